@@ -1,0 +1,121 @@
+"""A plan: how a task is trained, as six choices and their numbers. Pure values; knows no driver."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from shoal.errors import Misuse
+
+#: Where examples live, how updates meet, when the model moves, what crosses the wire, how much for whom, who is believed.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "data": ("shared",),
+    "shape": ("star",),
+    "pace": ("sync",),
+    "codec": ("dense",),
+    "work": ("leased",),
+    "trust": ("identity",),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Until:
+    """When a job ends: at an accuracy, after a number of epochs, or after a time; whichever comes first."""
+
+    accuracy: float | None = None
+    epochs: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.accuracy is not None and not 0 < self.accuracy <= 1:
+            raise Misuse(f"accuracy is a share between 0 and 1, not {self.accuracy}: write 0.98 for 98 %")
+        if self.epochs is not None and self.epochs < 1:
+            raise Misuse(f"a job runs at least one epoch, not {self.epochs}")
+        if self.seconds is not None and self.seconds <= 0:
+            raise Misuse(f"a job runs for a positive time, not {self.seconds} s")
+
+    def __or__(self, other: Until) -> Until:
+        """Combine two limits: the job ends when either is met."""
+        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
+        return Until(**{name: theirs[name] if mine[name] is None else mine[name] for name in mine})
+
+    @property
+    def is_set(self) -> bool:
+        return any(value is not None for value in (self.accuracy, self.epochs, self.seconds))
+
+
+def accuracy(share: float) -> Until:
+    """Train until this share of held-out examples is right."""
+    return Until(accuracy=share)
+
+
+def epochs(count: int) -> Until:
+    """Train until every example was used this many times."""
+    return Until(epochs=count)
+
+
+def seconds(limit_s: float) -> Until:
+    """Train for this long."""
+    return Until(seconds=limit_s)
+
+
+def parse_workers(text: str) -> tuple[int, int]:
+    """Read ``MIN:MAX`` (or one number for both)."""
+    low, _, high = text.partition(":")
+    try:
+        pair = (int(low), int(high or low))
+    except ValueError:
+        raise Misuse(f"workers are written MIN:MAX, such as 2:8; {text!r} is not") from None
+    return pair
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """How to train. Every number has a default that works; the six choices come first."""
+
+    data: str = "shared"
+    shape: str = "star"
+    pace: str = "sync"
+    codec: str = "dense"
+    work: str = "leased"
+    trust: str = "identity"
+
+    batch_size: int = 64
+    #: Batches a worker trains, one after the other, on one lease.
+    lease_batches: int = 1
+    learning_rate: float = 0.05
+    #: Kept by the leader, so that workers stay stateless (EDDL §4.4). Dlib's default, where EDDL is silent.
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    workers_min: int = 1
+    workers_max: int = 1024
+    until: Until = dataclasses.field(default_factory=lambda: Until(epochs=3))
+    #: Evaluate on held-out data after every so many epochs.
+    evaluate_every_epochs: int = 1
+    seed: int = 0
+
+    #: Longest a lease may take; 0 lets the leader learn it from the leases that came back.
+    lease_s: float = 0.0
+    #: Longest time between two durable versions.
+    checkpoint_every_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for choice, answers in CHOICES.items():
+            if getattr(self, choice) not in answers:
+                known = ", ".join(answers)
+                raise Misuse(f"{choice} = {getattr(self, choice)!r} is not a choice Shoal has; there is: {known}")
+        if not 1 <= self.workers_min <= self.workers_max:
+            raise Misuse(f"workers {self.workers_min}:{self.workers_max}: MIN is at least 1 and at most MAX")
+        for name in ("batch_size", "lease_batches", "evaluate_every_epochs"):
+            if getattr(self, name) < 1:
+                raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")
+        if self.learning_rate <= 0:
+            raise Misuse(f"learning_rate is positive, not {self.learning_rate}")
+        if not 0 <= self.momentum < 1:
+            raise Misuse(f"momentum is in [0, 1), not {self.momentum}")
+        for name in ("weight_decay", "lease_s", "checkpoint_every_s"):
+            if getattr(self, name) < 0:
+                raise Misuse(f"{name} is not negative: {getattr(self, name)}")
+        if not self.until.is_set:
+            raise Misuse("a job needs an end: until an accuracy, a number of epochs or a time")
