@@ -3,11 +3,11 @@
 #: Bulk travels in chunks of this size: 100 MB in one gRPC message is five times slower than in chunks.
 CHUNK_BYTES = 1 << 20
 
-#: The largest gRPC message we accept: a chunk and its protobuf prefix.
-MESSAGE_MAX_BYTES = CHUNK_BYTES + 64
-
 #: An envelope (everything but the tensors) is refused above this before it is parsed.
 ENVELOPE_MAX_BYTES = 256 << 10
+
+#: The largest gRPC message we accept: an envelope, a chunk, and their protobuf prefixes.
+MESSAGE_MAX_BYTES = ENVELOPE_MAX_BYTES + CHUNK_BYTES + 64
 
 #: Replies to an operator may list many nodes; they cross in one message of their own.
 REPLY_MAX_BYTES = 8 << 20
@@ -21,8 +21,23 @@ PAYLOAD_MAX_BYTES = 1 << 30
 #: The JSON header of a safetensors file. A legal 87 MB header costs 78 s and 2.8 GB to parse.
 TENSOR_FILE_HEADER_MAX_BYTES = 4 << 20
 
+#: Batches of one epoch: a leader keeps a byte for each.
+BATCHES_MAX = 1 << 24
+
+#: Notes (text under a name) that the header of a safetensors file may hold.
+TENSOR_FILE_NOTES_MAX = 1024
+
+#: Dimensions of one tensor in a file: what every numpy we support can hold.
+TENSOR_DIMENSIONS_MAX = 32
+
 #: Ids and names that cross the wire.
 NAME_MAX_CHARS = 128
+
+#: A node's name is the common name of its certificate, which X.509 ends at 64.
+NODE_NAME_MAX_CHARS = 63
+
+#: What a registry remembers of a job's events; older ones are dropped.
+EVENTS_KEPT_PER_JOB = 5000
 
 #: Free text that crosses the wire (reasons, errors).
 REASON_MAX_CHARS = 4096
@@ -31,6 +46,12 @@ REASON_MAX_CHARS = 4096
 BUNDLE_MAX_BYTES = 16 << 20
 BUNDLE_FILES_MAX = 1000
 BUNDLE_UNPACKED_MAX_BYTES = 64 << 20
+
+#: One file of a job's code. Larger ones in its directory are data: they belong in examples(), not in the bundle.
+BUNDLE_FILE_MAX_BYTES = 1 << 20
+
+#: One message between an agent and its trainer. Vectors do not travel in messages: they lie in shared memory.
+TRAINER_MESSAGE_MAX_BYTES = 1 << 20
 
 #: One content-addressed blob (a dataset shard, a bundle, an initial model).
 BLOB_MAX_BYTES = 1 << 30
@@ -43,3 +64,18 @@ STREAMS_PER_CONNECTION = 8
 
 #: The Euclidean norm of an update above which it is refused as absurd rather than merged.
 UPDATE_NORM_MAX = 1e6
+
+#: Enrolment, where a stranger may knock: the authority's certificate, a request or reply, who may wait, and how long.
+ENROL_AUTHORITY_MAX_BYTES = 8 << 10
+ENROL_MESSAGE_MAX_BYTES = 16 << 10
+ENROL_CONNECTIONS_MAX = 64
+ENROL_DEADLINE_S = 10.0
+
+#: What a newcomer may tell of itself.
+ENROL_FACTS_MAX = 32
+
+#: A join line, before it is parsed: 64 characters of code, a host of up to 253, and what surrounds them.
+JOIN_LINE_MAX_CHARS = 512
+
+#: A member's key and certificates on disk.
+IDENTITY_FILE_MAX_BYTES = 64 << 10

@@ -1,0 +1,32 @@
+"""Values checked before they are merged: layout, finite, norm. Pure; raises what the sender did wrong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from shoal.errors import PeerViolation
+from shoal.wire.limits import UPDATE_NORM_MAX
+from shoal.wire.messages import Update
+
+
+def dense_update(update: Update, *, size: int, examples_max: int) -> np.ndarray:
+    """The flat float32 update of a ``dense`` codec, or a PeerViolation that says what is wrong with it."""
+    if not 0 < update.examples <= examples_max:
+        raise PeerViolation(f"an update over {update.examples} examples; the lease holds {examples_max}")
+    if not math.isfinite(update.loss_sum):
+        raise PeerViolation("a training loss that is not finite: try a lower learning rate")
+    if list(update.tensors) != ["delta"]:
+        raise PeerViolation(f"a dense update is one tensor named delta, not {sorted(update.tensors)[:4]}")
+    delta = update.tensors["delta"]
+    if delta.dtype != np.float32 or delta.shape != (size,):
+        raise PeerViolation(f"an update of {delta.dtype} {delta.shape}; the model is float32 ({size},)")
+    # One pass over memory answers both questions: any NaN or infinity makes the square sum not finite.
+    norm = math.sqrt(squared) if math.isfinite(squared := float(np.dot(delta, delta))) else math.inf
+    if norm > UPDATE_NORM_MAX:
+        bad = int(np.count_nonzero(~np.isfinite(delta)))
+        if bad:
+            raise PeerViolation(f"an update with {bad} values that are not finite: try a lower learning rate")
+        raise PeerViolation(f"an update of norm {norm:.3g}, at most {UPDATE_NORM_MAX:.3g} is merged")
+    return delta

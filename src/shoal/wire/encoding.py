@@ -1,0 +1,226 @@
+"""Messages to and from the protobuf contract, field by field. The only module that knows both."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from shoal import plan
+from shoal.errors import Misuse, PeerViolation, ShoalError
+from shoal.wire import contract, messages
+from shoal.wire.limits import ENVELOPE_MAX_BYTES, NAME_MAX_CHARS, PAYLOAD_MAX_BYTES, TENSOR_COUNT_MAX
+from shoal.wire.messages import Message
+
+#: The types a tensor may have on the wire. Little-endian, no objects, no strings.
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "uint8",
+    "uint16",
+    "uint32",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "bool",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor as announced: enough to know its size before any of it is read."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        size = np.dtype(self.dtype).itemsize
+        for side in self.shape:
+            size *= side
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    #: Builds our value from a protobuf value; None where they are the same.
+    read: Callable[[Any], Any] | None
+    repeated: bool
+    optional: bool
+    nested: bool
+
+
+_CLASSES: dict[str, type[Any]] = {
+    name: cls
+    for module in (messages, plan)
+    for name, cls in vars(module).items()
+    if isinstance(cls, type) and hasattr(cls, "__dataclass_fields__")
+}
+
+
+def _describe(cls: type[Any]) -> tuple[_Field, ...]:
+    hints = typing.get_type_hints(cls)
+    return tuple(_describe_field(f.name, hints[f.name]) for f in fields(cls) if f.name != "tensors")
+
+
+def _describe_field(name: str, hint: Any) -> _Field:
+    optional = isinstance(hint, types.UnionType)
+    if optional:
+        hint = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    repeated = typing.get_origin(hint) is tuple
+    if repeated:
+        hint = typing.get_args(hint)[0]
+    nested = hasattr(hint, "__dataclass_fields__")
+    read = (lambda proto, cls=hint: _from_proto(cls, proto)) if nested else None
+    return _Field(name, read, repeated, optional, nested)
+
+
+_PLANS: dict[type[Any], tuple[_Field, ...]] = {cls: _describe(cls) for cls in _CLASSES.values()}
+_FIELD_OF: dict[str, str] = {name: field for field, name in contract.ENVELOPE_FIELDS.items()}
+
+
+def _fill(proto: Any, value: Any) -> None:
+    for field in _PLANS[type(value)]:
+        item = getattr(value, field.name)
+        if item is None:
+            continue
+        if field.repeated and field.nested:
+            target = getattr(proto, field.name)
+            for element in item:
+                _fill(target.add(), element)
+        elif field.repeated:
+            getattr(proto, field.name).extend(item)
+        elif field.nested:
+            target = getattr(proto, field.name)
+            target.SetInParent()
+            _fill(target, item)
+        else:
+            setattr(proto, field.name, item)
+
+
+def _from_proto(cls: type[Any], proto: Any) -> Any:
+    values: dict[str, Any] = {}
+    for field in _PLANS[cls]:
+        item = getattr(proto, field.name)
+        if field.repeated:
+            values[field.name] = tuple(map(field.read, item)) if field.read else tuple(item)
+        elif field.optional and not proto.HasField(field.name):
+            values[field.name] = None
+        elif field.read:
+            values[field.name] = field.read(item)
+        else:
+            values[field.name] = item
+    return cls(**values)
+
+
+def encode_envelope(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> bytes:
+    """One message without its tensors, announced. Raises Misuse if it does not fit: our own fault."""
+    envelope = contract.Envelope()
+    for name, array in getattr(message, "tensors", messages.NO_TENSORS).items():
+        if array.dtype.name not in DTYPES or not array.dtype.isnative:
+            raise Misuse(f"tensor {name!r} has type {array.dtype.str!r}, which does not cross the wire")
+        envelope.tensors.add(name=name, dtype=array.dtype.name, shape=array.shape)
+    body = getattr(envelope, _FIELD_OF[type(message).__name__])
+    body.SetInParent()
+    _fill(body, message)
+    data: bytes = envelope.SerializeToString()
+    if len(data) > max_bytes:
+        raise Misuse(f"{type(message).__name__} takes {len(data)} bytes, at most {max_bytes}")
+    return data
+
+
+def decode_envelope(
+    data: bytes | memoryview, *, max_bytes: int = ENVELOPE_MAX_BYTES
+) -> tuple[Message, tuple[TensorInfo, ...]]:
+    """Read one message and what tensors follow it. Everything is checked; PeerViolation says what was wrong."""
+    if len(data) > max_bytes:
+        raise PeerViolation(f"an envelope of {len(data)} bytes, at most {max_bytes} are read")
+    try:
+        envelope = contract.Envelope.FromString(bytes(data))
+    except DecodeError as error:
+        raise PeerViolation(f"not an envelope: {error}") from None
+    which = envelope.WhichOneof("message")
+    if which is None:
+        raise PeerViolation("an envelope with no message this release knows; the peer may be newer")
+    cls = _CLASSES[contract.ENVELOPE_FIELDS[which]]
+    infos = _tensor_infos(envelope.tensors)
+    if infos and "tensors" not in cls.__dataclass_fields__:
+        raise PeerViolation(f"{cls.__name__} carries no tensors, {len(infos)} were announced")
+    try:
+        message = _from_proto(cls, getattr(envelope, which))
+    except PeerViolation:
+        raise
+    except ShoalError as error:
+        raise PeerViolation(f"{cls.__name__}: {error}") from None
+    return message, infos
+
+
+def _tensor_infos(announced: Sequence[Any]) -> tuple[TensorInfo, ...]:
+    if len(announced) > TENSOR_COUNT_MAX:
+        raise PeerViolation(f"{len(announced)} tensors announced, at most {TENSOR_COUNT_MAX}")
+    infos = []
+    total = 0
+    for item in announced:
+        if not 0 < len(item.name) <= NAME_MAX_CHARS:
+            raise PeerViolation("a tensor without a name, or with one too long")
+        if item.dtype not in DTYPES:
+            raise PeerViolation(f"tensor {item.name!r} has type {item.dtype[:40]!r}, which is not read")
+        if len(item.shape) > 8 or any(not 0 <= side <= PAYLOAD_MAX_BYTES for side in item.shape):
+            raise PeerViolation(f"tensor {item.name!r} has an impossible shape")
+        info = TensorInfo(item.name, item.dtype, tuple(item.shape))
+        total += info.size_bytes
+        if total > PAYLOAD_MAX_BYTES:
+            raise PeerViolation(f"tensors of more than {PAYLOAD_MAX_BYTES} bytes announced")
+        infos.append(info)
+    if len({info.name for info in infos}) != len(infos):
+        raise PeerViolation("two tensors of one name")
+    return tuple(infos)
+
+
+def to_json(value: Any) -> Any:
+    """A message as plain JSON values, for people and scripts."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {f.name: to_json(getattr(value, f.name)) for f in fields(value) if f.name != "tensors"}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(cls: type[Any], value: Any) -> Any:
+    """The inverse of ``to_json``, for what our own store kept. Fields it did not know take their defaults."""
+    kept: dict[str, Any] = {}
+    for field in _PLANS[cls]:
+        if field.name not in value:
+            if _is_required(cls, field.name):
+                raise Misuse(f"{cls.__name__} was stored without {field.name!r}")
+            continue
+        item = value[field.name]
+        nested = _nested_class(cls, field.name) if field.nested else None
+        if item is None or nested is None:
+            kept[field.name] = tuple(item) if field.repeated else item
+        elif field.repeated:
+            kept[field.name] = tuple(from_json(nested, element) for element in item)
+        else:
+            kept[field.name] = from_json(nested, item)
+    return cls(**kept)
+
+
+def _is_required(cls: type[Any], name: str) -> bool:
+    f = cls.__dataclass_fields__[name]
+    return f.default is MISSING and f.default_factory is MISSING
+
+
+def _nested_class(cls: type[Any], name: str) -> type[Any]:
+    hint = typing.get_type_hints(cls)[name]
+    candidates = [hint, *typing.get_args(hint)]
+    found: type[Any] = next(item for item in candidates if hasattr(item, "__dataclass_fields__"))
+    return found

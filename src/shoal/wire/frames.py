@@ -1,0 +1,203 @@
+"""Messages and their tensors to and from frames. Pure: bytes in, messages out, no sockets.
+
+A frame is the protobuf ``Frame { Envelope envelope = 1; bytes chunk = 2; }``. It is written and read by hand,
+because protobuf would copy every chunk twice more; any generated client still understands it (a test holds the two
+against each other). The first frame of a message carries its envelope and its odd chunk, so a small model is one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.wire.encoding import TensorInfo, decode_envelope, encode_envelope
+from shoal.wire.limits import CHUNK_BYTES, ENVELOPE_MAX_BYTES, PAYLOAD_MAX_BYTES
+from shoal.wire.messages import NO_TENSORS, Message, Tensors, with_tensors
+
+_ENVELOPE_TAG = 0x0A  # field 1, length-delimited
+_CHUNK_TAG = 0x12  # field 2, length-delimited
+_ENVELOPE_PREFIX = bytes([_ENVELOPE_TAG])
+_CHUNK_PREFIX = bytes([_CHUNK_TAG])
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(view: memoryview, at: int, *, max_bytes: int) -> tuple[memoryview, int]:
+    """The contents of the length-delimited field whose tag is at ``at``, and where the next begins."""
+    length, shift, at = 0, 0, at + 1
+    while True:
+        if at >= len(view) or shift > 28:
+            raise PeerViolation("a frame that is cut off")
+        byte = view[at]
+        length |= (byte & 0x7F) << shift
+        at += 1
+        shift += 7
+        if byte < 0x80:
+            break
+    if length > max_bytes:
+        raise PeerViolation(f"a field of {length} bytes, at most {max_bytes} are read")
+    if length > len(view) - at:
+        raise PeerViolation("a frame that is cut off")
+    return view[at : at + length], at + length
+
+
+def _parts(frame: bytes, *, max_envelope_bytes: int) -> tuple[memoryview | None, memoryview | None]:
+    """The envelope and the chunk of a frame, without copying. In the order we write them, each at most once."""
+    view = memoryview(frame)
+    envelope = chunk = None
+    at = 0
+    if len(view) and view[0] == _ENVELOPE_TAG:
+        envelope, at = _field(view, 0, max_bytes=max_envelope_bytes)
+    if at < len(view) and view[at] == _CHUNK_TAG:
+        chunk, at = _field(view, at, max_bytes=CHUNK_BYTES)
+    if at != len(view):
+        raise PeerViolation("a frame that holds neither an envelope nor a chunk, or more than these")
+    return envelope, chunk
+
+
+def envelope_frame(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> bytes:
+    """The frame of a message without tensors, or the first part of one with tensors."""
+    data = encode_envelope(message, max_bytes=max_bytes)
+    return b"".join((_ENVELOPE_PREFIX, _varint(len(data)), data))
+
+
+def chunk_frame(*parts: bytes | memoryview) -> bytes:
+    """One chunk, in one copy."""
+    return b"".join((_CHUNK_PREFIX, _varint(sum(len(part) for part in parts)), *parts))
+
+
+def chunk_frames(tensors: Tensors) -> Iterator[bytes]:
+    """The tensors, back to back, cut into chunks: the odd one first. One copy: out of the array into the frame."""
+    views = [np.ascontiguousarray(array).reshape(-1).data.cast("B") for array in tensors.values() if array.size]
+    left = sum(len(view) for view in views)
+    room = left % CHUNK_BYTES or CHUNK_BYTES
+    parts: list[memoryview] = []
+    for view in views:
+        while len(view):
+            parts.append(view[:room])
+            taken = len(parts[-1])
+            view = view[taken:]
+            room -= taken
+            if not room:
+                yield chunk_frame(*parts)
+                parts, room = [], CHUNK_BYTES
+
+
+def frames(message: Message) -> Iterator[bytes]:
+    """A whole message."""
+    yield from joined(envelope_frame(message), chunk_frames(getattr(message, "tensors", NO_TENSORS)))
+
+
+def joined(head: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The frames of a message: its envelope rides with its first chunk. Protobuf fields simply follow each other."""
+    following = iter(chunks)
+    first = next(following, b"")
+    yield head + first if first else head
+    yield from following
+
+
+def payload_bytes(infos: tuple[TensorInfo, ...]) -> int:
+    return sum(info.size_bytes for info in infos)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The first frame of a message: what it says, what follows, and the chunk that came along."""
+
+    message: Message
+    infos: tuple[TensorInfo, ...]
+    chunk: memoryview | None
+
+
+def read_opening(frame: bytes, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> Opening:
+    """Read a frame that must begin a message."""
+    envelope, chunk = _parts(frame, max_envelope_bytes=max_bytes)
+    if envelope is None:
+        raise PeerViolation("a chunk where a message was expected")
+    message, infos = decode_envelope(envelope, max_bytes=max_bytes)
+    if chunk is not None and not infos:
+        raise PeerViolation(f"a chunk with {type(message).__name__}, which announced no tensors")
+    return Opening(message, infos, chunk)
+
+
+def read_chunk_frame(frame: bytes) -> memoryview:
+    """Read a frame that must be a chunk, without copying it."""
+    envelope, chunk = _parts(frame, max_envelope_bytes=0)
+    if envelope is not None or chunk is None:
+        raise PeerViolation("a message where a chunk was expected")
+    return chunk
+
+
+class Assembly:
+    """A message whose tensors are still arriving: memory is taken once, after the sizes were checked."""
+
+    def __init__(
+        self,
+        message: Message,
+        infos: tuple[TensorInfo, ...],
+        *,
+        max_bytes: int = PAYLOAD_MAX_BYTES,
+        buffer: np.ndarray | None = None,
+    ) -> None:
+        """``buffer`` is memory to use again: uint8, and of the size announced."""
+        self._message = message
+        self._infos = infos
+        self._total = payload_bytes(infos)
+        if self._total > max_bytes:
+            raise PeerViolation(f"{type(message).__name__} of {self._total} bytes, at most {max_bytes} are taken")
+        self.buffer = buffer if buffer is not None else np.empty(self._total, dtype=np.uint8)
+        if self.buffer.size != self._total:
+            raise Misuse(f"a buffer of {self.buffer.size} bytes for {self._total}")
+        self._view = self.buffer.data
+        self._filled = 0
+
+    @property
+    def complete(self) -> bool:
+        return self._filled == self._total
+
+    def feed(self, chunk: memoryview) -> None:
+        """Take the next chunk: the odd one first, then full ones."""
+        left = self._total - self._filled
+        expected = left % CHUNK_BYTES or CHUNK_BYTES
+        if not left or len(chunk) != expected:
+            raise PeerViolation(f"a chunk of {len(chunk)} bytes where one of {expected if left else 0} was announced")
+        self._view[self._filled : self._filled + len(chunk)] = chunk
+        self._filled += len(chunk)
+
+    def message(self) -> Message:
+        """The message with its tensors, as views of the one buffer."""
+        tensors: dict[str, np.ndarray] = {}
+        at = 0
+        for info in self._infos:
+            end = at + info.size_bytes
+            flat = self.buffer[at:end]
+            # A tensor that follows one of odd length may start off its alignment: numpy then needs a copy.
+            dtype = np.dtype(info.dtype)
+            aligned = flat if at % dtype.itemsize == 0 else flat.copy()
+            tensors[info.name] = aligned.view(dtype).reshape(info.shape)
+            at = end
+        result: Message = with_tensors(self._message, tensors)
+        return result
+
+
+def read_message(incoming: Iterator[bytes], *, max_bytes: int = PAYLOAD_MAX_BYTES) -> Message:
+    """A whole message from frames that are at hand (a session reads them one by one instead)."""
+    opening = read_opening(next(incoming))
+    if not opening.infos:
+        return opening.message
+    assembly = Assembly(opening.message, opening.infos, max_bytes=max_bytes)
+    if opening.chunk is not None:
+        assembly.feed(opening.chunk)
+    while not assembly.complete:
+        assembly.feed(read_chunk_frame(next(incoming)))
+    return assembly.message()

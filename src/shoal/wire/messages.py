@@ -1,0 +1,500 @@
+"""What nodes say to each other, as frozen values that are valid once built. Knows no bytes and no sockets.
+
+Every class has a twin of the same name and fields in ``proto/shoal/v1/shoal.proto``; ``encoding`` maps one
+onto the other. A field named ``tensors`` never enters the envelope: it follows in chunks (see ``frames``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import PeerViolation
+from shoal.plan import Plan
+from shoal.wire.limits import BATCHES_MAX, NAME_MAX_CHARS, REASON_MAX_CHARS
+
+PROTOCOL = 1
+
+Tensors = Mapping[str, np.ndarray]
+NO_TENSORS: Tensors = {}
+
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LONG_TEXT = ("reason", "kwargs_json", "layout_json", "detail")
+
+
+def is_id(text: str) -> bool:
+    """Node and job ids: short, lower case, safe as a file name."""
+    return _ID.fullmatch(text) is not None
+
+
+def is_sha256(text: str) -> bool:
+    return _SHA256.fullmatch(text) is not None
+
+
+class Message:
+    """The root of everything that crosses the wire; checks what every message has in common."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if isinstance(value, str):
+                limit = REASON_MAX_CHARS if f.name in _LONG_TEXT else NAME_MAX_CHARS
+                if len(value) > limit:
+                    raise PeerViolation(f"{type(self).__name__}.{f.name} has {len(value)} characters, at most {limit}")
+                if "\0" in value:
+                    raise PeerViolation(f"{type(self).__name__}.{f.name} holds a NUL character")
+            elif isinstance(value, float) and value != value:
+                raise PeerViolation(f"{type(self).__name__}.{f.name} is not a number")
+            elif isinstance(value, int) and not isinstance(value, bool) and not -(1 << 62) < value < 1 << 62:
+                raise PeerViolation(f"{type(self).__name__}.{f.name} is out of range")
+        for name in ("job", "node"):
+            value = getattr(self, name, None)
+            if value and not is_id(value):
+                raise PeerViolation(f"{type(self).__name__}.{name} is not an id: {value[:80]!r}")
+
+
+def clip(text: str, limit: int = REASON_MAX_CHARS) -> str:
+    """Shorten free text of unknown length (an exception, a peer's words) so that it fits a message."""
+    # A lone surrogate (a file name that is not UTF-8, quoted in an error) cannot be encoded.
+    text = text.replace("\0", " ").encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+# A node and the node it dialled -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts(Message):
+    """What a device says about itself when it connects."""
+
+    host: str = ""
+    arch: str = ""
+    cpus: int = 0
+    memory_mb: int = 0
+    python: str = ""
+    #: Empty where PyTorch is not installed: such a node can lead, not train.
+    torch: str = ""
+    shoal: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hello(Message):
+    """The first message on a control stream. A new incarnation is a new process: it holds no old lease."""
+
+    node: str
+    incarnation: str
+    protocol: int = PROTOCOL
+    facts: Facts = field(default_factory=Facts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Welcome(Message):
+    heartbeat_s: float
+    lost_after_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heartbeat(Message):
+    seq: int
+    load: float = 0.0
+    memory_free_mb: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeartbeatSeen(Message):
+    seq: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leave(Message):
+    """A node says goodbye: its leases return at once, nobody has to wait for a time-out."""
+
+    reason: str
+
+
+# A job, and who does what in it -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dataset(Message):
+    """One split of a task's data, by the hash of its manifest in the store."""
+
+    manifest: str = ""
+    examples: int = 0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.manifest and not is_sha256(self.manifest):
+            raise PeerViolation(f"a manifest is named by its sha256, not {self.manifest[:80]!r}")
+        if self.examples < 0:
+            raise PeerViolation(f"a data set has {self.examples} examples")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSpec(Message):
+    """A task and a plan, by content: code, initial model and data are named by their hashes."""
+
+    job: str
+    name: str
+    #: ``module:Class`` inside the bundle.
+    entry: str
+    kwargs_json: str = "{}"
+    bundle: str
+    initial: str
+    train: Dataset
+    test: Dataset
+    plan: Plan
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        for name in ("bundle", "initial"):
+            if not is_sha256(getattr(self, name)):
+                raise PeerViolation(f"a job's {name} is named by its sha256, not {getattr(self, name)[:80]!r}")
+        if not self.job:
+            raise PeerViolation("a job needs an id")
+        if self.train.examples < 1:
+            raise PeerViolation("a job with shared data needs at least one training example")
+        batches = -(-self.train.examples // self.plan.batch_size)
+        if batches > BATCHES_MAX:
+            raise PeerViolation(f"{batches} batches an epoch, at most {BATCHES_MAX}: take a larger batch_size")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assign(Message):
+    """The manager gives a node a role in a job. ``term`` fences: a message from an older term is refused."""
+
+    job: str
+    role: str
+    term: int
+    leader: str
+    #: Where the leader is dialled; empty: where the manager is.
+    leader_endpoint: str = ""
+    spec: JobSpec
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dismiss(Message):
+    """The manager takes a role back."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerView(Message):
+    """One worker as its leader sees it: what people read in ``shoal status``."""
+
+    node: str
+    state: str
+    reason: str = ""
+    batches: int = 0
+    #: Median seconds from lease to update.
+    lease_s: float = 0.0
+    #: This worker's median over the median of all: above 1 is slow.
+    slowness: float = 1.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress(Message):
+    """How a job stands, told by its leader to the manager about once a second and at every turn."""
+
+    job: str
+    term: int
+    #: ``waiting``, ``training``, ``evaluating``, ``closing``, ``finished`` or ``failed``.
+    state: str
+    reason: str = ""
+    version: int = 0
+    durable_version: int = 0
+    epoch: int = 0
+    batches_applied: int = 0
+    batches_total: int = 0
+    accuracy: float | None = None
+    loss: float | None = None
+    train_loss: float | None = None
+    rounds_per_s: float = 0.0
+    examples_per_s: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+    refused: int = 0
+    workers: tuple[WorkerView, ...] = ()
+
+
+# A worker and its leader --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready(Message):
+    """A worker can take work. It names the model it holds, so that nobody sends it again."""
+
+    job: str
+    holds_term: int = 0
+    holds_version: int = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work(Message):
+    """A lease, and the model it is to be done on: EDDL's steps 8 and 2 in one message (§4.2)."""
+
+    job: str
+    term: int
+    lease: int
+    #: ``train`` or ``evaluate``.
+    kind: str
+    version: int
+    durable_version: int = 0
+    epoch: int = 0
+    batches: tuple[int, ...] = ()
+    #: Seconds from receipt until the lease is void. A span, not a time: clocks differ.
+    deadline_s: float
+    #: The update may be sent at once; else it is offered first.
+    credit: bool = True
+    #: The model, unless the worker already holds this version.
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wait(Message):
+    """Why a ready worker gets no lease now."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer(Message):
+    """An update is ready and waits for a credit, so that a leader's memory is bounded."""
+
+    job: str
+    term: int
+    lease: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Go(Message):
+    """The credit for an offered update."""
+
+    job: str
+    term: int
+    lease: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update(Message):
+    """What training a lease changed, as a codec's tensors. Dense: one tensor ``delta``."""
+
+    job: str
+    term: int
+    lease: int
+    version: int
+    examples: int
+    loss_sum: float = 0.0
+    train_s: float = 0.0
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated(Message):
+    """Sums over a leased share of the held-out data: they add up like partials do."""
+
+    job: str
+    term: int
+    lease: int
+    version: int
+    examples: int
+    loss_sum: float
+    correct: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failed(Message):
+    """A lease could not be done: user code raised, hung or died. The batch goes to someone else."""
+
+    job: str
+    term: int
+    lease: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused(Message):
+    """An update that was not merged, and why."""
+
+    job: str
+    term: int
+    lease: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished(Message):
+    """The job is over for this worker."""
+
+    job: str
+    reason: str
+
+
+# An operator and the manager ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submit(Message):
+    spec: JobSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopJob(Message):
+    job: str
+    reason: str = "stopped by the operator"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskStatus(Message):
+    """Everything, or one job with its latest events and evaluations."""
+
+    job: str = ""
+    after_event: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done(Message):
+    """The command took effect, durably."""
+
+    job: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Denied(Message):
+    """The command was refused."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeView(Message):
+    node: str
+    #: ``alive``, ``suspect`` or ``lost``.
+    state: str
+    reason: str = ""
+    job: str = ""
+    facts: Facts = field(default_factory=Facts)
+    load: float = 0.0
+    memory_free_mb: int = 0
+    #: Seconds since it was last heard; negative: never since the manager started.
+    heard_s: float = -1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobView(Message):
+    job: str
+    name: str
+    #: ``queued``, ``running``, ``finished``, ``failed`` or ``stopped``.
+    state: str
+    reason: str = ""
+    leader: str = ""
+    plan: Plan
+    progress: Progress | None = None
+    model_size: int = 0
+    train_examples: int = 0
+    test_examples: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventView(Message):
+    """A decision and its reason, as recorded."""
+
+    seq: int
+    #: Seconds since 1970 by the manager's clock: for people, never for decisions.
+    at_s: float
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationView(Message):
+    version: int
+    epoch: int
+    accuracy: float
+    loss: float
+    examples: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Status(Message):
+    cluster: str
+    manager: str
+    nodes: tuple[NodeView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    events: tuple[EventView, ...] = ()
+    evaluations: tuple[EvaluationView, ...] = ()
+
+
+# Bytes by content -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Blob(Message):
+    """A content-addressed blob: asked for, announced before its chunks, or received."""
+
+    sha256: str
+    size_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not is_sha256(self.sha256):
+            raise PeerViolation(f"a blob is named by its sha256, not {self.sha256[:80]!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskModel(Message):
+    """A job's newest durable model (as a safetensors blob)."""
+
+    job: str
+
+
+#: Which role a message is for: the whole routing table.
+RECIPIENT: dict[type[Message], str] = {
+    Hello: "manager",
+    Leave: "manager",
+    Heartbeat: "manager",
+    Progress: "manager",
+    Welcome: "node",
+    HeartbeatSeen: "node",
+    Assign: "node",
+    Dismiss: "node",
+    Ready: "leader",
+    Offer: "leader",
+    Update: "leader",
+    Evaluated: "leader",
+    Failed: "leader",
+    Work: "worker",
+    Wait: "worker",
+    Go: "worker",
+    Refused: "worker",
+    Finished: "worker",
+    Submit: "manager",
+    StopJob: "manager",
+    AskStatus: "manager",
+}
+
+
+def with_tensors(message: Any, tensors: Tensors) -> Any:
+    """The same message, carrying these tensors."""
+    values = {f.name: getattr(message, f.name) for f in fields(message)}
+    values["tensors"] = tensors
+    return type(message)(**values)
