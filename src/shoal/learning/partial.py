@@ -1,0 +1,80 @@
+"""The partial: a weighted sum of updates and its weight. Numpy only; knows no network and no rounds.
+
+Merging is associative and commutative, so a star, a tree, a shard and a chain differ only in where partials
+meet (MDLdroid's (W, θ) is this pair). Memory is one accumulator, however many updates went in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shoal.errors import Misuse
+
+#: Elements handled at a time: 256 KiB of scratch stays in a core's second-level cache.
+_BLOCK = 32768
+
+
+class Partial:
+    """Σ wᵢ·uᵢ and Σ wᵢ, summed in float64 so that the order of arrival does not show in a float32 model.
+
+    Held in units of the first weight: most updates of a round weigh the same, and adding is cheaper than scaling.
+    """
+
+    __slots__ = ("_scratch", "_total", "_unit", "count", "weight")
+
+    def __init__(self, size: int) -> None:
+        #: Of no meaning while nothing is merged: the first update overwrites it.
+        self._total = np.empty(size, dtype=np.float64)
+        self._unit = 1.0
+        self.weight = 0.0
+        self.count = 0
+        self._scratch = np.empty(min(size, _BLOCK), dtype=np.float64)
+
+    @property
+    def size(self) -> int:
+        return self._total.size
+
+    def add(self, update: np.ndarray, *, weight: float) -> None:
+        """Merge one update."""
+        if update.shape != self._total.shape:
+            raise Misuse(f"an update of {update.size} values into a partial of {self.size}")
+        if not weight > 0:
+            raise Misuse(f"an update weighs more than nothing, not {weight}")
+        self._add(update, weight=weight)
+        self.weight += weight
+        self.count += 1
+
+    def merge(self, other: Partial) -> None:
+        """Merge what another node has merged."""
+        if other.size != self.size:
+            raise Misuse(f"a partial of {other.size} values into one of {self.size}")
+        if other.count:
+            self._add(other._total, weight=other._unit)
+            self.weight += other.weight
+            self.count += other.count
+
+    def mean(self) -> np.ndarray:
+        """Σ wᵢ·uᵢ / Σ wᵢ as float32."""
+        if self.count == 0:
+            raise Misuse("the mean of no updates")
+        out = np.empty(self.size, dtype=np.float32)
+        np.multiply(self._total, self._unit / self.weight, out=out, casting="same_kind")
+        return out
+
+    def clear(self) -> None:
+        """Start over in the same memory."""
+        self.weight = 0.0
+        self.count = 0
+
+    def _add(self, values: np.ndarray, *, weight: float) -> None:
+        if self.count == 0:
+            self._unit = weight
+            self._total[:] = values
+        elif weight == self._unit:
+            np.add(self._total, values, out=self._total)
+        else:
+            for start in range(0, self.size, _BLOCK):
+                total = self._total[start : start + _BLOCK]
+                scaled = self._scratch[: total.size]
+                np.multiply(values[start : start + _BLOCK], weight / self._unit, out=scaled)
+                np.add(total, scaled, out=total)

@@ -1,0 +1,48 @@
+"""How long a lease may take, learned from the leases that came back. Pure state."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+#: Before anything is known: generous, a cold device compiles and warms up.
+FIRST_S = 60.0
+SHORTEST_S = 5.0
+#: A home uplink of 1 Mb/s: the first lease of a large model must have time to arrive.
+SLOWEST_LINK_BYTES_PER_S = 125_000
+LONGEST_S = 300.0
+
+#: A lease that takes this many times the median is given to someone else.
+PATIENCE = 8.0
+
+#: Returns needed before the median is trusted.
+_ENOUGH = 8
+
+
+class LeaseClock:
+    """Remembers recent durations and says what to allow the next lease."""
+
+    def __init__(self, *, fixed_s: float = 0.0, transfer_bytes: int = 0) -> None:
+        self._fixed_s = fixed_s
+        self._first_s = FIRST_S + transfer_bytes / SLOWEST_LINK_BYTES_PER_S
+        self._recent: deque[float] = deque(maxlen=64)
+        self._median_s: float | None = None
+
+    def returned(self, duration_s: float) -> None:
+        self._recent.append(duration_s)
+        self._median_s = None
+
+    @property
+    def typical_s(self) -> float:
+        """The median of recent leases; 0 while nothing came back."""
+        if self._median_s is None:
+            self._median_s = median(self._recent) if self._recent else 0.0
+        return self._median_s
+
+    def allowance_s(self) -> float:
+        if self._fixed_s:
+            return self._fixed_s
+        if len(self._recent) < _ENOUGH:
+            return self._first_s
+        # A large model on a slow link takes longer than LONGEST_S by nature: then what the transfer needs is the cap.
+        return min(max(LONGEST_S, self._first_s), max(SHORTEST_S, PATIENCE * self.typical_s))

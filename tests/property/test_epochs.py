@@ -1,0 +1,13 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.workload.batches import batch_count, batch_indices, epoch_order
+
+
+@given(st.integers(1, 500), st.integers(1, 80), st.integers(0, 2**70), st.integers(0, 2**40))
+def test_an_epoch_is_every_example_exactly_once(examples, batch_size, seed, epoch):
+    order = epoch_order(examples, seed=seed, epoch=epoch)
+    batches = [batch_indices(order, batch, batch_size) for batch in range(batch_count(examples, batch_size))]
+    assert sorted(np.concatenate(batches).tolist()) == list(range(examples))
+    assert all(len(batch) == batch_size for batch in batches[:-1])
