@@ -1,0 +1,120 @@
+"""What a role wants done. Values only; a driver carries them out in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from shoal.roles.events import Event
+from shoal.wire.messages import EvaluationView, JobSpec, Message, Tensors
+from shoal.workload.ledger import Applied
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Send:
+    to: str
+    message: Message
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """The reply to an operator's question."""
+
+    question: int
+    message: Message
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetTimer:
+    """Fire ``name`` once, so many seconds from now; a second timer of the same name replaces the first."""
+
+    name: str
+    after_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CancelTimer:
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A decision and its reason: to the log, to ``shoal status``, to tests."""
+
+    kind: str
+    reason: str
+    job: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Save:
+    """Make a version durable together with the ledger and state that belong to it; answered by Saved."""
+
+    version: int
+    tensors: Tensors = field(compare=False, repr=False)
+    state: dict[str, Any]
+    #: History since the last save: which batch went into which version.
+    applied: tuple[Applied, ...] = ()
+    evaluations: tuple[EvaluationView, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Keep:
+    """Make a job's record durable before the actions that follow are carried out."""
+
+    job: str
+    state: str
+    reason: str
+    term: int
+    spec: JobSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepare:
+    """Fetch code and data, verify them, start (or restart) the trainer; answered by Prepared or PrepareFailed."""
+
+    spec: JobSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Train:
+    """Train a lease; answered by Trained or TrainerFailed."""
+
+    lease: int
+    epoch: int
+    batches: tuple[int, ...]
+    #: The model to start from; empty when the trainer already holds it.
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluate:
+    """Evaluate leased shares of the held-out data; answered by EvaluationDone or TrainerFailed."""
+
+    lease: int
+    chunks: tuple[int, ...]
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interrupt:
+    """The trainer is out of time: find out where it is, end it; answered by TrainerFailed."""
+
+    lease: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """The role is done; the driver lets go of it."""
+
+    reason: str
+
+
+Action = Send | Answer | SetTimer | CancelTimer | Record | Save | Keep | Prepare | Train | Evaluate | Interrupt | End
+
+
+class Role(Protocol):
+    """Everything a driver knows of a role."""
+
+    def handle(self, event: Event, now_s: float) -> list[Action]: ...

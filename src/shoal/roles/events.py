@@ -1,0 +1,148 @@
+"""What happens to a role. Values only; a driver makes them, a role handles them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shoal.wire.messages import Message, Tensors
+
+
+class Liveness(StrEnum):
+    """Suspect is not dead: only a lost node's leases are taken back."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Started:
+    """The driver has set the role up."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Received:
+    """A message from a peer whose identity the transport has proven."""
+
+    sender: str
+    message: Message
+    #: What it took on the wire.
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """An operator's command; answered with ``Answer`` under the same number."""
+
+    question: int
+    message: Message
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeerChanged:
+    node: str
+    state: Liveness
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimerFired:
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Connected:
+    """There is a session to this peer (again)."""
+
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disconnected:
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reassigned:
+    """The job has a new leader, or its leader started anew under a higher term."""
+
+    term: int
+    leader: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopRequested:
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """A checkpoint is durable: written, fsynced, renamed, its directory fsynced."""
+
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaveFailed:
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """Code and data are here, verified, and the trainer is loaded."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareFailed:
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    lease: int
+    examples: int
+    loss_sum: float
+    seconds: float
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationDone:
+    lease: int
+    examples: int
+    loss_sum: float
+    correct: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerFailed:
+    """User code raised, hung or died while at this lease."""
+
+    lease: int
+    reason: str
+
+
+Event = (
+    Started
+    | Received
+    | Asked
+    | PeerChanged
+    | TimerFired
+    | Connected
+    | Disconnected
+    | Reassigned
+    | StopRequested
+    | Saved
+    | SaveFailed
+    | Prepared
+    | PrepareFailed
+    | Trained
+    | EvaluationDone
+    | TrainerFailed
+)
+
+State = Mapping[str, object]

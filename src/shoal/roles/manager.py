@@ -1,0 +1,297 @@
+"""The manager: knows the nodes and the jobs, picks leaders, gives nodes their roles. Decides; a driver acts.
+
+Jobs are served in the order they came: first every job gets its least number of workers, then the earlier ones
+are filled to their most. A node works for one job at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shoal.roles.actions import Action, Answer, Keep, Record, Send
+from shoal.roles.events import Asked, Event, Liveness, PeerChanged, Received, Started
+from shoal.roles.membership import Patience
+from shoal.wire.messages import (
+    PROTOCOL,
+    Assign,
+    Denied,
+    Dismiss,
+    Done,
+    Facts,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    JobView,
+    NodeView,
+    Progress,
+    StopJob,
+    Submit,
+    Welcome,
+    clip,
+)
+
+#: Ends of a job that a leader may report.
+_ENDED = ("finished", "failed", "stopped")
+
+
+@dataclass(slots=True)
+class NodeRecord:
+    node: str
+    facts: Facts = field(default_factory=Facts)
+    state: Liveness = Liveness.LOST
+    reason: str = "not seen since the manager started"
+    job: str = ""
+    incarnation: str = ""
+    load: float = 0.0
+    memory_free_mb: int = 0
+
+    @property
+    def can_train(self) -> bool:
+        return self.state is Liveness.ALIVE and bool(self.facts.torch)
+
+
+@dataclass(slots=True)
+class JobRecord:
+    spec: JobSpec
+    state: str = "queued"
+    reason: str = ""
+    term: int = 0
+    leader: str = ""
+    progress: Progress | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in ("queued", "running")
+
+
+class Manager:
+    def __init__(self, *, node: str, patience: Patience, jobs: list[JobRecord] | None = None) -> None:
+        self._node = node
+        self._patience = patience
+        self._nodes: dict[str, NodeRecord] = {}
+        #: In the order they were submitted.
+        self._jobs: dict[str, JobRecord] = {record.spec.job: record for record in jobs or []}
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        match event:
+            case Started():
+                return self._on_started()
+            case Received():
+                return self._on_received(event)
+            case PeerChanged():
+                return self._on_peer(event)
+            case Asked():
+                return self._on_asked(event)
+            case _:
+                return []
+
+    def _on_started(self) -> list[Action]:
+        """Every open job gets a leader again, under a new term."""
+        for record in self._jobs.values():
+            record.leader = ""
+        return self._schedule()
+
+    # Nodes -------------------------------------------------------------------------------------------
+
+    def _on_received(self, event: Received) -> list[Action]:
+        match event.message:
+            case Hello():
+                return self._on_hello(event.sender, event.message)
+            case Heartbeat():
+                node = self._nodes.get(event.sender)
+                if node is not None:
+                    node.load, node.memory_free_mb = event.message.load, event.message.memory_free_mb
+                return []
+            case Progress():
+                return self._on_progress(event.sender, event.message)
+            case _:
+                return []
+
+    def _on_hello(self, sender: str, hello: Hello) -> list[Action]:
+        patience = self._patience
+        if hello.protocol != PROTOCOL:
+            reason = f"speaks protocol {hello.protocol}, this cluster speaks {PROTOCOL}: install the same release"
+            return [
+                Record(kind="refused", reason=f"{sender} {reason}"),
+                Send(to=sender, message=Dismiss(job="", reason=reason)),
+            ]
+        node = self._nodes.setdefault(sender, NodeRecord(node=sender))
+        restarted = node.incarnation not in ("", hello.incarnation)
+        node.facts, node.incarnation = hello.facts, hello.incarnation
+        node.state, node.reason = Liveness.ALIVE, "restarted" if restarted else "connected"
+        actions: list[Action] = [
+            Record(kind="node", reason=f"{sender} {node.reason} from {hello.facts.host or 'somewhere'}")
+        ]
+        if not node.facts.torch:
+            actions.append(Record(kind="node", reason=f"{sender} has no PyTorch: it cannot train"))
+        if node.job:
+            # It may have forgotten (a new process) or not (a new connection): either way this is what it does.
+            actions += self._assign_worker(node, self._jobs[node.job], "back in its job")
+        # The welcome comes last: a node speaks to its leader once it knows all its roles.
+        welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s)
+        return [*actions, *self._schedule(), *self._dismiss_elsewhere(node), Send(to=sender, message=welcome)]
+
+    def _on_peer(self, event: PeerChanged) -> list[Action]:
+        node = self._nodes.get(event.node)
+        if node is None or node.state is event.state:
+            return []
+        node.state, node.reason = event.state, event.reason
+        record = Record(kind="node", reason=f"{event.node} is {event.state}: {event.reason}", job=node.job)
+        if event.state is Liveness.LOST:
+            node.job = ""
+            return [record, *self._schedule()]
+        if event.state is Liveness.ALIVE:
+            return [record, *self._schedule(), *self._dismiss_elsewhere(node)]
+        return [record]
+
+    # Jobs --------------------------------------------------------------------------------------------
+
+    def _on_asked(self, event: Asked) -> list[Action]:
+        match event.message:
+            case Submit():
+                return self._on_submit(event.question, event.message.spec)
+            case StopJob():
+                return self._on_stop(event.question, event.message)
+            case _:
+                return [Answer(question=event.question, message=Denied(reason="not a command the manager knows"))]
+
+    def _on_submit(self, question: int, spec: JobSpec) -> list[Action]:
+        known = self._jobs.get(spec.job)
+        if known is not None:
+            if known.spec == spec:
+                # The same submission again: its answer was lost on the way.
+                return [Answer(question=question, message=Done(job=spec.job, reason=known.state))]
+            return [Answer(question=question, message=Denied(reason=f"there is a job {spec.job} already"))]
+        record = self._jobs[spec.job] = JobRecord(spec=spec, reason="waiting for a leader")
+        keep = Keep(job=spec.job, state=record.state, reason=record.reason, term=0, spec=spec)
+        return [keep, Answer(question=question, message=Done(job=spec.job, reason="queued")), *self._schedule()]
+
+    def _on_stop(self, question: int, stop: StopJob) -> list[Action]:
+        record = self._jobs.get(stop.job)
+        if record is None:
+            return [Answer(question=question, message=Denied(reason=f"there is no job {stop.job}"))]
+        if not record.is_open:
+            return [Answer(question=question, message=Denied(reason=f"job {stop.job} is {record.state} already"))]
+        done = Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved"))
+        return [Send(to=record.leader, message=Dismiss(job=stop.job, reason=stop.reason)), done]
+
+    def _on_progress(self, sender: str, progress: Progress) -> list[Action]:
+        record = self._jobs.get(progress.job)
+        if record is None or sender != record.leader or progress.term != record.term:
+            return []
+        record.progress = progress
+        if progress.state not in _ENDED or not record.is_open:
+            return []
+        record.state, record.reason = progress.state, progress.reason
+        actions: list[Action] = [
+            Keep(job=progress.job, state=record.state, reason=record.reason, term=record.term),
+            Record(kind="job", reason=f"{record.state}: {record.reason}", job=progress.job),
+        ]
+        for node in self._working_for(progress.job):
+            node.job = ""
+            actions.append(Send(to=node.node, message=Dismiss(job=progress.job, reason=clip(record.reason))))
+        return [*actions, *self._schedule()]
+
+    # Who does what -------------------------------------------------------------------------------------
+
+    def _schedule(self) -> list[Action]:
+        actions: list[Action] = []
+        open_jobs = [record for record in self._jobs.values() if record.is_open]
+        for record in open_jobs:
+            if not record.leader:
+                actions += self._appoint(record)
+        for wanted in ("workers_min", "workers_max"):
+            for record in open_jobs:
+                actions += self._staff(record, getattr(record.spec.plan, wanted))
+        return actions
+
+    def _appoint(self, record: JobRecord) -> list[Action]:
+        """Give a job a leader. The manager's own node holds the store and is always on."""
+        record.leader = self._node
+        record.term += 1
+        record.state = "running"
+        record.reason = f"led by {record.leader}: it keeps the checkpoints and is always on"
+        job = record.spec.job
+        assign = Assign(
+            job=job, role="leader", term=record.term, leader=record.leader, spec=record.spec, reason=record.reason
+        )
+        return [
+            Keep(job=job, state=record.state, reason=record.reason, term=record.term),
+            Record(kind="leader", reason=f"term {record.term}: {record.reason}", job=job),
+            Send(to=record.leader, message=assign),
+        ]
+
+    def _staff(self, record: JobRecord, wanted: int) -> list[Action]:
+        have = len(self._working_for(record.spec.job))
+        actions: list[Action] = []
+        for name in sorted(self._nodes):
+            node = self._nodes[name]
+            if have >= wanted:
+                break
+            if node.can_train and not node.job:
+                have += 1
+                actions += self._assign_worker(node, record, f"worker {have} of at most {record.spec.plan.workers_max}")
+        return actions
+
+    def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> list[Action]:
+        node.job = record.spec.job
+        assign = Assign(
+            job=record.spec.job,
+            role="worker",
+            term=record.term,
+            leader=record.leader,
+            spec=record.spec,
+            reason=reason,
+        )
+        return [
+            Record(kind="assigned", reason=f"{node.node}: {reason}", job=record.spec.job),
+            Send(to=node.node, message=assign),
+        ]
+
+    def _dismiss_elsewhere(self, node: NodeRecord) -> list[Action]:
+        """A node that was away may still work where its place was taken. It ignores jobs it does not know."""
+        return [
+            Send(to=node.node, message=Dismiss(job=job, reason="its place was taken while it was away"))
+            for job, record in self._jobs.items()
+            if record.is_open and job != node.job
+        ]
+
+    def _working_for(self, job: str) -> list[NodeRecord]:
+        return [self._nodes[name] for name in sorted(self._nodes) if self._nodes[name].job == job]
+
+    # What people see -----------------------------------------------------------------------------------
+
+    def node_views(self) -> tuple[NodeView, ...]:
+        return tuple(
+            NodeView(
+                node=node.node,
+                state=str(node.state),
+                reason=clip(node.reason, 400),
+                job=node.job,
+                facts=node.facts,
+                load=node.load,
+                memory_free_mb=node.memory_free_mb,
+            )
+            for node in (self._nodes[name] for name in sorted(self._nodes))
+        )
+
+    def job_views(self, job: str = "") -> tuple[JobView, ...]:
+        return tuple(
+            JobView(
+                job=record.spec.job,
+                name=record.spec.name,
+                state=record.state,
+                reason=clip(record.reason),
+                leader=record.leader,
+                plan=record.spec.plan,
+                progress=record.progress,
+                train_examples=record.spec.train.examples,
+                test_examples=record.spec.test.examples,
+            )
+            for record in self._jobs.values()
+            if not job or record.spec.job == job
+        )
+
+    def spec(self, job: str) -> JobSpec | None:
+        record = self._jobs.get(job)
+        return record.spec if record else None
