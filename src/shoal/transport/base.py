@@ -1,0 +1,86 @@
+"""The seam to the network: what a node asks of any transport, and what a transport asks of a node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from shoal.transport.identity import Peer
+from shoal.wire.messages import (
+    Assign,
+    Blob,
+    Dismiss,
+    Heartbeat,
+    HeartbeatSeen,
+    Hello,
+    Leave,
+    Message,
+    Progress,
+    Welcome,
+)
+
+
+class Lane(StrEnum):
+    """Two streams on two connections: what is small and urgent never waits behind a model."""
+
+    CONTROL = "Control"
+    WORK = "Work"
+
+
+_CONTROL = (Hello, Welcome, Heartbeat, HeartbeatSeen, Leave, Assign, Dismiss, Progress)
+
+
+def lane_of(message: Message) -> Lane:
+    return Lane.CONTROL if isinstance(message, _CONTROL) else Lane.WORK
+
+
+class Session(Protocol):
+    """One stream to a peer whose identity is proven."""
+
+    @property
+    def peer(self) -> Peer: ...
+
+    @property
+    def lane(self) -> Lane: ...
+
+    def post(self, message: Message) -> None:
+        """Queue a message. Never waits; a peer that does not read is cut off."""
+        ...
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until what was posted has been handed to the network."""
+        ...
+
+    def close(self, reason: str) -> None: ...
+
+
+class Listener(Protocol):
+    """What a node does for those who call it. A transport awaits each call before it reads the peer's next message."""
+
+    def opened(self, session: Session) -> None: ...
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        """A message. Its tensors are valid until this returns: their memory is used again for the next."""
+        ...
+
+    def closed(self, session: Session, reason: str) -> None: ...
+
+    def payload_limit(self, session: Session, message: Message) -> int:
+        """The most bytes of tensors that may follow this message: asked before memory is taken."""
+        ...
+
+    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
+        """Where the tensors of this message are to be put, if the listener has a place for them."""
+        ...
+
+
+class Service(Listener, Protocol):
+    """A listener that also serves operators and blobs."""
+
+    async def operate(self, peer: Peer, message: Message) -> Message: ...
+
+    def blob_path(self, peer: Peer, blob: Blob) -> Path: ...
+
+    async def store_blob(self, peer: Peer, blob: Blob, chunks: AsyncIterator[memoryview]) -> None: ...

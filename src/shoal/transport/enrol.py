@@ -1,0 +1,496 @@
+"""How a device becomes a member: one TLS connection, in which the cluster proves itself before the device says a word.
+
+    manager → device    the authority's certificate (DER)
+              device    checks it against the join line, and this connection's own certificate against it
+    device  → manager   {secret, csr_pem, wanted, facts}
+    manager → device    {certificate_pem, node, role, cluster, manager, port}   or   {refused}
+
+Every message is four bytes of length and then the content. Knows nothing of jobs; tokens are kept behind a Protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import secrets
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from shoal.errors import Misuse, PeerViolation, Refused, ShoalError, Unreachable
+from shoal.transport.identity import (
+    Authority,
+    Identity,
+    Peer,
+    check_name,
+    is_name,
+    load_private_json,
+    save_private_json,
+)
+from shoal.transport.join_code import JoinCode, endpoint
+from shoal.transport.tokens import ENROLLABLE_ROLES, Denial, Grant, MemoryTokens, Tokens
+from shoal.wire.limits import (
+    ENROL_AUTHORITY_MAX_BYTES,
+    ENROL_CONNECTIONS_MAX,
+    ENROL_DEADLINE_S,
+    ENROL_FACTS_MAX,
+    ENROL_MESSAGE_MAX_BYTES,
+    NAME_MAX_CHARS,
+    REASON_MAX_CHARS,
+)
+
+__all__ = [
+    "Denial",
+    "Enrolled",
+    "EnrolmentServer",
+    "Grant",
+    "JoinCode",
+    "MemoryTokens",
+    "Newcomer",
+    "Tokens",
+    "WrongCluster",
+    "enrol",
+    "enrol_blocking",
+]
+
+log = logging.getLogger(__name__)
+
+MANAGER_FILE = "manager.json"
+
+#: After the last byte, how long the other side may take to close its half.
+_GOODBYE_S = 1.0
+
+#: How long accepting pauses when the system has no file descriptor left.
+_ACCEPT_PAUSE_S = 0.1
+
+
+class WrongCluster(PeerViolation):
+    """Who answered is not the cluster that the join line was made for. Nothing was sent to them."""
+
+
+# The manager's side.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Newcomer:
+    """A device that just joined: what it is now, where it called from and what it told of itself."""
+
+    node: str
+    role: str
+    address: str
+    facts: Mapping[str, str]
+
+
+class EnrolmentServer:
+    """Answers devices that hold a join line. The only service of a cluster that a stranger can speak to."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        identity: Identity,
+        tokens: Tokens,
+        host: str,
+        port: int,
+        *,
+        service_port: int,
+        on_enrolled: Callable[[Newcomer], None] | None = None,
+        deadline_s: float = ENROL_DEADLINE_S,
+    ) -> None:
+        """`service_port` is where members reach the manager's gRPC; `on_enrolled` hears of each newcomer first."""
+        if identity.role != "manager":
+            raise Misuse(f"devices join at a manager, and {identity.node} is {identity.role}")
+        if identity.ca_pem != authority.certificate_pem:
+            raise Misuse(f"{identity.node} is not a member of the cluster that this authority signs for")
+        self._authority = authority
+        self._identity = identity
+        self._tokens = tokens
+        self._host = host
+        self._port = port
+        self._service_port = service_port
+        self._on_enrolled = on_enrolled
+        self._deadline_s = deadline_s
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port in use; with `port=0`, the one the system chose."""
+        return self._port
+
+    async def start(self) -> None:
+        if self._listener is not None:
+            raise Misuse("this enrolment server was started before: stop it first")
+        context = _server_context(self._identity)
+        self._listener = _listen(self._host, self._port)
+        self._port = self._listener.getsockname()[1]
+        self._accepting = asyncio.create_task(self._accept(self._listener, context))
+
+    async def stop(self) -> None:
+        """Stop accepting, and cut off whoever is still being served."""
+        if self._listener is None or self._accepting is None:
+            return
+        tasks = [self._accepting, *self._serving]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+        self._listener = self._accepting = None
+
+    async def _accept(self, listener: socket.socket, context: ssl.SSLContext) -> None:
+        # A slot is taken before accepting, so that a crowd waits in the kernel's queue and costs us nothing;
+        # and before TLS, so that those who never finish a handshake are counted as well.
+        loop = asyncio.get_running_loop()
+        slots = asyncio.Semaphore(ENROL_CONNECTIONS_MAX)
+        while True:
+            await slots.acquire()
+            try:
+                connection, address = await loop.sock_accept(listener)
+            except OSError as error:
+                slots.release()
+                log.warning("cannot accept a device that wants to join: %s", error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            task = asyncio.create_task(self._serve(connection, context, str(address[0])))
+            self._serving.add(task)
+            task.add_done_callback(functools.partial(self._served, connection, slots))
+
+    def _served(self, connection: socket.socket, slots: asyncio.Semaphore, task: asyncio.Task[None]) -> None:
+        # Here and not at the end of _serve, which never runs if it is cancelled before its first step.
+        self._serving.discard(task)
+        connection.close()
+        slots.release()
+
+    async def _serve(self, connection: socket.socket, context: ssl.SSLContext, address: str) -> None:
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                reader, writer = await _accept_tls(connection, context, handshake_s=self._deadline_s)
+                try:
+                    await self._converse(reader, writer, address)
+                    await _close(writer)
+                finally:
+                    writer.transport.abort()
+        except TimeoutError:
+            log.warning("%s took more than %g s to join: cut off", address, self._deadline_s)
+        except (OSError, EOFError, ShoalError) as error:
+            log.info("%s did not join: %s", address, error)
+        except Exception:
+            # One stranger's odd bytes must never end the service; a bug must still be seen.
+            log.exception("serving %s failed", address)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> None:
+        await _send(writer, self._authority.certificate_der)
+        raw = await _receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
+        try:
+            reply = self._admit(_Request.from_json(raw), address)
+        except (PeerViolation, Refused) as error:
+            log.warning("refused %s: %s", address, error)
+            reply = {"refused": str(error)[:REASON_MAX_CHARS]}
+        await _send(writer, json.dumps(reply).encode())
+
+    def _admit(self, request: _Request, address: str) -> dict[str, object]:
+        # The secret is checked before the request is parsed: strangers do not reach the X.509 parser.
+        decision = self._tokens.redeem(request.secret, wanted=request.wanted, now_s=time.time())
+        if isinstance(decision, Denial):
+            raise Refused(decision.reason)
+        if decision.role not in ENROLLABLE_ROLES:
+            raise Refused(f"nobody joins as {decision.role}")
+        if decision.node == self._identity.node:
+            raise Refused(f"{decision.node} is the manager's own name: choose another")
+        certificate_pem = self._authority.issue(
+            node=decision.node, role=decision.role, csr_pem=request.csr_pem.encode()
+        )
+        if self._on_enrolled is not None:
+            newcomer = Newcomer(node=decision.node, role=decision.role, address=address, facts=request.facts)
+            self._on_enrolled(newcomer)
+        log.info("%s joined as %s from %s", decision.node, decision.role, address)
+        return {
+            "certificate_pem": certificate_pem.decode("ascii"),
+            "node": decision.node,
+            "role": decision.role,
+            "cluster": self._authority.cluster,
+            "manager": self._identity.node,
+            "port": self._service_port,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Request:
+    secret: str = field(repr=False)
+    csr_pem: str
+    wanted: str
+    facts: Mapping[str, str]
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Self:
+        content = _json_object(raw)
+        secret, csr_pem, wanted, facts = (content.get(name) for name in ("secret", "csr_pem", "wanted", "facts"))
+        if not (isinstance(secret, str) and isinstance(csr_pem, str) and isinstance(wanted, str)):
+            raise PeerViolation("the request lacks a secret, a signing request or a name")
+        if not (secret.isascii() and csr_pem.isascii()):
+            raise PeerViolation("the secret or the signing request is not ASCII")
+        if not is_name(wanted):
+            raise PeerViolation(f"{wanted[:80]!r} cannot be the name of a node: use 1 to 63 of a-z, 0-9 and -")
+        if not isinstance(facts, dict) or not _are_facts(facts):
+            raise PeerViolation(
+                f"facts are at most {ENROL_FACTS_MAX} names and texts of up to {NAME_MAX_CHARS} printable characters"
+            )
+        return cls(secret=secret, csr_pem=csr_pem, wanted=wanted, facts=facts)
+
+
+def _are_facts(facts: Mapping[Any, Any]) -> bool:
+    # Printable, because facts end up on an operator's terminal, where an escape sequence is a command.
+    return len(facts) <= ENROL_FACTS_MAX and all(
+        isinstance(text, str) and text.isprintable() and len(text) <= NAME_MAX_CHARS
+        for fact in facts.items()
+        for text in fact
+    )
+
+
+# The device's side.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Enrolled:
+    """What a device needs to be a member from now on: who it is, who manages it, and where that one was reached."""
+
+    identity: Identity
+    manager_node: str
+    manager_endpoint: str
+
+    def save(self, folder: Path) -> None:
+        # The identity goes last: a folder that holds one is complete.
+        manager = {"manager_node": self.manager_node, "manager_endpoint": self.manager_endpoint}
+        save_private_json(folder / MANAGER_FILE, manager)
+        self.identity.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        identity = Identity.load(folder)
+        node, where = load_private_json(folder / MANAGER_FILE, ("manager_node", "manager_endpoint"))
+        return cls(identity=identity, manager_node=node, manager_endpoint=where)
+
+
+async def enrol(
+    code: JoinCode,
+    *,
+    wanted: str,
+    facts: Mapping[str, str] | None = None,
+    timeout_s: float = ENROL_DEADLINE_S,
+) -> Enrolled:
+    """Join the cluster that the line was made for, as `wanted` if that name is free.
+
+    Raises Unreachable, WrongCluster (nothing was sent), Refused (with the manager's reason) or PeerViolation.
+    """
+    from shoal.transport import certificates
+
+    check_name("node", wanted)
+    if not _are_facts(facts or {}):
+        raise Misuse(
+            f"facts are at most {ENROL_FACTS_MAX} names and texts of up to {NAME_MAX_CHARS} printable characters"
+        )
+    # Made before connecting: on a small board the import and the key would eat the manager's deadline.
+    request = certificates.new_request(wanted)
+    content = {
+        "secret": code.secret,
+        "csr_pem": request.pem.decode(),
+        "wanted": wanted,
+        "facts": dict(facts or {}),
+    }
+    message = json.dumps(content).encode()
+    if len(message) > ENROL_MESSAGE_MAX_BYTES:
+        raise Misuse(f"the facts are too long: a request has at most {ENROL_MESSAGE_MAX_BYTES} bytes")
+    try:
+        async with asyncio.timeout(timeout_s):
+            manager, authority_der, reply = await _ask(code, message)
+    except TimeoutError as error:
+        raise Unreachable(
+            f"{code.endpoint} did not answer within {timeout_s:g} s: is `shoal up` running there?"
+        ) from error
+    except ssl.SSLError as error:
+        raise Unreachable(
+            f"TLS with {code.endpoint} failed ({error.reason}): is this a Shoal manager's join port?"
+        ) from error
+    except OSError as error:
+        raise Unreachable(
+            f"cannot reach {code.endpoint} ({error.strerror or error}): is `shoal up` running there,"
+            " is this device on its network, does a firewall stop the port?"
+        ) from error
+    except EOFError as error:
+        raise Unreachable(f"{code.endpoint} closed the connection before it had answered: try again") from error
+    return _enrolled(code, request.key_pem, manager, authority_der, _json_object(reply))
+
+
+def enrol_blocking(
+    code: JoinCode,
+    *,
+    wanted: str,
+    facts: Mapping[str, str] | None = None,
+    timeout_s: float = ENROL_DEADLINE_S,
+) -> Enrolled:
+    """`enrol`, for callers without an event loop."""
+    return asyncio.run(enrol(code, wanted=wanted, facts=facts, timeout_s=timeout_s))
+
+
+async def _ask(code: JoinCode, message: bytes) -> tuple[Peer, bytes, bytes]:
+    """Who the manager proved to be, its authority, and its reply. `message` is sent only once that is proven."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # No authority is known yet. TLS proves that the peer holds its certificate's key; _recognise does the rest.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(
+        code.host, code.port, ssl=context, ssl_shutdown_timeout=_GOODBYE_S, limit=ENROL_MESSAGE_MAX_BYTES
+    )
+    try:
+        authority_der = await _receive(reader, max_bytes=ENROL_AUTHORITY_MAX_BYTES)
+        certificate_der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        manager = _recognise(code, authority_der, certificate_der or b"")
+        await _send(writer, message)
+        reply = await _receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
+        await _close(writer)
+        return manager, authority_der, reply
+    finally:
+        writer.transport.abort()
+
+
+def _recognise(code: JoinCode, authority_der: bytes, certificate_der: bytes) -> Peer:
+    """The manager behind this very connection, if it belongs to the cluster that the join line was made for."""
+    from shoal.transport import certificates
+
+    if not code.pins(authority_der):
+        raise WrongCluster(
+            "this is not the cluster the join line was made for: someone may be in the middle,"
+            " or the cluster was created anew. Nothing was sent. Ask the manager for a new line",
+            peer=code.endpoint,
+        )
+    try:
+        peer = certificates.authenticate(certificate_der, root_der=authority_der, now_s=time.time())
+    except PeerViolation as error:
+        raise WrongCluster(
+            f"whoever answers does not prove to be the manager: {error.reason}", peer=code.endpoint
+        ) from error
+    if peer.role != "manager":
+        raise WrongCluster(
+            f"{peer.node} answers as if it were the manager, and is {peer.role}: someone may be in the middle",
+            peer=code.endpoint,
+        )
+    return peer
+
+
+def _enrolled(
+    code: JoinCode, key_pem: bytes, manager: Peer, authority_der: bytes, reply: Mapping[str, Any]
+) -> Enrolled:
+    from shoal.transport import certificates
+
+    if isinstance(reason := reply.get("refused"), str):
+        raise Refused(reason[:REASON_MAX_CHARS])
+    certificate_pem, port = reply.get("certificate_pem"), reply.get("port")
+    if not isinstance(certificate_pem, str) or type(port) is not int or not 1 <= port <= 65535:
+        raise PeerViolation("the reply lacks a certificate or a port", peer=code.endpoint)
+    try:
+        certificate_der = ssl.PEM_cert_to_DER_cert(certificate_pem)
+    except ValueError as error:
+        raise PeerViolation("the certificate in the reply cannot be read", peer=code.endpoint) from error
+    member = certificates.authenticate(certificate_der, root_der=authority_der, now_s=time.time())
+    if not certificates.belongs_to(certificate_der, key_pem):
+        raise PeerViolation("the certificate in the reply is for another key", peer=code.endpoint)
+    claimed = tuple(reply.get(name) for name in ("node", "role", "cluster", "manager"))
+    if claimed != (member.node, member.role, manager.cluster, manager.node) or member.cluster != manager.cluster:
+        raise PeerViolation("the reply and its certificate disagree", peer=code.endpoint)
+    identity = Identity(
+        node=member.node,
+        role=member.role,
+        cluster=member.cluster,
+        key_pem=key_pem,
+        certificate_pem=certificate_pem.encode("ascii"),
+        ca_pem=ssl.DER_cert_to_PEM_cert(authority_der).encode("ascii"),
+    )
+    return Enrolled(identity=identity, manager_node=manager.node, manager_endpoint=endpoint(code.host, port))
+
+
+# Bytes and sockets, for both sides.
+
+
+async def _send(writer: asyncio.StreamWriter, content: bytes) -> None:
+    writer.write(len(content).to_bytes(4, "big") + content)
+    await writer.drain()
+
+
+async def _receive(reader: asyncio.StreamReader, *, max_bytes: int) -> bytes:
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    if size > max_bytes:
+        raise PeerViolation(f"a message of {size} bytes is over the limit of {max_bytes}")
+    return await reader.readexactly(size)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):  # the conversation is over; how the other side hangs up does not matter
+        await writer.wait_closed()
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise PeerViolation("the message is not JSON") from error
+    if not isinstance(content, dict):
+        raise PeerViolation("the message is not a JSON object")
+    return content
+
+
+def _server_context(identity: Identity) -> ssl.SSLContext:
+    from shoal.transport import certificates
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # nobody resumes: a device joins once
+    # The standard library reads keys from files only. This one is encrypted, in case we die before it is gone.
+    password = secrets.token_hex(16)
+    with tempfile.NamedTemporaryFile(prefix="shoal-") as file:  # created with mode 0600
+        file.write(certificates.encrypted(identity.key_pem, password) + identity.certificate_pem)
+        file.flush()
+        context.load_cert_chain(file.name, password=password)
+    return context
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    ipv6 = ":" in host
+    try:
+        listener = socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ipv6 else socket.AF_INET,
+            backlog=ENROL_CONNECTIONS_MAX,
+            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+        )
+    except OSError as error:
+        raise Misuse(
+            f"cannot listen on {endpoint(host, port)} ({error.strerror}): choose another address or port"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+async def _accept_tls(
+    connection: socket.socket, context: ssl.SSLContext, *, handshake_s: float
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=ENROL_MESSAGE_MAX_BYTES, loop=loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol,
+        connection,
+        ssl=context,
+        ssl_handshake_timeout=handshake_s,
+        ssl_shutdown_timeout=_GOODBYE_S,
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

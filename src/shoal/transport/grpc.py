@@ -1,0 +1,297 @@
+"""gRPC with mutual TLS: serves a node to its peers and dials others. There is no plaintext path.
+
+Handlers exchange raw frames (see ``wire.frames``): gRPC neither parses nor copies them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from shoal.errors import Misuse, PeerViolation, Refused, ShoalError, Unreachable
+from shoal.transport.access import check_access
+from shoal.transport.base import Lane, Listener, Service
+from shoal.transport.identity import (
+    Identity,
+    Peer,
+    channel_credentials,
+    channel_options,
+    peer_from_auth_context,
+    server_credentials,
+)
+from shoal.transport.session import ChunkCache, FrameSession, Uploads
+from shoal.wire.frames import chunk_frame, envelope_frame, read_chunk_frame, read_opening
+from shoal.wire.limits import (
+    CHUNK_BYTES,
+    MESSAGE_MAX_BYTES,
+    REPLY_MAX_BYTES,
+    STREAMS_PER_CONNECTION,
+    UPLOAD_BUDGET_BYTES,
+)
+from shoal.wire.messages import Blob, Denied, Message
+
+SERVICE = "shoal.v1.Shoal"
+
+#: Every wait for a peer ends.
+CALL_TIMEOUT_S = 30.0
+BLOB_TIMEOUT_S = 3600.0
+
+_KEEPALIVE = [
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+def _options(*, receive_max_bytes: int = MESSAGE_MAX_BYTES) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_receive_message_length", receive_max_bytes),
+        ("grpc.max_send_message_length", REPLY_MAX_BYTES),
+        *_KEEPALIVE,
+    ]
+
+
+class GrpcServer:
+    """The door of a node: only members of the cluster come in, each as itself."""
+
+    def __init__(self, identity: Identity, service: Service, *, upload_budget_bytes: int = UPLOAD_BUDGET_BYTES) -> None:
+        self._identity = identity
+        self._service = service
+        self._chunks = ChunkCache()
+        self._uploads = Uploads(upload_budget_bytes)
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port in use."""
+        options = [
+            *_options(),
+            ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
+            # Two managers on one port would each get half of the callers.
+            ("grpc.so_reuseport", 0),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ]
+        server = grpc.aio.server(options=options)
+        handlers = {
+            "Control": grpc.stream_stream_rpc_method_handler(self._stream(Lane.CONTROL)),
+            "Work": grpc.stream_stream_rpc_method_handler(self._stream(Lane.WORK)),
+            "Operate": grpc.unary_unary_rpc_method_handler(self._operate),
+            "Fetch": grpc.unary_stream_rpc_method_handler(self._fetch),
+            "Store": grpc.stream_unary_rpc_method_handler(self._store),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = server.add_secure_port(where, server_credentials(self._identity))
+        except RuntimeError as error:
+            raise Misuse(f"port {port} on {host} cannot be used: is another manager running? Try --port") from error
+        await server.start()
+        self._server = server
+        return int(bound)
+
+    async def stop(self, grace_s: float = 0.5) -> None:
+        if self._server is not None:
+            await self._server.stop(grace_s)
+            self._server = None
+
+    async def _admit(self, context: Any, verb: str) -> Peer:
+        """Who calls, if they may; else the call ends here."""
+        try:
+            peer = peer_from_auth_context(context.auth_context())
+            check_access(peer, verb, cluster=self._identity.cluster)
+        except PeerViolation as violation:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(violation))
+            raise
+        return peer
+
+    def _stream(self, lane: Lane) -> Callable[[Any, Any], Awaitable[None]]:
+        async def serve(_: Any, context: Any) -> None:
+            peer = await self._admit(context, str(lane))
+            session = FrameSession(
+                peer=peer,
+                lane=lane,
+                read=context.read,
+                write=context.write,
+                end=grpc.aio.EOF,
+                chunks=self._chunks,
+                uploads=self._uploads,
+            )
+            reason = await session.run(self._service)
+            if reason.startswith("broke the contract"):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+        return serve
+
+    async def _operate(self, frame: bytes, context: Any) -> bytes:
+        peer = await self._admit(context, "Operate")
+        try:
+            message = read_opening(frame).message
+            answer = await self._service.operate(peer, message)
+        except ShoalError as error:
+            answer = Denied(reason=str(error)[:4000])
+        return envelope_frame(answer, max_bytes=REPLY_MAX_BYTES)
+
+    async def _fetch(self, frame: bytes, context: Any) -> AsyncIterator[bytes]:
+        peer = await self._admit(context, "Fetch")
+        try:
+            message = read_opening(frame).message
+            if not isinstance(message, Blob):
+                raise PeerViolation("a blob is asked for by its hash", peer=peer.node)
+            path = self._service.blob_path(peer, message)
+        except ShoalError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error)[:1000])
+            raise
+        size_bytes = path.stat().st_size
+        yield envelope_frame(Blob(sha256=message.sha256, size_bytes=size_bytes))
+        with path.open("rb") as file:
+            while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                yield chunk_frame(chunk)
+
+    async def _store(self, frames: AsyncIterator[bytes], context: Any) -> bytes:
+        peer = await self._admit(context, "Store")
+        try:
+            message = read_opening(await anext(frames)).message
+            if not isinstance(message, Blob):
+                raise PeerViolation("a blob begins with its hash and size", peer=peer.node)
+            await self._service.store_blob(peer, message, _chunks(frames))
+        except StopAsyncIteration:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an empty upload")
+            raise
+        except ShoalError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000])
+            raise
+        return envelope_frame(message)
+
+
+async def _chunks(frames: AsyncIterator[bytes]) -> AsyncIterator[memoryview]:
+    async for frame in frames:
+        yield read_chunk_frame(frame)
+
+
+class GrpcLink:
+    """A node's connections to one other: control and work apart, dialled from this side only."""
+
+    def __init__(self, identity: Identity, *, server_node: str, endpoint: str) -> None:
+        self._identity = identity
+        self._server = Peer(node=server_node, role="manager", cluster=identity.cluster)
+        self._endpoint = endpoint
+        self._channels: list[grpc.aio.Channel] = []
+        self._bulk: grpc.aio.Channel | None = None
+        self._chunks = ChunkCache()
+        self._uploads = Uploads(UPLOAD_BUDGET_BYTES)
+
+    def _channel(self) -> grpc.aio.Channel:
+        # A pool of its own: channels to one address would otherwise share a connection.
+        options = [*_options(receive_max_bytes=REPLY_MAX_BYTES), ("grpc.use_local_subchannel_pool", 1)]
+        options += [("grpc.enable_retries", 0), *channel_options(self._server.node)]
+        channel = grpc.aio.secure_channel(self._endpoint, channel_credentials(self._identity), options=options)
+        self._channels.append(channel)
+        return channel
+
+    def _bulk_channel(self) -> grpc.aio.Channel:
+        if self._bulk is None:
+            self._bulk = self._channel()
+        return self._bulk
+
+    async def run(self, listener: Listener) -> str:
+        """Hold both lanes open until either ends; returns why."""
+        control = asyncio.create_task(self._hold(self._channel(), Lane.CONTROL, listener))
+        work = asyncio.create_task(self._hold(self._bulk_channel(), Lane.WORK, listener))
+        try:
+            done, _ = await asyncio.wait({control, work}, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(done)).result()
+        finally:
+            for task in (control, work):
+                task.cancel()
+            await asyncio.gather(control, work, return_exceptions=True)
+            await self.close()
+
+    async def _hold(self, channel: grpc.aio.Channel, lane: Lane, listener: Listener) -> str:
+        call = channel.stream_stream(f"/{SERVICE}/{lane}")()
+        session = FrameSession(
+            peer=self._server,
+            lane=lane,
+            read=call.read,
+            write=call.write,
+            end=grpc.aio.EOF,
+            chunks=self._chunks,
+            uploads=self._uploads,
+        )
+        try:
+            reason = await session.run(listener)
+            if call.done():
+                code = await call.code()
+                if code is not grpc.StatusCode.OK:
+                    reason = f"{code.name.lower().replace('_', ' ')}: {await call.details()}"
+            return reason
+        finally:
+            call.cancel()
+
+    async def operate(self, message: Message) -> Message:
+        """One command, one answer. Raises Refused with the manager's reason, or Unreachable."""
+        call = self._bulk_channel().unary_unary(f"/{SERVICE}/Operate")
+        try:
+            frame = await call(envelope_frame(message), timeout=CALL_TIMEOUT_S, wait_for_ready=False)
+        except grpc.aio.AioRpcError as error:
+            raise self._translated(error) from None
+        answer = read_opening(frame, max_bytes=REPLY_MAX_BYTES).message
+        if isinstance(answer, Denied):
+            raise Refused(answer.reason)
+        return answer
+
+    async def fetch(self, sha256: str, *, on_size: Callable[[int], None]) -> AsyncIterator[memoryview]:
+        """The chunks of a blob. ``on_size`` hears how large it says it is before any is read."""
+        call = self._bulk_channel().unary_stream(f"/{SERVICE}/Fetch")(
+            envelope_frame(Blob(sha256=sha256)), timeout=BLOB_TIMEOUT_S
+        )
+        try:
+            head = await call.read()
+            if head is grpc.aio.EOF:
+                raise PeerViolation("an empty answer to a fetch", peer=self._server.node)
+            blob = read_opening(head).message
+            if not isinstance(blob, Blob) or blob.sha256 != sha256:
+                raise PeerViolation("another blob than was asked for", peer=self._server.node)
+            on_size(blob.size_bytes)
+            while (frame := await call.read()) is not grpc.aio.EOF:
+                yield read_chunk_frame(frame)
+        except grpc.aio.AioRpcError as error:
+            raise self._translated(error) from None
+        finally:
+            call.cancel()
+
+    async def store(self, sha256: str, path: Path) -> None:
+        """Upload a file under its hash."""
+
+        async def frames() -> AsyncIterator[bytes]:
+            yield envelope_frame(Blob(sha256=sha256, size_bytes=path.stat().st_size))
+            with path.open("rb") as file:
+                while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                    yield chunk_frame(chunk)
+
+        call = self._bulk_channel().stream_unary(f"/{SERVICE}/Store")
+        try:
+            await call(frames(), timeout=BLOB_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise self._translated(error) from None
+
+    def _translated(self, error: grpc.aio.AioRpcError) -> ShoalError:
+        text = f"{self._endpoint}: {error.details() or error.code().name.lower()}"
+        if error.code() in (
+            grpc.StatusCode.PERMISSION_DENIED,
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.NOT_FOUND,
+        ):
+            return Refused(text)
+        return Unreachable(f"{text}. Is `shoal up` running there, and does `shoal doctor` find the port open?")
+
+    async def close(self) -> None:
+        channels, self._channels, self._bulk = self._channels, [], None
+        for channel in channels:
+            with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+                await channel.close(grace=0.2)

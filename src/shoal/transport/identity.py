@@ -1,0 +1,323 @@
+"""Who a member is, and the authority that says so. Loading an identity needs no `cryptography`; knows no sockets.
+
+A member is recognised by one URI in its certificate, `shoal://CLUSTER/ROLE/NODE`. A client verifies a server by the
+name `NODE.shoal` rather than by its address, so a moving IP changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import ssl
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.wire.limits import IDENTITY_FILE_MAX_BYTES
+
+if TYPE_CHECKING:
+    import grpc
+
+ROLES = ("manager", "node", "operator")
+
+#: Every node may be asked to lead, so every node may serve. An operator only calls.
+SERVING_ROLES = ("manager", "node")
+
+AUTHORITY_VALID_DAYS = 3650
+MEMBER_VALID_DAYS = 365
+
+#: Key and certificate live in one file, so that a crash while renewing leaves the old pair or the new, never a mixture.
+IDENTITY_FILE = "identity.json"
+AUTHORITY_FILE = "authority.json"
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_URI = re.compile(r"shoal://(?P<cluster>[^/]+)/(?P<role>[^/]+)/(?P<node>[^/]+)")
+
+
+def is_name(text: str) -> bool:
+    """Whether this may name a node, a role or a cluster."""
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(kind: str, text: str) -> None:
+    if not is_name(text):
+        raise Misuse(
+            f"{text[:80]!r} cannot be the name of a {kind}: use 1 to 63 of a-z, 0-9 and -,"
+            " starting with a letter or a digit"
+        )
+
+
+def server_name(node: str) -> str:
+    """The name a client expects of this node's certificate: the value of `grpc.ssl_target_name_override`."""
+    return f"{node}.shoal"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peer:
+    """Who is at the other end, as their certificate says."""
+
+    node: str
+    role: str
+    cluster: str
+
+    def __post_init__(self) -> None:
+        check_name("node", self.node)
+        check_name("cluster", self.cluster)
+        if self.role not in ROLES:
+            raise Misuse(f"{self.role[:80]!r} is not a role: choose one of {', '.join(ROLES)}")
+
+    @property
+    def uri(self) -> str:
+        return f"shoal://{self.cluster}/{self.role}/{self.node}"
+
+
+def peer_from_uris(names: Iterable[str]) -> Peer:
+    """The one Shoal identity among these names. None, two, or a malformed one is the peer's fault."""
+    found = [name for name in names if name.lower().startswith("shoal:")]
+    if len(found) != 1:
+        raise PeerViolation(f"the certificate carries {len(found)} Shoal identities, not one")
+    parts = _URI.fullmatch(found[0])
+    if parts is None:
+        raise PeerViolation(f"the certificate's identity is malformed: {found[0][:200]!r}")
+    try:
+        return Peer(**parts.groupdict())
+    except Misuse as error:
+        raise PeerViolation(f"the certificate's identity is malformed: {error}") from error
+
+
+def peer_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> Peer:
+    """Who is calling, from gRPC's `context.auth_context()`, whose certificate gRPC has already verified."""
+    if list(auth.get("transport_security_type", ())) != [b"ssl"]:
+        raise PeerViolation("the connection is not authenticated by TLS")
+    try:
+        names = [name.decode("ascii") for name in auth.get("x509_subject_alternative_name", ())]
+        common_names = [name.decode("ascii") for name in auth.get("x509_common_name", ())]
+    except UnicodeDecodeError as error:
+        raise PeerViolation("the certificate's names are not ASCII") from error
+    peer = peer_from_uris(names)
+    if common_names != [peer.node]:
+        raise PeerViolation("the certificate's common name and identity disagree", peer=peer.node)
+    return peer
+
+
+def peer_from_certificate(pem: bytes) -> Peer:
+    """Who a certificate names. Does not check who signed it, and imports `cryptography`; servers use the context."""
+    from shoal.transport import certificates
+
+    return certificates.peer_of(pem)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """A member's key and certificate, and the authority it believes."""
+
+    node: str
+    role: str
+    cluster: str
+    key_pem: bytes = field(repr=False)
+    certificate_pem: bytes = field(repr=False)
+    ca_pem: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        Peer(node=self.node, role=self.role, cluster=self.cluster)  # checks the names
+        for pem in (self.key_pem, self.certificate_pem, self.ca_pem):
+            if not pem.startswith(b"-----BEGIN "):
+                raise Misuse("an identity's key and certificates are PEM")
+
+    def save(self, folder: Path) -> None:
+        """Replace what is in `folder`, whole or not at all, readable by this user alone."""
+        pems = {name: getattr(self, name).decode("ascii") for name in ("key_pem", "certificate_pem", "ca_pem")}
+        save_private_json(
+            folder / IDENTITY_FILE, {"node": self.node, "role": self.role, "cluster": self.cluster, **pems}
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        fields = ("node", "role", "cluster", "key_pem", "certificate_pem", "ca_pem")
+        node, role, cluster, key, certificate, ca = load_private_json(folder / IDENTITY_FILE, fields)
+        try:
+            return cls(
+                node=node,
+                role=role,
+                cluster=cluster,
+                key_pem=key.encode("ascii"),
+                certificate_pem=certificate.encode("ascii"),
+                ca_pem=ca.encode("ascii"),
+            )
+        except (Misuse, UnicodeEncodeError) as error:
+            raise Corrupt(f"{folder / IDENTITY_FILE} is damaged ({error}): join the cluster again") from error
+
+
+class Authority:
+    """A cluster's certificate authority. Whoever reads its key can become any member: it never leaves the manager."""
+
+    def __init__(self, *, cluster: str, key_pem: bytes, certificate_pem: bytes) -> None:
+        check_name("cluster", cluster)
+        self.cluster = cluster
+        self.certificate_pem = certificate_pem
+        self._key_pem = key_pem
+
+    @classmethod
+    def create(cls, folder: Path, cluster_name: str, *, now_s: float | None = None) -> Self:
+        """Make a new cluster's authority. Refuses to replace one: every member would be locked out."""
+        from shoal.transport import certificates
+
+        check_name("cluster", cluster_name)
+        path = folder / AUTHORITY_FILE
+        if path.exists():
+            raise Misuse(f"{path} already holds a cluster: load it, or choose another folder")
+        made = certificates.new_authority(cluster_name, valid_days=AUTHORITY_VALID_DAYS, now_s=_now(now_s))
+        save_private_json(
+            path,
+            {"cluster": cluster_name, "key_pem": made.key_pem.decode(), "certificate_pem": made.pem.decode()},
+        )
+        return cls(cluster=cluster_name, key_pem=made.key_pem, certificate_pem=made.pem)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        path = folder / AUTHORITY_FILE
+        cluster, key, certificate = load_private_json(path, ("cluster", "key_pem", "certificate_pem"))
+        try:
+            loaded = cls(cluster=cluster, key_pem=key.encode("ascii"), certificate_pem=certificate.encode("ascii"))
+            _ = loaded.certificate_der
+        except (Misuse, ValueError) as error:
+            raise Corrupt(f"{path} is damaged ({error}): restore it from a backup") from error
+        return loaded
+
+    @property
+    def certificate_der(self) -> bytes:
+        return ssl.PEM_cert_to_DER_cert(self.certificate_pem.decode("ascii"))
+
+    @property
+    def fingerprint(self) -> bytes:
+        """sha256 of the authority's certificate: what a join line pins."""
+        return hashlib.sha256(self.certificate_der).digest()
+
+    def issue(
+        self,
+        *,
+        node: str,
+        role: str,
+        csr_pem: bytes,
+        hosts: Sequence[str] = (),
+        valid_days: int = MEMBER_VALID_DAYS,
+        now_s: float | None = None,
+    ) -> bytes:
+        """A certificate (PEM) for the request's public key. The subject is ours to decide, not the request's."""
+        from shoal.transport import certificates
+
+        return certificates.issue(
+            certificates.KeyPair(self._key_pem, self.certificate_pem),
+            csr_pem,
+            Peer(node=node, role=role, cluster=self.cluster),
+            serves=role in SERVING_ROLES,
+            hosts=hosts,
+            valid_days=valid_days,
+            now_s=_now(now_s),
+        )
+
+    def identity(
+        self,
+        *,
+        node: str,
+        role: str,
+        hosts: Sequence[str] = (),
+        valid_days: int = MEMBER_VALID_DAYS,
+        now_s: float | None = None,
+    ) -> Identity:
+        """A key made here and its certificate: for the manager itself and for operators on its machine."""
+        from shoal.transport import certificates
+
+        check_name("node", node)
+        request = certificates.new_request(node)
+        certificate_pem = self.issue(
+            node=node, role=role, csr_pem=request.pem, hosts=hosts, valid_days=valid_days, now_s=now_s
+        )
+        return Identity(
+            node=node,
+            role=role,
+            cluster=self.cluster,
+            key_pem=request.key_pem,
+            certificate_pem=certificate_pem,
+            ca_pem=self.certificate_pem,
+        )
+
+
+def server_credentials(identity: Identity) -> grpc.ServerCredentials:
+    """Serve as this member, to members of the same cluster only."""
+    import grpc
+
+    return grpc.ssl_server_credentials(
+        [(identity.key_pem, identity.certificate_pem)],
+        root_certificates=identity.ca_pem,
+        require_client_auth=True,
+    )
+
+
+def channel_credentials(identity: Identity) -> grpc.ChannelCredentials:
+    """Call as this member. Pass `channel_options` too: the server is known by its name, not by its address."""
+    import grpc
+
+    return grpc.ssl_channel_credentials(
+        root_certificates=identity.ca_pem,
+        private_key=identity.key_pem,
+        certificate_chain=identity.certificate_pem,
+    )
+
+
+def channel_options(server_node: str) -> list[tuple[str, str]]:
+    """The channel option that makes a client accept `server_node`, and nobody else, wherever it is."""
+    check_name("node", server_node)
+    return [("grpc.ssl_target_name_override", server_name(server_node))]
+
+
+def save_private_json(path: Path, content: Mapping[str, str]) -> None:
+    """Write for this user's eyes alone, durably: after a crash the file is the old one or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # created with mode 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def load_private_json(path: Path, fields: Sequence[str]) -> list[str]:
+    """The named texts of a file that `save_private_json` wrote, in order."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(IDENTITY_FILE_MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise Misuse(f"there is no {path}: join a cluster with `shoal join`, or start one with `shoal up`") from error
+    try:
+        if len(raw) > IDENTITY_FILE_MAX_BYTES:
+            raise ValueError("it is too large")
+        content: Any = json.loads(raw)
+        values = [content[name] for name in fields]
+        if not all(isinstance(value, str) for value in values):
+            raise ValueError("a field is not text")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Corrupt(f"{path} is damaged ({error!r}): restore it from a backup, or join the cluster again") from error
+    return values
+
+
+def _now(now_s: float | None) -> float:
+    return time.time() if now_s is None else now_s

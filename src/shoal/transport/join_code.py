@@ -1,0 +1,127 @@
+"""The line a person copies to a device: where the cluster is, how to recognise it, and a secret. Knows no sockets.
+
+    shoal://HOST:PORT/CODE      CODE = base32(first 160 bits of sha256(authority) · 128-bit secret · crc32)
+
+40 bytes fill 64 base32 characters exactly, so a code has one spelling. The checksum covers the host and the port too.
+A CRC finds every error within 32 neighbouring bits: one wrong character or two swapped neighbours never pass.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+import zlib
+from dataclasses import dataclass, field
+from typing import Self
+
+from shoal.errors import Misuse
+from shoal.wire.limits import JOIN_LINE_MAX_CHARS
+
+PINNED_BYTES = 20
+SECRET_BYTES = 16
+_CHECKSUM_BYTES = 4
+_CODE_CHARS = (PINNED_BYTES + SECRET_BYTES + _CHECKSUM_BYTES) * 8 // 5
+
+_SCHEME = "shoal://"
+_LINE = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^/:\[\]]+):(?P<port>[0-9]{1,5})(?:/(?P<code>.*))?")
+_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9])?")
+_SECRET = re.compile(r"[0-9a-f]{32}")
+_NOT_IN_CODE = re.compile(r"[^a-z2-7]")
+
+
+def new_secret() -> str:
+    """128 bits from the system's generator, as the text that is sent and redeemed."""
+    return secrets.token_hex(SECRET_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JoinCode:
+    """A join line, parsed. `ca_sha256` may be given whole; the 160 bits that the line carries are kept."""
+
+    host: str
+    port: int
+    ca_sha256: bytes
+    secret: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.ca_sha256) not in (PINNED_BYTES, hashlib.sha256().digest_size):
+            raise Misuse(f"the authority's hash has 32 bytes (or the first {PINNED_BYTES}), not {len(self.ca_sha256)}")
+        if not _SECRET.fullmatch(self.secret):
+            raise Misuse("a join secret is 32 hexadecimal characters in lower case: make one with new_secret()")
+        if not 1 <= self.port <= 65535:
+            raise Misuse(f"{self.port} is not a port: ports run from 1 to 65535")
+        object.__setattr__(self, "host", _canonical(self.host))
+        object.__setattr__(self, "ca_sha256", self.ca_sha256[:PINNED_BYTES])
+
+    def __str__(self) -> str:
+        body = self.ca_sha256 + bytes.fromhex(self.secret)
+        code = base64.b32encode(body + _checksum(self.endpoint, body)).decode("ascii").lower()
+        return f"{_SCHEME}{self.endpoint}/{code}"
+
+    @property
+    def endpoint(self) -> str:
+        return endpoint(self.host, self.port)
+
+    def pins(self, authority_der: bytes) -> bool:
+        """Whether this authority's certificate is the one the line was made for."""
+        return hmac.compare_digest(hashlib.sha256(authority_der).digest()[:PINNED_BYTES], self.ca_sha256)
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """Read a line as a person pasted it. Says what is wrong with it before anything is connected."""
+        text = line.strip()
+        if len(text) > JOIN_LINE_MAX_CHARS:
+            raise Misuse("this is too long to be a join line: copy the line that starts with shoal:// and nothing else")
+        text = text.lower()
+        if not text.startswith(_SCHEME):
+            raise Misuse("a join line starts with shoal:// : copy all of the line that `shoal up` printed")
+        parts = _LINE.fullmatch(text.removeprefix(_SCHEME))
+        if parts is None:
+            raise Misuse("a join line reads shoal://HOST:PORT/CODE, and this one does not: copy all of it again")
+        code = parts["code"] or ""
+        if wrong := _NOT_IN_CODE.search(code):
+            raise Misuse(f"{wrong[0]!r} never occurs in a join code (it uses a-z and 2-7): copy the line again")
+        if len(code) < _CODE_CHARS:
+            raise Misuse(f"this line looks cut off ({len(code)} of {_CODE_CHARS} characters): copy all of it")
+        if len(code) > _CODE_CHARS:
+            raise Misuse(f"this line has {len(code) - _CODE_CHARS} characters too many at its end: copy it again")
+        raw = base64.b32decode(code.upper())
+        body, checksum = raw[:-_CHECKSUM_BYTES], raw[-_CHECKSUM_BYTES:]
+        host, port = parts["host"].strip("[]"), int(parts["port"])
+        parsed = cls(host=host, port=port, ca_sha256=body[:PINNED_BYTES], secret=body[PINNED_BYTES:].hex())
+        if _checksum(parsed.endpoint, body) != checksum:
+            raise Misuse(
+                "a character of this line is wrong, in the address or in the code: copy it again."
+                " To use another address, ask the manager for a line with that address"
+            )
+        return parsed
+
+
+def endpoint(host: str, port: int) -> str:
+    """HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _checksum(where: str, body: bytes) -> bytes:
+    return zlib.crc32(where.encode("ascii") + b"/" + body).to_bytes(_CHECKSUM_BYTES, "big")
+
+
+def _canonical(host: str) -> str:
+    """One spelling a host, because the checksum covers it."""
+    if ":" in host:
+        try:
+            address = ipaddress.IPv6Address(host)
+        except ValueError as error:
+            raise Misuse(f"{host[:80]!r} is not an IPv6 address") from error
+        if address.scope_id is not None:
+            raise Misuse(f"{host[:80]!r} means something on one machine only: leave out what follows the %")
+        # Releases of Python spell a mapped address differently, and the checksum must not.
+        return str(address.ipv4_mapped or address)
+    host = host.lower()
+    if not _HOST_NAME.fullmatch(host):
+        raise Misuse(f"{host[:80]!r} is not a host name or an address")
+    return host

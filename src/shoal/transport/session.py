@@ -1,0 +1,225 @@
+"""One stream of frames, whichever side opened it: reads messages under limits, writes them from a bounded queue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import PeerViolation
+from shoal.transport.base import Lane, Listener
+from shoal.transport.identity import Peer
+from shoal.wire.frames import (
+    Assembly,
+    chunk_frames,
+    envelope_frame,
+    joined,
+    payload_bytes,
+    read_chunk_frame,
+    read_opening,
+)
+from shoal.wire.messages import NO_TENSORS, Message
+
+#: Messages that may wait for a peer to read them.
+OUTBOX_MAX = 256
+
+Read = Callable[[], Awaitable[Any]]
+Write = Callable[[bytes], Awaitable[Any]]
+
+
+class ChunkCache:
+    """The frames of the tensors sent last. A new model goes to every worker: it is cut into frames once."""
+
+    def __init__(self) -> None:
+        self._key: tuple[int, ...] = ()
+        self._arrays: tuple[Any, ...] = ()
+        self._frames: list[bytes] = []
+
+    def frames(self, message: Message) -> Iterable[bytes]:
+        tensors = getattr(message, "tensors", NO_TENSORS)
+        if not tensors:
+            return []
+        arrays = tuple(tensors.values())
+        if any(array.flags.writeable for array in arrays):
+            return chunk_frames(tensors)
+        key = tuple(id(array) for array in arrays)
+        if key != self._key:
+            # The arrays are kept with their frames, so that an id is not reused while it is a key.
+            self._key, self._arrays, self._frames = key, arrays, list(chunk_frames(tensors))
+        return self._frames
+
+
+class Uploads:
+    """How many bytes of tensors may be arriving at once, over all sessions of a node."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._used_bytes = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def take(self, size_bytes: int) -> None:
+        """Wait for room. One message larger than the whole budget may still come alone."""
+        while self._used_bytes and self._used_bytes + size_bytes > self._budget_bytes:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        self._used_bytes += size_bytes
+
+    def give(self, size_bytes: int) -> None:
+        self._used_bytes -= size_bytes
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class FrameSession:
+    """A session over any pair of read and write."""
+
+    def __init__(
+        self,
+        *,
+        peer: Peer,
+        lane: Lane,
+        read: Read,
+        write: Write,
+        end: object,
+        chunks: ChunkCache,
+        uploads: Uploads,
+    ) -> None:
+        self._peer = peer
+        self._lane = lane
+        self._read = read
+        self._write = write
+        #: What ``read`` gives when the stream is over.
+        self._eof = end
+        self._chunks = chunks
+        self._uploads = uploads
+        self._outbox: asyncio.Queue[Message] = asyncio.Queue(OUTBOX_MAX)
+        self._unsent = 0
+        self._sent = asyncio.Event()
+        self._sent.set()
+        self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        #: The memory of the last message's tensors, for the next of the same size.
+        self._spare: np.ndarray | None = None
+        self.bytes_read = 0
+        self.bytes_written = 0
+
+    @property
+    def peer(self) -> Peer:
+        return self._peer
+
+    @property
+    def lane(self) -> Lane:
+        return self._lane
+
+    def post(self, message: Message) -> None:
+        try:
+            self._outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            self.close(f"does not read: {OUTBOX_MAX} messages wait for it")
+            return
+        self._unsent += 1
+        self._sent.clear()
+
+    async def flush(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._sent.wait()
+
+    def close(self, reason: str) -> None:
+        if not self._closing.done():
+            self._closing.set_result(reason)
+
+    async def run(self, listener: Listener) -> str:
+        """Serve the stream until it ends; returns why."""
+        reading = asyncio.create_task(self._read_all(listener))
+        writing = asyncio.create_task(self._write_all())
+        listener.opened(self)
+        reason = "the connection was cut"
+        try:
+            ends: set[asyncio.Future[Any]] = {reading, writing, self._closing}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            reason = self._why(reading, writing)
+        finally:
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+            self._sent.set()
+            listener.closed(self, reason)
+        return reason
+
+    def _why(self, *tasks: asyncio.Task[None]) -> str:
+        if self._closing.done():
+            return self._closing.result()
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                if isinstance(error, PeerViolation):
+                    return f"broke the contract: {error.reason}"
+                return f"the connection broke ({_brief(error)})"
+        return "the connection was closed"
+
+    async def _read_all(self, listener: Listener) -> None:
+        while True:
+            frame = await self._read()
+            if frame is self._eof or frame is None:
+                return
+            opening = read_opening(frame)
+            message = opening.message
+            if not opening.infos:
+                self.bytes_read += len(frame)
+                await listener.received(self, message, len(frame))
+                continue
+            size_bytes = payload_bytes(opening.infos)
+            limit = listener.payload_limit(self, message)
+            if size_bytes > limit:
+                raise PeerViolation(f"{type(message).__name__} of {size_bytes} bytes, at most {limit} are taken")
+            await self._uploads.take(size_bytes)
+            try:
+                assembly = Assembly(message, opening.infos, buffer=self._buffer_for(listener, message, size_bytes))
+                wire_bytes = len(frame)
+                if opening.chunk is not None:
+                    assembly.feed(opening.chunk)
+                while not assembly.complete:
+                    frame = await self._read()
+                    if frame is self._eof or frame is None:
+                        return
+                    wire_bytes += len(frame)
+                    assembly.feed(read_chunk_frame(frame))
+                self.bytes_read += wire_bytes
+                whole = assembly.message()
+                self._spare = assembly.buffer
+                del assembly, frame, opening, message
+                # Awaited until it is merged: the memory counts against the budget until then.
+                await listener.received(self, whole, wire_bytes)
+                del whole
+            finally:
+                self._uploads.give(size_bytes)
+
+    def _buffer_for(self, listener: Listener, message: Message, size_bytes: int) -> np.ndarray | None:
+        given = listener.payload_buffer(self, message, size_bytes)
+        if given is not None:
+            return np.frombuffer(given, dtype=np.uint8)
+        spare, self._spare = self._spare, None
+        return spare if spare is not None and spare.size == size_bytes else None
+
+    async def _write_all(self) -> None:
+        while True:
+            message = await self._outbox.get()
+            for frame in joined(envelope_frame(message), self._chunks.frames(message)):
+                await self._write(frame)
+                self.bytes_written += len(frame)
+            del message
+            self._unsent -= 1
+            if not self._unsent:
+                self._sent.set()
+
+
+def _brief(error: BaseException) -> str:
+    details = getattr(error, "details", None)
+    if callable(details) and (text := details()):
+        return str(text)[:200]
+    return str(error)[:200] or type(error).__name__
