@@ -1,0 +1,135 @@
+"""Blobs: bytes stored under their own SHA-256. Knows hashes and sizes, not what the bytes are."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.store.files import AtomicFile, make_directory, remove_stale, sync_directory, telling_disk_full
+from shoal.wire.limits import BLOB_MAX_BYTES, CHUNK_BYTES
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class BlobStore:
+    """A directory of blobs, fanned out by the first two digits of their hash.
+
+    Hashes reach a store from peers, so one that is no hash is their violation, and never a path.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        make_directory(directory)
+        remove_stale(directory)
+
+    def put(self, data: bytes | Path) -> str:
+        """Store bytes or a copy of a file; the hash they are stored under. Doing it twice is doing it once."""
+        if isinstance(data, bytes):
+            return self._put(io.BytesIO(data), size_bytes=len(data))
+        with data.open("rb") as file:
+            return self._put(file, size_bytes=data.stat().st_size)
+
+    def _put(self, source: io.BytesIO | io.BufferedReader, *, size_bytes: int) -> str:
+        if size_bytes > BLOB_MAX_BYTES:
+            raise Misuse(f"a blob of {size_bytes} bytes, at most {BLOB_MAX_BYTES} fit: split it into shards")
+        # Reading twice spares a flash card from writing what it already holds.
+        sha256 = hashlib.file_digest(source, "sha256").hexdigest()
+        if self.has(sha256):
+            return sha256
+        source.seek(0)
+        with self.writer(sha256, size_bytes) as writer:
+            try:
+                while chunk := source.read(CHUNK_BYTES):
+                    writer.feed(chunk)
+                writer.commit()
+            except PeerViolation as error:
+                raise Misuse(f"the file changed while it was stored ({error.reason}): try again") from None
+        return sha256
+
+    def has(self, sha256: str) -> bool:
+        return self._place(sha256).is_file()
+
+    def path(self, sha256: str) -> Path:
+        """Where a stored blob lies. It is read there, never changed."""
+        place = self._place(sha256)
+        if not place.is_file():
+            raise Misuse(f"blob {sha256} is not in this store: fetch or put it first")
+        return place
+
+    def verify(self, sha256: str) -> bool:
+        """Whether the blob is here and still matches its hash. One that does not is dropped, to be fetched again."""
+        place = self._place(sha256)
+        try:
+            with place.open("rb") as file:
+                matches = hashlib.file_digest(file, "sha256").hexdigest() == sha256
+        except FileNotFoundError:
+            return False
+        if not matches:
+            place.unlink(missing_ok=True)
+            sync_directory(place.parent)
+        return matches
+
+    def writer(self, expected_sha256: str, size_bytes: int) -> BlobWriter:
+        """Receive a blob piece by piece. Use it in ``with``: what is not committed is gone afterwards."""
+        place = self._place(expected_sha256)
+        if not 0 <= size_bytes <= BLOB_MAX_BYTES:
+            raise PeerViolation(f"a blob of {size_bytes} bytes; it may have 0 to {BLOB_MAX_BYTES}")
+        return BlobWriter(self._directory, place, expected_sha256=expected_sha256, size_bytes=size_bytes)
+
+    def _place(self, sha256: str) -> Path:
+        if not _HASH.fullmatch(sha256):
+            raise PeerViolation(f"{sha256[:80]!r} is not a SHA-256 in 64 lower-case hexadecimal digits")
+        return self._directory / sha256[:2] / sha256
+
+
+class BlobWriter:
+    """One blob on its way in. It takes its name only if its size and its hash are those announced."""
+
+    def __init__(self, directory: Path, place: Path, *, expected_sha256: str, size_bytes: int) -> None:
+        self._directory = directory
+        self._place = place
+        self._expected_sha256 = expected_sha256
+        self._size_bytes = size_bytes
+        with telling_disk_full(directory):
+            self._pending = AtomicFile(directory)
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take the next bytes. More than were announced are refused before they are written."""
+        if self._pending.size_bytes + len(data) > self._size_bytes:
+            self.abort()
+            raise PeerViolation(f"a blob announced with {self._size_bytes} bytes has more")
+        with telling_disk_full(self._directory):
+            self._pending.file.write(data)
+
+    def commit(self) -> None:
+        """Check what arrived and store it durably."""
+        try:
+            if self._pending.size_bytes != self._size_bytes:
+                got = self._pending.size_bytes
+                raise PeerViolation(f"a blob announced with {self._size_bytes} bytes ended after {got}")
+            if self._pending.sha256 != self._expected_sha256:
+                raise PeerViolation(
+                    f"a blob announced as {self._expected_sha256[:12]}... hashes to {self._pending.sha256[:12]}..."
+                )
+            with telling_disk_full(self._directory):
+                make_directory(self._place.parent)
+                self._pending.commit(self._place)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Drop what arrived; without effect after ``commit``."""
+        self._pending.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()

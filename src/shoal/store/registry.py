@@ -1,0 +1,427 @@
+"""The registry: what a manager must still know after a power cut, in one SQLite file. Knows rows, decides nothing.
+
+One connection and one lock: methods may be called from any thread, and block it. What a method wrote is durable
+when it returns. Times are arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import math
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from shoal.errors import Corrupt, Misuse, ShoalError
+from shoal.store.files import DiskFull, make_directory
+from shoal.store.rows import (
+    ENDED,
+    JOB_STATES,
+    Applied,
+    EpochAudit,
+    Evaluation,
+    Event,
+    Job,
+    JobState,
+    Node,
+    Redeemed,
+    Token,
+)
+from shoal.store.schema import MIGRATIONS
+from shoal.wire.limits import EVENTS_KEPT_PER_JOB, NODE_NAME_MAX_CHARS, REASON_MAX_CHARS
+
+_BUSY_TIMEOUT_S = 10.0
+#: A node's name is also the common name of its certificate and part of paths and logs.
+_NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+_ADD_APPLIED = (
+    "INSERT INTO applied VALUES (:job, :epoch, :batch, :version, :node, :lease)"
+    " ON CONFLICT (job, epoch, batch) DO NOTHING"
+)
+
+_Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+class Registry:
+    """Tokens, nodes, jobs and their history."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        make_directory(path.parent)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        # Autocommit: transactions are those that _transaction opens, none that the module guesses.
+        self._database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        self._database.row_factory = sqlite3.Row
+        try:
+            self._prepare()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _prepare(self) -> None:
+        with self._errors_named():
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+                self._database.execute(f"PRAGMA {pragma}")
+            damage = str(self._database.execute("PRAGMA quick_check(1)").fetchone()[0])
+        if damage != "ok":
+            raise self._damaged(damage)
+        with self._transaction() as database:
+            version = int(database.execute("PRAGMA user_version").fetchone()[0])
+            if version > len(MIGRATIONS):
+                raise Misuse(
+                    f"{self._path} was written by a newer Shoal (schema {version}, this one knows "
+                    f"{len(MIGRATIONS)}): install that version or a later one"
+                )
+            for statement in itertools.chain.from_iterable(MIGRATIONS[version:]):
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+    def close(self) -> None:
+        with self._lock:
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Tokens ---------------------------------------------------------------------------------------
+
+    def add_token(
+        self,
+        *,
+        secret: str,
+        role: str,
+        uses: int,
+        now_s: float,
+        expires_s: float | None = None,
+        label: str = "",
+        node_prefix: str = "",
+    ) -> Token:
+        """Let ``uses`` devices join with this secret, until a wall-clock time or for good."""
+        if uses < 1:
+            raise Misuse(f"a token is good for at least one device, not {uses}")
+        # The prefix is followed by a name, so it alone has to start like one.
+        if node_prefix and (problem := _name_problem(node_prefix + "x")):
+            raise Misuse(f"node prefix {node_prefix[:80]!r}: {problem}")
+        token = Token(
+            secret_sha256=_sha256(secret),
+            role=role,
+            uses_left=uses,
+            expires_s=expires_s,
+            created_s=now_s,
+            label=label,
+            node_prefix=node_prefix,
+        )
+        added = self._change(
+            "INSERT INTO tokens VALUES (:secret_sha256, :role, :uses_left, :expires_s, :created_s, :label,"
+            " :node_prefix) ON CONFLICT DO NOTHING",
+            dataclasses.asdict(token),
+        )
+        if not added:
+            raise Misuse("this token exists already: draw a new secret")
+        return token
+
+    def redeem_token(self, secret: str, wanted: str, now_s: float) -> Redeemed | str:
+        """Spend one use of a token on an identity, or say why not. The name is the wanted one if it is free."""
+        with self._transaction() as database:
+            row = database.execute("SELECT * FROM tokens WHERE secret_sha256 = ?", (_sha256(secret),)).fetchone()
+            if row is None:
+                return "this token is unknown or was revoked: ask the cluster's operator for a new join line"
+            token = Token(**row)
+            if token.expires_s is not None and now_s >= token.expires_s:
+                return "this token has expired: ask the cluster's operator for a new join line"
+            if token.uses_left < 1:
+                return "this token is used up: ask the cluster's operator for a new join line"
+            base = wanted if wanted.startswith(token.node_prefix) else token.node_prefix + wanted
+            if problem := _name_problem(base):
+                return f"the name {base[:80]!r} cannot be used: {problem}"
+            node = _free_name(base, taken={name for (name,) in database.execute("SELECT node FROM nodes")})
+            database.execute(
+                "UPDATE tokens SET uses_left = uses_left - 1 WHERE secret_sha256 = ?", (token.secret_sha256,)
+            )
+            database.execute(
+                "INSERT INTO nodes VALUES (?, ?, '{}', ?, ?, 'enrolled')", (node, token.role, now_s, now_s)
+            )
+            return Redeemed(node=node, role=token.role)
+
+    def tokens(self) -> list[Token]:
+        return [Token(**row) for row in self._rows("SELECT * FROM tokens ORDER BY created_s, secret_sha256")]
+
+    def revoke_token(self, secret_sha256: str) -> bool:
+        """Nobody joins with this token from now on. Whether there was such a token."""
+        return self._change("DELETE FROM tokens WHERE secret_sha256 = ?", (secret_sha256,)) > 0
+
+    # Nodes ----------------------------------------------------------------------------------------
+
+    def upsert_node(self, *, node: str, role: str, facts_json: str, state: str, now_s: float) -> None:
+        """Record a device as it is now; when it was first seen stays."""
+        self._change(
+            "INSERT INTO nodes VALUES (:node, :role, :facts_json, :now_s, :now_s, :state)"
+            " ON CONFLICT (node) DO UPDATE SET role = :role, facts_json = :facts_json, last_seen_s = :now_s,"
+            " state = :state",
+            {"node": node, "role": role, "facts_json": facts_json, "state": state, "now_s": now_s},
+        )
+
+    def nodes(self) -> list[Node]:
+        return [Node(**row) for row in self._rows("SELECT * FROM nodes ORDER BY node")]
+
+    # Jobs -----------------------------------------------------------------------------------------
+
+    def add_job(self, *, job: str, name: str, spec_json: str, now_s: float) -> None:
+        """Queue a job."""
+        added = self._change(
+            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}') ON CONFLICT DO NOTHING",
+            (job, name, spec_json, now_s),
+        )
+        if not added:
+            raise Misuse(f"job {job!r} exists already: choose another id")
+
+    def set_job_state(self, job: str, state: JobState, *, now_s: float, reason: str = "") -> None:
+        if state not in JOB_STATES:
+            raise Misuse(f"a job is {', '.join(JOB_STATES)}; not {state!r}")
+        ended_s = now_s if state in ENDED else None
+        self._change_job(
+            job,
+            "UPDATE jobs SET state = ?, reason = ?, ended_s = ? WHERE job = ?",
+            (state, reason[:REASON_MAX_CHARS], ended_s, job),
+        )
+
+    def next_term(self, job: str) -> int:
+        """Begin a new term. No two calls ever return the same one, whatever crashes in between."""
+        with self._transaction() as database:
+            database.execute("UPDATE jobs SET term = term + 1 WHERE job = ?", (job,))
+            row = database.execute("SELECT term FROM jobs WHERE job = ?", (job,)).fetchone()
+            if row is None:
+                raise _unknown_job(job)
+            return int(row[0])
+
+    def save_progress(self, job: str, progress_json: str) -> None:
+        self._change_job(job, "UPDATE jobs SET progress_json = ? WHERE job = ?", (progress_json, job))
+
+    def jobs(self) -> list[Job]:
+        return [Job(**row) for row in self._rows("SELECT * FROM jobs ORDER BY created_s, job")]
+
+    def job(self, job: str) -> Job | None:
+        rows = self._rows("SELECT * FROM jobs WHERE job = ?", (job,))
+        return Job(**rows[0]) if rows else None
+
+    # The history: which batch went into which version -----------------------------------------------
+
+    def record_applied(self, job: str, rows: Sequence[Applied]) -> None:
+        """Add to the history, all or nothing. A batch of an epoch that is in it already is an error."""
+        with self._transaction() as database:
+            self._require(job)
+            for row in rows:
+                if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
+                    raise self._applied_twice(job, row)
+
+    def forget_after(self, job: str, version: int) -> None:
+        """Drop what was recorded of versions that did not survive."""
+        with self._transaction():
+            self._forget_after(job, version)
+
+    def restore_applied(self, job: str, rows: Sequence[Applied], version: int) -> None:
+        """Make the history that of a restored version: nothing above it, and the rows its checkpoint carries."""
+        if ahead := [row for row in rows if row.version > version]:
+            raise Misuse(f"a checkpoint of version {version} carries a batch of version {ahead[0].version}")
+        with self._transaction() as database:
+            self._require(job)
+            self._forget_after(job, version)
+            database.executemany(_ADD_APPLIED, ({"job": job} | dataclasses.asdict(row) for row in rows))
+
+    def applied(self, job: str) -> list[Applied]:
+        return [
+            Applied(**row)
+            for row in self._rows(
+                "SELECT epoch, batch, version, node, lease FROM applied WHERE job = ? ORDER BY epoch, batch",
+                (job,),
+            )
+        ]
+
+    def audit(self, job: str) -> list[EpochAudit]:
+        """What the history says of each epoch."""
+        return [
+            EpochAudit(**row)
+            for row in self._rows(
+                'SELECT epoch, COUNT(*) AS batches, COUNT(DISTINCT batch) AS "distinct",'
+                " MIN(version) AS first_version, MAX(version) AS last_version"
+                " FROM applied WHERE job = ? GROUP BY epoch ORDER BY epoch",
+                (job,),
+            )
+        ]
+
+    # Events ---------------------------------------------------------------------------------------
+
+    def add_events(self, job: str, events: Sequence[tuple[float, str, str]]) -> int:
+        """Append ``(at_s, kind, text)``; the number of the last. The oldest beyond the limit are dropped."""
+        with self._transaction() as database:
+            last = int(database.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE job = ?", (job,)).fetchone()[0])
+            database.executemany(
+                "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
+                (
+                    (job, seq, at_s, kind, text[:REASON_MAX_CHARS])
+                    for seq, (at_s, kind, text) in enumerate(events, last + 1)
+                ),
+            )
+            last += len(events)
+            database.execute("DELETE FROM events WHERE job = ? AND seq <= ?", (job, last - EVENTS_KEPT_PER_JOB))
+        return last
+
+    def events_after(self, job: str, seq: int, *, limit: int) -> list[Event]:
+        """The latest events a caller has not seen, oldest first; what is older than ``limit`` is passed over."""
+        rows = self._rows(
+            "SELECT seq, at_s, kind, text FROM events WHERE job = ? AND seq > ? ORDER BY seq DESC LIMIT ?",
+            (job, seq, max(limit, 0)),
+        )
+        return [Event(**row) for row in reversed(rows)]
+
+    # Evaluations ----------------------------------------------------------------------------------
+
+    def add_evaluation(self, job: str, evaluation: Evaluation) -> None:
+        """Record how good a version is; evaluating it again replaces what was known."""
+        with self._transaction() as database:
+            self._require(job)
+            database.execute(
+                "INSERT OR REPLACE INTO evaluations"
+                " VALUES (:job, :version, :epoch, :accuracy, :loss, :examples, :at_s)",
+                {"job": job} | dataclasses.asdict(evaluation),
+            )
+
+    def evaluations(self, job: str) -> list[Evaluation]:
+        return [
+            Evaluation(
+                version=row["version"],
+                epoch=row["epoch"],
+                accuracy=_or_nan(row["accuracy"]),
+                loss=_or_nan(row["loss"]),
+                examples=row["examples"],
+                at_s=row["at_s"],
+            )
+            for row in self._rows(
+                "SELECT version, epoch, accuracy, loss, examples, at_s FROM evaluations WHERE job = ? ORDER BY version",
+                (job,),
+            )
+        ]
+
+    # Below here: one way in to SQLite ---------------------------------------------------------------
+
+    def _rows(self, query: str, parameters: _Parameters = ()) -> list[sqlite3.Row]:
+        with self._lock, self._errors_named():
+            return self._database.execute(query, parameters).fetchall()
+
+    def _change(self, statement: str, parameters: _Parameters) -> int:
+        """Run one statement durably; how many rows it touched."""
+        with self._transaction() as database:
+            return database.execute(statement, parameters).rowcount
+
+    def _change_job(self, job: str, statement: str, parameters: _Parameters) -> None:
+        if not self._change(statement, parameters):
+            raise _unknown_job(job)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._errors_named():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def _require(self, job: str) -> None:
+        if self._database.execute("SELECT 1 FROM jobs WHERE job = ?", (job,)).fetchone() is None:
+            raise _unknown_job(job)
+
+    def _forget_after(self, job: str, version: int) -> None:
+        self._database.execute("DELETE FROM applied WHERE job = ? AND version > ?", (job, version))
+        self._database.execute("DELETE FROM evaluations WHERE job = ? AND version > ?", (job, version))
+
+    def _applied_twice(self, job: str, row: Applied) -> Misuse:
+        version, node = self._database.execute(
+            "SELECT version, node FROM applied WHERE job = ? AND epoch = ? AND batch = ?",
+            (job, row.epoch, row.batch),
+        ).fetchone()
+        return Misuse(
+            f"job {job!r}: batch {row.batch} of epoch {row.epoch} went into version {version} (by {node}); "
+            f"version {row.version} must not apply it again"
+        )
+
+    @contextlib.contextmanager
+    def _errors_named(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.ProgrammingError as error:
+            raise Misuse(f"registry {self._path}: {error}") from error
+        except sqlite3.IntegrityError as error:
+            raise Misuse(f"registry {self._path} refuses a row: {error}") from error
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise Misuse(f"registry {self._path} cannot hold a value: {error}") from error
+
+    def _failed(self, error: sqlite3.Error) -> ShoalError:
+        # The low byte is the primary code, the rest says more about it.
+        match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
+            case sqlite3.SQLITE_FULL:
+                return DiskFull(
+                    f"the disk that holds {self._path} is full: free space on it, then try again; "
+                    "what the registry held before is untouched"
+                )
+            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+                return self._damaged(str(error))
+            case sqlite3.SQLITE_BUSY:
+                return ShoalError(
+                    f"registry {self._path} was locked for {_BUSY_TIMEOUT_S:g} s: is a second manager using it?"
+                )
+        return ShoalError(f"registry {self._path}: {error}; check the disk and the rights on this file")
+
+    def _damaged(self, what: str) -> Corrupt:
+        return Corrupt(
+            f"registry {self._path} is damaged ({what}): check the disk and restore the file from a copy, "
+            "or move it away to start an empty cluster"
+        )
+
+
+def _sha256(secret: str) -> str:
+    # Secrets are drawn at random with many bits: a slow hash would protect nothing more.
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+def _name_problem(name: str) -> str | None:
+    if not _NODE_NAME.fullmatch(name):
+        return "use letters, digits, '.', '_' and '-', with a letter or digit at both ends"
+    if len(name) > NODE_NAME_MAX_CHARS:
+        return f"use at most {NODE_NAME_MAX_CHARS} characters"
+    return None
+
+
+def _free_name(wanted: str, *, taken: Set[str]) -> str:
+    """The wanted name, or wanted-2, wanted-3, ...; shortened where the number would make it too long."""
+    if wanted not in taken:
+        return wanted
+    suffixes = (f"-{number}" for number in itertools.count(2))
+    names = (wanted[: NODE_NAME_MAX_CHARS - len(suffix)] + suffix for suffix in suffixes)
+    return next(name for name in names if name not in taken)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _unknown_job(job: str) -> Misuse:
+    return Misuse(f"there is no job {job[:80]!r}: `shoal jobs` lists those there are")

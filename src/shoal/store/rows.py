@@ -1,0 +1,103 @@
+"""What the registry gives back: one frozen value a row. Knows no SQL. Times are wall-clock seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+JobState = Literal["queued", "running", "finished", "failed", "stopped"]
+JOB_STATES: tuple[JobState, ...] = get_args(JobState)
+ENDED: tuple[JobState, ...] = ("finished", "failed", "stopped")
+
+
+class Redeemed(NamedTuple):
+    """What a token bought: an identity in the cluster."""
+
+    node: str
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    """A right to join. The secret itself is never stored."""
+
+    secret_sha256: str
+    role: str
+    uses_left: int
+    #: None: it does not expire.
+    expires_s: float | None
+    created_s: float
+    label: str
+    #: Every node that joins with this token has a name that starts so.
+    node_prefix: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A device that was enrolled."""
+
+    node: str
+    role: str
+    facts_json: str
+    first_seen_s: float
+    last_seen_s: float
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A job and how far it came. ``term`` counts its leaders."""
+
+    job: str
+    name: str
+    spec_json: str
+    state: JobState
+    reason: str
+    term: int
+    created_s: float
+    ended_s: float | None
+    progress_json: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    """A batch of an epoch, the version it went into, and who trained it on which lease."""
+
+    epoch: int
+    batch: int
+    version: int
+    node: str
+    lease: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochAudit:
+    """What the history says of one epoch: exactly once means ``batches == distinct ==`` the batches there are."""
+
+    epoch: int
+    batches: int
+    distinct: int
+    first_version: int
+    last_version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that happened, to be told. ``seq`` counts within its job and is never reused."""
+
+    seq: int
+    at_s: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """How good a version is on held-out data."""
+
+    version: int
+    epoch: int
+    accuracy: float
+    loss: float
+    examples: int
+    at_s: float

@@ -1,0 +1,80 @@
+"""The registry's tables, as the list of steps that lead to them. Knows SQL, not what the rows mean."""
+
+from __future__ import annotations
+
+#: Step n brings a registry from schema n to n + 1. Steps are only ever added: registries in the field ran the old ones.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE tokens (
+            secret_sha256 TEXT PRIMARY KEY,
+            role TEXT NOT NULL,
+            uses_left INTEGER NOT NULL CHECK (uses_left >= 0),
+            expires_s REAL,
+            created_s REAL NOT NULL,
+            label TEXT NOT NULL,
+            node_prefix TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE nodes (
+            node TEXT PRIMARY KEY,
+            role TEXT NOT NULL,
+            facts_json TEXT NOT NULL,
+            first_seen_s REAL NOT NULL,
+            last_seen_s REAL NOT NULL,
+            state TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE jobs (
+            job TEXT PRIMARY KEY,
+            name TEXT NOT NULL,
+            spec_json TEXT NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'finished', 'failed', 'stopped')),
+            reason TEXT NOT NULL,
+            term INTEGER NOT NULL CHECK (term >= 0),
+            created_s REAL NOT NULL,
+            ended_s REAL,
+            progress_json TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+        # The key is the promise: a batch of an epoch goes into the surviving history once.
+        """
+        CREATE TABLE applied (
+            job TEXT NOT NULL REFERENCES jobs (job),
+            epoch INTEGER NOT NULL,
+            batch INTEGER NOT NULL,
+            version INTEGER NOT NULL,
+            node TEXT NOT NULL,
+            lease INTEGER NOT NULL,
+            PRIMARY KEY (job, epoch, batch)
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX applied_by_version ON applied (job, version)",
+        # No reference to jobs: what happens to the cluster itself is told under the empty job.
+        """
+        CREATE TABLE events (
+            job TEXT NOT NULL,
+            seq INTEGER NOT NULL,
+            at_s REAL NOT NULL,
+            kind TEXT NOT NULL,
+            text TEXT NOT NULL,
+            PRIMARY KEY (job, seq)
+        ) WITHOUT ROWID
+        """,
+        # SQLite keeps NaN as NULL, and a model that diverged has a loss of NaN.
+        """
+        CREATE TABLE evaluations (
+            job TEXT NOT NULL REFERENCES jobs (job),
+            version INTEGER NOT NULL,
+            epoch INTEGER NOT NULL,
+            accuracy REAL,
+            loss REAL,
+            examples INTEGER NOT NULL,
+            at_s REAL NOT NULL,
+            PRIMARY KEY (job, version)
+        ) WITHOUT ROWID
+        """,
+    ),
+)

@@ -1,0 +1,307 @@
+"""The registry: tokens spent once, terms never repeated, a history without doubles."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import Corrupt, Misuse, ShoalError
+from shoal.store.registry import Registry
+from shoal.store.rows import Applied, EpochAudit, Evaluation, Event, Redeemed
+from shoal.wire.limits import EVENTS_KEPT_PER_JOB, NODE_NAME_MAX_CHARS, REASON_MAX_CHARS
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    with Registry(tmp_path / "cluster" / "registry.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def with_job(registry: Registry) -> Registry:
+    registry.add_job(job="j1", name="mnist", spec_json='{"a":1}', now_s=100.0)
+    return registry
+
+
+def batch(number: int, *, epoch: int = 0, version: int = 1, node: str = "pi") -> Applied:
+    return Applied(epoch=epoch, batch=number, version=version, node=node, lease=1000 + number)
+
+
+def evaluation(version: int, loss: float = 0.5) -> Evaluation:
+    return Evaluation(version=version, epoch=0, accuracy=0.9, loss=loss, examples=100, at_s=5.0)
+
+
+# The file -----------------------------------------------------------------------------------------
+
+
+def test_it_is_durable_private_and_survives_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    with Registry(path) as registry:
+        registry.add_job(job="j1", name="mnist", spec_json="{}", now_s=1.0)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with Registry(path) as registry:
+        assert [job.job for job in registry.jobs()] == ["j1"]
+        for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
+            assert registry._database.execute(f"PRAGMA {pragma}").fetchone()[0] == value
+
+
+def test_a_newer_schema_is_refused_with_advice(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    Registry(path).close()
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(Misuse, match="written by a newer Shoal"):
+        Registry(path)
+
+
+def test_a_damaged_file_is_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    path.write_bytes(b"this is not a database" * 1000)
+    with pytest.raises(Corrupt, match="restore the file from a copy"):
+        Registry(path)
+
+
+def test_a_closed_registry_says_so(registry: Registry) -> None:
+    registry.close()
+    with pytest.raises(Misuse, match="closed"):
+        registry.jobs()
+
+
+@pytest.mark.parametrize("version", [1 << 64, -(1 << 64)])
+def test_values_that_do_not_fit_are_our_mistake(with_job: Registry, version: int) -> None:
+    with pytest.raises(Misuse, match="cannot hold"):
+        with_job.record_applied("j1", [batch(1, version=version)])
+    with pytest.raises(Misuse, match="cannot hold"):
+        with_job.save_progress("j1", "\ud800")
+    assert with_job.applied("j1") == []
+
+
+def test_two_registries_on_one_file_see_each_other(tmp_path: Path) -> None:
+    with Registry(tmp_path / "r.db") as one, Registry(tmp_path / "r.db") as other:
+        one.add_job(job="j1", name="a", spec_json="{}", now_s=1.0)
+        assert [other.next_term("j1"), one.next_term("j1"), other.next_term("j1")] == [1, 2, 3]
+
+
+# Tokens -------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_spent_and_the_secret_is_nowhere(registry: Registry, tmp_path: Path) -> None:
+    registry.add_token(secret="s3cret-value", role="worker", uses=2, now_s=10.0, label="kitchen")
+    assert registry.redeem_token("s3cret-value", "pi", 11.0) == ("pi", "worker")
+    assert registry.redeem_token("s3cret-value", "pi", 12.0) == Redeemed(node="pi-2", role="worker")
+    refusal = registry.redeem_token("s3cret-value", "pi", 13.0)
+    assert isinstance(refusal, str)
+    assert "used up" in refusal
+    assert [(node.node, node.role, node.state) for node in registry.nodes()] == [
+        ("pi", "worker", "enrolled"),
+        ("pi-2", "worker", "enrolled"),
+    ]
+    assert registry.tokens()[0].uses_left == 0
+    assert all(b"s3cret-value" not in path.read_bytes() for path in (tmp_path / "cluster").iterdir())
+
+
+def test_unknown_expired_and_revoked_tokens_are_refused(registry: Registry) -> None:
+    token = registry.add_token(secret="a", role="worker", uses=5, now_s=10.0, expires_s=20.0)
+    assert "unknown" in str(registry.redeem_token("b", "pi", 11.0))
+    assert isinstance(registry.redeem_token("a", "pi", 19.9), Redeemed)
+    assert "expired" in str(registry.redeem_token("a", "pi", 20.0))
+    assert registry.revoke_token(token.secret_sha256)
+    assert not registry.revoke_token(token.secret_sha256)
+    assert "revoked" in str(registry.redeem_token("a", "pi", 12.0))
+    assert len(registry.nodes()) == 1
+
+
+def test_a_prefix_is_put_before_names_that_lack_it(registry: Registry) -> None:
+    registry.add_token(secret="a", role="worker", uses=9, now_s=1.0, node_prefix="lab-")
+    redeemed = [registry.redeem_token("a", wanted, 2.0) for wanted in ("pi", "lab-pi", "pi", "lab-tv")]
+    assert [each[0] for each in redeemed] == ["lab-pi", "lab-pi-2", "lab-pi-3", "lab-tv"]
+
+
+def test_a_long_name_is_shortened_to_make_room_for_its_number(registry: Registry) -> None:
+    registry.add_token(secret="a", role="worker", uses=2, now_s=1.0)
+    wanted = "n" * NODE_NAME_MAX_CHARS
+    names = [registry.redeem_token("a", wanted, 2.0)[0] for _ in range(2)]
+    assert names == [wanted, "n" * (NODE_NAME_MAX_CHARS - 2) + "-2"]
+
+
+@pytest.mark.parametrize(
+    "wanted", ["", "..", "a/b", "a\0b", "-a", "a.", "a\n", "é", "n" * 64, "x" * 10_000, "\ud800"]
+)
+def test_a_name_that_could_hurt_costs_no_use(registry: Registry, wanted: str) -> None:
+    registry.add_token(secret="a", role="worker", uses=1, now_s=1.0)
+    refusal = registry.redeem_token("a", wanted, 2.0)
+    assert isinstance(refusal, str)
+    assert "cannot be used" in refusal
+    assert len(refusal) < 300
+    assert registry.tokens()[0].uses_left == 1
+    assert registry.nodes() == []
+
+
+def test_threads_never_share_a_use_or_a_name(registry: Registry) -> None:
+    registry.add_token(secret="a", role="worker", uses=20, now_s=1.0)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: registry.redeem_token("a", "pi", 2.0), range(30)))
+    names = [result.node for result in results if isinstance(result, Redeemed)]
+    assert len(names) == len(set(names)) == 20
+
+
+def test_token_arguments_are_checked(registry: Registry) -> None:
+    registry.add_token(secret="a", role="worker", uses=1, now_s=1.0)
+    for arguments in ({"secret": "a"}, {"secret": "b", "uses": 0}, {"secret": "c", "node_prefix": "../"}):
+        with pytest.raises(Misuse):
+            registry.add_token(**{"role": "worker", "uses": 1, "now_s": 1.0} | arguments)  # type: ignore[arg-type]
+    assert len(registry.tokens()) == 1
+
+
+# Nodes and jobs -----------------------------------------------------------------------------------
+
+
+def test_a_node_keeps_when_it_was_first_seen(registry: Registry) -> None:
+    registry.upsert_node(node="pi", role="worker", facts_json="{}", state="idle", now_s=1.0)
+    registry.upsert_node(node="pi", role="leader", facts_json='{"cores":4}', state="busy", now_s=9.0)
+    (node,) = registry.nodes()
+    assert (node.role, node.facts_json, node.state) == ("leader", '{"cores":4}', "busy")
+    assert (node.first_seen_s, node.last_seen_s) == (1.0, 9.0)
+
+
+def test_a_job_lives_and_ends(with_job: Registry) -> None:
+    job = with_job.job("j1")
+    assert job is not None
+    assert (job.name, job.spec_json, job.state, job.term, job.progress_json) == (
+        "mnist",
+        '{"a":1}',
+        "queued",
+        0,
+        "{}",
+    )
+    with_job.set_job_state("j1", "running", now_s=101.0)
+    with_job.save_progress("j1", '{"epoch":2}')
+    with_job.set_job_state("j1", "failed", now_s=102.0, reason="no workers" * 1000)
+    (job,) = with_job.jobs()
+    assert (job.state, job.ended_s, job.progress_json) == ("failed", 102.0, '{"epoch":2}')
+    assert len(job.reason) == REASON_MAX_CHARS
+    with_job.set_job_state("j1", "running", now_s=103.0)
+    (job,) = with_job.jobs()
+    assert (job.ended_s, job.reason) == (None, "")
+
+
+def test_jobs_are_told_apart(with_job: Registry) -> None:
+    assert with_job.job("other") is None
+    with pytest.raises(Misuse, match="exists already"):
+        with_job.add_job(job="j1", name="again", spec_json="{}", now_s=2.0)
+    with pytest.raises(Misuse, match="not 'paused'"):
+        with_job.set_job_state("j1", "paused", now_s=2.0)  # type: ignore[arg-type]
+    unknown = [
+        lambda: with_job.set_job_state("j9", "running", now_s=2.0),
+        lambda: with_job.save_progress("j9", "{}"),
+        lambda: with_job.next_term("j9"),
+        lambda: with_job.record_applied("j9", [batch(1)]),
+        lambda: with_job.restore_applied("j9", [batch(1)], 1),
+        lambda: with_job.add_evaluation("j9", evaluation(1)),
+    ]
+    for use in unknown:
+        with pytest.raises(Misuse, match="there is no job 'j9'"):
+            use()
+
+
+def test_terms_only_rise_even_over_restarts(tmp_path: Path) -> None:
+    terms = []
+    for opening in range(3):
+        with Registry(tmp_path / "r.db") as registry:
+            if not opening:
+                registry.add_job(job="j1", name="a", spec_json="{}", now_s=1.0)
+            terms += [registry.next_term("j1"), registry.next_term("j1")]
+    assert terms == [1, 2, 3, 4, 5, 6]
+
+
+# The history --------------------------------------------------------------------------------------
+
+
+def test_a_batch_goes_into_the_history_once(with_job: Registry) -> None:
+    with_job.record_applied("j1", [batch(1), batch(2), batch(1, epoch=1, version=2)])
+    with pytest.raises(Misuse, match=r"batch 2 of epoch 0 went into version 1 \(by pi\); version 5"):
+        with_job.record_applied("j1", [batch(3, version=5), batch(2, version=5)])
+    assert [(row.epoch, row.batch) for row in with_job.applied("j1")] == [(0, 1), (0, 2), (1, 1)]
+
+
+def test_jobs_have_histories_of_their_own(with_job: Registry) -> None:
+    with_job.add_job(job="j2", name="b", spec_json="{}", now_s=1.0)
+    with_job.record_applied("j1", [batch(1)])
+    with_job.record_applied("j2", [batch(1)])
+    with_job.forget_after("j2", 0)
+    assert (len(with_job.applied("j1")), len(with_job.applied("j2"))) == (1, 0)
+
+
+def test_restoring_makes_the_history_that_of_the_checkpoint(with_job: Registry) -> None:
+    with_job.record_applied("j1", [batch(1, version=1), batch(2, version=2), batch(3, version=3)])
+    for version in (1, 2, 3):
+        with_job.add_evaluation("j1", evaluation(version))
+    # The checkpoint of version 2 was written before the table: it carries batch 4, which the table lacks.
+    carried = [batch(2, version=2), batch(4, version=2)]
+
+    with_job.restore_applied("j1", carried, 2)
+
+    assert with_job.applied("j1") == [batch(1, version=1), *carried]
+    assert [each.version for each in with_job.evaluations("j1")] == [1, 2]
+    with_job.record_applied("j1", [batch(3, version=3)])
+    assert with_job.audit("j1") == [
+        EpochAudit(epoch=0, batches=4, distinct=4, first_version=1, last_version=3),
+    ]
+
+
+def test_a_checkpoint_cannot_carry_the_future(with_job: Registry) -> None:
+    with_job.record_applied("j1", [batch(1, version=9)])
+    with pytest.raises(Misuse, match="carries a batch of version 4"):
+        with_job.restore_applied("j1", [batch(2, version=4)], 3)
+    assert with_job.applied("j1") == [batch(1, version=9)]
+
+
+# Events and evaluations ---------------------------------------------------------------------------
+
+
+def test_events_are_numbered_paged_and_bounded(with_job: Registry) -> None:
+    assert with_job.add_events("j1", []) == 0
+    assert with_job.add_events("j1", [(1.0, "join", "pi came"), (2.0, "loss", "x" * 10_000)]) == 2
+    first, second = with_job.events_after("j1", 0, limit=10)
+    assert first == Event(seq=1, at_s=1.0, kind="join", text="pi came")
+    assert len(second.text) == REASON_MAX_CHARS
+    # Only what was not seen; and of more than the limit, the latest.
+    assert with_job.events_after("j1", 1, limit=10) == with_job.events_after("j1", 0, limit=1) == [second]
+    assert with_job.events_after("j1", 0, limit=-1) == []
+
+    last = with_job.add_events("j1", [(3.0, "k", str(n)) for n in range(EVENTS_KEPT_PER_JOB)])
+    kept = with_job.events_after("j1", 0, limit=2 * EVENTS_KEPT_PER_JOB)
+    assert (kept[0].seq, kept[-1].seq, len(kept)) == (3, last, EVENTS_KEPT_PER_JOB)
+
+
+def test_the_cluster_itself_has_events(registry: Registry) -> None:
+    registry.add_events("", [(1.0, "join", "pi came")])
+    assert [event.kind for event in registry.events_after("", 0, limit=10)] == ["join"]
+
+
+def test_an_evaluation_is_replaced_and_may_have_diverged(with_job: Registry) -> None:
+    with_job.add_evaluation("j1", evaluation(1))
+    with_job.add_evaluation("j1", evaluation(1, loss=0.25))
+    with_job.add_evaluation("j1", evaluation(2, loss=math.nan))
+    first, second = with_job.evaluations("j1")
+    assert first == evaluation(1, loss=0.25)
+    assert math.isnan(second.loss)
+
+
+def test_a_lock_held_too_long_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.store.registry._BUSY_TIMEOUT_S", 0.05)
+    with Registry(tmp_path / "r.db") as registry:
+        other = sqlite3.connect(tmp_path / "r.db", isolation_level=None)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(ShoalError, match="second manager"):
+                registry.add_job(job="j1", name="a", spec_json="{}", now_s=1.0)
+        finally:
+            other.close()
+        registry.add_job(job="j1", name="a", spec_json="{}", now_s=1.0)
