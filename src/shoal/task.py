@@ -1,0 +1,113 @@
+"""A task: what to train. The class people subclass; it imports no torch, so that any device can read it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from shoal.plan import Plan
+
+Split = Literal["train", "test"]
+
+
+class Task:
+    """Subclass this, override ``model`` and ``examples``, and perhaps the rest.
+
+    A task is rebuilt on every device from its file and its constructor's arguments, never from its memory. So the
+    arguments are recorded when it is made, and must be what JSON can say: numbers, texts, booleans, None, lists, and
+    dicts with text keys. Anything else the constructor needs, it computes.
+    """
+
+    #: How this task likes to be trained; whoever starts the job may say otherwise.
+    plan: ClassVar[Plan | None] = None
+
+    _arguments: dict[str, Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        task = super().__new__(cls)
+        task._arguments = _recorded(cls, args, kwargs)
+        return task
+
+    def __init__(self) -> None:
+        """Nothing to do; here so that a task without a constructor refuses arguments."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the constructor was called with, by name: enough to make the same task elsewhere."""
+        copied: dict[str, Any] = json.loads(json.dumps(self._arguments))
+        return copied
+
+    def model(self) -> nn.Module:
+        """Build the model. Called with a seeded generator; weights are float32."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to train: define model(self)")
+
+    def examples(self, split: Split) -> Any:
+        """The ``"train"`` or the held-out ``"test"`` examples: a pair of arrays (x, y), or a Dataset of pairs.
+
+        Called once, on the machine that starts the job; devices receive the stored arrays. Keep compact types here
+        (uint8 images) and unfold them in ``batch``.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say what to learn from: define examples(self, split)"
+        )
+
+    @staticmethod
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of a batch. By default, cross entropy of logits with class numbers."""
+        return -output.log_softmax(1).gather(1, y.long().unsqueeze(1)).mean()
+
+    def batch(self, x: Tensor, y: Tensor) -> tuple[Any, Tensor]:
+        """Turn stored arrays into what the model and the loss take.
+
+        By default, uint8 images (three dimensions or more) become float32 in [0, 1]; all else stays as it is.
+        """
+        if str(x.dtype) == "torch.uint8" and x.dim() >= 3:
+            return x.float().div_(255), y
+        return x, y
+
+    def correct(self, output: Tensor, y: Tensor) -> int:
+        """How many of a batch are right. By default, those whose largest output is their class."""
+        return int((output.argmax(1) == y).sum())
+
+
+def _recorded(cls: type[Task], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    signature = inspect.signature(cls.__init__)
+    bound = signature.bind(None, *args, **kwargs)
+    arguments: dict[str, Any] = {}
+    for name, value in list(bound.arguments.items())[1:]:
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            arguments.update(value)
+        elif kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+            raise Misuse(f"{cls.__name__}: give {name!r} a name in __init__; devices rebuild the task by keyword")
+        else:
+            arguments[name] = value
+    return {name: _plain(cls, name, value) for name, value in arguments.items()}
+
+
+def _plain(cls: type[Task], name: str, value: object) -> object:
+    try:
+        same = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        same = None
+    # A tuple comes back as a list and a key 1 as "1": the device would build another task than this one.
+    if same != value or not _same_types(same, value):
+        raise Misuse(
+            f"{cls.__name__}({name}={value!r}): devices rebuild a task from JSON, which cannot say this value; "
+            "pass numbers, texts, lists or dicts with text keys, and build the rest inside"
+        )
+    return same
+
+
+def _same_types(left: object, right: object) -> bool:
+    if isinstance(left, list) and isinstance(right, list):
+        return all(map(_same_types, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return all(_same_types(left[key], right[key]) for key in left)
+    return type(left) is type(right)

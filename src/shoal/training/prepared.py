@@ -1,0 +1,89 @@
+"""What preparing a task gave, as a value and on disk. No torch: the agent reads this, the prepare process writes it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import Corrupt, ShoalError
+from shoal.learning.layout import Layout
+from shoal.training.shards import Manifest, Shard
+
+#: The note in the first model's file that holds its layout.
+LAYOUT_NOTE = "layout"
+#: Part of every cache key: raise it when the files change.
+_FORMAT = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """The first model and the examples of a job, all in files."""
+
+    model: str
+    model_sha256: str
+    layout: Layout
+    train: Manifest
+    test: Manifest
+    #: The directory in which each shard's name is its hash.
+    shards: str
+    #: What the task's own plan says, as plain values; empty if it has none.
+    plan: dict[str, Any]
+
+    def paths(self, manifest: Manifest) -> tuple[str, ...]:
+        """The files of one split, in order."""
+        return tuple(str(Path(self.shards) / shard.sha256) for shard in manifest.shards)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "model_sha256": self.model_sha256,
+            "layout": self.layout.to_json(),
+            "layout_sha256": self.layout.sha256,
+            "size": self.layout.size,
+            "parameters_size": self.layout.parameters_size,
+            "train": self.train.to_plain(),
+            "test": self.test.to_plain(),
+            "shards": self.shards,
+            "plan": self.plan,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Prepared:
+        try:
+            return cls(
+                model=plain["model"],
+                model_sha256=plain["model_sha256"],
+                layout=Layout.from_json(plain["layout"]),
+                train=Manifest.from_plain(plain["train"]),
+                test=Manifest.from_plain(plain["test"]),
+                shards=plain["shards"],
+                plan=plain["plan"],
+            )
+        except (KeyError, TypeError, ShoalError) as error:
+            raise Corrupt(f"this does not describe a prepared task: {error}; prepare it again") from None
+
+    @classmethod
+    def find(cls, out: Path, key: str) -> Prepared | None:
+        """What an earlier run left, if every file of it is still there with its size."""
+        try:
+            found = cls.from_plain(json.loads((out / key / "prepared.json").read_bytes()))
+        except (OSError, ValueError, Corrupt):
+            return None
+        shards = (*found.train.shards, *found.test.shards)
+        sound = Path(found.model).is_file() and all(_is_there(Path(found.shards), shard) for shard in shards)
+        return found if sound else None
+
+
+def cache_key(bundle: bytes, entry: str, arguments: dict[str, Any], seed: int) -> str:
+    """Names a prepared task by all that decides it: its code, its arguments and its seed."""
+    code = hashlib.sha256(bundle).hexdigest()
+    decided_by = json.dumps([_FORMAT, code, entry, arguments, seed], sort_keys=True)
+    return hashlib.sha256(decided_by.encode()).hexdigest()
+
+
+def _is_there(directory: Path, shard: Shard) -> bool:
+    file = directory / shard.sha256
+    return file.is_file() and file.stat().st_size == shard.bytes

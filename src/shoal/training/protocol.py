@@ -1,0 +1,146 @@
+"""What an agent asks of its trainer and what it hears back, as values. No torch, no processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from shoal.errors import Misuse, PeerViolation, ShoalError
+from shoal.learning.layout import Layout
+from shoal.training.channel import Message
+
+_T = TypeVar("_T")
+
+
+class TrainerFailed(ShoalError):
+    """The trainer could not do what was asked: the task's code failed, or its process died or hung."""
+
+    def __init__(self, reason: str, where: str = "") -> None:
+        super().__init__(f"{reason}, at {where}" if where else reason)
+        self.reason = reason
+        #: The place in the task's own code, such as ``Digits.loss (task.py:17)``; empty if it is not known.
+        self.where = where
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerSettings:
+    """Everything a trainer needs to know before its first batch."""
+
+    bundle_dir: str
+    entry: str
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    train: tuple[str, ...]
+    test: tuple[str, ...] = ()
+    layout: Layout
+    seed: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    torch_threads: int = 1
+    #: Address space the trainer may take; 0 sets no limit. PyTorch alone maps about 2 GB.
+    memory_max_bytes: int = 0
+    #: Added to the trainer's niceness, so that a device's own work comes first.
+    nice: int = 0
+    #: Only the echo trainer heeds it: the pause that stands for the training of one batch.
+    pace_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.torch_threads < 1:
+            raise Misuse(f"batch_size {self.batch_size} and torch_threads {self.torch_threads} are at least 1")
+
+    def to_message(self) -> Message:
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return plain | {"kind": "load", "layout": self.layout.to_json()}
+
+    @classmethod
+    def from_message(cls, message: Message) -> TrainerSettings:
+        plain = {name: value for name, value in message.items() if name not in ("kind", "seq")}
+        plain |= {"train": tuple(plain["train"]), "test": tuple(plain["test"])}
+        return cls(**plain | {"layout": Layout.from_json(plain["layout"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """The task is built and its data opened."""
+
+    train_examples: int
+    test_examples: int
+    seconds: float
+    engine: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainResult:
+    """What a lease came to. The update itself lies in shared memory."""
+
+    examples: int
+    #: Sum over examples; NaN if the loss was not finite.
+    loss_sum: float
+    seconds: float
+    #: False if the update or the loss holds NaN or infinity: it must not be merged.
+    finite: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalResult:
+    """How the model does on a range of held-out examples."""
+
+    examples: int
+    loss_sum: float
+    correct: int
+    seconds: float
+
+
+def answer(kind: str, value: Loaded | TrainResult | EvalResult) -> Message:
+    """The message that carries a result. A NaN goes as None, which JSON has."""
+    fields = dataclasses.asdict(value)
+    for name, number in fields.items():
+        if isinstance(number, float) and not math.isfinite(number):
+            fields[name] = None
+    return fields | {"kind": kind}
+
+
+def read_loaded(message: Message) -> Loaded:
+    return Loaded(
+        train_examples=_number(message, "train_examples"),
+        test_examples=_number(message, "test_examples"),
+        seconds=_real(message, "seconds"),
+        engine=_read(message, "engine", str),
+    )
+
+
+def read_trained(message: Message) -> TrainResult:
+    return TrainResult(
+        examples=_number(message, "examples"),
+        loss_sum=_real(message, "loss_sum"),
+        seconds=_real(message, "seconds"),
+        finite=_read(message, "finite", bool),
+    )
+
+
+def read_evaluated(message: Message) -> EvalResult:
+    return EvalResult(
+        examples=_number(message, "examples"),
+        loss_sum=_real(message, "loss_sum"),
+        correct=_number(message, "correct"),
+        seconds=_real(message, "seconds"),
+    )
+
+
+def _read(message: Message, name: str, kind: type[_T]) -> _T:
+    value = message.get(name)
+    if type(value) is not kind:
+        raise PeerViolation(f"the trainer answered {message.get('kind')} without a sound {name!r}")
+    return value
+
+
+def _number(message: Message, name: str) -> int:
+    return _read(message, name, int)
+
+
+def _real(message: Message, name: str) -> float:
+    if message.get(name, 0) is None:
+        return math.nan
+    return float(_read(message, name, float))

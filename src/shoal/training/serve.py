@@ -1,0 +1,165 @@
+"""The trainer's process: take commands, answer them, say where code failed, die with the agent. No torch here."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import os
+import queue
+import resource
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from shoal.errors import Misuse, ShoalError
+from shoal.training.channel import Channel, Message
+from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult, answer
+from shoal.training.shared import SharedVectors
+from shoal.wire.limits import REASON_MAX_CHARS
+
+#: The agent waits for each answer, so more than one waiting command is already a surplus.
+_COMMANDS_WAITING_MAX = 8
+_PR_SET_PDEATHSIG = 1
+#: Where memory runs out, the kernel should take the trainer, not the agent that would start it again.
+_OOM_SCORE_ADJUSTMENT = "500"
+
+
+class Trainer(Protocol):
+    """What a process like this serves. The model comes in, and the update goes out, by shared memory."""
+
+    def loaded(self) -> Loaded: ...
+    def train(self, epoch: int, batches: list[int]) -> TrainResult: ...
+    def evaluate(self, start: int, stop: int) -> EvalResult: ...
+
+
+Build: TypeAlias = Callable[[TrainerSettings, SharedVectors], Trainer]
+
+
+def main(build: Build) -> None:
+    """Run until told to stop or until the agent is gone. The descriptors are those the agent passed down."""
+    parser = argparse.ArgumentParser(description="A trainer process. Started by the agent, not by hand.")
+    for name in ("socket", "shared", "stacks"):
+        parser.add_argument(f"--{name}-fd", type=int, required=True)
+    given = parser.parse_args()
+    for fd in (given.socket_fd, given.shared_fd, given.stacks_fd):
+        os.set_inheritable(fd, False)
+    sys.argv = ["shoal-trainer"]
+    print_to_stderr()
+    _die_with_parent()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=given.stacks_fd, all_threads=True)
+    channel = Channel(socket.socket(fileno=given.socket_fd))
+    channel.send({"kind": "ready"})
+    _Service(channel, given.shared_fd, build).run()
+
+
+def print_to_stderr() -> None:
+    """What user code prints belongs to the log, whether Python or C wrote it."""
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+
+def limit(settings: TrainerSettings) -> None:
+    """Take the resource limits the agent asked for, as far as this system knows them."""
+    if settings.nice:
+        os.nice(settings.nice)
+    if settings.memory_max_bytes:
+        # macOS refuses RLIMIT_AS; there the limit is advice.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_AS, (settings.memory_max_bytes, settings.memory_max_bytes))
+
+
+def place_of(error: BaseException, bundle_dir: str) -> str:
+    """Where in the task's own code an error arose; the innermost frame of all if none of it was involved."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{_short(error.filename, bundle_dir)}:{error.lineno}"
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(code, line) for code, line in frames if _is_inside(code.co_filename, bundle_dir)]
+    if not frames:
+        return ""
+    code, line = (own or frames)[-1]
+    return f"{code.co_qualname} ({_short(code.co_filename, bundle_dir)}:{line})"
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in words: our own speak for themselves, others say their type first."""
+    text = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, ModuleNotFoundError):
+        text += " (install it on this device, or put it beside the task in the task's directory)"
+    return text if len(text) <= REASON_MAX_CHARS else text[: REASON_MAX_CHARS - 1] + "…"
+
+
+class _Service:
+    def __init__(self, channel: Channel, shared_fd: int, build: Build) -> None:
+        self._channel = channel
+        self._shared_fd = shared_fd
+        self._build = build
+        self._trainer: Trainer | None = None
+        self._bundle_dir = ""
+        self._commands: queue.Queue[Message] = queue.Queue(_COMMANDS_WAITING_MAX)
+
+    def run(self) -> None:
+        threading.Thread(target=self._listen, name="commands", daemon=True).start()
+        while True:
+            command = self._commands.get()
+            if command["kind"] == "stop":
+                return
+            self._channel.send(self._answer(command) | {"seq": command.get("seq", 0)})
+
+    def _listen(self) -> None:
+        # A thread of its own, so that the agent's end is noticed while a batch is being trained.
+        try:
+            while (command := self._channel.receive()) is not None:
+                self._commands.put(command)
+        finally:
+            os._exit(0)
+
+    def _answer(self, command: Message) -> Message:
+        try:
+            return self._do(command)
+        # SystemExit and the like too: user code ends its batch, never its process.
+        except BaseException as error:
+            traceback.print_exc()
+            return {"kind": "failed", "reason": reason_of(error), "where": place_of(error, self._bundle_dir)}
+
+    def _do(self, command: Message) -> Message:
+        match command:
+            case {"kind": "load"}:
+                settings = TrainerSettings.from_message(command)
+                self._bundle_dir = settings.bundle_dir
+                limit(settings)
+                shared = SharedVectors.attach(self._shared_fd, settings.layout.size)
+                self._trainer = self._build(settings, shared)
+                return answer("loaded", self._trainer.loaded())
+            case {"kind": "train", "epoch": int(epoch), "batches": list(batches)} if self._trainer:
+                return answer("trained", self._trainer.train(epoch, batches))
+            case {"kind": "evaluate", "start": int(start), "stop": int(stop)} if self._trainer:
+                return answer("evaluated", self._trainer.evaluate(start, stop))
+        raise Misuse(f"the trainer cannot {command['kind']} now" if self._trainer else "nothing is loaded yet")
+
+
+def _is_inside(filename: str, bundle_dir: str) -> bool:
+    return bool(bundle_dir) and Path(filename).is_relative_to(bundle_dir)
+
+
+def _short(filename: str, bundle_dir: str) -> str:
+    if _is_inside(filename, bundle_dir):
+        return str(Path(filename).relative_to(bundle_dir))
+    return "/".join(Path(filename).parts[-3:])
+
+
+def _die_with_parent() -> None:
+    """Linux kills us with the agent, even while C code holds the interpreter; elsewhere the socket's end does."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)

@@ -1,0 +1,137 @@
+"""Training and evaluation of batches with torch, in this process. Knows no pipe, no process, no peer.
+
+Plain SGD and nothing else: the leader keeps the momentum, so that a worker has no state that dies with it (EDDL §4.4)
+and the update of a lease is a function of the model, the seed, the epoch and the batch numbers alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.errors import Misuse
+from shoal.task import Task
+from shoal.training.flat import layout_of, read_into, write_from
+from shoal.training.importer import make_task
+from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult
+from shoal.training.shards import Examples
+from shoal.training.shared import SharedVectors
+from shoal.workload.batches import Indices, batch_indices, epoch_order, mix
+
+
+def seeded(*numbers: int) -> None:
+    """Seed torch's and numpy's global generators, so that dropout and augmentation replay on any device."""
+    seed = mix(*numbers)
+    torch.manual_seed(seed >> 1)
+    np.random.seed(seed & 0xFFFFFFFF)
+
+
+def build_model(task: Task, seed: int) -> nn.Module:
+    """The model every device starts from: same seed, same weights."""
+    seeded(seed)
+    model = task.model()
+    if not isinstance(model, nn.Module):
+        raise Misuse(f"{type(task).__name__}.model() returned {type(model).__name__}, not a torch module")
+    return model
+
+
+def _optimiser_of(settings: TrainerSettings, model: nn.Module) -> torch.optim.SGD:
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise Misuse("the model has no parameter that can be trained")
+    return torch.optim.SGD(trainable, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+
+
+class TorchTrainer:
+    """One task, loaded: trains leases and evaluates ranges against the model in shared memory."""
+
+    def __init__(self, settings: TrainerSettings, shared: SharedVectors) -> None:
+        began_s = time.monotonic()
+        self._settings = settings
+        self._shared = shared
+        self._task = make_task(Path(settings.bundle_dir), settings.entry, settings.arguments)
+        self._model = build_model(self._task, settings.seed)
+        self._layout = layout_of(self._model)
+        if self._layout != settings.layout:
+            difference = self._layout.difference(settings.layout)
+            raise Misuse(f"this device builds another model than the job's: {difference}; do its versions differ?")
+        self._optimiser = _optimiser_of(settings, self._model)
+        self._train = Examples(settings.train)
+        self._test = Examples(settings.test)
+        self._order: tuple[int, Indices] | None = None
+        self._load_s = time.monotonic() - began_s
+
+    def loaded(self) -> Loaded:
+        return Loaded(
+            train_examples=len(self._train),
+            test_examples=len(self._test),
+            seconds=self._load_s,
+            engine=f"torch {torch.__version__}",
+        )
+
+    def train(self, epoch: int, batches: list[int]) -> TrainResult:
+        """Take one SGD step a batch, in order, and leave what changed in the update region."""
+        began_s = time.monotonic()
+        write_from(self._shared.model, self._model, self._layout)
+        self._model.train()
+        examples, loss_sum = 0, 0.0
+        for batch in batches:
+            count, loss = self._step(epoch, batch)
+            examples += count
+            loss_sum += loss * count
+        update = self._shared.update
+        read_into(update, self._model, self._layout)
+        np.subtract(update, self._shared.model, out=update)
+        finite = math.isfinite(loss_sum) and bool(np.isfinite(update).all())
+        seconds = time.monotonic() - began_s
+        return TrainResult(examples=examples, loss_sum=loss_sum, seconds=seconds, finite=finite)
+
+    def evaluate(self, start: int, stop: int) -> EvalResult:
+        """Judge held-out examples ``start`` to ``stop`` (not included)."""
+        began_s = time.monotonic()
+        if not 0 <= start < stop <= len(self._test):
+            raise Misuse(f"there are {len(self._test)} held-out examples; {start} to {stop} is not a range of them")
+        write_from(self._shared.model, self._model, self._layout)
+        self._model.eval()
+        loss_sum, correct = 0.0, 0
+        with torch.no_grad():
+            for low in range(start, stop, self._settings.batch_size):
+                high = min(low + self._settings.batch_size, stop)
+                x, y = self._inputs(*self._test.slice(low, high))
+                output = self._model(x)
+                loss_sum += self._loss(output, y).item() * (high - low)
+                correct += int(self._task.correct(output, y))
+        seconds = time.monotonic() - began_s
+        return EvalResult(examples=stop - start, loss_sum=loss_sum, correct=correct, seconds=seconds)
+
+    def _step(self, epoch: int, batch: int) -> tuple[int, float]:
+        indices = batch_indices(self._order_of(epoch), batch, self._settings.batch_size)
+        seeded(self._settings.seed, epoch, batch)
+        x, y = self._inputs(*self._train.take(indices))
+        self._optimiser.zero_grad()
+        loss = self._loss(self._model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimiser.step()
+        return len(indices), loss.item()
+
+    def _order_of(self, epoch: int) -> Indices:
+        if self._order is None or self._order[0] != epoch:
+            order = epoch_order(len(self._train), seed=self._settings.seed, epoch=epoch)
+            self._order = (epoch, order)
+        return self._order[1]
+
+    def _inputs(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Tensor]:
+        return self._task.batch(torch.from_numpy(x), torch.from_numpy(y))
+
+    def _loss(self, output: Any, y: Tensor) -> Tensor:
+        loss = self._task.loss(output, y)
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise Misuse(f"{type(self._task).__name__}.loss gave {shape}; it must give one number, the batch's mean")
+        return loss

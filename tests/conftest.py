@@ -1,0 +1,66 @@
+"""What every test may ask for: real data, or a clear reason why there is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.training.protocol import TrainerSettings
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory with MNIST and the rest; the loaders are pointed at it."""
+    named = os.environ.get("SHOAL_DATA")
+    directory = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not directory.is_dir():
+        pytest.skip(f"needs real data: set SHOAL_DATA (there is no {directory})")
+    monkeypatch.setenv("SHOAL_DATA", str(directory))
+    return directory
+
+
+@pytest.fixture
+def imports_forgotten(tmp_path: Path) -> Iterator[None]:
+    """Take back what importing a task does to this process: every test's task is called task.py."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, imports_forgotten: None) -> Callable[..., TrainerSettings]:
+    """Write a task's source and its examples to disk, and describe them as an agent would to its trainer."""
+
+    def make(source: str, train: Pair, test: Pair | None = None, **settings: Any) -> TrainerSettings:
+        from shoal.training.flat import layout_of
+        from shoal.training.importer import make_task
+        from shoal.training.shards import write_shards
+
+        bundle = tmp_path / "bundle"
+        bundle.mkdir()
+        (bundle / "task.py").write_text(source)
+        paths = []
+        for x, y in (train, test or train):
+            # Small shards, so that a batch spans several.
+            manifest = write_shards(x, y, tmp_path / "shards", shard_bytes=(x.nbytes + y.nbytes) // 3)
+            paths.append(tuple(str(tmp_path / "shards" / shard.sha256) for shard in manifest.shards))
+        chosen = {"entry": "task:Sample", "seed": 5, "batch_size": 8, "learning_rate": 0.1} | settings
+        arguments = chosen.get("arguments", {})
+        if "layout" not in chosen:
+            chosen["layout"] = layout_of(make_task(bundle, chosen["entry"], arguments).model())
+        return TrainerSettings(bundle_dir=str(bundle), train=paths[0], test=paths[1], **chosen)
+
+    return make
