@@ -1,3 +1,45 @@
-"""Shoal: train PyTorch models on the devices people already have at the edge."""
+"""Shoal: train PyTorch models on the devices people already have at the edge.
+
+    class Digits(shoal.Task): ...
+    result = shoal.fit(Digits(), workers=4, until=shoal.accuracy(0.98))
+
+Names are loaded when they are first used: an agent that only waits for work does not pay for the rest.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from shoal import data
+    from shoal.api import Result, fit
+    from shoal.plan import Plan, Until, accuracy, epochs, seconds
+    from shoal.task import Task
+
+__all__ = ["Plan", "Result", "Task", "Until", "accuracy", "data", "epochs", "fit", "seconds"]
+
+_HOME = {
+    "Plan": "shoal.plan",
+    "Result": "shoal.api",
+    "Task": "shoal.task",
+    "Until": "shoal.plan",
+    "accuracy": "shoal.plan",
+    "epochs": "shoal.plan",
+    "fit": "shoal.api",
+    "seconds": "shoal.plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "data":
+        return import_module("shoal.data")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

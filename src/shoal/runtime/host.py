@@ -1,0 +1,105 @@
+"""Runs one role in the real world: events in one at a time, actions out in order. Knows no particular role."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+
+from shoal.roles.actions import Action, CancelTimer, Role, SetTimer
+from shoal.roles.events import Event, Received, TimerFired
+
+log = logging.getLogger("shoal")
+
+#: About 4 ms of checking and merging on a small core.
+HEAVY_BYTES = 8 << 20
+
+#: Carries out what a host does not know itself.
+Perform = Callable[["RoleHost", Action], Awaitable[None]]
+
+
+class RoleHost:
+    """An inbox, a role, its timers. Events may be posted before the role is there: they wait."""
+
+    def __init__(self, key: str, perform: Perform, *, executor: Executor | None = None) -> None:
+        self.key = key
+        self._perform = perform
+        #: Where events that carry tensors are handled, so that a merge never holds up a heartbeat.
+        self._executor = executor
+        self._inbox: asyncio.Queue[tuple[Event, asyncio.Future[None] | None]] = asyncio.Queue()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.role: Role | None = None
+
+    def start(self, role: Role) -> None:
+        self.role = role
+        self._task = asyncio.create_task(self._run(role), name=f"role {self.key}")
+
+    def post(self, event: Event) -> None:
+        self._inbox.put_nowait((event, None))
+
+    async def deliver(self, event: Event) -> None:
+        """Post an event and wait until the role has handled it: back-pressure for what is large."""
+        handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inbox.put_nowait((event, handled))
+        await handled
+
+    async def stop(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        while not self._inbox.empty():
+            _, handled = self._inbox.get_nowait()
+            if handled is not None and not handled.done():
+                handled.set_result(None)
+
+    async def _run(self, role: Role) -> None:
+        loop = asyncio.get_running_loop()
+        while self._task is not None:
+            event, handled = await self._inbox.get()
+            try:
+                now_s = time.monotonic()
+                if self._executor is not None and _is_heavy(event):
+                    actions = await loop.run_in_executor(self._executor, role.handle, event, now_s)
+                else:
+                    actions = role.handle(event, now_s)
+                if handled is not None and not handled.done():
+                    handled.set_result(None)
+                del event
+                for action in actions:
+                    await self._act(action)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                # A role never raises on purpose: what does is a bug, reported and survived.
+                log.exception("%s failed to handle an event", self.key)
+            finally:
+                if handled is not None and not handled.done():
+                    handled.set_result(None)
+
+    async def _act(self, action: Action) -> None:
+        if isinstance(action, SetTimer):
+            self._cancel(action.name)
+            fire = TimerFired(name=action.name)
+            loop = asyncio.get_running_loop()
+            self._timers[action.name] = loop.call_later(action.after_s, self.post, fire)
+        elif isinstance(action, CancelTimer):
+            self._cancel(action.name)
+        else:
+            await self._perform(self, action)
+
+    def _cancel(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _is_heavy(event: Event) -> bool:
+    """Large enough that handling it could be felt elsewhere; what takes a millisecond is cheaper done at once."""
+    return isinstance(event, Received) and event.size_bytes > HEAVY_BYTES

@@ -1,0 +1,221 @@
+"""Drives the worker of one job: fetches what it needs, runs its trainer, answers the role. Knows no decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.errors import Misuse, ShoalError
+from shoal.learning.layout import Layout
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Train
+from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
+from shoal.roles.exam import chunk_range
+from shoal.runtime.host import RoleHost
+from shoal.runtime.trainer import TrainerFailed as TrainerError
+from shoal.runtime.trainer import TrainerHost, TrainerSettings
+from shoal.store.blobs import BlobStore
+from shoal.training.bundle import unpack
+from shoal.training.prepared import LAYOUT_NOTE
+from shoal.training.shards import Manifest
+from shoal.wire import tensors as tensor_files
+from shoal.wire.messages import Dataset, JobSpec, Message, Tensors
+
+log = logging.getLogger("shoal")
+
+
+class Surroundings(Protocol):
+    """What a worker's driver asks of the agent around it."""
+
+    def send(self, to: str, message: Message) -> None: ...
+
+    async def fetch(self, sha256: str) -> None:
+        """Bring a blob into the cache, verified."""
+        ...
+
+    def ended(self, job: str, reason: str) -> None: ...
+
+
+class Labour:
+    def __init__(
+        self, spec: JobSpec, surroundings: Surroundings, *, cache: Path, child_module: str, pace_s: float = 0.0
+    ) -> None:
+        self._spec = spec
+        self._around = surroundings
+        self._cache = cache
+        self._blobs = BlobStore(cache / "blobs")
+        self._trainer = TrainerHost(child_module=child_module)
+        self._pace_s = pace_s
+        self._busy = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Why the trainer is being ended on purpose.
+        self._interrupted = ""
+
+    async def perform(self, host: RoleHost, action: Action) -> None:
+        match action:
+            case Send():
+                self._around.send(action.to, action.message)
+            case Record():
+                log.info("[%s] %s: %s", action.job, action.kind, action.reason)
+            case Prepare():
+                self._begin(self._prepare(host))
+            case Train():
+                self._begin(self._train(host, action))
+            case Evaluate():
+                self._begin(self._evaluate(host, action))
+            case Interrupt():
+                self._begin(self._interrupt(action))
+            case End():
+                self._around.ended(self._spec.job, action.reason)
+            case _:
+                raise Misuse(f"a worker does not ask for {type(action).__name__}")
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._trainer.kill()
+        await self._trainer.stop()
+
+    # Code and data ------------------------------------------------------------------------------------
+
+    async def _prepare(self, host: RoleHost) -> None:
+        async with self._busy:
+            self._interrupted = ""
+            try:
+                settings = await self._settings()
+                await self._trainer.kill()
+                loaded = await self._trainer.start(settings)
+            except (ShoalError, OSError, ValueError, KeyError) as error:
+                host.post(PrepareFailed(reason=str(error)))
+                return
+        log.info("[%s] ready: %s, %d examples", self._spec.job, loaded.engine, loaded.train_examples)
+        host.post(Prepared())
+
+    async def _settings(self) -> TrainerSettings:
+        spec = self._spec
+        await self._around.fetch(spec.bundle)
+        await self._around.fetch(spec.initial)
+        train = await self._shards(spec.train)
+        test = await self._shards(spec.test)
+        bundle_dir = await asyncio.to_thread(self._unpack, spec.bundle)
+        _, notes = tensor_files.read(self._blobs.path(spec.initial), mmap=True)
+        return TrainerSettings(
+            bundle_dir=str(bundle_dir),
+            entry=spec.entry,
+            arguments=json.loads(spec.kwargs_json),
+            train=train,
+            test=test,
+            layout=Layout.from_json(notes[LAYOUT_NOTE]),
+            seed=spec.plan.seed,
+            batch_size=spec.plan.batch_size,
+            learning_rate=spec.plan.learning_rate,
+            weight_decay=spec.plan.weight_decay,
+            torch_threads=int(os.environ.get("SHOAL_TORCH_THREADS", "1")),
+            pace_s=self._pace_s,
+        )
+
+    async def _shards(self, dataset: Dataset) -> tuple[str, ...]:
+        if not dataset.examples:
+            return ()
+        await self._around.fetch(dataset.manifest)
+        manifest = Manifest.from_plain(json.loads(self._blobs.path(dataset.manifest).read_bytes()))
+        for shard in manifest.shards:
+            await self._around.fetch(shard.sha256)
+        return tuple(str(self._blobs.path(shard.sha256)) for shard in manifest.shards)
+
+    def _unpack(self, sha256: str) -> Path:
+        """Unpack a bundle once; a half-unpacked one is never seen under its name."""
+        target = self._cache / "bundles" / sha256
+        if target.is_dir():
+            return target
+        draft = target.with_name(f".{sha256}-{os.getpid()}")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        unpack(self._blobs.path(sha256).read_bytes(), draft)
+        try:
+            draft.rename(target)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+        return target
+
+    # Training -------------------------------------------------------------------------------------------
+
+    async def _train(self, host: RoleHost, action: Train) -> None:
+        async with self._busy:
+            try:
+                self._load_model(action.tensors)
+                result = await self._trainer.train(action.epoch, action.batches)
+            except (ShoalError, OSError) as error:
+                host.post(TrainerFailed(lease=action.lease, reason=await self._reason(error)))
+                return
+            if not result.finite:
+                reason = "training gave values that are not finite: try a lower learning rate"
+                host.post(TrainerFailed(lease=action.lease, reason=reason))
+                return
+            trained = Trained(
+                lease=action.lease,
+                examples=result.examples,
+                loss_sum=result.loss_sum,
+                seconds=result.seconds,
+                tensors={"delta": self._trainer.shared.update},
+            )
+        host.post(trained)
+
+    async def _evaluate(self, host: RoleHost, action: Evaluate) -> None:
+        examples, loss_sum, correct = 0, 0.0, 0
+        async with self._busy:
+            try:
+                self._load_model(action.tensors)
+                for chunk in action.chunks:
+                    start, stop = chunk_range(chunk, examples=self._spec.test.examples)
+                    part = await self._trainer.evaluate(start, stop)
+                    examples += part.examples
+                    loss_sum += part.loss_sum
+                    correct += part.correct
+            except (ShoalError, OSError) as error:
+                host.post(TrainerFailed(lease=action.lease, reason=await self._reason(error)))
+                return
+        host.post(EvaluationDone(lease=action.lease, examples=examples, loss_sum=loss_sum, correct=correct))
+
+    def model_buffer(self, size_bytes: int) -> memoryview | None:
+        """The memory the trainer reads the model from.
+
+        A new model may arrive while the trainer is still at an older lease: that lease is void by then, and so is
+        whatever comes of it.
+        """
+        model = self._trainer.shared.model if self._trainer.alive else None
+        return model.data.cast("B") if model is not None and model.nbytes == size_bytes else None
+
+    def _load_model(self, tensors: Tensors) -> None:
+        """Put the model where the trainer reads it, unless it was received there."""
+        if not tensors:
+            return
+        model, shared = tensors["model"], self._trainer.shared.model
+        if not np.shares_memory(model, shared):
+            shared[:] = model
+
+    async def _interrupt(self, action: Interrupt) -> None:
+        """Find out where the task's code is, then end it. Whoever waits for it reports."""
+        where = await self._trainer.where_is_it()
+        self._interrupted = f"{action.reason}: stuck in {where}; the trainer was ended and starts again"
+        await self._trainer.kill()
+
+    async def _reason(self, error: Exception) -> str:
+        if self._interrupted:
+            return self._interrupted
+        if isinstance(error, TrainerError) and error.where:
+            return f"{error.reason}, at {error.where}"
+        return str(error)

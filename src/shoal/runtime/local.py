@@ -1,0 +1,133 @@
+"""A cluster on this machine for a while: a real manager and real agents, as processes, in a throw-away home."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from shoal.errors import Unreachable
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+
+
+class LocalCluster:
+    """``async with LocalCluster(workers=4) as cluster:`` then operate it from ``cluster.home``.
+
+    Everything is what a real cluster does: a fresh authority, join lines, mutual TLS; only loopback and short-lived.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: int,
+        home: Path | None = None,
+        agent_options: Sequence[str] = (),
+        cache: Path | None = None,
+    ) -> None:
+        self._workers = workers
+        self._temporary = tempfile.TemporaryDirectory(prefix="shoal-local-") if home is None else None
+        self.home = Path(self._temporary.name) if self._temporary else Path(home or ".")
+        self._agent_options = tuple(agent_options)
+        self._cache = cache
+        self._port = 0
+        self.join_line = ""
+        self.endpoint = ""
+        self.manager: asyncio.subprocess.Process | None = None
+        self.agents: dict[str, asyncio.subprocess.Process] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start_manager()
+            await asyncio.gather(*(self.start_agent(f"device-{i + 1}") for i in range(self._workers)))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start_manager(self) -> None:
+        """Start the manager, or start it again on the same port after it was killed."""
+        command = ("-m", "shoal.runtime.serve", "--home", str(self.home), "--port", str(self._port))
+        self.manager = await self._spawn(*command, log="manager.log", capture=True)
+        assert self.manager.stdout is not None
+        try:
+            line = await asyncio.wait_for(self.manager.stdout.readline(), START_TIMEOUT_S)
+            ready = json.loads(line)
+        except (TimeoutError, ValueError):
+            raise Unreachable(f"the manager did not start: {self.log_tail('manager.log')}") from None
+        self._port, self.join_line, self.endpoint = ready["port"], ready["join_line"], ready["endpoint"]
+
+    async def start_agent(self, name: str) -> asyncio.subprocess.Process:
+        """Enrol a device if it is new, and start its agent."""
+        home = self.agent_home(name)
+        if not (home / "node").exists():
+            await self._enrol(name, home)
+        command = ("-m", "shoal.runtime.agent", "--home", str(home), *self._agent_options)
+        process = await self._spawn(*command, log=f"{name}.log")
+        self.agents[name] = process
+        return process
+
+    async def _enrol(self, name: str, home: Path) -> None:
+        from shoal.transport.enrol import enrol
+        from shoal.transport.join_code import JoinCode
+
+        enrolled = await enrol(JoinCode.parse(self.join_line), wanted=name)
+        enrolled.save(home / "node")
+        if self._cache is not None:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            (home / "cache").symlink_to(self._cache)
+
+    def agent_home(self, name: str) -> Path:
+        return self.home / "devices" / name
+
+    async def _spawn(self, *arguments: str, log: str, capture: bool = False) -> asyncio.subprocess.Process:
+        self.home.mkdir(parents=True, exist_ok=True)
+        with (self.home / log).open("ab") as file:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE if capture else file,
+                stderr=file,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def log_tail(self, name: str, lines: int = 5) -> str:
+        with contextlib.suppress(OSError):
+            text = (self.home / name).read_text(errors="replace")
+            return " / ".join(text.strip().splitlines()[-lines:])
+        return "no log"
+
+    async def close(self) -> None:
+        """End every process, politely first."""
+        await asyncio.gather(*(_end(process) for process in self.agents.values()))
+        self.agents.clear()
+        if self.manager is not None:
+            await _end(self.manager)
+            self.manager = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            # A stopped process handles nothing: wake it first.
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
