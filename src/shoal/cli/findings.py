@@ -1,0 +1,49 @@
+"""What a check of `shoal doctor` says. A value; knows no check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+State = Literal["ok", "warn", "fail"]
+_RANK: dict[State, int] = {"ok": 0, "warn": 1, "fail": 2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One check: how it went, what was found, and what to do unless it went well."""
+
+    check: str
+    state: State
+    found: str
+    do: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state != "ok" and not self.do:
+            raise ValueError(f"{self.check}: a finding that is not ok says what to do")
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check=check, state="ok", found=found)
+
+
+def warn(check: str, found: str, do: str) -> Finding:
+    return Finding(check=check, state="warn", found=found, do=do)
+
+
+def fail(check: str, found: str, do: str) -> Finding:
+    return Finding(check=check, state="fail", found=found, do=do)
+
+
+def worst(findings: Sequence[Finding]) -> State:
+    return max((finding.state for finding in findings), key=_RANK.__getitem__, default="ok")
+
+
+def report(findings: Sequence[Finding], **about: str) -> dict[str, Any]:
+    """What ``--json`` prints. Its names are kept from release to release."""
+    return {
+        "state": worst(findings),
+        **about,
+        "checks": [{"check": f.check, "state": f.state, "found": f.found, "do": f.do} for f in findings],
+    }

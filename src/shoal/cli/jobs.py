@@ -1,0 +1,101 @@
+"""`shoal jobs`: list jobs, show one with its reasons, stop one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home, Job, Json
+
+if TYPE_CHECKING:
+    from shoal.runtime.operator import Operator
+    from shoal.wire.messages import JobView, Status
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.callback(invoke_without_command=True)
+def jobs(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) -> None:
+    """List the cluster's jobs; `show` one with its reasons, or `stop` one.
+
+    Example:  `shoal jobs`
+    """
+    if context.invoked_subcommand is not None:
+        # `shoal jobs --home DIR stop JOB` means the same as with the option at the end.
+        os.environ["SHOAL_HOME"] = str(home)
+        return
+    from shoal.cli import console
+    from shoal.cli.plain_json import to_plain
+    from shoal.cli.reach import with_operator
+    from shoal.cli.tables import jobs_table
+
+    told = with_operator(home, lambda operator: operator.status())
+    if json:
+        console.print_json(to_plain(told.jobs))
+    elif told.jobs:
+        console.out().print(jobs_table(told.jobs))
+    else:
+        console.say("No jobs yet. Start one with: shoal train TASK")
+
+
+@app.command()
+def show(job: Job, home: Home = DEFAULT_HOME, json: Json = False) -> None:
+    """Show one job: its plan, its evaluations, its latest decisions and their reasons.
+
+    Example:  `shoal jobs show mnist-3fa2`
+    """
+    from shoal.cli import console
+    from shoal.cli.plain_json import to_plain
+    from shoal.cli.reach import ask_job, with_operator
+
+    view, told = with_operator(home, lambda operator: ask_job(operator, job))
+    if json:
+        plain = {"job": view, "evaluations": told.evaluations, "events": told.events}
+        console.print_json(to_plain(plain))
+    else:
+        _print(view, told)
+
+
+def _print(view: JobView, told: Status) -> None:
+    from shoal.cli import console
+    from shoal.cli.tables import evaluations_table, events_table, jobs_table, plan_table
+    from shoal.cli.words import count_text
+
+    screen = console.out()
+    screen.print(jobs_table((view,)))
+    sizes = f"{view.train_examples:,} training and {view.test_examples:,} held-out examples"
+    screen.print(
+        f"\n{count_text(view.model_size)} numbers in the model, {sizes}\n" if view.model_size else f"\n{sizes}\n"
+    )
+    screen.print(plan_table(view.plan))
+    if told.evaluations:
+        screen.print()
+        screen.print(evaluations_table(told.evaluations))
+    if told.events:
+        screen.print()
+        screen.print(events_table(told.events))
+
+
+@app.command()
+def stop(
+    job: Job,
+    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "stopped by the operator",
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Stop a job; its newest model is saved and stays available.
+
+    Example:  `shoal jobs stop mnist-3fa2`
+    """
+    from shoal.cli import console
+    from shoal.cli.pick import pick_job
+    from shoal.cli.reach import with_operator
+
+    async def ask(operator: Operator) -> str:
+        found = pick_job(await operator.status(), job).job
+        await operator.stop(found, reason)
+        return found
+
+    found = with_operator(home, ask)
+    console.say(f"Stopping {found}: its last version is being saved. Fetch it with: shoal model pull {found}")

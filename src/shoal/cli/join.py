@@ -1,0 +1,113 @@
+"""`shoal join`: make this device a member of a cluster, then become its agent."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home
+from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from shoal.transport.enrol import Enrolled
+    from shoal.transport.join_code import JoinCode
+
+_NAME_MAX_CHARS = 63
+
+
+def join(
+    line: Annotated[
+        str,
+        typer.Argument(
+            metavar="[LINE]",
+            help="The line that `shoal up` printed; not needed again once this device has joined.",
+            show_default=False,
+        ),
+    ] = "",
+    name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
+    home: Home = DEFAULT_HOME,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
+) -> None:
+    """Join this device to a cluster and work for it. Joining lets the cluster's operator run task code here.
+
+    Example:  `shoal join shoal://192.168.1.10:7071/abc… --name attic-pi4`
+    """
+    member = _member(home / "node", line, name)
+    # Typed text goes to the terminal below; a name from a certificate is already a plain one.
+    print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
+    print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)
+    _become_agent(home, quiet=quiet)
+
+
+def _member(folder: Path, line: str, name: str) -> Enrolled:
+    """Who this device is: as it joined before, or by joining now."""
+    from shoal.transport.enrol import Enrolled, enrol_blocking
+    from shoal.transport.identity import IDENTITY_FILE, check_name
+    from shoal.transport.join_code import JoinCode
+
+    if name:
+        check_name("node", name)
+    code = JoinCode.parse(line) if line else None
+    if (folder / IDENTITY_FILE).exists():
+        known = Enrolled.load(folder)
+        member = known if code is None else moved(known, code, folder)
+        if name and name != member.identity.node:
+            raise Misuse(
+                f"this device is {member.identity.node} already: leave out --name, or give a second one its own --home"
+            )
+        if member != known:
+            member.save(folder)
+        return member
+    if code is None:
+        raise Misuse("this device has not joined a cluster: paste the line that `shoal up` printed after `shoal join`")
+    joined = enrol_blocking(code, wanted=name or default_name(), facts=_facts())
+    joined.save(folder)
+    return joined
+
+
+def moved(known: Enrolled, code: JoinCode, folder: Path) -> Enrolled:
+    """A member that is given a line of its own cluster again: perhaps the manager has another address now."""
+    import ssl
+
+    from shoal.transport.join_code import endpoint
+
+    if not code.pins(ssl.PEM_cert_to_DER_cert(known.identity.ca_pem.decode("ascii"))):
+        raise Misuse(
+            f"this device belongs to cluster {known.identity.cluster}, and the line is another cluster's: "
+            f"remove {folder} to leave the first, or give --home another directory"
+        )
+    port = int(known.manager_endpoint.rpartition(":")[2])
+    return dataclasses.replace(known, manager_endpoint=endpoint(code.host, port))
+
+
+def default_name() -> str:
+    """The host's name, as far as it can name a node."""
+    import socket
+
+    return name_from(socket.gethostname())
+
+
+def name_from(host: str) -> str:
+    plain = re.sub(r"[^a-z0-9]+", "-", host.partition(".")[0].lower()).strip("-")
+    return plain[:_NAME_MAX_CHARS].strip("-") or "device"
+
+
+def _facts() -> dict[str, str]:
+    from shoal.runtime import probe
+
+    told = dataclasses.asdict(probe.facts())
+    return {name: str(value) for name, value in told.items() if str(value).isprintable()}
+
+
+def _become_agent(home: Path, *, quiet: bool) -> None:
+    # A new program in this process: what the command line and `cryptography` took is given back.
+    command = [sys.executable, "-m", "shoal.runtime.agent", "--home", str(home.absolute())]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [*command, "--quiet"] if quiet else command)

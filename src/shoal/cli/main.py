@@ -1,0 +1,128 @@
+"""The command `shoal`: puts the commands together, and turns every error into one clear line and an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+import typer
+
+from shoal import __version__
+from shoal.cli import attach, demo, doctor, jobs, join, model, nodes, status, train, up
+from shoal.cli.exits import MEANING, Exit, exit_code_of
+from shoal.errors import ShoalError
+
+DEBUG_VARIABLE = "SHOAL_DEBUG"
+
+#: Newer releases of typer carry their own click. The root of its errors is found from one that both export.
+_UsageProblem = cast("type[Exception]", typer.BadParameter.__mro__[2])
+
+_EPILOGUE = "Exit codes:\n" + "".join(f"\n- `{code.value:>3}`  {text}" for code, text in MEANING.items())
+
+app = typer.Typer(
+    name="shoal",
+    epilog=_EPILOGUE,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_START, _WORK, _LOOK = "Start", "Train", "Look"
+app.command(rich_help_panel=_START)(demo.demo)
+app.command(rich_help_panel=_START)(up.up)
+app.command(rich_help_panel=_START)(join.join)
+app.command(rich_help_panel=_START)(doctor.doctor)
+app.command(rich_help_panel=_WORK)(train.train)
+app.command(rich_help_panel=_WORK)(attach.attach)
+app.add_typer(model.app, name="model", rich_help_panel=_WORK)
+app.command(rich_help_panel=_LOOK)(status.status)
+app.command(rich_help_panel=_LOOK)(nodes.nodes)
+app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"shoal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def shoal(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+    # Taken out of the arguments by `run`, so that it may stand anywhere; here for the help.
+    debug: Annotated[bool, typer.Option("--debug", help=f"Show where an error arose (or {DEBUG_VARIABLE}=1).")] = False,
+) -> None:
+    """Train PyTorch models on the devices people already have, and keep training when they are slow, leave or die.
+
+    Try it on this machine:  `shoal demo`
+    """
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; give its exit code."""
+    given, debug = _without_debug(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a bar or an arrow shows "?" instead of ending the command.
+            stream.reconfigure(errors="replace")
+    try:
+        result = app(args=given, prog_name="shoal", standalone_mode=False)
+    except _UsageProblem as problem:
+        _complain(_usage_text(problem))
+        return Exit.MISUSE
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        return Exit.INTERRUPTED
+    except Exception as error:
+        if debug:
+            raise
+        _complain(_error_text(error))
+        return exit_code_of(error)
+    return result if isinstance(result, int) else Exit.OK
+
+
+def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    own = list(arguments)
+    end = own.index("--") if "--" in own else len(own)
+    kept = [word for word in own[:end] if word != "--debug"] + own[end:]
+    debug = len(kept) < len(own) or os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
+    if debug:
+        # Processes that this one starts shall tell as much.
+        os.environ[DEBUG_VARIABLE] = "1"
+    return kept, debug
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, ShoalError):
+        return str(error)
+    kind = type(error).__name__
+    return f"{kind}: {error}. This is a defect in Shoal: run it again with --debug and report what it prints"
+
+
+def _usage_text(problem: Exception) -> str:
+    text = cast(str, problem.format_message()) if hasattr(problem, "format_message") else str(problem)
+    context = getattr(problem, "ctx", None)
+    command = context.command_path if context is not None else "shoal"
+    return f"{text.rstrip('.')}. See: {command} --help"
+
+
+def _complain(text: str) -> None:
+    from shoal.cli.words import clean
+
+    red, plain = ("\x1b[1;31m", "\x1b[0m") if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else ("", "")
+    print(f"{red}shoal:{plain} {clean(text)}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

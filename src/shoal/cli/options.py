@@ -1,0 +1,42 @@
+"""Options that several commands share, so that they are spelled and explained the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_HOME = Path("~/.shoal")
+
+
+def _expanded(home: Path) -> Path:
+    return home.expanduser()
+
+
+Home = Annotated[
+    Path,
+    typer.Option(
+        "--home",
+        metavar="DIR",
+        envvar="SHOAL_HOME",
+        callback=_expanded,
+        help="Where Shoal keeps keys, jobs and models on this machine.",
+    ),
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+
+Job = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="A job's id, the start of it, or its name.", show_default=False),
+]
+
+JobOrLatest = Annotated[
+    str,
+    typer.Argument(
+        metavar="[JOB]",
+        help="A job's id, the start of it, or its name; without it, the one that runs.",
+        show_default=False,
+    ),
+]

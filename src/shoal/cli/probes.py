@@ -1,0 +1,246 @@
+"""What this device is like, asked of the system itself: the facts that `checks` judge. Every wait has an end."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from shoal.cli.checks import ClockFacts, CpuFacts, DiskFacts, Listen, Reach, RunFacts, SharedMemoryFacts, TorchFacts
+from shoal.errors import ShoalError
+
+CONNECT_TIMEOUT_S = 3.0
+TORCH_TIMEOUT_S = 120.0
+_TEST_BYTES = 64 << 10
+_SHARED_TEST_NUMBERS = 4 << 20
+_TORCH_FILE_MAX_BYTES = 1 << 16
+
+_PACKAGES = ("cryptography", "google.protobuf", "grpc", "numpy")
+
+_MULTIPLY = "import torch; a = torch.ones(64, 64); raise SystemExit(0 if float((a @ a)[0, 0]) == 64 else 9)"
+
+#: OpenSSL's numbers for what it dislikes about a certificate.
+_NOT_YET_VALID, _EXPIRED = 9, 10
+
+
+def bits() -> int:
+    return 64 if sys.maxsize > 1 << 32 else 32
+
+
+def missing_packages() -> dict[str, str]:
+    missing: dict[str, str] = {}
+    for name in _PACKAGES:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a broken wheel fails in ways of its own
+            missing[name] = f"{type(error).__name__}: {error}"
+    return missing
+
+
+def torch_facts() -> TorchFacts:
+    """Read from files: where PyTorch dies with SIGILL, importing it would take us along."""
+    try:
+        installed = importlib.metadata.distribution("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return TorchFacts(version="")
+    cuda = ""
+    try:
+        with open(str(installed.locate_file("torch/version.py")), encoding="utf-8") as file:
+            found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", file.read(_TORCH_FILE_MAX_BYTES), re.MULTILINE)
+            cuda = found[1] if found else ""
+    except OSError:
+        pass
+    return TorchFacts(version=installed.version, cuda=cuda, has_gpu=_has_nvidia_gpu())
+
+
+def _has_nvidia_gpu() -> bool:
+    return any(Path(path).exists() for path in ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu", "/proc/driver/nvidia"))
+
+
+def run_torch(code: str = _MULTIPLY, *, timeout_s: float = TORCH_TIMEOUT_S) -> RunFacts:
+    """Import and use PyTorch in a process of its own, whatever becomes of that process."""
+    began_s = time.monotonic()
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return RunFacts(exit_code=None, seconds=time.monotonic() - began_s)
+    words = ended.stderr.strip().splitlines()
+    return RunFacts(
+        exit_code=ended.returncode, seconds=time.monotonic() - began_s, last_words=words[-1] if words else ""
+    )
+
+
+def cpu_facts() -> CpuFacts:
+    features: frozenset[str] = frozenset()
+    try:
+        features = cpu_features(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        pass
+    return CpuFacts(arch=platform.machine(), features=features, cores=os.cpu_count() or 1)
+
+
+def cpu_features(cpuinfo: str) -> frozenset[str]:
+    """What every core has: on big.LITTLE boards a thread may land on any of them."""
+    lists = re.findall(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
+    return frozenset.intersection(*(frozenset(words.split()) for words in lists)) if lists else frozenset()
+
+
+# The network --------------------------------------------------------------------------------------------------
+
+
+def listen(host: str, port: int) -> Listen:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return "forbidden"
+        return "busy" if error.errno == errno.EADDRINUSE else "no-address"
+    return "free"
+
+
+def reach(host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) -> tuple[Reach, float]:
+    """Try to connect; say how it went and after how long."""
+    began_s = time.monotonic()
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+        outcome: Reach = "open"
+    except OSError as error:
+        outcome = reach_of(error)
+    return outcome, time.monotonic() - began_s
+
+
+def reach_of(error: OSError) -> Reach:
+    """A refusal comes from the host, a silence from whatever drops packets on the way: they mean different things."""
+    if isinstance(error, socket.gaierror):
+        return "unknown-host"
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    return "no-route" if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN) else "error"
+
+
+# Time ----------------------------------------------------------------------------------------------------------
+
+
+def newest_file_s(home: Path) -> float:
+    """When the youngest of Shoal's own files was written: by a clock that may have been right then."""
+    files = [Path(__file__), *(home / "node").glob("*.json"), *(home / "operator").glob("*.json")]
+    return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
+
+
+def clock_facts(home: Path, *, manager: tuple[str, int] | None = None, ca_pem: str = "") -> ClockFacts:
+    """The clock, and what the manager's certificate says of it if one answers there."""
+    now_s, newest_s = time.time(), newest_file_s(home)
+    if manager is None or not ca_pem:
+        return ClockFacts(now_s=now_s, newest_file_s=newest_s)
+    try:
+        begins_s, ends_s = manager_validity(*manager, ca_pem=ca_pem)
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code == _NOT_YET_VALID:
+            return ClockFacts(now_s=now_s, newest_file_s=newest_s, refused="not-yet-valid")
+        if error.verify_code == _EXPIRED:
+            return ClockFacts(now_s=now_s, newest_file_s=newest_s, refused="expired")
+        return ClockFacts(now_s=now_s, newest_file_s=newest_s)
+    except (OSError, ValueError, KeyError):
+        return ClockFacts(now_s=now_s, newest_file_s=newest_s)
+    return ClockFacts(now_s=now_s, newest_file_s=newest_s, not_before_s=begins_s, not_after_s=ends_s)
+
+
+def manager_validity(host: str, port: int, *, ca_pem: str, timeout_s: float = CONNECT_TIMEOUT_S) -> tuple[float, float]:
+    """When the certificate of whoever serves there begins and ends, once its authority is verified."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # members are known by name, not by address; here only the dates matter
+    context.load_verify_locations(cadata=ca_pem)
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((host, port), timeout=timeout_s) as plain,
+        context.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        told = secure.getpeercert() or {}
+    return ssl.cert_time_to_seconds(str(told["notBefore"])), ssl.cert_time_to_seconds(str(told["notAfter"]))
+
+
+def authority_of(host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) -> bytes:
+    """The authority's certificate (DER) that an enrolment server presents first. Believe it only if a line pins it."""
+    from shoal.wire.limits import ENROL_AUTHORITY_MAX_BYTES
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection((host, port), timeout=timeout_s) as plain,
+        context.wrap_socket(plain) as secure,
+        secure.makefile("rb") as stream,
+    ):
+        size = int.from_bytes(stream.read(4), "big")
+        if not 0 < size <= ENROL_AUTHORITY_MAX_BYTES:
+            raise ValueError("this is not a Shoal manager's join port")
+        return stream.read(size)
+
+
+# Room ----------------------------------------------------------------------------------------------------------
+
+
+def disk_facts(name: str, path: Path) -> DiskFacts:
+    """Free space, and one small durable write, in ``path`` or the nearest directory above it that exists."""
+    folder = path
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        free_bytes = shutil.disk_usage(folder).free
+        began_s = time.monotonic()
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * _TEST_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+        fsync_s = time.monotonic() - began_s
+    except OSError as error:
+        return DiskFacts(name=name, path=str(folder), error=error.strerror or str(error))
+    return DiskFacts(name=name, path=str(folder), free_bytes=free_bytes, fsync_s=fsync_s)
+
+
+def memory_bytes() -> tuple[int, int]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return int(memory.total), int(memory.available)
+
+
+def shared_memory_facts() -> SharedMemoryFacts:
+    """Take and give back what an agent takes for a model of four million numbers, by the agent's own means."""
+    shm = Path("/dev/shm")
+    free_bytes = shutil.disk_usage(shm).free if shm.is_dir() else None
+    error = ""
+    try:
+        from shoal.training.shared import SharedVectors
+
+        SharedVectors.create(_SHARED_TEST_NUMBERS).close()
+    except (ShoalError, OSError, ImportError, ValueError) as problem:
+        error = str(problem)
+    return SharedMemoryFacts(error=error, has_memfd=hasattr(os, "memfd_create"), shm_free_bytes=free_bytes)
+
+
+def open_files_limit() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return -1 if soft == resource.RLIM_INFINITY else soft

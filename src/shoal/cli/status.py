@@ -1,0 +1,74 @@
+"""`shoal status`: the cluster at a glance, or one job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home, Json
+
+if TYPE_CHECKING:
+    from shoal.runtime.operator import Operator
+    from shoal.wire.messages import Status
+
+
+def status(
+    job: Annotated[
+        str, typer.Argument(metavar="[JOB]", help="Show this job alone, with its latest events.", show_default=False)
+    ] = "",
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """Show the cluster and its jobs, or one job with its devices and latest events.
+
+    Example:  `shoal status`  or  `shoal status mnist-3fa2 --json`
+    """
+    from shoal.cli import console
+    from shoal.cli.plain_json import to_plain
+    from shoal.cli.reach import ask_job, with_operator
+
+    async def ask(operator: Operator) -> tuple[str, Status]:
+        if not job:
+            return "", await operator.status()
+        view, told = await ask_job(operator, job)
+        return view.job, told
+
+    found, told = with_operator(home, ask)
+    if json:
+        console.print_json(to_plain(told))
+    elif found:
+        _print_job(found, told)
+    else:
+        _print_cluster(told)
+
+
+def _print_job(job: str, told: Status) -> None:
+    from shoal.cli import console
+    from shoal.cli.story import Story
+    from shoal.cli.view import render
+
+    screen = console.out()
+    story = Story(job)
+    story.take(told)
+    screen.print(render(story, width=screen.width, height=max(screen.height, 30)))
+
+
+def _print_cluster(told: Status) -> None:
+    from shoal.cli import console
+    from shoal.cli.tables import jobs_table
+    from shoal.cli.words import clean, plural
+
+    screen = console.out()
+    states = Counter(node.state for node in told.nodes)
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    screen.print(
+        f"cluster {clean(told.cluster)}: {plural(len(told.nodes), 'node')}{f' ({counted})' if counted else ''}"
+    )
+    if not told.nodes:
+        screen.print("Add a device with the join line that `shoal up` printed.", style="dim")
+    if told.jobs:
+        screen.print(jobs_table(told.jobs))
+    else:
+        screen.print("No jobs yet. Start one with: shoal train TASK", style="dim")

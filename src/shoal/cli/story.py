@@ -1,0 +1,85 @@
+"""One job as successive Status values tell it: what is new each time, and what was before. Pure; knows no screen."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shoal.cli.pick import OPEN_STATES
+from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, Progress, Status
+
+#: What is remembered of a job's past: more than any screen shows.
+EVENTS_KEPT = 200
+EVALUATIONS_KEPT = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """What one Status added."""
+
+    state: str = ""
+    events: tuple[EventView, ...] = ()
+    evaluations: tuple[EvaluationView, ...] = ()
+
+
+@dataclass(slots=True)
+class Story:
+    """Feed it each Status of a job with ``take``; the newest job view and the accumulated past are its fields."""
+
+    job_id: str
+    cluster: str = ""
+    job: JobView | None = None
+    nodes: tuple[NodeView, ...] = ()
+    events: deque[EventView] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
+    evaluations: dict[int, EvaluationView] = field(default_factory=dict)
+    last_event: int = 0
+
+    def take(self, status: Status) -> News:
+        job = next((view for view in status.jobs if view.job == self.job_id), None)
+        if job is None:
+            raise Misuse(f"the cluster no longer knows job {self.job_id}: see `shoal jobs`")
+        before = self.state
+        self.cluster, self.job, self.nodes = status.cluster, job, status.nodes
+        events = tuple(event for event in status.events if event.seq > self.last_event)
+        self.events.extend(events)
+        self.last_event = max((event.seq for event in events), default=self.last_event)
+        evaluations = tuple(view for view in status.evaluations if view.version not in self.evaluations)
+        for view in evaluations:
+            self.evaluations[view.version] = view
+        while len(self.evaluations) > EVALUATIONS_KEPT:
+            del self.evaluations[next(iter(self.evaluations))]
+        return News(state=self.state if self.state != before else "", events=events, evaluations=evaluations)
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.job.progress if self.job else None
+
+    @property
+    def state(self) -> str:
+        """The leader's word while the job runs (``training``, ``evaluating``...), else the manager's."""
+        if self.job is None:
+            return ""
+        if self.job.state == "running" and self.progress is not None:
+            return self.progress.state
+        return self.job.state
+
+    @property
+    def reason(self) -> str:
+        """Why the job is as it is: the leader's reason while it runs, if it has one."""
+        if self.job is None:
+            return ""
+        told = self.progress.reason if self.progress is not None and not self.ended else ""
+        return told or self.job.reason
+
+    @property
+    def ended(self) -> bool:
+        return self.job is not None and self.job.state not in OPEN_STATES
+
+    @property
+    def accuracies(self) -> Sequence[float]:
+        return [view.accuracy for view in self.evaluations.values()]

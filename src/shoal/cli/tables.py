@@ -1,0 +1,92 @@
+"""Nodes, jobs and evaluations as tables. Pure drawing; texts of peers enter cleaned and never as markup."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from shoal.cli.view import clock_text, event_kind, state_text, until_text
+from shoal.cli.words import NOTHING, clean, number_text, share_text, span_text
+
+if TYPE_CHECKING:
+    from shoal.plan import Plan
+    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView
+
+
+def _table(*columns: str, right: Sequence[str] = (), last_grows: bool = True) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
+    for name in columns:
+        is_last = last_grows and name == columns[-1]
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=not is_last, overflow="fold")
+    return table
+
+
+def nodes_table(nodes: Sequence[NodeView]) -> Table:
+    table = _table("node", "state", "heard", "job", "device", "cpus", "memory", "load", "torch", "why", right=("cpus",))
+    for node in nodes:
+        facts = node.facts
+        table.add_row(
+            Text(clean(node.node), style="bold"),
+            state_text(node.state),
+            f"{span_text(node.heard_s)} ago" if node.heard_s >= 0 else NOTHING,
+            Text(clean(node.job) or NOTHING),
+            Text(" ".join(filter(None, (clean(facts.host, 24), clean(facts.arch, 12)))) or NOTHING),
+            str(facts.cpus or NOTHING),
+            _memory(node.memory_free_mb, facts.memory_mb),
+            f"{node.load:.1f}",
+            Text(clean(facts.torch, 16)) if facts.torch else Text("none: cannot train", style="yellow"),
+            Text(clean(node.reason), style="dim"),
+        )
+    return table
+
+
+def _memory(free_mb: int, total_mb: int) -> str:
+    if not total_mb:
+        return NOTHING
+    return f"{free_mb / 1024:.1f} of {total_mb / 1024:.1f} GB free" if free_mb else f"{total_mb / 1024:.1f} GB"
+
+
+def jobs_table(jobs: Sequence[JobView]) -> Table:
+    table = _table("job", "name", "state", "epoch", "accuracy", "for", "workers", "why", right=("epoch", "accuracy"))
+    for job in jobs:
+        progress = job.progress
+        table.add_row(
+            Text(clean(job.job), style="bold"),
+            Text(clean(job.name, 30)),
+            state_text(job.state),
+            str(progress.epoch) if progress else NOTHING,
+            share_text(progress.accuracy if progress else None),
+            span_text(progress.seconds) if progress else NOTHING,
+            str(len(progress.workers)) if progress else NOTHING,
+            Text(clean(job.reason), style="dim"),
+        )
+    return table
+
+
+def plan_table(plan: Plan) -> Table:
+    table = _table("plan", "", last_grows=False)
+    for field in dataclasses.fields(plan):
+        value = getattr(plan, field.name)
+        table.add_row(Text(field.name, style="dim"), until_text(value) if field.name == "until" else str(value))
+    return table
+
+
+def evaluations_table(views: Sequence[EvaluationView]) -> Table:
+    names = ("version", "epoch", "accuracy", "loss", "examples", "after")
+    table = _table(*names, right=names, last_grows=False)
+    for view in views:
+        cells = (f"{view.version:,}", str(view.epoch), share_text(view.accuracy), number_text(view.loss))
+        table.add_row(*cells, f"{view.examples:,}", span_text(view.seconds))
+    return table
+
+
+def events_table(events: Sequence[EventView]) -> Table:
+    table = _table("at", "what", "why")
+    for event in events:
+        table.add_row(Text(clock_text(event.at_s), style="dim"), event_kind(event), Text(clean(event.reason)))
+    return table

@@ -1,0 +1,303 @@
+"""The commands as a person types them: their help, their exit codes, and one clear line for every error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from statuses import JOB, job, status
+
+from shoal.cli import join, main, train
+from shoal.cli.exits import MEANING, Exit, NoCluster, exit_code_of, exit_for_state
+from shoal.cli.pick import pick_job
+from shoal.cli.plain_json import to_plain
+from shoal.errors import Corrupt, Misuse, PeerViolation, Refused, ShoalError, Unreachable
+from shoal.plan import Plan, Until
+from shoal.transport.enrol import Enrolled
+from shoal.transport.identity import Authority
+from shoal.transport.join_code import JoinCode, new_secret
+from shoal.wire.messages import Status
+
+COMMANDS = [
+    ["demo"],
+    ["up"],
+    ["join"],
+    ["doctor"],
+    ["train"],
+    ["attach"],
+    ["status"],
+    ["nodes"],
+    ["jobs"],
+    ["jobs", "show"],
+    ["jobs", "stop"],
+    ["model"],
+    ["model", "pull"],
+]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SHOAL_DEBUG", "0")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([*command, "--help"]) == Exit.OK
+    text = capsys.readouterr().out
+    assert "Usage: shoal" in text
+    if command != ["model"]:
+        assert "Example:" in text
+        assert f"shoal {' '.join(command)}" in text
+    if command not in (["demo"], ["model"]):
+        assert "--home" in text
+
+
+def test_the_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == Exit.OK
+    text = capsys.readouterr().out
+    for command in COMMANDS:
+        assert command[0] in text
+    for code, meaning in MEANING.items():
+        assert str(code.value) in text
+        assert meaning.split("`")[0].strip()[:20] in text
+
+
+def test_the_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from shoal.cli.main import run; run(['--help']);"
+        "print([name for name in ('numpy', 'grpc', 'cryptography', 'torch', 'asyncio') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from shoal import __version__
+
+    assert main.run(["--version"]) == Exit.OK
+    assert capsys.readouterr().out == f"shoal {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Misuse("x"), 2),
+        (Corrupt("x"), 2),
+        (ShoalError("x"), 2),
+        (Unreachable("x"), 3),
+        (NoCluster("x"), 3),
+        (Refused("x"), 4),
+        (PeerViolation("x"), 4),
+        (KeyboardInterrupt(), 130),
+        (RuntimeError("x"), 70),
+    ],
+)
+def test_every_error_has_its_code(error: BaseException, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_the_codes_never_change() -> None:
+    assert {code.name: code.value for code in Exit} == {
+        "OK": 0,
+        "FAILED": 1,
+        "MISUSE": 2,
+        "UNREACHABLE": 3,
+        "REFUSED": 4,
+        "UNFIT": 5,
+        "BUG": 70,
+        "INTERRUPTED": 130,
+    }
+    assert set(MEANING) == set(Exit)
+    assert [exit_for_state(state) for state in ("finished", "failed", "stopped")] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["nonsense"], 2, "nonsense"),
+        (["train"], 2, "TASK"),
+        (["up", "--port", "x"], 2, "--port"),
+        (["train", "no/such/task"], 2, "neither a directory nor a Python file"),
+        (["train", "x", "--workers", "4:2"], 2, "MIN is at least 1"),
+        (["train", "x", "--until-accuracy", "98"], 2, "write 0.98"),
+        (["train", "x", "--plan", "nope=1"], 2, "a plan has no 'nope'"),
+        (["status"], 3, "shoal up"),
+        (["jobs", "stop", "x"], 3, "shoal up"),
+        (["join"], 2, "shoal up"),
+        (["join", "shoal://10.0.0.1:7071/abc"], 2, "cut off"),
+        (["join", "--name", "Not A Name"], 2, "cannot be the name"),
+        (["model", "pull", "x", "-o", "/"], 2, "is a directory"),
+        (["doctor", "--line", "nonsense"], 2, "shoal up"),
+    ],
+)
+def test_errors_are_one_clear_line(
+    arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(arguments) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("shoal: ")
+    assert len(printed.err.splitlines()) == 1
+    assert words in printed.err
+
+
+def test_debug_shows_where_and_may_stand_anywhere() -> None:
+    with pytest.raises(NoCluster):
+        main.run(["status", "--debug"])
+
+
+def test_debug_by_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_DEBUG", "1")
+    with pytest.raises(NoCluster):
+        main.run(["status"])
+
+
+def test_the_process_ends_with_the_code(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "shoal.cli.main", "status", "--home", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == Exit.UNREACHABLE
+    assert "Traceback" not in ended.stderr
+
+
+def test_doctor_prints_json_by_its_schema(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = main.run(["doctor", "--json", "--home", str(tmp_path)])
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"state", "shoal", "python", "machine", "checks"}
+    for check in told["checks"]:
+        assert set(check) == {"check", "state", "found", "do"}
+        assert check["state"] in ("ok", "warn", "fail")
+        assert check["state"] == "ok" or check["do"]
+    assert code == (Exit.UNFIT if told["state"] == "fail" else Exit.OK)
+    names = [check["check"] for check in told["checks"]]
+    for name in ("python", "packages", "cpu", "torch", "memory", "disk (home)", "clock", "port 7070", "port 7071"):
+        assert name in names
+
+
+def test_doctor_fails_where_the_manager_cannot_be_reached(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = JoinCode(host="127.0.0.1", port=2, ca_sha256=b"x" * 32, secret=new_secret())
+    assert main.run(["doctor", "--json", "--home", str(tmp_path), "--line", str(line)]) == Exit.UNFIT
+    told = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert told["reach 127.0.0.1:2"]["state"] == "fail"
+    assert "nothing listens" in told["reach 127.0.0.1:2"]["found"]
+
+
+# What a person means.
+
+
+def test_overrides_hold_only_what_was_typed() -> None:
+    nothing: dict[str, float | None] = {"accuracy": None, "epochs": None, "seconds": None}
+    none_typed: dict[str, float | None] = {"batch_size": None, "learning_rate": None, "momentum": None}
+    assert train.overrides(workers="", until=nothing, numbers=none_typed, pairs=()) == {}
+    typed = train.overrides(
+        workers="2:8",
+        until=nothing | {"accuracy": 0.98, "seconds": 90.0},
+        numbers=none_typed | {"batch_size": 32},
+        pairs=("learning_rate=1", "pace=sync"),
+    )
+    assert typed == {
+        "workers_min": 2,
+        "workers_max": 8,
+        "batch_size": 32,
+        "learning_rate": 1.0,
+        "pace": "sync",
+        "until": Until(accuracy=0.98, seconds=90.0),
+    }
+    assert Plan(**typed).workers_max == 8
+
+
+@pytest.mark.parametrize(
+    "pair", ["until=5", "seed=1.5", "seed=true", "batch_size=x", "batch_size=0", "pace=1", "=1", "x"]
+)
+def test_plan_values_of_the_wrong_kind(pair: str) -> None:
+    with pytest.raises(Misuse):
+        train.overrides(workers="", until={}, numbers={}, pairs=(pair,))
+
+
+def test_task_arguments_are_json_or_text() -> None:
+    pairs = ("width=64", "deep=true", "sizes=[1,2]", "name=lenet", 'quoted="7"', "empty=", "a=b=c")
+    assert train.pairs_of(pairs, option="--set") == {
+        "width": 64,
+        "deep": True,
+        "sizes": [1, 2],
+        "name": "lenet",
+        "quoted": "7",
+        "empty": "",
+        "a": "b=c",
+    }
+    for wrong in (("x=NaN",), ("a=1", "a=2"), ("no-identifier=1",)):
+        with pytest.raises(Misuse):
+            train.pairs_of(wrong, option="--set")
+
+
+def test_which_job_is_meant() -> None:
+    old = job(job="mnist-aaaa", state="finished")
+    running = job(job="mnist-ab00", state="running")
+    newest = job(job="pets-cccc", name="pets", state="stopped")
+    told = status(old, running, newest)
+    assert pick_job(told, "").job == "mnist-ab00"
+    assert pick_job(status(old, newest), "").job == "pets-cccc"
+    assert pick_job(told, "mnist-aaaa").job == "mnist-aaaa"
+    assert pick_job(told, "mnist-ab").job == "mnist-ab00"
+    assert pick_job(told, "pets").job == "pets-cccc"
+    with pytest.raises(Misuse, match=r"several jobs: mnist-ab00 .*mnist-aaaa"):
+        pick_job(told, "mnist-a")
+    with pytest.raises(Misuse, match="there is no job 'zebra'; there is pets-cccc"):
+        pick_job(told, "zebra")
+    with pytest.raises(Misuse, match="no jobs yet"):
+        pick_job(Status(cluster="home", manager="manager"), "")
+
+
+def test_the_newest_of_a_name_is_meant() -> None:
+    assert pick_job(status(job(job="x-1"), job(job="x-2")), "mnist").job == "x-2"
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("Attic_Pi4.local", "attic-pi4"), ("---", "device"), ("", "device"), ("ü" * 9, "device"), ("A" * 99, "a" * 63)],
+)
+def test_a_host_name_names_the_device(host: str, name: str) -> None:
+    assert join.name_from(host) == name
+
+
+def test_a_line_of_the_same_cluster_moves_the_manager_and_another_is_refused(tmp_path: Path) -> None:
+    home, other = (Authority.create(tmp_path / name, name) for name in ("home", "other"))
+    member = Enrolled(
+        identity=home.identity(node="attic", role="node"), manager_node="manager", manager_endpoint="10.0.0.1:7070"
+    )
+    line = JoinCode(host="10.0.0.9", port=7071, ca_sha256=home.fingerprint, secret=new_secret())
+    assert join.moved(member, line, tmp_path).manager_endpoint == "10.0.0.9:7070"
+    wrong = JoinCode(host="10.0.0.9", port=7071, ca_sha256=other.fingerprint, secret=new_secret())
+    with pytest.raises(Misuse, match="belongs to cluster home"):
+        join.moved(member, wrong, tmp_path)
+
+
+def test_a_member_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    authority = Authority.create(tmp_path / "authority", "home")
+    member = Enrolled(
+        identity=authority.identity(node="attic", role="node"), manager_node="manager", manager_endpoint="10.0.0.1:7070"
+    )
+    member.save(tmp_path / "node")
+    assert main.run(["join", "--name", "cellar", "--home", str(tmp_path)]) == Exit.MISUSE
+    assert "this device is attic already" in capsys.readouterr().err
+
+
+def test_statuses_become_json() -> None:
+    plain = to_plain(status(job(progress=None)))
+    assert json.loads(json.dumps(plain, allow_nan=False))["jobs"][0]["plan"]["until"] == {
+        "accuracy": 0.98,
+        "epochs": 5,
+        "seconds": None,
+    }
+    assert to_plain({"x": float("inf")}) == {"x": None}
+    assert plain["jobs"][0]["job"] == JOB

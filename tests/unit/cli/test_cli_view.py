@@ -1,0 +1,151 @@
+"""The live picture: right numbers, no more lines than there is room, and no trust in what peers write."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+from statuses import JOB, evaluation, event, job, node, progress, status, story_of, worker
+
+from shoal.cli.story import Story
+from shoal.cli.tables import events_table, jobs_table, nodes_table
+from shoal.cli.view import devices_of, render
+from shoal.wire.messages import Facts, Status
+
+
+def drawn(story: Story, width: int = 100, height: int = 30, note: str = "") -> list[str]:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    console.print(render(story, width=width, height=height, note=note))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_an_ordinary_job() -> None:
+    text = "\n".join(drawn(story_of(status()), note="Ctrl-C leaves"))
+    for expected in (
+        "mnist",
+        JOB,
+        "● training",
+        "1 min 24 s",
+        "epoch 2  until 98 % accuracy or 5 epochs",
+        "546/938 batches   58%",
+        "accuracy 96.77 %",
+        "loss 0.1034",
+        "version 412 (durable 400)",
+        "12.3 rounds/s",
+        "3.2k examples/s",
+        "2.3x slower",
+        "4.0 MB",
+        "joined",
+        "Ctrl-C leaves",
+    ):
+        assert expected in text
+
+
+def test_a_job_nobody_leads_yet() -> None:
+    queued = job(state="queued", reason="waiting for a leader", progress=None)
+    text = "\n".join(drawn(story_of(status(queued, events=(), evaluations=()))))
+    assert "● queued  waiting for a leader" in text
+    assert "until 98 % accuracy or 5 epochs" in text
+    assert "0 devices" in text
+    assert "none yet" in text
+    assert "nothing yet" in text
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 30), (60, 24), (200, 60), (40, 20), (80, 10)])
+@pytest.mark.parametrize("devices", [0, 1, 8, 200])
+def test_it_fits_whatever_the_terminal(width: int, height: int, devices: int) -> None:
+    workers = tuple(worker(number, reason="r" * 400) for number in range(devices))
+    events = tuple(event(seq, reason="because " * 100) for seq in range(1, 90))
+    lines = drawn(
+        story_of(status(job(progress=progress(workers=workers)), events=events)), width, height, note="n" * 300
+    )
+    assert max(map(len, lines)) <= width
+    # Below 18 lines there is no room for three devices and three events: the terminal scrolls.
+    assert len(lines) <= max(height, 18)
+
+
+def test_where_not_all_devices_fit_those_in_trouble_are_shown() -> None:
+    workers = (*(worker(number) for number in range(100)), worker(777, state="suspect"), worker(778, failures=3))
+    text = "\n".join(drawn(story_of(status(job(progress=progress(workers=workers))))))
+    assert "device-777" in text
+    assert "device-778" in text
+    assert "102 devices, 87 not shown" in text
+
+
+def test_what_peers_write_is_neither_markup_nor_a_command() -> None:
+    sly = worker(1, state="\x1b[2J", reason="[red]boo[/red] \x1b]0;owned\x07 [/nonsense]")
+    told = status(
+        job(name="[bold]x[/]", reason="\x1b[31mred", progress=progress(reason="", workers=(sly,))),
+        events=(event(1, kind="[blink]", reason="line\nbreak\x1b[H"),),
+    )
+    lines = drawn(story_of(told))
+    text = "\n".join(lines)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[red]boo[/red]" in text
+    assert "[bold]x[/]" in text
+    assert "line break" in text
+
+
+def test_strange_numbers_are_drawn() -> None:
+    odd = progress(
+        batches_total=0,
+        accuracy=math.inf,
+        loss=-math.inf,
+        rounds_per_s=math.inf,
+        examples_per_s=1e300,
+        bytes_up=(1 << 62) - 1,
+        seconds=1e12,
+        workers=(worker(1, lease_s=math.inf, slowness=math.inf, batches=-5),),
+    )
+    assert "∞" in "\n".join(drawn(story_of(status(job(progress=odd), events=(event(1 << 60),)))))
+
+
+def test_a_finished_job_shows_the_epoch_it_finished() -> None:
+    done = job(state="finished", reason="reached 98 %", progress=progress(state="finished", epoch=2, batches_applied=0))
+    text = "\n".join(drawn(story_of(status(done))))
+    assert "● finished  reached 98 %" in text
+    assert "epoch 2" in text
+    assert "all batches  100%" in text
+
+
+def test_devices_the_leader_has_not_met_are_loading() -> None:
+    told = status(nodes=(node("attic", job=JOB), node("cellar", job=JOB, state="suspect"), node("other")))
+    assert [(w.node, w.state) for w in devices_of(story_of(told))] == [
+        ("attic", "loading"),
+        ("cellar", "suspect"),
+        ("device-1", "working"),
+        ("device-2", "working"),
+    ]
+
+
+def test_tables_of_strange_things() -> None:
+    console = Console(file=io.StringIO(), width=120, color_system=None)
+    console.print(nodes_table((node("bare", facts=Facts()), node("full", heard_s=3.0, memory_free_mb=900))))
+    console.print(jobs_table((job(), job(progress=None, name="[x]\x1b"))))
+    console.print(events_table((event(1), event(2, reason="\x1b[2J"))))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "\x1b" not in text
+    assert "none: cannot train" in text
+    assert "3.0 s ago" in text
+
+
+def test_a_story_adds_up_what_statuses_tell() -> None:
+    story = Story(JOB)
+    first = story.take(status(events=(event(1), event(2)), evaluations=(evaluation(1, 0.9),)))
+    assert (first.state, len(first.events), len(first.evaluations)) == ("training", 2, 1)
+    second = story.take(status(events=(event(2), event(3)), evaluations=(evaluation(1, 0.9), evaluation(2, 0.95))))
+    assert (second.state, [e.seq for e in second.events]) == ("", [3])
+    assert [view.accuracy for view in second.evaluations] == [0.95]
+    assert (story.last_event, list(story.accuracies), story.ended) == (3, [0.9, 0.95], False)
+
+
+def test_a_story_of_a_job_that_is_gone() -> None:
+    from shoal.errors import Misuse
+
+    with pytest.raises(Misuse, match=f"no longer knows job {JOB}"):
+        Story(JOB).take(Status(cluster="home", manager="manager"))

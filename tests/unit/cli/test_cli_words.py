@@ -1,0 +1,83 @@
+"""Numbers and texts as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from shoal.cli import words
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (1_500_000, "1.5 MB"),
+        (999_960_000, "1.0 GB"),
+        (1e30, "1000000000000000.0 PB"),
+        (math.inf, "∞"),
+    ],
+)
+def test_bytes(size_bytes: float, text: str) -> None:
+    assert words.bytes_text(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("span_s", "text"),
+    [
+        (0, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (75.2, "1 min 15 s"),
+        (7800, "2 h 10 min"),
+        (200_000, "2 days 7 h"),
+        (math.inf, "∞"),
+    ],
+)
+def test_spans(span_s: float, text: str) -> None:
+    assert words.span_text(span_s) == text
+
+
+@pytest.mark.parametrize(
+    ("slowness", "text"),
+    [
+        (1.0, "typical"),
+        (1.24, "typical"),
+        (2.34, "2.3x slower"),
+        (0.5, "2.0x faster"),
+        (0.0, "typical"),
+        (1e9, "1.0Gx slower"),
+        (math.inf, "∞x slower"),
+    ],
+)
+def test_slowness(slowness: float, text: str) -> None:
+    assert words.slowness_text(slowness) == text
+
+
+def test_shares_and_losses_that_are_not_known_yet() -> None:
+    assert words.share_text(None) == words.number_text(None) == words.NOTHING
+    assert words.share_text(0.97639) == "97.64 %"
+    assert words.number_text(0.103456) == "0.1035"
+    assert words.number_text(math.inf) == "∞"
+
+
+def test_a_sparkline_spans_its_own_range() -> None:
+    assert words.sparkline([0.1, 0.5, 0.9], 10) == "▁▅█"
+    assert words.sparkline([0.5, 0.5], 10) == "▅▅"
+    assert words.sparkline([], 10) == words.sparkline([1.0], 0) == ""
+    assert words.sparkline([0.0, math.inf, 1.0, 2.0], 2) == "▁█"
+
+
+def test_a_peers_text_cannot_command_the_terminal() -> None:
+    assert words.clean("a\x1b[2Jb\nc\t\u202ed") == "a [2Jb c d"
+    assert words.clean("x" * 50, 10) == "x" * 9 + "…"
+
+
+def test_one_and_many() -> None:
+    assert words.plural(1, "device") == "1 device"
+    assert words.plural(1200, "device") == "1,200 devices"
