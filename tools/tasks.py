@@ -1,0 +1,164 @@
+"""The project's tasks, one name each; people and CI call the same ones. Needs the standard library alone."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTO_DIR = ROOT / "proto"
+PROTO_FILE = PROTO_DIR / "shoal" / "v1" / "shoal.proto"
+CONTRACT_FILE = ROOT / "src" / "shoal" / "wire" / "contract.binpb"
+
+#: What `ci` runs, cheapest first, so that a slip is seen before the tests start.
+CI_TASKS = ("lint", "types", "layers", "proto-check", "test")
+
+Runner = Callable[[Sequence[str]], int]
+
+
+def run(*command: str) -> int:
+    """Print a command, run it at the root of the repository, return its exit code."""
+    print(f"$ {shlex.join(command)}", flush=True)
+    try:
+        return subprocess.run(command, cwd=ROOT, check=False).returncode
+    except FileNotFoundError:
+        return not_installed(command[0])
+
+
+def not_installed(tool: str) -> int:
+    print(f"{tool} is not installed for {sys.executable}: pip install -e '.[dev]'", flush=True)
+    return 127
+
+
+def module(name: str, *arguments: str) -> int:
+    """Run a tool of this interpreter, whatever PATH says."""
+    if importlib.util.find_spec(name.partition(".")[0]) is None:
+        return not_installed(name)
+    return run(sys.executable, "-m", name, *arguments)
+
+
+def lint(extra: Sequence[str]) -> int:
+    """ruff: rules, then layout."""
+    codes = [module("ruff", "check", ".", *extra), module("ruff", "format", "--check", ".")]
+    return first_failure(codes)
+
+
+def format_(extra: Sequence[str]) -> int:
+    """Let ruff mend what it can, then lay the code out."""
+    codes = [module("ruff", "check", "--fix", ".", *extra), module("ruff", "format", ".")]
+    return first_failure(codes)
+
+
+def types(extra: Sequence[str]) -> int:
+    """mypy, strict; its settings say which folders."""
+    return module("mypy", *extra)
+
+
+def layers(extra: Sequence[str]) -> int:
+    """import-linter: imports run downward, torch and protobuf stay in their folders."""
+    # It has no `python -m` form: take the script installed beside this interpreter.
+    beside = Path(sys.executable).with_name("lint-imports")
+    return run(str(beside) if beside.exists() else "lint-imports", *extra)
+
+
+def test(extra: Sequence[str]) -> int:
+    """Every test."""
+    return module("pytest", "-q", *extra)
+
+
+def test_fast(extra: Sequence[str]) -> int:
+    """The tests that start no processes; stops at the first failure."""
+    return module("pytest", "-q", "-x", "-m", "not slow", "--ignore=tests/integration", *extra)
+
+
+def proto(extra: Sequence[str]) -> int:
+    """Compile the wire contract to the descriptor that shoal.wire loads."""
+    compiled, code = compile_contract()
+    if code == 0:
+        CONTRACT_FILE.write_bytes(compiled)
+        print(f"wrote {CONTRACT_FILE.relative_to(ROOT)}, {len(compiled)} bytes", flush=True)
+    return code
+
+
+def proto_check(extra: Sequence[str]) -> int:
+    """Fail if the committed descriptor is not what the contract compiles to."""
+    compiled, code = compile_contract()
+    if code != 0:
+        return code
+    if CONTRACT_FILE.exists() and CONTRACT_FILE.read_bytes() == compiled:
+        print(f"{CONTRACT_FILE.relative_to(ROOT)} matches {PROTO_FILE.relative_to(ROOT)}", flush=True)
+        return 0
+    print(
+        f"{CONTRACT_FILE.relative_to(ROOT)} does not match {PROTO_FILE.relative_to(ROOT)}: "
+        "run `python tools/tasks.py proto` and commit both",
+        flush=True,
+    )
+    return 1
+
+
+def ci(extra: Sequence[str]) -> int:
+    """Everything a change must pass, then a summary."""
+    rows: list[tuple[str, int, float]] = []
+    for name in CI_TASKS:
+        print(f"\n== {name}", flush=True)
+        started_s = time.monotonic()
+        code = TASKS[name](())
+        rows.append((name, code, time.monotonic() - started_s))
+    print("\n== summary")
+    for name, code, seconds in rows:
+        print(f"{name:<12} {seconds:7.1f} s  {'ok' if code == 0 else f'FAILED (exit {code})'}")
+    print(f"{'total':<12} {sum(seconds for _, _, seconds in rows):7.1f} s", flush=True)
+    return first_failure([code for _, code, _ in rows])
+
+
+def compile_contract() -> tuple[bytes, int]:
+    """The compiled contract, and protoc's exit code."""
+    with tempfile.TemporaryDirectory(prefix="shoal-proto-") as scratch:
+        out = Path(scratch) / CONTRACT_FILE.name
+        # The path of a file below --proto_path is its name inside the descriptor: keep it short and stable.
+        code = module("grpc_tools.protoc", f"--proto_path={PROTO_DIR}", f"--descriptor_set_out={out}", str(PROTO_FILE))
+        return (out.read_bytes(), 0) if code == 0 else (b"", code)
+
+
+def first_failure(codes: Sequence[int]) -> int:
+    """The first exit code that is not 0, or 0."""
+    return next((code for code in codes if code != 0), 0)
+
+
+TASKS: dict[str, Runner] = {
+    "lint": lint,
+    "format": format_,
+    "types": types,
+    "layers": layers,
+    "proto": proto,
+    "proto-check": proto_check,
+    "test": test,
+    "test-fast": test_fast,
+    "ci": ci,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python tools/tasks.py",
+        description="\n".join(f"  {name:<12} {task.__doc__}" for name, task in TASKS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("task", choices=TASKS, metavar="TASK")
+    options, extra = parser.parse_known_args(arguments)
+    if extra and options.task in ("ci", "proto", "proto-check"):
+        parser.error(f"{options.task} takes no arguments; {shlex.join(extra)} was given")
+    code = TASKS[options.task](extra)
+    # A child ended by a signal reports a negative code; a shell says 128 + its number.
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
