@@ -1,0 +1,122 @@
+"""What a device pays for being ready: the memory of an idle agent, and the time until it is back after a start.
+
+A real manager and one real agent on this machine. Ready: from starting the process of an enrolled agent until the
+manager's status calls the node alive, the median of several starts. Memory: of the agent and whatever it has started,
+joined and without a job, once it has sent a few heartbeats; resident (every page it can touch) and proportional (pages
+shared with other processes counted in parts). Imports: which heavy modules the running agent has loaded.
+
+    python -m benchmarks.agent_footprint --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import time
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+from benchmarks.common import finish, memory_mb, say
+from shoal.runtime.local import LocalCluster
+from shoal.runtime.operator import Operator
+
+NAME = "device-1"
+
+#: Far longer than an agent should take; a benchmark that hangs says nothing.
+START_TIMEOUT_S = 30.0
+
+#: Heartbeats come every second: what is allocated at first use has been used by then.
+SETTLE_S = 4.0
+
+#: Modules that cost megabytes or a noticeable part of a second on a small device.
+HEAVY = ("cryptography", "grpc", "numpy", "psutil", "rich", "sqlite3", "torch", "typer")
+
+#: How Python reports each import under PYTHONPROFILEIMPORTTIME: own time, time with what it imports, indented name.
+_IMPORTED = re.compile(r"^import time:\s+\d+ \|\s+\d+ \|\s+([\w.]+)$", re.MULTILINE)
+
+
+async def until_state(operator: Operator, wanted: str) -> None:
+    """Wait until the manager's status says this of the node."""
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while wanted not in [view.state for view in (await operator.status()).nodes if view.node == NAME]:
+            await asyncio.sleep(0.01)
+
+
+async def start_s(cluster: LocalCluster, operator: Operator) -> float:
+    """Start the agent; seconds until it is alive."""
+    began_s = time.monotonic()
+    await cluster.start_agent(NAME)
+    await until_state(operator, "alive")
+    return time.monotonic() - began_s
+
+
+async def stop(cluster: LocalCluster, operator: Operator) -> None:
+    process = cluster.agents.pop(NAME)
+    process.terminate()
+    await asyncio.wait_for(process.wait(), START_TIMEOUT_S)
+    await until_state(operator, "lost")
+
+
+def resident_mb(pid: int) -> tuple[float, float]:
+    """Resident and proportional memory of a process and its children."""
+    pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    return sum(memory_mb(each) for each in pids), sum(proportional_mb(each) for each in pids)
+
+
+def proportional_mb(pid: int) -> float:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(text.split("\nPss:")[1].split()[0]) / 1024
+
+
+async def heavy_imports(cluster: LocalCluster, operator: Operator) -> list[str]:
+    """What an agent that joined has loaded, told by its own interpreter."""
+    os.environ["PYTHONPROFILEIMPORTTIME"] = "1"
+    try:
+        await start_s(cluster, operator)
+    finally:
+        del os.environ["PYTHONPROFILEIMPORTTIME"]
+    await asyncio.sleep(1.5)
+    loaded = set(_IMPORTED.findall((cluster.home / f"{NAME}.log").read_text()))
+    assert "shoal.runtime.agent" in loaded or "shoal.transport.grpc" in loaded, "the agent did not tell its imports"
+    await stop(cluster, operator)
+    return [module for module in HEAVY if module in loaded]
+
+
+async def measure(*, starts: int) -> dict[str, object]:
+    async with LocalCluster(workers=0) as cluster, Operator.open(cluster.home) as operator:
+        # The first start enrols the device, which happens once in its life.
+        await start_s(cluster, operator)
+        await stop(cluster, operator)
+        ready_s, rss_mb, pss_mb = [], [], []
+        for start in range(starts):
+            ready_s.append(await start_s(cluster, operator))
+            await asyncio.sleep(SETTLE_S)
+            rss, pss = resident_mb(cluster.agents[NAME].pid)
+            rss_mb.append(rss)
+            pss_mb.append(pss)
+            say(f"start {start + 1}: ready after {ready_s[-1]:.2f} s, then {rss:.1f} MB resident")
+            await stop(cluster, operator)
+        imports = await heavy_imports(cluster, operator)
+    return {
+        "ready_s": median(ready_s),
+        "idle_rss_mb": median(rss_mb),
+        "idle_pss_mb": median(pss_mb),
+        "imports": imports,
+        "starts": starts,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="within a minute")
+    parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
+    given = parser.parse_args()
+    finish(asyncio.run(measure(starts=3 if given.quick else 9)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""What a synchronous round costs beyond moving its bytes.
+
+Shoal (manager, N agents, N trainer children that return a prepared update) and bare gRPC (a server, N clients) take
+turns on the same machine in one run; the ratio of their rounds a second is the result.
+
+    python -m benchmarks.round_overhead --workers 8 --params 720967 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from benchmarks.bare_grpc import BareServer, clients
+from benchmarks.common import ECHO, PERNET, echo_job, finish, say
+from shoal.runtime.local import LocalCluster
+from shoal.runtime.operator import Operator
+from shoal.runtime.places import Places
+from shoal.transport.identity import Identity
+
+
+async def measure_shoal(operator: Operator, job: str, seconds: float) -> float:
+    """Versions a second over a stretch of a running job."""
+    before, began_s = await _version(operator, job)
+    await asyncio.sleep(seconds)
+    after, ended_s = await _version(operator, job)
+    return (after - before) / (ended_s - began_s)
+
+
+async def _version(operator: Operator, job: str) -> tuple[int, float]:
+    """The version just reported, and when the leader counted it: reports come twice a second."""
+    status = await operator.status(job)
+    progress = status.jobs[0].progress
+    assert progress is not None, "the job has not begun"
+    return progress.version, progress.seconds
+
+
+async def running(operator: Operator, job: str, workers: int) -> None:
+    """Wait until every worker has merged something."""
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        progress = (await operator.status(job)).jobs[0].progress
+        if progress and len(progress.workers) == workers and all(view.batches for view in progress.workers):
+            return
+        await asyncio.sleep(0.2)
+    raise TimeoutError("the workers did not start")
+
+
+async def stopped(operator: Operator, job: str) -> None:
+    await operator.stop(job)
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        if (await operator.status(job)).jobs[0].state == "stopped":
+            return
+        await asyncio.sleep(0.1)
+    raise TimeoutError("the job did not stop")
+
+
+async def compare(*, workers: int, values: int, seconds: float, turns: int) -> dict[str, object]:
+    shoal_rates, bare_rates = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        ready = echo_job(Path(folder), values=values, batches=200_000)
+        async with LocalCluster(workers=workers, agent_options=ECHO) as cluster, Operator.open(cluster.home) as operator:
+            identity = Identity.load(Places(cluster.home).manager)
+            bare = BareServer(identity, workers=workers, update_bytes=values * 4)
+            port = await bare.start()
+            homes = [Places(cluster.agent_home(name)).node for name in sorted(cluster.agents)]
+            async with clients(homes, port=port, update_bytes=values * 4):
+                for turn in range(turns):
+                    bare_rates.append(await bare.measure(seconds))
+                    plan = {"workers_min": workers, "until": {"epochs": 1000}, "checkpoint_every_s": 10.0}
+                    job = await operator.submit(ready, plan=plan)
+                    await running(operator, job, workers)
+                    await asyncio.sleep(1.0)
+                    shoal_rates.append(await measure_shoal(operator, job, seconds))
+                    await stopped(operator, job)
+                    say(f"turn {turn + 1}: shoal {shoal_rates[-1]:.2f}, bare {bare_rates[-1]:.2f} rounds/s")
+            await bare.stop()
+    return {
+        "ratio": median(s / b for s, b in zip(shoal_rates, bare_rates, strict=True)),
+        "shoal_rounds_per_s": median(shoal_rates),
+        "bare_rounds_per_s": median(bare_rates),
+        "workers": workers,
+        "params": values,
+        "turns": turns,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--params", type=int, default=PERNET)
+    parser.add_argument("--quick", action="store_true", help="within a minute")
+    parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
+    given = parser.parse_args()
+    seconds, turns = (4.0, 3) if given.quick else (8.0, 5)
+    finish(asyncio.run(compare(workers=given.workers, values=given.params, seconds=seconds, turns=turns)))
+
+
+if __name__ == "__main__":
+    main()
