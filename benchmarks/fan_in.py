@@ -31,7 +31,7 @@ from shoal.transport.identity import Authority
 HEARTBEAT_MS = 1000.0
 
 #: Every wait ends: longer than the slowest round on a small machine.
-WAIT_S = 120.0
+WAIT_S = 60.0
 
 PROCESSES = {Lane.CONTROL: 1, Lane.WORK: 4}
 

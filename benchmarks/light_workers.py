@@ -27,10 +27,19 @@ import numpy as np
 from shoal.transport.base import Lane
 from shoal.transport.grpc import SERVICE
 from shoal.transport.identity import Identity, channel_credentials, channel_options
-from shoal.wire.frames import Opening, chunk_frames, envelope_frame, joined, payload_bytes, read_chunk_frame, read_opening
+from shoal.wire.frames import (
+    Opening,
+    chunk_frames,
+    envelope_frame,
+    joined,
+    payload_bytes,
+    read_chunk_frame,
+    read_opening,
+)
 from shoal.wire.limits import MESSAGE_MAX_BYTES
 from shoal.wire.messages import (
     Assign,
+    Facts,
     Finished,
     Go,
     Heartbeat,
@@ -108,7 +117,8 @@ class Pulse:
 
     async def _beat(self, client: Client, *, phase_s: float) -> None:
         await client.connected()
-        await client.send(Hello(node=client.node, incarnation="one"))
+        # A node that says it has no PyTorch is given no work.
+        await client.send(Hello(node=client.node, incarnation="one", facts=Facts(torch="none needed")))
         due_s = time.monotonic() + phase_s
         for seq in range(1, 1 << 30):
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
@@ -210,7 +220,9 @@ async def commands() -> AsyncIterator[list[str]]:
 
 async def serve(given: argparse.Namespace) -> None:
     lane = Lane(given.lane)
-    identities = [Identity.load(home) for home in sorted(given.homes.iterdir())][given.first : given.first + given.count]
+    identities = [Identity.load(home) for home in sorted(given.homes.iterdir())][
+        given.first : given.first + given.count
+    ]
     clients = [Client(identity, lane, port=given.port) for identity in identities]
     pulse = Pulse(clients, every_s=1.0)
     crew = Crew(clients, values=given.params)

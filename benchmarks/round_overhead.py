@@ -64,7 +64,10 @@ async def compare(*, workers: int, values: int, seconds: float, turns: int) -> d
     shoal_rates, bare_rates = [], []
     with tempfile.TemporaryDirectory() as folder:
         ready = echo_job(Path(folder), values=values, batches=200_000)
-        async with LocalCluster(workers=workers, agent_options=ECHO) as cluster, Operator.open(cluster.home) as operator:
+        async with (
+            LocalCluster(workers=workers, agent_options=ECHO) as cluster,
+            Operator.open(cluster.home) as operator,
+        ):
             identity = Identity.load(Places(cluster.home).manager)
             bare = BareServer(identity, workers=workers, update_bytes=values * 4)
             port = await bare.start()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from shoal.errors import Misuse
 
-#: Where examples live, how updates meet, when the model moves, what crosses the wire, how much for whom, who is believed.
+#: Batches one lease may name.
+LEASE_BATCHES_MAX = 4096
+
+#: Where examples live, how updates meet, when the model moves, what crosses the wire, how much for whom,
+#: who is believed.
 CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared",),
     "shape": ("star",),
@@ -31,7 +36,7 @@ class Until:
             raise Misuse(f"accuracy is a share between 0 and 1, not {self.accuracy}: write 0.98 for 98 %")
         if self.epochs is not None and self.epochs < 1:
             raise Misuse(f"a job runs at least one epoch, not {self.epochs}")
-        if self.seconds is not None and self.seconds <= 0:
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
             raise Misuse(f"a job runs for a positive time, not {self.seconds} s")
 
     def __or__(self, other: Until) -> Until:
@@ -110,12 +115,14 @@ class Plan:
         for name in ("batch_size", "lease_batches", "evaluate_every_epochs"):
             if getattr(self, name) < 1:
                 raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")
-        if self.learning_rate <= 0:
+        if self.lease_batches > LEASE_BATCHES_MAX:
+            raise Misuse(f"lease_batches is at most {LEASE_BATCHES_MAX}, not {self.lease_batches}")
+        if not 0 < self.learning_rate < math.inf:
             raise Misuse(f"learning_rate is positive, not {self.learning_rate}")
         if not 0 <= self.momentum < 1:
             raise Misuse(f"momentum is in [0, 1), not {self.momentum}")
         for name in ("weight_decay", "lease_s", "checkpoint_every_s"):
-            if getattr(self, name) < 0:
-                raise Misuse(f"{name} is not negative: {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
         if not self.until.is_set:
             raise Misuse("a job needs an end: until an accuracy, a number of epochs or a time")

@@ -39,9 +39,7 @@ def test_a_full_disk_costs_no_earlier_checkpoint(small_disk: Path) -> None:
     before = sorted(os.listdir(directory))
 
     for tensors in ({"m": np.zeros(125_000, np.float32)}, {"m": np.zeros(10_000_000, np.float32)}):
-        with pytest.raises(
-            DiskFull, match=r"version 3 .* is not saved, earlier checkpoints are intact"
-        ) as caught:
+        with pytest.raises(DiskFull, match=r"version 3 .* is not saved, earlier checkpoints are intact") as caught:
             store.save(version=3, tensors=tensors, state={})
         assert f"the disk that holds {directory} is full" in str(caught.value)
         assert "free space on it" in str(caught.value)

@@ -68,7 +68,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = np.random.default_rng(seed)
         self.now_s = 0.0
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self.disk = Disk()
         self.home: Home | None = None
@@ -79,7 +79,7 @@ class World:
         self.durable: Counter[str] = Counter()
         self.told: list[str] = []
 
-    def after(self, delay_s: float, do: Callable[[], None]) -> None:
+    def after(self, delay_s: float, do: Callable[[], object]) -> None:
         heapq.heappush(self._heap, (self.now_s + delay_s, next(self._numbers), do))
 
     def between(self, low: float, high: float) -> float:

@@ -42,7 +42,7 @@ class Agent:
         self.connect()
         self.beat()
 
-    def awake(self, do: Callable[[], None]) -> None:
+    def awake(self, do: Callable[[], object]) -> None:
         """Run it now; when the process is stopped, once it goes on; never when it is dead."""
         if self.world.agents.get(self.node) is not self:
             return
@@ -51,7 +51,7 @@ class Agent:
         else:
             do()
 
-    def later(self, delay_s: float, do: Callable[[], None]) -> None:
+    def later(self, delay_s: float, do: Callable[[], object]) -> None:
         self.world.after(delay_s, lambda: self.awake(do))
 
     def connect(self) -> None:

@@ -29,9 +29,7 @@ def test_what_is_recorded_is_what_was_given_not_what_became_of_it():
     assert task.arguments == {"width": [1, 2]}
 
 
-@pytest.mark.parametrize(
-    "value", [object(), (1, 2), {1: 2}, [(1,)], float("nan"), nn.Linear, {"a": {1, 2}}, True + 0j]
-)
+@pytest.mark.parametrize("value", [object(), (1, 2), {1: 2}, [(1,)], float("nan"), nn.Linear, {"a": {1, 2}}, True + 0j])
 def test_what_json_cannot_say_is_refused_by_name(value):
     with pytest.raises(Misuse, match=r"Sized\(width="):
         Sized(value)
@@ -66,9 +64,7 @@ def test_the_default_loss_is_cross_entropy():
     output, y = torch.randn(7, 5), torch.randint(0, 5, (7,), dtype=torch.uint8)
     assert Task.loss(output, y).item() == pytest.approx(nn.functional.cross_entropy(output, y.long()).item())
     dense, classes = torch.randn(2, 5, 3, 3), torch.randint(0, 5, (2, 3, 3))
-    assert Task.loss(dense, classes).item() == pytest.approx(
-        nn.functional.cross_entropy(dense, classes).item()
-    )
+    assert Task.loss(dense, classes).item() == pytest.approx(nn.functional.cross_entropy(dense, classes).item())
 
 
 def test_the_default_batch_scales_images_and_leaves_the_rest():

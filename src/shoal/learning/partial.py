@@ -76,5 +76,7 @@ class Partial:
             for start in range(0, self.size, _BLOCK):
                 total = self._total[start : start + _BLOCK]
                 scaled = self._scratch[: total.size]
-                np.multiply(values[start : start + _BLOCK], weight / self._unit, out=scaled)
+                # Widened first: of a float32 array and a Python number numpy makes float32, whatever ``out`` is.
+                scaled[:] = values[start : start + _BLOCK]
+                scaled *= weight / self._unit
                 np.add(total, scaled, out=total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import nlargest
 from statistics import median
 
 from shoal.wire.messages import WorkerView, clip
@@ -43,6 +44,11 @@ class Member:
     def left_out(self) -> bool:
         return self.violations >= VIOLATIONS_MAX
 
+    @property
+    def trouble(self) -> tuple[int, float]:
+        """What people want to see first: those that fail, then those that are slow."""
+        return self.failures + self.violations, self.durations_s[-1] if self.durations_s else 0.0
+
     def now(self, state: str, now_s: float, *, reason: str = "") -> None:
         self.state, self.reason, self.since_s = state, reason, now_s
 
@@ -67,6 +73,8 @@ class Crew:
         #: Those without a lease, in the order they became so: first ready, first served.
         self._idle: dict[str, None] = {}
         self._left_out = 0
+        #: What those who went had done: leaving does not clear a record.
+        self._offences: dict[str, tuple[int, str]] = {}
 
     def __len__(self) -> int:
         return len(self._members)
@@ -76,10 +84,15 @@ class Crew:
 
     def add(self, node: str, now_s: float) -> Member:
         member = self._members[node] = Member(node=node, since_s=now_s)
+        member.violations, member.offence = self._offences.pop(node, (0, ""))
+        self._left_out += member.left_out
         return member
 
     def remove(self, node: str) -> None:
-        self._left_out -= self._members.pop(node).left_out
+        member = self._members.pop(node)
+        self._left_out -= member.left_out
+        if member.violations:
+            self._offences[node] = (member.violations, member.offence)
         self._idle.pop(node, None)
 
     @property
@@ -117,7 +130,8 @@ class Crew:
         self._idle.pop(member.node, None)
 
     def views(self, *, typical_s: float) -> tuple[WorkerView, ...]:
-        views = [self._members[node].view(typical_s=typical_s) for node in sorted(self._members)]
-        if len(views) > VIEWS_MAX:
-            views = sorted(views, key=lambda view: (-view.failures, -view.slowness))[:VIEWS_MAX]
-        return tuple(views)
+        members = [self._members[node] for node in sorted(self._members)]
+        if len(members) > VIEWS_MAX:
+            # Chosen before they are built: a thousand views would cost more than the leader's work.
+            members = nlargest(VIEWS_MAX, members, key=lambda member: member.trouble)
+        return tuple(member.view(typical_s=typical_s) for member in members)

@@ -68,7 +68,9 @@ BATCH_FAILURES_MAX = 4
 #: Evaluations a leader carries in its state; the registry has them all. A checkpoint's header is bounded.
 EVALUATIONS_KEPT = 1000
 
-VELOCITY = "shoal.velocity"
+#: What a checkpoint holds besides the model goes by names that begin so.
+OURS = "shoal."
+VELOCITY = f"{OURS}velocity"
 
 _TICK = "tick"
 
@@ -259,7 +261,11 @@ class Leader:
         return actions
 
     def _ledgers(self) -> list[Ledger]:
-        return [self._ledger, self._exam.ledger] if self._exam else [self._ledger]
+        return [ledger for _, ledger in self._clocked_ledgers()]
+
+    def _clocked_ledgers(self) -> list[tuple[LeaseClock, Ledger]]:
+        training = (self._clock, self._ledger)
+        return [training, (self._exam_clock, self._exam.ledger)] if self._exam else [training]
 
     def _enough(self) -> bool:
         return self._crew.trusted >= self._spec.plan.workers_min
@@ -451,9 +457,11 @@ class Leader:
         actions: list[Action] = [self._record("failed", f"{worker.node}: {failed.reason}")]
         if failed.lease == 0:
             self._crew.make_busy(worker, "failing", now_s, reason=failed.reason)
-        for ledger in self._ledgers():
+        for clock, ledger in self._clocked_ledgers():
             lease = ledger.find(failed.lease, worker.node)
             if isinstance(lease, Lease):
+                if now_s >= lease.deadline_s - LEASE_GRACE_S:
+                    clock.expired()
                 self._crew.make_busy(worker, "failing", now_s, reason=failed.reason)
                 ledger.release(lease, fate=f"failed on {worker.node}: {failed.reason}")
                 actions += self._upload_over(lease.id, now_s)
@@ -576,8 +584,9 @@ class Leader:
         actions: list[Action] = [SetTimer(name=_TICK, after_s=TICK_S)]
         if self._phase == "ended":
             return []
-        for ledger in self._ledgers():
+        for clock, ledger in self._clocked_ledgers():
             for lease in ledger.expire(now_s):
+                clock.expired()
                 actions += self._on_expired(lease, now_s)
         if self._phase == "closing":
             if not self._durability.is_saving:

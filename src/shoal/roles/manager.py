@@ -61,7 +61,7 @@ class JobRecord:
 
     @property
     def is_open(self) -> bool:
-        return self.state in ("queued", "running")
+        return self.state in ("queued", "running", "stopping")
 
 
 class Manager:
@@ -172,8 +172,12 @@ class Manager:
             return [Answer(question=question, message=Denied(reason=f"there is no job {stop.job}"))]
         if not record.is_open:
             return [Answer(question=question, message=Denied(reason=f"job {stop.job} is {record.state} already"))]
-        done = Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved"))
-        return [Send(to=record.leader, message=Dismiss(job=stop.job, reason=stop.reason)), done]
+        record.state, record.reason = "stopping", stop.reason
+        return [
+            Keep(job=stop.job, state=record.state, reason=record.reason, term=record.term),
+            Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved")),
+            Send(to=record.leader, message=Dismiss(job=stop.job, reason=clip(record.reason))),
+        ]
 
     def _on_progress(self, sender: str, progress: Progress) -> list[Action]:
         record = self._jobs.get(progress.job)
@@ -209,17 +213,19 @@ class Manager:
         """Give a job a leader. The manager's own node holds the store and is always on."""
         record.leader = self._node
         record.term += 1
-        record.state = "running"
-        record.reason = f"led by {record.leader}: it keeps the checkpoints and is always on"
         job = record.spec.job
-        assign = Assign(
-            job=job, role="leader", term=record.term, leader=record.leader, spec=record.spec, reason=record.reason
-        )
-        return [
-            Keep(job=job, state=record.state, reason=record.reason, term=record.term),
-            Record(kind="leader", reason=f"term {record.term}: {record.reason}", job=job),
-            Send(to=record.leader, message=assign),
+        why = f"led by {record.leader}: it keeps the checkpoints and is always on"
+        assign = Assign(job=job, role="leader", term=record.term, leader=record.leader, spec=record.spec, reason=why)
+        appointed: list[Action] = [
+            Record(kind="leader", reason=f"term {record.term}: {why}", job=job),
+            Send(to=self._node, message=assign),
         ]
+        if record.state == "stopping":
+            # It was told to stop before its leader was lost: it still must.
+            appointed.append(Send(to=record.leader, message=Dismiss(job=job, reason=clip(record.reason))))
+        else:
+            record.state, record.reason = "running", why
+        return [Keep(job=job, state=record.state, reason=record.reason, term=record.term), *appointed]
 
     def _staff(self, record: JobRecord, wanted: int) -> list[Action]:
         have = len(self._working_for(record.spec.job))

@@ -48,8 +48,9 @@ log = logging.getLogger("shoal")
 #: Waits between attempts to reach the manager. The first is short: a manager that restarts is back at once.
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
-#: How long a manager may take to welcome us.
+#: How long a manager may take to welcome us, and to hear our goodbye.
 WELCOME_TIMEOUT_S = 15.0
+GOODBYE_TIMEOUT_S = 1.0
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Agent:
         self._sessions: dict[Lane, Session] = {}
         self._link: GrpcLink | None = None
         self._welcomed = asyncio.Event()
+        self._hung_up = asyncio.Event()
         self._heartbeat_s = 1.0
         self._lost_after_s = 8.0
         self._answered = 0
@@ -85,7 +87,7 @@ class Agent:
     # The link -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Stay connected until cancelled; say goodbye then."""
+        """Stay connected until cancelled; let go of every job then."""
         attempt = 0
         try:
             while True:
@@ -96,7 +98,19 @@ class Agent:
                 log.warning("%s; trying again in %.1f s", reason, wait_s)
                 await asyncio.sleep(wait_s)
         finally:
-            await self._goodbye()
+            for job in list(self._jobs.values()):
+                await self._dismantle(job)
+            await asyncio.gather(*self._endings, return_exceptions=True)
+
+    async def leave(self, reason: str) -> None:
+        """Say goodbye while there is a connection, so that nobody waits for us. The manager hangs up in answer."""
+        control = self._sessions.get(Lane.CONTROL)
+        if control is None:
+            return
+        self._hung_up.clear()
+        control.post(Leave(reason=reason))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hung_up.wait(), GOODBYE_TIMEOUT_S)
 
     async def _connect_once(self) -> str:
         enrolled = self._enrolled
@@ -144,6 +158,8 @@ class Agent:
 
     def closed(self, session: Session, reason: str) -> None:
         self._sessions.pop(session.lane, None)
+        if session.lane is Lane.CONTROL:
+            self._hung_up.set()
 
     def payload_limit(self, session: Session, message: Message) -> int:
         return PAYLOAD_MAX_BYTES if isinstance(message, Work) and message.job in self._jobs else 0
@@ -240,24 +256,21 @@ class Agent:
                     writer.abort()
                 raise
 
-    async def _goodbye(self) -> None:
-        """Leave politely, so that nobody waits for us."""
-        control = self._sessions.get(Lane.CONTROL)
-        if control is not None:
-            control.post(Leave(reason="the agent was stopped"))
-            await control.flush(1.0)
-        for job in list(self._jobs.values()):
-            await self._dismantle(job)
-        await asyncio.gather(*self._endings, return_exceptions=True)
-
 
 async def run_agent(places: Places, *, child_module: str, pace_s: float = 0.0) -> None:
     """Run until SIGINT or SIGTERM."""
     agent = Agent(Enrolled.load(places.node), places, child_module=child_module, pace_s=pace_s)
     running = asyncio.create_task(agent.run())
+    told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel)
+        loop.add_signal_handler(number, told.set)
+    stopping = asyncio.create_task(told.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        await agent.leave("the agent was stopped")
+        running.cancel()
+    stopping.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
 

@@ -9,20 +9,21 @@ import asyncio
 import itertools
 import json
 import logging
+import tempfile
 import time
 from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Answer, End, Keep, Record, Save, Send
-from shoal.roles.events import Asked, PeerChanged, Received, Saved, SaveFailed, Started, StopRequested
-from shoal.roles.leader import VELOCITY, Leader
+from shoal.roles.events import Asked, Liveness, PeerChanged, Received, Saved, SaveFailed, Started, StopRequested
+from shoal.roles.leader import OURS, Leader
 from shoal.roles.manager import JobRecord, Manager
 from shoal.roles.membership import Membership, Patience
 from shoal.runtime.host import RoleHost
@@ -32,7 +33,7 @@ from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore
 from shoal.store.registry import Registry
 from shoal.training.prepared import LAYOUT_NOTE
-from shoal.transport.base import Lane, Session, lane_of
+from shoal.transport.base import BROKE_CONTRACT, Lane, Session, lane_of
 from shoal.transport.identity import Identity, Peer
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
@@ -105,7 +106,7 @@ class Home:
 
     @property
     def open_jobs(self) -> tuple[str, ...]:
-        return tuple(view.job for view in self._manager.job_views() if view.state in ("queued", "running"))
+        return tuple(view.job for view in self._manager.job_views() if view.state in ("queued", "running", "stopping"))
 
     def _stored_jobs(self) -> list[JobRecord]:
         records = []
@@ -152,6 +153,8 @@ class Home:
         if self._sessions.get(key) is not session:
             return
         del self._sessions[key]
+        if reason.startswith(BROKE_CONTRACT):
+            self._journal.add("", "refused", f"{session.peer.node} {reason}")
         if session.lane is Lane.CONTROL:
             self._changed(self._membership.closed(session.peer.node, time.monotonic(), reason=reason))
 
@@ -164,13 +167,16 @@ class Home:
                 raise PeerViolation(f"says it is {message.node}", peer=node)
             case Leave():
                 self._changed(self._membership.left(node, reason=f"left: {message.reason}"))
+                # Its sign that the goodbye was heard: it waits for this before it cuts the connection.
+                session.close("it said goodbye")
                 return
             case Heartbeat():
                 session.post(HeartbeatSeen(seq=message.seq))
             case _:
                 pass
         if session.lane is Lane.CONTROL:
-            self._changed(self._membership.heard(node, time.monotonic()))
+            incarnation = message.incarnation if isinstance(message, Hello) else ""
+            self._changed(self._membership.heard(node, time.monotonic(), incarnation=incarnation))
         await self._deliver(Received(sender=node, message=message, size_bytes=size_bytes))
 
     def payload_limit(self, session: Session, message: Message) -> int:
@@ -187,6 +193,10 @@ class Home:
         if recipient == "manager":
             self._manager_host.post(event)
         elif recipient == "leader":
+            if self._membership.state(event.sender) is Liveness.LOST:
+                # It left, or was given up, while this was on its way: a leader would lend to a node that is gone.
+                # One that is back after all is assigned its role again, and speaks then.
+                return
             job = str(getattr(message, "job", ""))
             led = self._led.get(job)
             if led is None:
@@ -307,7 +317,7 @@ class Home:
         for name, reason in loaded.skipped:
             self._journal.add(spec.job, "checkpoint", f"{name} was damaged ({reason}); using {loaded.which}")
         leader.restore(tensors=loaded.tensors, state=state)
-        self._journal.restore(spec.job, state, loaded.version)
+        self._journal.restore(spec.job, loaded.tensors, state, loaded.version)
         return leader
 
     async def _perform_leader(self, host: RoleHost, action: Action) -> None:
@@ -337,8 +347,8 @@ class Home:
 
     def _save_now(self, store: CheckpointStore, job: str, save: Save) -> None:
         """The file first, with the rows inside; then the table, which the file can always mend."""
-        state = {**save.state, "journal": self._journal.pack(save)}
-        store.save(version=save.version, tensors=save.tensors, state=state)
+        rows, names = self._journal.pack(save)
+        store.save(version=save.version, tensors={**save.tensors, **rows}, state={**save.state, **names})
         self._journal.commit(job, save)
 
     async def _release(self, host: RoleHost) -> None:
@@ -408,15 +418,12 @@ class Home:
         loaded = CheckpointStore(self._places.checkpoints(job)).load()
         if loaded is None:
             raise Refused(f"job {job} has no checkpoint yet: try again in a moment")
-        model = {name: array for name, array in loaded.tensors.items() if name != VELOCITY}
-        path = self._places.blobs / f".export-{job}"
-        with path.open("wb") as file:
-            tensor_files.write(file, model, {"job": job, "version": str(loaded.version)})
-        try:
-            sha256 = self._blobs.put(path)
-            return Blob(sha256=sha256, size_bytes=path.stat().st_size)
-        finally:
-            path.unlink(missing_ok=True)
+        model = {name: array for name, array in loaded.tensors.items() if not name.startswith(OURS)}
+        with tempfile.NamedTemporaryFile(dir=self._places.home, prefix=".export-") as file:
+            tensor_files.write(cast(BinaryIO, file), model, {"job": job, "version": str(loaded.version)})
+            file.flush()
+            path = Path(file.name)
+            return Blob(sha256=self._blobs.put(path), size_bytes=path.stat().st_size)
 
     def blob_path(self, peer: Peer, blob: Blob) -> Path:
         if not self._blobs.has(blob.sha256):

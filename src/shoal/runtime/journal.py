@@ -8,9 +8,13 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+
 from shoal.roles.actions import Save
+from shoal.roles.leader import OURS
 from shoal.store.registry import Registry
 from shoal.store.rows import Applied, Evaluation
+from shoal.wire.messages import Tensors
 
 log = logging.getLogger("shoal.events")
 
@@ -21,6 +25,8 @@ WAITING_MAX = 10_000
 
 #: Events of no job in particular are kept under this name.
 CLUSTER = "cluster"
+
+_ROWS, _NAMES = f"{OURS}applied", "nodes"
 
 
 class Journal:
@@ -55,10 +61,12 @@ class Journal:
     # History that must agree with the model ----------------------------------------------------------
 
     @staticmethod
-    def pack(save: Save) -> dict[str, Any]:
-        """The rows of a save, as they travel inside its checkpoint."""
-        applied = [[r.epoch, r.batch, r.version, r.node, r.lease] for r in save.applied]
-        return {"applied": applied}
+    def pack(save: Save) -> tuple[Tensors, dict[str, list[str]]]:
+        """The rows of a save as they travel inside its checkpoint: numbers as a tensor, names beside the state."""
+        names = sorted({row.node for row in save.applied})
+        places = {name: place for place, name in enumerate(names)}
+        rows = [[r.epoch, r.batch, r.version, places[r.node], r.lease] for r in save.applied]
+        return {_ROWS: np.array(rows, dtype=np.int64).reshape(-1, 5)}, {_NAMES: names}
 
     def commit(self, job: str, save: Save) -> None:
         """The checkpoint is durable: its rows go to the table too."""
@@ -69,10 +77,13 @@ class Journal:
         for view in save.evaluations:
             self._registry.add_evaluation(job, _evaluation(view))
 
-    def restore(self, job: str, state: dict[str, Any], version: int) -> None:
+    def restore(self, job: str, tensors: Tensors, state: dict[str, Any], version: int) -> None:
         """After a crash between file and table: the file knows the rows the table may lack, and lost versions go."""
-        packed = state.get("journal", {}).get("applied", [])
-        rows = [Applied(epoch=e, batch=b, version=v, node=n, lease=lease) for e, b, v, n, lease in packed]
+        names = state[_NAMES]
+        rows = [
+            Applied(epoch=epoch, batch=batch, version=at, node=names[place], lease=lease)
+            for epoch, batch, at, place, lease in tensors[_ROWS].tolist()
+        ]
         self._registry.restore_applied(job, rows, version)
         for row in state["evaluations"]:
             self._registry.add_evaluation(job, _evaluation_row(row))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-JobState = Literal["queued", "running", "finished", "failed", "stopped"]
+JobState = Literal["queued", "running", "stopping", "finished", "failed", "stopped"]
 JOB_STATES: tuple[JobState, ...] = get_args(JobState)
 ENDED: tuple[JobState, ...] = ("finished", "failed", "stopped")
 

@@ -31,7 +31,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             job TEXT PRIMARY KEY,
             name TEXT NOT NULL,
             spec_json TEXT NOT NULL,
-            state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'finished', 'failed', 'stopped')),
+            state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'stopping', 'finished', 'failed', 'stopped')),
             reason TEXT NOT NULL,
             term INTEGER NOT NULL CHECK (term >= 0),
             created_s REAL NOT NULL,

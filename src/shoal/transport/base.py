@@ -21,6 +21,9 @@ from shoal.wire.messages import (
     Welcome,
 )
 
+#: How the reason begins for which a session ended, where the peer is to blame.
+BROKE_CONTRACT = "broke the contract"
+
 
 class Lane(StrEnum):
     """Two streams on two connections: what is small and urgent never waits behind a model."""

@@ -16,7 +16,7 @@ import grpc.aio
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError, Unreachable
 from shoal.transport.access import check_access
-from shoal.transport.base import Lane, Listener, Service
+from shoal.transport.base import BROKE_CONTRACT, Lane, Listener, Service
 from shoal.transport.identity import (
     Identity,
     Peer,
@@ -25,7 +25,7 @@ from shoal.transport.identity import (
     peer_from_auth_context,
     server_credentials,
 )
-from shoal.transport.session import ChunkCache, FrameSession, Uploads
+from shoal.transport.session import ChunkCache, FrameSession, Turns, Uploads
 from shoal.wire.frames import chunk_frame, envelope_frame, read_chunk_frame, read_opening
 from shoal.wire.limits import (
     CHUNK_BYTES,
@@ -41,6 +41,8 @@ SERVICE = "shoal.v1.Shoal"
 #: Every wait for a peer ends.
 CALL_TIMEOUT_S = 30.0
 BLOB_TIMEOUT_S = 3600.0
+EXPLANATION_POLL_S = 0.02
+EXPLANATION_POLLS = 50
 
 _KEEPALIVE = [
     ("grpc.keepalive_time_ms", 20_000),
@@ -66,6 +68,7 @@ class GrpcServer:
         self._service = service
         self._chunks = ChunkCache()
         self._uploads = Uploads(upload_budget_bytes)
+        self._turns = Turns()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -121,9 +124,10 @@ class GrpcServer:
                 end=grpc.aio.EOF,
                 chunks=self._chunks,
                 uploads=self._uploads,
+                turns=self._turns,
             )
             reason = await session.run(self._service)
-            if reason.startswith("broke the contract"):
+            if reason.startswith(BROKE_CONTRACT):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
         return serve
@@ -174,6 +178,51 @@ async def _chunks(frames: AsyncIterator[bytes]) -> AsyncIterator[memoryview]:
         yield read_chunk_frame(frame)
 
 
+class _Outcome:
+    """How a call we write to ended, in the words of the other side.
+
+    grpc.aio lets a write that fails because the call is over replace the status that says why it is over, or come
+    before it (grpc/grpc#36066); a cancellation replaces it too. The first status that explains something counts.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self.code: grpc.StatusCode | None = None
+        self.details = ""
+        call.add_done_callback(self._note)
+
+    def _note(self, call: Any) -> None:
+        code, details = _answered(call.code()), _answered(call.details())
+        if self.code is None and code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED):
+            self.code, self.details = code, details or ""
+
+    async def write(self, frame: bytes) -> None:
+        try:
+            await self._call.write(frame)
+        except grpc.aio.AioRpcError:
+            # Whoever gives up now would cancel the call, and with it the explanation that is on its way.
+            await self.known()
+            raise
+
+    async def known(self) -> None:
+        """Wait a moment for the explanation of a call that has ended, if there is one."""
+        for _ in range(EXPLANATION_POLLS):
+            self._note(self._call)
+            if self.code is not None:
+                return
+            await asyncio.sleep(EXPLANATION_POLL_S)
+
+
+def _answered(question: Any) -> Any:
+    """The result of a coroutine that need not wait, as those of a finished call."""
+    try:
+        question.send(None)
+    except StopIteration as done:
+        return done.value
+    question.close()
+    raise Misuse("a finished call has its status")
+
+
 class GrpcLink:
     """A node's connections to one other: control and work apart, dialled from this side only."""
 
@@ -185,6 +234,7 @@ class GrpcLink:
         self._bulk: grpc.aio.Channel | None = None
         self._chunks = ChunkCache()
         self._uploads = Uploads(UPLOAD_BUDGET_BYTES)
+        self._turns = Turns()
 
     def _channel(self) -> grpc.aio.Channel:
         # A pool of its own: channels to one address would otherwise share a connection.
@@ -214,21 +264,21 @@ class GrpcLink:
 
     async def _hold(self, channel: grpc.aio.Channel, lane: Lane, listener: Listener) -> str:
         call = channel.stream_stream(f"/{SERVICE}/{lane}")()
+        outcome = _Outcome(call)
         session = FrameSession(
             peer=self._server,
             lane=lane,
             read=call.read,
-            write=call.write,
+            write=outcome.write,
             end=grpc.aio.EOF,
             chunks=self._chunks,
             uploads=self._uploads,
+            turns=self._turns,
         )
         try:
             reason = await session.run(listener)
-            if call.done():
-                code = await call.code()
-                if code is not grpc.StatusCode.OK:
-                    reason = f"{code.name.lower().replace('_', ' ')}: {await call.details()}"
+            if outcome.code not in (None, grpc.StatusCode.OK):
+                reason = f"{outcome.code.name.lower().replace('_', ' ')}: {outcome.details}"
             return reason
         finally:
             call.cancel()
@@ -274,15 +324,20 @@ class GrpcLink:
                 while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                     yield chunk_frame(chunk)
 
-        call = self._bulk_channel().stream_unary(f"/{SERVICE}/Store")
+        call = self._bulk_channel().stream_unary(f"/{SERVICE}/Store")(frames(), timeout=BLOB_TIMEOUT_S)
+        outcome = _Outcome(call)
         try:
-            await call(frames(), timeout=BLOB_TIMEOUT_S)
+            await call
         except grpc.aio.AioRpcError as error:
-            raise self._translated(error) from None
+            await outcome.known()
+            raise self._translated(error, outcome) from None
 
-    def _translated(self, error: grpc.aio.AioRpcError) -> ShoalError:
-        text = f"{self._endpoint}: {error.details() or error.code().name.lower()}"
-        if error.code() in (
+    def _translated(self, error: grpc.aio.AioRpcError, outcome: _Outcome | None = None) -> ShoalError:
+        code, details = error.code(), error.details()
+        if outcome is not None and outcome.code is not None:
+            code, details = outcome.code, outcome.details
+        text = f"{self._endpoint}: {details or code.name.lower()}"
+        if code in (
             grpc.StatusCode.PERMISSION_DENIED,
             grpc.StatusCode.INVALID_ARGUMENT,
             grpc.StatusCode.NOT_FOUND,

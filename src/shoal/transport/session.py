@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.transport.base import Lane, Listener
+from shoal.transport.base import BROKE_CONTRACT, Lane, Listener
 from shoal.transport.identity import Peer
 from shoal.wire.frames import (
     Assembly,
@@ -76,6 +77,48 @@ class Uploads:
                 waiter.set_result(None)
 
 
+class Turns:
+    """Models leave one after the other rather than all at once, so that the first worker to have one begins early.
+
+    Sent side by side, N models all arrive at the end of the stretch in which the first could have been trained on
+    and answered. A turn ends when the message is out or after a moment: a slow peer never holds up a fast one.
+    """
+
+    def __init__(self, *, at_once: int = 1, hold_s: float = 0.02) -> None:
+        self._free = at_once
+        self._hold_s = hold_s
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._pass_on()
+                raise
+        over = asyncio.get_running_loop().call_later(self._hold_s, self._pass_on)
+        try:
+            yield
+        finally:
+            if over.when() > asyncio.get_running_loop().time():
+                over.cancel()
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free += 1
+
+
 class FrameSession:
     """A session over any pair of read and write."""
 
@@ -89,6 +132,7 @@ class FrameSession:
         end: object,
         chunks: ChunkCache,
         uploads: Uploads,
+        turns: Turns,
     ) -> None:
         self._peer = peer
         self._lane = lane
@@ -98,6 +142,7 @@ class FrameSession:
         self._eof = end
         self._chunks = chunks
         self._uploads = uploads
+        self._turns = turns
         self._outbox: asyncio.Queue[Message] = asyncio.Queue(OUTBOX_MAX)
         self._unsent = 0
         self._sent = asyncio.Event()
@@ -158,7 +203,7 @@ class FrameSession:
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 if isinstance(error, PeerViolation):
-                    return f"broke the contract: {error.reason}"
+                    return f"{BROKE_CONTRACT}: {error.reason}"
                 return f"the connection broke ({_brief(error)})"
         return "the connection was closed"
 
@@ -209,13 +254,20 @@ class FrameSession:
     async def _write_all(self) -> None:
         while True:
             message = await self._outbox.get()
-            for frame in joined(envelope_frame(message), self._chunks.frames(message)):
-                await self._write(frame)
-                self.bytes_written += len(frame)
+            if getattr(message, "tensors", NO_TENSORS):
+                async with self._turns.turn():
+                    await self._write_message(message)
+            else:
+                await self._write_message(message)
             del message
             self._unsent -= 1
             if not self._unsent:
                 self._sent.set()
+
+    async def _write_message(self, message: Message) -> None:
+        for frame in joined(envelope_frame(message), self._chunks.frames(message)):
+            await self._write(frame)
+            self.bytes_written += len(frame)
 
 
 def _brief(error: BaseException) -> str:

@@ -23,7 +23,9 @@ def dense_update(update: Update, *, size: int, examples_max: int) -> np.ndarray:
     if delta.dtype != np.float32 or delta.shape != (size,):
         raise PeerViolation(f"an update of {delta.dtype} {delta.shape}; the model is float32 ({size},)")
     # One pass over memory answers both questions: any NaN or infinity makes the square sum not finite.
-    norm = math.sqrt(squared) if math.isfinite(squared := float(np.dot(delta, delta))) else math.inf
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = float(np.dot(delta, delta))
+    norm = math.sqrt(squared) if math.isfinite(squared) else math.inf
     if norm > UPDATE_NORM_MAX:
         bad = int(np.count_nonzero(~np.isfinite(delta)))
         if bad:

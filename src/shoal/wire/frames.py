@@ -192,12 +192,12 @@ class Assembly:
 
 def read_message(incoming: Iterator[bytes], *, max_bytes: int = PAYLOAD_MAX_BYTES) -> Message:
     """A whole message from frames that are at hand (a session reads them one by one instead)."""
-    opening = read_opening(next(incoming))
+    opening = read_opening(next(incoming, b""))
     if not opening.infos:
         return opening.message
     assembly = Assembly(opening.message, opening.infos, max_bytes=max_bytes)
     if opening.chunk is not None:
         assembly.feed(opening.chunk)
     while not assembly.complete:
-        assembly.feed(read_chunk_frame(next(incoming)))
+        assembly.feed(read_chunk_frame(next(incoming, b"")))
     return assembly.message()

@@ -402,7 +402,7 @@ class NodeView(Message):
 class JobView(Message):
     job: str
     name: str
-    #: ``queued``, ``running``, ``finished``, ``failed`` or ``stopped``.
+    #: ``queued``, ``running``, ``stopping``, ``finished``, ``failed`` or ``stopped``.
     state: str
     reason: str = ""
     leader: str = ""

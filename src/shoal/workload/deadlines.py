@@ -15,6 +15,9 @@ LONGEST_S = 300.0
 #: A lease that takes this many times the median is given to someone else.
 PATIENCE = 8.0
 
+#: How far the first allowance grows when leases run out before any came back.
+STRETCH_MAX = 16.0
+
 #: Returns needed before the median is trusted.
 _ENOUGH = 8
 
@@ -27,6 +30,12 @@ class LeaseClock:
         self._first_s = FIRST_S + transfer_bytes / SLOWEST_LINK_BYTES_PER_S
         self._recent: deque[float] = deque(maxlen=64)
         self._median_s: float | None = None
+        self._stretch = 1.0
+
+    def expired(self) -> None:
+        """A lease ran out. While nobody knows what is usual, the next is given longer: all may be this slow."""
+        if len(self._recent) < _ENOUGH:
+            self._stretch = min(2 * self._stretch, STRETCH_MAX)
 
     def returned(self, duration_s: float) -> None:
         self._recent.append(duration_s)
@@ -43,6 +52,6 @@ class LeaseClock:
         if self._fixed_s:
             return self._fixed_s
         if len(self._recent) < _ENOUGH:
-            return self._first_s
+            return self._first_s * self._stretch
         # A large model on a slow link takes longer than LONGEST_S by nature: then what the transfer needs is the cap.
         return min(max(LONGEST_S, self._first_s), max(SHORTEST_S, PATIENCE * self.typical_s))

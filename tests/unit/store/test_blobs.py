@@ -113,9 +113,7 @@ def test_an_upload_that_is_dropped_leaves_nothing(store: BlobStore, tmp_path: Pa
 
 
 @pytest.mark.parametrize("size_bytes", [-1, BLOB_MAX_BYTES + 1, 1 << 70])
-def test_an_absurd_size_is_refused_before_anything_is_stored(
-    store: BlobStore, tmp_path: Path, size_bytes: int
-) -> None:
+def test_an_absurd_size_is_refused_before_anything_is_stored(store: BlobStore, tmp_path: Path, size_bytes: int) -> None:
     with pytest.raises(PeerViolation):
         store.writer(HASH, size_bytes)
     assert files(tmp_path) == []

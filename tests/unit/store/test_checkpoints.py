@@ -218,9 +218,7 @@ def test_torn_and_foreign_files_are_ignored(tmp_path: Path) -> None:
         ({"shoal": "checkpoint 1", "version": "9", "state": "[1]"}, "not a JSON object"),
     ],
 )
-def test_a_true_hash_of_the_wrong_contents_is_not_enough(
-    tmp_path: Path, metadata: dict[str, str], reason: str
-) -> None:
+def test_a_true_hash_of_the_wrong_contents_is_not_enough(tmp_path: Path, metadata: dict[str, str], reason: str) -> None:
     store = CheckpointStore(tmp_path)
     save(store, 1)
     raw = safetensors.numpy.save({"model": np.zeros(1)}, metadata)

@@ -130,9 +130,7 @@ def test_a_long_name_is_shortened_to_make_room_for_its_number(registry: Registry
     assert names == [wanted, "n" * (NODE_NAME_MAX_CHARS - 2) + "-2"]
 
 
-@pytest.mark.parametrize(
-    "wanted", ["", "..", "a/b", "a\0b", "-a", "a.", "a\n", "é", "n" * 64, "x" * 10_000, "\ud800"]
-)
+@pytest.mark.parametrize("wanted", ["", "..", "a/b", "a\0b", "-a", "a.", "a\n", "é", "n" * 64, "x" * 10_000, "\ud800"])
 def test_a_name_that_could_hurt_costs_no_use(registry: Registry, wanted: str) -> None:
     registry.add_token(secret="a", role="worker", uses=1, now_s=1.0)
     refusal = registry.redeem_token("a", wanted, 2.0)

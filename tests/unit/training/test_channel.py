@@ -50,9 +50,7 @@ def test_absurd_lengths_are_refused_before_anything_is_read(length):
         body_bytes(length.to_bytes(4, "big"))
 
 
-@pytest.mark.parametrize(
-    "body", [b"{", b"[]", b"{}", b'{"kind":3}', b"\xff\xff", b"[" * 100_000, b"9" * 5000]
-)
+@pytest.mark.parametrize("body", [b"{", b"[]", b"{}", b'{"kind":3}', b"\xff\xff", b"[" * 100_000, b"9" * 5000])
 def test_what_is_no_message(body):
     with pytest.raises(PeerViolation):
         decode(body)
@@ -83,9 +81,7 @@ def test_settings_cross_unchanged():
 def test_results_cross_with_nan_as_none():
     trained = TrainResult(examples=3, loss_sum=1.5, seconds=0.25, finite=True)
     assert read_trained(decode(encode(answer("trained", trained))[4:])) == trained
-    broken = read_trained(
-        answer("trained", TrainResult(examples=3, loss_sum=math.inf, seconds=0.1, finite=False))
-    )
+    broken = read_trained(answer("trained", TrainResult(examples=3, loss_sum=math.inf, seconds=0.1, finite=False)))
     assert math.isnan(broken.loss_sum)
     evaluated = EvalResult(examples=3, loss_sum=1.5, correct=2, seconds=0.0)
     assert read_evaluated(answer("evaluated", evaluated)) == evaluated

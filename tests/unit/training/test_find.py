@@ -120,15 +120,11 @@ def test_the_source_of_a_script(write):
 
 def test_source_from_standard_input_has_no_file():
     code = "from shoal.task import Task\nfrom shoal.training.find import source_of\nclass D(Task): pass\nsource_of(D())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "Misuse: D is not defined in a file" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "entry", ["task", "a.b:C", "a/b:C", "..:C", "task:C.D", "task:", ":C", "task:C\n", "task:1"]
-)
+@pytest.mark.parametrize("entry", ["task", "a.b:C", "a/b:C", "..:C", "task:C.D", "task:", ":C", "task:C\n", "task:1"])
 def test_entries_that_name_nothing(entry):
     with pytest.raises(Misuse, match="module:Class"):
         parse_entry(entry)
@@ -177,9 +173,7 @@ def test_neighbours_are_imported_by_plain_name(write, tmp_path, imports_forgotte
     assert make_task(tmp_path, "a_task:T", {}).value == 7
 
 
-@pytest.mark.parametrize(
-    ("source", "message"), [("T = 3\n", "defines no task T"), ("class T: pass\n", "shoal.Task")]
-)
+@pytest.mark.parametrize(("source", "message"), [("T = 3\n", "defines no task T"), ("class T: pass\n", "shoal.Task")])
 def test_what_is_no_task_is_not_made(write, tmp_path, imports_forgotten, source, message):
     write("not_a_task.py", source)
     with pytest.raises(Misuse, match=message):

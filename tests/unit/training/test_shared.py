@@ -23,9 +23,7 @@ def test_two_processes_see_the_same_vectors():
     assert not shared.model.any()
     assert not shared.update.any()
     shared.model[:] = np.arange(5000)
-    subprocess.run(
-        [sys.executable, "-c", WRITER, str(shared.fd)], pass_fds=[shared.fd], timeout=60, check=True
-    )
+    subprocess.run([sys.executable, "-c", WRITER, str(shared.fd)], pass_fds=[shared.fd], timeout=60, check=True)
     # The other process is gone; what it wrote is not.
     assert shared.update[[1, 4999]].tolist() == [2, 9998]
     assert shared.model[0] == -1
@@ -79,9 +77,7 @@ except Misuse as refusal:
 
 
 def test_memory_that_is_not_there_is_an_error_not_a_crash():
-    done = subprocess.run(
-        [sys.executable, "-c", CRAMPED], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", CRAMPED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("no room for 8,388,608 bytes of shared memory")
 
 

@@ -20,9 +20,7 @@ from shoal.wire.limits import TENSOR_COUNT_MAX, TENSOR_FILE_HEADER_MAX_BYTES, TE
 EVERY_DTYPE = [dtype for name, dtype in tensors.DTYPES.items() if name != "BF16"]
 
 
-def written(
-    arrays: dict[str, np.ndarray], metadata: dict[str, str] | None = None, **options: object
-) -> bytes:
+def written(arrays: dict[str, np.ndarray], metadata: dict[str, str] | None = None, **options: object) -> bytes:
     file = io.BytesIO()
     tensors.write(file, arrays, metadata or {}, **options)  # type: ignore[arg-type]
     return file.getvalue()
@@ -42,9 +40,7 @@ def one_tensor(**changes: object) -> str:
 
 @pytest.mark.parametrize("dtype", EVERY_DTYPE, ids=str)
 @pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 0, 3), (2, 3, 4)], ids=str)
-def test_the_reference_reads_what_we_write_and_we_read_what_it_writes(
-    dtype: np.dtype, shape: tuple[int, ...]
-) -> None:
+def test_the_reference_reads_what_we_write_and_we_read_what_it_writes(dtype: np.dtype, shape: tuple[int, ...]) -> None:
     array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
 
     theirs = safetensors.numpy.load(written({"a": array}))["a"]
@@ -189,9 +185,7 @@ HOSTILE = {
     "shape exponential": framed('{"a": {"dtype": "F32", "shape": [2e0], "data_offsets": [0, 8]}}', bytes(8)),
     "shape not a list": framed(one_tensor(shape=2), bytes(8)),
     "shape true": framed(one_tensor(shape=[True]), bytes(8)),
-    "shape with leading zero": framed(
-        '{"a": {"dtype": "F32", "shape": [02], "data_offsets": [0, 8]}}', bytes(8)
-    ),
+    "shape with leading zero": framed('{"a": {"dtype": "F32", "shape": [02], "data_offsets": [0, 8]}}', bytes(8)),
     "shape too small": framed(one_tensor(shape=[1]), bytes(8)),
     "shape overflows": framed(one_tensor(shape=[2**62, 2**62, 0], data_offsets=[0, 0])),
     "shape wraps to 8": framed(one_tensor(shape=[2**63, 2, 1]), bytes(8)),
@@ -223,9 +217,7 @@ HOSTILE = {
     "metadata not text": framed('{"__metadata__": {"a": 1}}'),
     "metadata nested": framed('{"__metadata__": {"a": {}}}'),
     "NaN": framed('{"a": NaN}'),
-    "NaN in offsets": framed(
-        '{"a": {"dtype": "F32", "shape": [2], "data_offsets": [NaN, Infinity]}}', bytes(8)
-    ),
+    "NaN in offsets": framed('{"a": {"dtype": "F32", "shape": [2], "data_offsets": [NaN, Infinity]}}', bytes(8)),
     "null": framed('{"a": null}'),
     "trailing comma": framed('{"__metadata__": {"a": "b",}}'),
     "BOOL that is neither": framed('{"a": {"dtype": "BOOL", "shape": [1], "data_offsets": [0, 1]}}', b"\x02"),
@@ -237,9 +229,7 @@ HOSTILE = {
     "many fields": framed('{"a":{' + ",".join(f'"{n}":0' for n in range(FILL // 12))),
     "many notes": framed('{"__metadata__":{' + ",".join(f'"{n}":""' for n in range(FILL // 12)) + "}}"),
     "many tensors": framed(
-        "{"
-        + ",".join(f'"{n}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}' for n in range(FILL // 64))
-        + "}"
+        "{" + ",".join(f'"{n}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}' for n in range(FILL // 64)) + "}"
     ),
     "one endless name": framed('{"' + "a" * FILL),
     "one endless number": framed('{"a":{"shape":[' + "1" * FILL),
@@ -299,9 +289,7 @@ def test_the_limits_themselves_are_allowed() -> None:
     ],
     ids=["complex", "text", "object", "reserved name", "surrogate", "note", "long note", "notes", "tensors"],
 )
-def test_what_could_not_be_read_back_is_not_written(
-    arrays: dict[str, np.ndarray], metadata: dict[str, str]
-) -> None:
+def test_what_could_not_be_read_back_is_not_written(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
     file = io.BytesIO()
     with pytest.raises(Misuse):
         tensors.write(file, arrays, metadata)

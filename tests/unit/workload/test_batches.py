@@ -20,10 +20,7 @@ def test_literal_orders():
     assert epoch_order(10, seed=7, epoch=3).tolist() == [7, 2, 0, 9, 5, 3, 4, 8, 6, 1]
     assert mix(7, 3) == 0x6BAA78681A99F995
     whole = epoch_order(60_000, seed=1, epoch=2).astype("<i8").tobytes()
-    assert (
-        hashlib.sha256(whole).hexdigest()
-        == "219d4aa3787f2ca538c7a70254dd7621304292c449c579699a3d2472126d9267"
-    )
+    assert hashlib.sha256(whole).hexdigest() == "219d4aa3787f2ca538c7a70254dd7621304292c449c579699a3d2472126d9267"
 
 
 def test_the_vectorised_keys_are_the_scalar_ones():

@@ -1,0 +1,237 @@
+"""A real cluster for one test: processes in a throw-away home, waits that end, and proof that nothing was lost.
+
+A *tally* job trains without torch (see ``tally_trainer``): its model must equal what the registry's history predicts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import numpy as np
+import psutil
+
+from benchmarks.common import echo_job
+from shoal.errors import Unreachable
+from shoal.runtime.local import LocalCluster
+from shoal.runtime.operator import Operator
+from shoal.runtime.places import Places
+from shoal.store.registry import Registry
+from shoal.store.rows import Applied, EpochAudit, Evaluation, Event
+from shoal.wire import tensors
+from shoal.wire.messages import JobView, NodeView, Progress, WorkerView
+
+HERE = Path(__file__).resolve().parent
+
+#: The longest any one wait may take on a loaded machine, and a whole story: within pytest's own limit.
+WAIT_S = 60.0
+STORY_S = 110.0
+POLL_S = 0.1
+
+TALLY = ("--child-module", "tally_trainer")
+MOMENTUM = 0.9
+
+T = TypeVar("T")
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(story, STORY_S))
+
+
+@contextlib.asynccontextmanager
+async def cluster_in(directory: Path, *, workers: int, options: tuple[str, ...] = TALLY) -> AsyncIterator[Site]:
+    """A cluster of this many devices. At its end no process is left, and no part of it has met a bug of its own."""
+    search = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", ""))))
+    with mock.patch.dict(os.environ, PYTHONPATH=search):
+        cluster = LocalCluster(
+            workers=workers, home=directory / "home", agent_options=options, cache=directory / "cache"
+        )
+        async with cluster, Operator.open(cluster.home) as operator:
+            site = Site(cluster, operator, directory)
+            site.pace(0.0)
+            yield site
+    for log in sorted(cluster.home.glob("*.log")):
+        assert "Traceback" not in log.read_text(), f"{log.name}: {log.read_text()[-4000:]}"
+
+
+class Site:
+    """A cluster, an operator of it, and what a test asks of both."""
+
+    def __init__(self, cluster: LocalCluster, operator: Operator, directory: Path) -> None:
+        self.cluster = cluster
+        self.operator = operator
+        self._directory = directory
+        self._pace = directory / "pace"
+
+    # Jobs -----------------------------------------------------------------------------------------------
+
+    async def submit_tally(self, *, batches: int, epochs: int = 1, **plan: Any) -> str:
+        """Start a job of this many batches, for clusters whose agents run the tally trainer."""
+        folder = self._directory / f"tally-{batches}"
+        folder.mkdir(exist_ok=True)
+        job = echo_job(folder, values=batches, batches=batches)
+        job = dataclasses.replace(job, name="tally", arguments={"pace": str(self._pace)})
+        chosen = {"momentum": MOMENTUM, "checkpoint_every_s": 0.5, "until": {"epochs": epochs}, **plan}
+        return await self.operator.submit(job, plan=chosen)
+
+    async def submit_task(self, file: Path, *, kwargs: dict[str, Any] | None = None, **plan: Any) -> str:
+        """Start the one task that this file defines, for clusters whose agents run the real trainer."""
+        return await self.operator.prepare_and_submit(str(file), kwargs=kwargs, plan=plan)
+
+    def pace(self, pace_s: float) -> None:
+        """From its next lease on, a tally trainer takes this long a batch."""
+        draft = self._pace.with_suffix(".new")
+        draft.write_text(str(pace_s))
+        draft.replace(self._pace)
+
+    # What is going on ---------------------------------------------------------------------------------------
+
+    async def view(self, job: str) -> JobView | None:
+        """How a job stands; None while there is no manager to ask."""
+        with contextlib.suppress(Unreachable):
+            return (await self.operator.status(job)).jobs[0]
+        return None
+
+    def registry(self) -> Registry:
+        return Registry(Places(self.cluster.home).registry)
+
+    def events(self, job: str) -> list[Event]:
+        with self.registry() as registry:
+            return registry.events_after(job, 0, limit=10_000)
+
+    def evaluations(self, job: str) -> list[Evaluation]:
+        with self.registry() as registry:
+            return registry.evaluations(job)
+
+    def history(self, job: str) -> tuple[list[Applied], list[EpochAudit]]:
+        with self.registry() as registry:
+            return registry.applied(job), registry.audit(job)
+
+    def checkpoints(self, job: str) -> list[Path]:
+        """Oldest first."""
+        return sorted(Places(self.cluster.home).checkpoints(job).glob("*.safetensors"))
+
+    # Waits --------------------------------------------------------------------------------------------------
+
+    async def until(self, what: str, condition: Callable[[], Awaitable[T | None]], *, limit_s: float = WAIT_S) -> T:
+        """Ask until the answer is true; it is returned."""
+        deadline_s = time.monotonic() + limit_s
+        while not (answer := await condition()):
+            if time.monotonic() > deadline_s:
+                logs = "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in self.cluster.home.glob("*.log"))
+                raise AssertionError(f"not within {limit_s:g} s: {what}\n{logs}")
+            await asyncio.sleep(POLL_S)
+        return answer
+
+    async def connected(self, name: str) -> NodeView:
+        async def alive() -> NodeView | None:
+            nodes = (await self.operator.status()).nodes
+            return next((node for node in nodes if node.node == name and node.state == "alive"), None)
+
+        return await self.until(f"{name} is connected", alive)
+
+    async def progress(self, job: str, what: str, condition: Callable[[Progress], bool]) -> Progress:
+        async def reached() -> Progress | None:
+            view = await self.view(job)
+            assert view is None or view.state in ("queued", "running"), f"{view.state}: {view.reason}"
+            return view.progress if view and view.progress and condition(view.progress) else None
+
+        return await self.until(what, reached)
+
+    async def mid_epoch(self, job: str, *, applied: int = 10) -> Progress:
+        """Some batches of the first epoch are part of a durable version, others are still to come."""
+
+        def is_there(progress: Progress) -> bool:
+            return progress.batches_applied >= applied and progress.durable_version > 0
+
+        progress = await self.progress(job, f"{applied} batches applied", is_there)
+        assert progress.epoch == 0, "the epoch is over: the job was too short to break"
+        return progress
+
+    async def works(self, job: str, name: str) -> WorkerView:
+        """Wait until an update of this device was merged since its leader knows it."""
+
+        async def merged() -> WorkerView | None:
+            view = await self.view(job)
+            workers = view.progress.workers if view and view.progress else ()
+            return next((worker for worker in workers if worker.node == name and worker.batches), None)
+
+        return await self.until(f"{name} works", merged)
+
+    async def event(self, job: str, kind: str, text: str, *, after: int = 0) -> Event:
+        async def found() -> Event | None:
+            events = self.events(job)
+            return next((e for e in events if e.seq > after and e.kind == kind and text in e.text), None)
+
+        return await self.until(f"an event {kind}: {text}", found)
+
+    async def ended(self, job: str, state: str = "finished") -> JobView:
+        async def over() -> JobView | None:
+            view = await self.view(job)
+            return view if view and view.state in ("finished", "failed", "stopped") else None
+
+        view = await self.until(f"{job} ends", over)
+        assert view.state == state, f"{view.state}: {view.reason}"
+        return view
+
+    # Faults -------------------------------------------------------------------------------------------------
+
+    def trainers(self, name: str) -> list[psutil.Process]:
+        """The children of a device's agent: its trainer, while it has one."""
+        return psutil.Process(self.cluster.agents[name].pid).children(recursive=True)
+
+    async def kill(self, process: asyncio.subprocess.Process) -> None:
+        """As a power cut would."""
+        process.kill()
+        assert await asyncio.wait_for(process.wait(), WAIT_S) == -signal.SIGKILL
+
+    async def kill_manager(self) -> None:
+        assert self.cluster.manager is not None
+        await self.kill(self.cluster.manager)
+
+    # Proof --------------------------------------------------------------------------------------------------
+
+    async def model(self, job: str) -> dict[str, np.ndarray]:
+        path = self._directory / f"{job}.safetensors"
+        await self.operator.pull_model(job, path)
+        return dict(tensors.read(path, mmap=False)[0])
+
+    def exactly_once(self, job: str, *, batches: int, epochs: int) -> list[Applied]:
+        """Every batch of every epoch is in the surviving history, once, in versions without a gap."""
+        rows, audits = self.history(job)
+        found = [(audit.epoch, audit.batches, audit.distinct) for audit in audits]
+        assert found == [(epoch, batches, batches) for epoch in range(epochs)]
+        versions = {row.version for row in rows}
+        assert versions == set(range(1, max(versions) + 1))
+        # The table refuses a batch a second time, and then the save fails.
+        assert not [event for event in self.events(job) if event.kind == "save-failed"]
+        return rows
+
+    async def tallied_once(self, job: str, *, batches: int, epochs: int = 1) -> list[Applied]:
+        """The history is whole, and the model is exactly what it predicts."""
+        rows = self.exactly_once(job, batches=batches, epochs=epochs)
+        model = (await self.model(job))["flat"]
+        np.testing.assert_allclose(model, tally(rows, batches=batches), rtol=1e-5, atol=1e-6)
+        return rows
+
+
+def tally(rows: list[Applied], *, batches: int) -> np.ndarray:
+    """The model that this history makes: each round is the mean of its batches' unit vectors, then momentum."""
+    rounds: dict[int, list[int]] = {}
+    for row in rows:
+        rounds.setdefault(row.version, []).append(row.batch)
+    model, velocity = np.zeros(batches), np.zeros(batches)
+    for version in sorted(rounds):
+        mean = np.zeros(batches)
+        mean[rounds[version]] = 1 / len(rounds[version])
+        velocity = MOMENTUM * velocity + mean
+        model = model + velocity
+    return model

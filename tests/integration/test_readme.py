@@ -1,0 +1,52 @@
+"""What the README says to type works: its quickstart is run as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def quickstart() -> str:
+    """The Python block that the README marks as run by this test."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- quickstart:.*?-->\n```python\n(.*?)```", text, flags=re.DOTALL)
+    assert found, "README.md has no marked quickstart"
+    return found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_quickstart_runs(tmp_path: Path, real_data: Path) -> None:
+    script = tmp_path / "quickstart.py"
+    script.write_text(quickstart(), encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = re.search(r"([\d.]+)% after (\d+) versions", done.stdout)
+    assert found, done.stdout
+    assert float(found[1]) >= 95.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_demo_reaches_97_percent(tmp_path: Path, real_data: Path) -> None:
+    command = [sys.executable, "-m", "shoal.cli.main", "demo", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.strip().splitlines()[-1])
+    assert told["accuracy"] >= 0.97
+    assert told["workers"] == 4
+    assert told["seconds"] > 0
+
+
+def test_every_link_in_the_readme_leads_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    local = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    assert local
+    assert [target for target in local if not (ROOT / target).exists()] == []

@@ -1,0 +1,119 @@
+"""Every message there is, with values of every kind: out, in, and the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.plan import Plan, Until
+from shoal.wire import contract, messages
+from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
+from shoal.wire.limits import BATCHES_MAX
+from shoal.wire.messages import Blob, Dataset, JobSpec, Message
+
+SHA = st.text("0123456789abcdef", min_size=64, max_size=64)
+ID = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
+INTEGER = st.integers(-(1 << 62) + 1, (1 << 62) - 1)
+FLOAT = st.floats(allow_nan=False)
+
+PLANS = st.builds(
+    Plan,
+    batch_size=st.integers(1, 1 << 40),
+    lease_batches=st.integers(1, 4096),
+    learning_rate=st.floats(1e-9, 10),
+    momentum=st.floats(0, 0.999),
+    weight_decay=st.floats(0, 1),
+    workers_min=st.integers(1, 10),
+    workers_max=st.integers(10, 1 << 20),
+    until=st.builds(
+        Until, accuracy=st.none() | st.floats(0.1, 1), epochs=st.integers(1, 99), seconds=st.none() | st.floats(1, 9)
+    ),
+    seed=INTEGER,
+    lease_s=st.floats(0, 1e6),
+)
+DATASETS = st.builds(Dataset, manifest=SHA | st.just(""), examples=st.integers(0, 1 << 40))
+SPECS = st.builds(
+    JobSpec,
+    job=ID,
+    name=TEXT,
+    entry=TEXT,
+    kwargs_json=TEXT,
+    bundle=SHA,
+    initial=SHA,
+    train=st.builds(Dataset, manifest=SHA, examples=st.integers(1, BATCHES_MAX)),
+    test=DATASETS,
+    plan=PLANS,
+)
+#: Classes whose fields obey rules of their own.
+SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
+    Plan: PLANS,
+    Dataset: DATASETS,
+    JobSpec: SPECS,
+    Blob: st.builds(Blob, sha256=SHA, size_bytes=INTEGER),
+}
+SCALARS: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, int: INTEGER, float: FLOAT, bool: st.booleans()}
+
+
+def of(hint: Any) -> st.SearchStrategy[Any]:
+    if isinstance(hint, types.UnionType):
+        return st.none() | of(next(arg for arg in typing.get_args(hint) if arg is not types.NoneType))
+    if typing.get_origin(hint) is tuple:
+        return st.lists(of(typing.get_args(hint)[0]), max_size=3).map(tuple)
+    if hint in SCALARS:
+        return SCALARS[hint]
+    return SPECIAL[hint] if hint in SPECIAL else built(hint)
+
+
+def built(cls: Any) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls) if field.name != "tensors"]
+    ids = {"job": ID | st.just(""), "node": ID}
+    return st.builds(cls, **{name: ids[name] if name in ids else of(hints[name]) for name in names})
+
+
+CLASSES = [getattr(messages, name) for name in sorted(contract.ENVELOPE_FIELDS.values())]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_a_message_comes_back_as_it_was(cls: type[Message], data: st.DataObject) -> None:
+    message = data.draw(of(cls))
+    assert decode_envelope(encode_envelope(message)) == (message, ())
+    assert from_json(cls, json.loads(json.dumps(to_json(message)))) == message
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_a_violation(data: bytes) -> None:
+    try:
+        message, _ = decode_envelope(data)
+    except PeerViolation:
+        return
+    assert isinstance(message, Message)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(CLASSES), st.data())
+def test_a_message_with_some_bytes_changed_is_a_message_or_a_violation(cls: Any, data: st.DataObject) -> None:
+    encoded = bytearray(encode_envelope(data.draw(of(cls))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        message, _ = decode_envelope(bytes(encoded))
+    except PeerViolation:
+        return
+    # Whatever was read can be said again.
+    try:
+        assert decode_envelope(encode_envelope(message))[0] == message
+    except Misuse as error:
+        pytest.fail(f"{message} was read and cannot be written: {error}")

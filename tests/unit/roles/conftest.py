@@ -1,0 +1,32 @@
+"""A small job for the roles to work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shoal.plan import Plan
+from shoal.wire.messages import Dataset, JobSpec
+
+SHA = "0" * 64
+
+
+@pytest.fixture
+def make_spec() -> Callable[..., JobSpec]:
+    """A job of four batches with one example each and no held-out data, unless told otherwise."""
+
+    def make(*, job: str = "digits", examples: int = 4, test: int = 0, **plan: Any) -> JobSpec:
+        return JobSpec(
+            job=job,
+            name=job,
+            entry="task:Digits",
+            bundle=SHA,
+            initial=SHA,
+            train=Dataset(manifest=SHA, examples=examples),
+            test=Dataset(manifest=SHA, examples=test),
+            plan=Plan(**{"batch_size": 1, "momentum": 0.0, **plan}),
+        )
+
+    return make

@@ -1,0 +1,48 @@
+"""The crew: who is idle in which order, who is trusted, and who is shown."""
+
+from __future__ import annotations
+
+from shoal.roles.crew import VIEWS_MAX, VIOLATIONS_MAX, Crew
+
+
+def test_first_ready_first_served() -> None:
+    crew = Crew()
+    for node in ("c", "a", "b"):
+        crew.make_idle(crew.add(node, 0.0), 0.0)
+    a = crew.get("a")
+    assert a is not None
+    crew.make_busy(a, "working", 1.0)
+    assert [member.node for member in crew.idle()] == ["c", "b"]
+    crew.make_idle(a, 2.0)
+    assert [member.node for member in crew.idle()] == ["c", "b", "a"]
+    assert crew.nodes() == ["a", "b", "c"]
+
+
+def test_those_left_out_are_counted_until_they_go() -> None:
+    crew = Crew()
+    bad, good = crew.add("bad", 0.0), crew.add("good", 0.0)
+    for _ in range(VIOLATIONS_MAX + 2):
+        crew.offended(bad, "not finite")
+    assert (len(crew), crew.trusted) == (2, 1)
+    assert bad.offence == "not finite"
+    assert crew.any_healthy()
+    good.is_failing = True
+    assert not crew.any_healthy()
+    crew.remove("bad")
+    assert (len(crew), crew.trusted) == (1, 1)
+
+
+def test_a_large_crew_shows_those_in_trouble_first() -> None:
+    crew = Crew()
+    for number in range(VIEWS_MAX + 100):
+        crew.add(f"n{number:04}", 0.0).durations_s.append(1.0)
+    slow, failing = crew.get("n0250"), crew.get("n0290")
+    assert slow is not None
+    assert failing is not None
+    slow.durations_s.append(9.0)
+    failing.failures = 1
+    views = crew.views(typical_s=1.0)
+    assert len(views) == VIEWS_MAX
+    assert [view.node for view in views[:3]] == ["n0290", "n0250", "n0000"]
+    # The median of 1 and 9.
+    assert views[1].slowness == 5.0

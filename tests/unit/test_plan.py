@@ -1,0 +1,93 @@
+"""Plans: sensible by default, checked when made, clear when refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import shoal.plan as plans
+from shoal.errors import Misuse
+from shoal.plan import CHOICES, Plan, Until, parse_workers
+
+
+def test_a_plan_works_as_it_comes() -> None:
+    plan = Plan()
+    assert (plan.batch_size, plan.momentum, plan.until) == (64, 0.9, Until(epochs=3))
+    for choice, answers in CHOICES.items():
+        assert getattr(plan, choice) in answers
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_choice_shoal_does_not_have_is_named_with_those_it_has(choice: str) -> None:
+    with pytest.raises(Misuse, match=f"{choice} = 'magic' is not a choice.*there is: {CHOICES[choice][0]}"):
+        Plan(**{choice: "magic"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"workers_min": 0}, "MIN is at least 1"),
+        ({"workers_min": 3, "workers_max": 2}, "workers 3:2"),
+        ({"batch_size": 0}, "batch_size is at least 1, not 0"),
+        ({"lease_batches": 0}, "lease_batches is at least 1"),
+        ({"evaluate_every_epochs": 0}, "evaluate_every_epochs is at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate is positive"),
+        ({"momentum": 1.0}, r"momentum is in \[0, 1\)"),
+        ({"momentum": -0.1}, r"momentum is in \[0, 1\)"),
+        ({"momentum": math.nan}, r"momentum is in \[0, 1\)"),
+        ({"weight_decay": -1.0}, "weight_decay is a number from 0"),
+        ({"lease_s": -1.0}, "lease_s is a number from 0"),
+        ({"checkpoint_every_s": -1.0}, "checkpoint_every_s is a number from 0"),
+        ({"until": Until()}, "a job needs an end"),
+    ],
+)
+def test_numbers_that_cannot_work_are_refused(wrong: dict[str, object], told: str) -> None:
+    with pytest.raises(Misuse, match=told):
+        Plan(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "lease_s", "checkpoint_every_s"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_number_is_finite(name: str, value: float) -> None:
+    with pytest.raises(Misuse, match=name):
+        Plan(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_time_limit_is_finite(value: float) -> None:
+    with pytest.raises(Misuse):
+        Until(seconds=value)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.01, -0.5, 98.0, math.nan])
+def test_an_accuracy_is_a_share(share: float) -> None:
+    with pytest.raises(Misuse, match=r"write 0\.98 for 98 %"):
+        plans.accuracy(share)
+
+
+def test_an_end_is_positive() -> None:
+    with pytest.raises(Misuse, match="at least one epoch, not 0"):
+        plans.epochs(0)
+    with pytest.raises(Misuse, match="a positive time"):
+        plans.seconds(0)
+
+
+def test_two_ends_make_one_that_ends_at_either() -> None:
+    both = plans.accuracy(0.9) | plans.epochs(5)
+    assert both == Until(accuracy=0.9, epochs=5)
+    assert both | plans.seconds(60) == Until(accuracy=0.9, epochs=5, seconds=60)
+    assert plans.epochs(2) | plans.epochs(5) == Until(epochs=2), "the first that was said holds"
+    assert not Until().is_set
+    assert both.is_set
+
+
+@pytest.mark.parametrize(("text", "pair"), [("2:8", (2, 8)), ("4", (4, 4)), ("3:", (3, 3))])
+def test_workers_are_written_min_max(text: str, pair: tuple[int, int]) -> None:
+    assert parse_workers(text) == pair
+
+
+@pytest.mark.parametrize("text", ["", "many", "2:x", ":3", "1:2:3"])
+def test_workers_written_otherwise_are_refused(text: str) -> None:
+    with pytest.raises(Misuse, match="such as 2:8"):
+        parse_workers(text)

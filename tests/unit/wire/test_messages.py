@@ -1,0 +1,145 @@
+"""Messages are valid once built; what is not says why."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.errors import PeerViolation
+from shoal.plan import Plan
+from shoal.wire import messages
+from shoal.wire.limits import BATCHES_MAX, NAME_MAX_CHARS, REASON_MAX_CHARS
+from shoal.wire.messages import (
+    RECIPIENT,
+    Blob,
+    Dataset,
+    Facts,
+    Failed,
+    Heartbeat,
+    JobSpec,
+    Leave,
+    Message,
+    Ready,
+    Update,
+    Work,
+    clip,
+    with_tensors,
+)
+
+SHA = "ab" * 32
+
+
+def spec(**changes: Any) -> JobSpec:
+    values: dict[str, Any] = {
+        "job": "digits-1",
+        "name": "digits",
+        "entry": "task:Digits",
+        "bundle": SHA,
+        "initial": SHA,
+        "train": Dataset(manifest=SHA, examples=10),
+        "test": Dataset(),
+        "plan": Plan(batch_size=2),
+    }
+    return JobSpec(**values | changes)
+
+
+@pytest.mark.parametrize(
+    "job",
+    ["../etc", "a/b", "UPPER", "-x", "a" * 64, "a b", "a\n", "a\0b", "ä", "."],
+)
+def test_ids_are_safe_as_file_names(job: str) -> None:
+    with pytest.raises(PeerViolation, match=r"Ready\.job"):
+        Ready(job=job)
+
+
+@pytest.mark.parametrize("job", ["a", "0", "digits-2026-01-01", "a" * 63])
+def test_ordinary_ids_pass(job: str) -> None:
+    assert Ready(job=job).job == job
+
+
+def test_text_is_bounded_names_short_and_reasons_long() -> None:
+    assert Facts(host="x" * NAME_MAX_CHARS)
+    with pytest.raises(PeerViolation, match=r"Facts\.host has 129 characters, at most 128"):
+        Facts(host="x" * (NAME_MAX_CHARS + 1))
+    assert Leave(reason="x" * REASON_MAX_CHARS)
+    with pytest.raises(PeerViolation, match=r"Leave\.reason has 4097 characters"):
+        Leave(reason="x" * (REASON_MAX_CHARS + 1))
+    with pytest.raises(PeerViolation, match="NUL"):
+        Leave(reason="a\0b")
+
+
+def test_numbers_are_numbers_in_range() -> None:
+    with pytest.raises(PeerViolation, match=r"Heartbeat\.load is not a number"):
+        Heartbeat(seq=1, load=float("nan"))
+    for seq in (1 << 62, -(1 << 62)):
+        with pytest.raises(PeerViolation, match=r"Heartbeat\.seq is out of range"):
+            Heartbeat(seq=seq)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"job": ""}, "a job needs an id"),
+        ({"bundle": "latest"}, "bundle is named by its sha256, not 'latest'"),
+        ({"initial": SHA.upper()}, "initial is named by its sha256"),
+        ({"train": Dataset()}, "at least one training example"),
+        ({"train": Dataset(examples=BATCHES_MAX + 1), "plan": Plan(batch_size=1)}, "take a larger batch_size"),
+    ],
+)
+def test_a_job_that_cannot_run_is_refused(changes: dict[str, Any], told: str) -> None:
+    assert spec()
+    with pytest.raises(PeerViolation, match=told):
+        spec(**changes)
+
+
+def test_content_is_named_by_its_hash() -> None:
+    assert Blob(sha256=SHA)
+    for name in ("", "abc", "../" + SHA, SHA + "0"):
+        with pytest.raises(PeerViolation, match="named by its sha256"):
+            Blob(sha256=name)
+    with pytest.raises(PeerViolation, match="named by its sha256"):
+        Dataset(manifest="x")
+    with pytest.raises(PeerViolation, match="-1 examples"):
+        Dataset(examples=-1)
+
+
+def test_free_text_is_made_to_fit() -> None:
+    assert clip("short") == "short"
+    assert clip("a\0b") == "a b"
+    long = clip("x" * 9999)
+    assert len(long) == REASON_MAX_CHARS
+    assert long.endswith("…")
+    assert len(clip("x" * 50, 10)) == 10
+    # A file name that is not UTF-8, as Python quotes it in an error.
+    assert clip("no file caf\udce9.txt") == "no file caf?.txt"
+
+
+def test_messages_do_not_change_and_tensors_do_not_count_in_comparisons() -> None:
+    failed = Failed(job="a", term=1, lease=2, reason="x")
+    with pytest.raises(FrozenInstanceError):
+        failed.lease = 3  # type: ignore[misc]
+    one = Update(job="a", term=1, lease=1, version=1, examples=1, tensors={"delta": np.zeros(2)})
+    assert one == with_tensors(one, {"delta": np.ones(2)})
+    assert "delta" not in repr(one)
+
+
+def test_with_tensors_keeps_everything_else() -> None:
+    work = Work(job="a", term=3, lease=7, kind="train", version=2, batches=(1, 2), deadline_s=5.0)
+    carrying = with_tensors(work, {"model": np.zeros(1)})
+    assert carrying == work
+    assert list(carrying.tensors) == ["model"]
+
+
+def test_every_message_between_nodes_has_one_recipient() -> None:
+    answers = {"Done", "Denied", "Status", "Blob", "AskModel"}
+    parts = {"Facts", "Dataset", "JobSpec", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView"}
+    every = {
+        name
+        for name, cls in vars(messages).items()
+        if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
+    }
+    assert {cls.__name__ for cls in RECIPIENT} == every - answers - parts
+    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "worker"}
