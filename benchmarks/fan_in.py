@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import sys
@@ -89,7 +90,7 @@ class Fleet:
             edges = [workers * i // number for i in range(number + 1)]
             groups[lane] = [
                 await Clients.start(lane, homes, first=a, count=b - a, port=port, values=values)
-                for a, b in zip(edges, edges[1:], strict=False)
+                for a, b in itertools.pairwise(edges)
             ]
         return cls(groups)
 
@@ -130,14 +131,11 @@ async def measure(*, workers: int, values: int, rounds: int) -> dict[str, object
                 fleet.order(Lane.WORK, f"begin {job}")
                 took_s = await push_rounds(fleet, rounds, cluster.manager.pid)
                 fleet.order(Lane.CONTROL, "tell")
-                took_ms = sorted(sum(await fleet.heard(Lane.CONTROL, "took_ms"), []))
-                view = (await operator.status(job)).jobs[0]
+                took_ms = sorted(itertools.chain(*await fleet.heard(Lane.CONTROL, "took_ms")))
+                await check_merged(operator, job, rounds=rounds, round_bytes=workers * values * 4)
                 peak_mb = memory_mb(cluster.manager.pid, "VmHWM")
             finally:
                 await fleet.stop()
-    assert view.progress is not None
-    assert view.progress.version == rounds, f"{view.progress.version} versions after {rounds} rounds"
-    assert view.progress.bytes_up >= rounds * workers * values * 4, "not every update arrived whole"
     return {
         "leader_peak_rss_mb": peak_mb,
         "heartbeats_late": sum(ms > HEARTBEAT_MS for ms in took_ms),
@@ -157,16 +155,30 @@ async def measure(*, workers: int, values: int, rounds: int) -> dict[str, object
 
 async def push_rounds(fleet: Fleet, rounds: int, leader: int) -> float:
     """Seconds from the first push until all hold the last round's model: whole rounds, up and down."""
-    versions = await fleet.heard(Lane.WORK, "held")
+    await fleet.heard(Lane.WORK, "held")
     began_s = time.monotonic()
     for number in range(rounds):
-        assert versions == [number] * len(versions), f"leases of versions {versions} in round {number}"
         since_s = time.monotonic()
         fleet.order(Lane.WORK, "push")
         versions = await fleet.heard(Lane.WORK, "held")
+        assert versions == [number + 1] * len(versions), f"leases of versions {versions} after round {number + 1}"
         peak_mb = memory_mb(leader, "VmHWM")
         say(f"round {number + 1}: {time.monotonic() - since_s:.1f} s, the leader's peak is {peak_mb:.0f} MB")
     return time.monotonic() - began_s
+
+
+async def check_merged(operator: Operator, job: str, *, rounds: int, round_bytes: int) -> None:
+    """Each round made a version of every update, and nothing was refused. Leaders report twice a second."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            progress = (await operator.status(job)).jobs[0].progress
+            assert progress is not None
+            if progress.version >= rounds:
+                break
+            await asyncio.sleep(0.1)
+    assert progress.version == rounds, f"{progress.version} versions after {rounds} rounds"
+    assert progress.refused == 0, f"{progress.refused} updates were refused"
+    assert progress.bytes_up >= rounds * round_bytes, "not every update arrived whole"
 
 
 def main() -> None:
@@ -176,7 +188,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="within a minute")
     parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
     given = parser.parse_args()
-    finish(asyncio.run(measure(workers=given.workers, values=given.params, rounds=3 if given.quick else 8)))
+    finish(asyncio.run(measure(workers=given.workers, values=given.params, rounds=8 if given.quick else 20)))
 
 
 if __name__ == "__main__":

@@ -228,6 +228,8 @@ async def serve(given: argparse.Namespace) -> None:
     crew = Crew(clients, values=given.params)
     running = asyncio.create_task(pulse.run() if lane is Lane.CONTROL else crew.connect())
     async for words in commands():
+        if running.done() and running.exception() is not None:
+            break
         match words:
             case ["tell"]:
                 pulse.tell()
@@ -236,8 +238,6 @@ async def serve(given: argparse.Namespace) -> None:
                 running = asyncio.create_task(crew.run(job))
             case ["push"]:
                 crew.push()
-        if running.done() and not running.cancelled() and running.exception() is not None:
-            break
     running.cancel()
     outcome = (await asyncio.gather(running, return_exceptions=True))[0]
     await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)

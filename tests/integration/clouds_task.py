@@ -7,7 +7,7 @@ import shoal
 
 
 class Clouds(shoal.Task):
-    def __init__(self, count=250, norm=False):
+    def __init__(self, count=234, norm=False):
         self.count, self.norm = count, norm
 
     def model(self):

@@ -229,7 +229,7 @@ class Home:
         before = leader.version
         performed = leader.handle(event, self.world.now_s)
         assert before <= leader.version <= before + 1
-        leader._ledger.check()
+        leader._course.ledger.check()
         assert not any(member.violations for member in leader._crew._members.values()), "an honest worker was accused"
         for action in performed:
             self.perform(job, leader, action)

@@ -7,17 +7,16 @@ and why, is in its actions; what it has promised is durable before anyone hears 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
-from shoal.learning.outer import momentum_step
 from shoal.learning.pace import PACES, Pace
-from shoal.learning.partial import Partial
 from shoal.roles.actions import Action, End, Record, Send, SetTimer
+from shoal.roles.course import Course
 from shoal.roles.crew import Crew, Member
 from shoal.roles.durability import Durability
 from shoal.roles.events import (
@@ -36,7 +35,6 @@ from shoal.wire.checks import dense_update
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Evaluated,
-    EvaluationView,
     Failed,
     Finished,
     Go,
@@ -52,7 +50,6 @@ from shoal.wire.messages import (
     clip,
 )
 from shoal.workload.admission import Admission
-from shoal.workload.batches import batch_count
 from shoal.workload.deadlines import LeaseClock
 from shoal.workload.ledger import Lease, Ledger, Refusal
 
@@ -65,13 +62,6 @@ LEASE_GRACE_S = 2.0
 #: broken, not the devices.
 BATCH_FAILURES_MAX = 4
 
-#: Evaluations a leader carries in its state; the registry has them all. A checkpoint's header is bounded.
-EVALUATIONS_KEPT = 1000
-
-#: What a checkpoint holds besides the model goes by names that begin so.
-OURS = "shoal."
-VELOCITY = f"{OURS}velocity"
-
 _TICK = "tick"
 
 
@@ -83,13 +73,9 @@ class Leader:
         self._term = term
         self._manager = manager
         self._node = node
-        self._model = model
-        self._velocity = np.zeros(layout.parameters_size, dtype=np.float32)
-        self._version = 0
-        self._ledger = Ledger(batches=batch_count(spec.train.examples, plan.batch_size))
+        self._course = Course(spec, layout, model)
         self._exam: Exam | None = None
         self._pace: Pace = PACES[plan.pace]()
-        self._partial = Partial(layout.size)
         model_bytes = layout.size * 4
         self._admission = Admission(update_bytes=model_bytes, budget_bytes=UPLOAD_BUDGET_BYTES)
         self._clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=2 * model_bytes)
@@ -104,13 +90,6 @@ class Leader:
         self._phase = "waiting"
         self._reason = "no worker has connected yet"
         self._ending: tuple[str, str] | None = None
-        self._evaluations: list[EvaluationView] = []
-        self._train_loss: float | None = None
-        self._round_loss = (0.0, 0)
-
-        self._started_s = 0.0
-        self._elapsed_before_s = 0.0
-        self._steps_s: deque[tuple[float, int]] = deque(maxlen=64)
         self._bytes_up = 0
         self._bytes_down = 0
 
@@ -120,39 +99,23 @@ class Leader:
 
     def restore(self, *, tensors: Tensors, state: dict[str, Any]) -> None:
         """Continue from a checkpoint. Its ledger matches its model: both were one file."""
-        model = np.empty(self._layout.size, dtype=np.float32)
-        for name, view in self._layout.views(model).items():
-            view[...] = tensors[name]
-        self._model = model
-        self._velocity = np.array(tensors[VELOCITY], dtype=np.float32)
-        self._version = self._durability.version = int(state["version"])
-        self._ledger = Ledger.restore(state["ledger"])
-        self._elapsed_before_s = float(state["elapsed_s"])
-        self._evaluations = [EvaluationView(**row) for row in state["evaluations"]]
+        self._course.restore(tensors=tensors, state=state)
+        self._durability.version = self._course.version
         ending = state["ending"]
         self._ending = (ending[0], ending[1]) if ending else None
 
-    def _snapshot(self, now_s: float) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        tensors = {**self._layout.views(self._model), VELOCITY: self._velocity}
-        rows = [{f: getattr(e, f) for f in EvaluationView.__dataclass_fields__} for e in self._evaluations]
-        state = {
-            "job": self._spec.job,
-            "term": self._term,
-            "version": self._version,
-            "ledger": self._ledger.snapshot(),
-            "elapsed_s": self._elapsed_s(now_s),
-            "evaluations": rows,
-            "ending": list(self._ending) if self._ending else None,
-        }
-        return tensors, state
+    def _snapshot(self, now_s: float) -> tuple[Tensors, dict[str, Any]]:
+        tensors, state = self._course.snapshot(now_s)
+        ending = list(self._ending) if self._ending else None
+        return tensors, {**state, "job": self._spec.job, "term": self._term, "ending": ending}
 
     @property
     def version(self) -> int:
-        return self._version
+        return self._course.version
 
     @property
     def model(self) -> np.ndarray:
-        return self._model
+        return self._course.model
 
     # Events ------------------------------------------------------------------------------------------
 
@@ -176,16 +139,18 @@ class Leader:
                 return []
 
     def _on_started(self, now_s: float) -> list[Action]:
-        self._started_s = now_s
+        self._course.start(now_s)
         self._durability.start(now_s)
         actions: list[Action] = [SetTimer(name=_TICK, after_s=TICK_S)]
         if self._durability.version < 0:
-            first = f"{self._ledger.batches} batches an epoch, {self._layout.size:,} values, term {self._term}"
+            first = f"{self._course.ledger.batches} batches an epoch, {self._layout.size:,} values, term {self._term}"
             actions.append(self._record("started", first))
             actions += self._save(now_s)
         else:
-            where = f"epoch {self._ledger.epoch + 1}, {self._ledger.applied} of {self._ledger.batches} batches applied"
-            actions.append(self._record("resumed", f"from durable version {self._version}, {where}, term {self._term}"))
+            ledger = self._course.ledger
+            where = f"epoch {ledger.epoch + 1}, {ledger.applied} of {ledger.batches} batches applied"
+            told = f"from durable version {self._course.version}, {where}, term {self._term}"
+            actions.append(self._record("resumed", told))
             if self._ending:
                 actions += self._end(*self._ending, now_s)
             elif self._evaluation_due():
@@ -264,7 +229,7 @@ class Leader:
         return [ledger for _, ledger in self._clocked_ledgers()]
 
     def _clocked_ledgers(self) -> list[tuple[LeaseClock, Ledger]]:
-        training = (self._clock, self._ledger)
+        training = (self._clock, self._course.ledger)
         return [training, (self._exam_clock, self._exam.ledger)] if self._exam else [training]
 
     def _enough(self) -> bool:
@@ -276,7 +241,7 @@ class Leader:
         """Move on as far as things allow: a step if one is due, then leases to whoever is ready."""
         if self._phase in ("closing", "ended"):
             return []
-        if self._pace.should_step(merged=self._ledger.merged, outstanding=self._ledger.outstanding):
+        if self._pace.should_step(merged=self._course.ledger.merged, outstanding=self._course.ledger.outstanding):
             return self._step(now_s)
         return self._lend(now_s, only=only)
 
@@ -301,14 +266,14 @@ class Leader:
         if self._exam is not None:
             clock, ledger, count, kind = self._exam_clock, self._exam.ledger, 1, "evaluate"
         else:
-            clock, ledger, count, kind = self._clock, self._ledger, self._spec.plan.lease_batches, "train"
-            if not self._pace.may_start(contributed_to=worker.contributed_to, version=self._version):
+            clock, ledger, count, kind = self._clock, self._course.ledger, self._spec.plan.lease_batches, "train"
+            if not self._pace.may_start(contributed_to=worker.contributed_to, version=self._course.version):
                 return []
         allowance_s = clock.allowance_s()
         lease = ledger.lease(
             self._last_lease + 1,
             worker.node,
-            version=self._version,
+            version=self._course.version,
             count=count,
             now_s=now_s,
             deadline_s=now_s + allowance_s + LEASE_GRACE_S,
@@ -321,10 +286,10 @@ class Leader:
 
     def _work(self, worker: Member, lease: Lease, *, kind: str, deadline_s: float) -> Work:
         """The lease rides on the message that brings the new model (EDDL §4.2)."""
-        here = (self._term, self._version)
-        tensors: Tensors = {} if worker.holds == here else {"model": self._model}
+        here = (self._term, self._course.version)
+        tensors: Tensors = {} if worker.holds == here else {"model": self._course.model}
         worker.holds = here
-        sent = self._model.nbytes if tensors else 0
+        sent = self._course.model.nbytes if tensors else 0
         worker.bytes_down += sent
         self._bytes_down += sent
         return Work(
@@ -352,49 +317,43 @@ class Leader:
     def _why_idle(self) -> str:
         if not self._enough():
             return self._reason
-        ledger = self._exam.ledger if self._exam else self._ledger
+        ledger = self._exam.ledger if self._exam else self._course.ledger
         holders = sorted({lease.worker for lease in ledger.leases()})
         names = ", ".join(holders[:4]) + (f" and {len(holders) - 4} more" if len(holders) > 4 else "")
-        what = "the evaluation" if self._exam else f"version {self._version + 1}"
+        what = "the evaluation" if self._exam else f"version {self._course.version + 1}"
         if not ledger.has_free:
-            what = "the evaluation" if self._exam else f"the end of epoch {self._ledger.epoch + 1}"
+            what = "the evaluation" if self._exam else f"the end of epoch {self._course.ledger.epoch + 1}"
         return f"{what} waits for {names}" if names else f"{what} is next"
 
     # Updates come back -------------------------------------------------------------------------------
 
     def _on_update(self, worker: Member, update: Update, now_s: float) -> list[Action]:
-        lease = self._ledger.find(update.lease, worker.node)
+        lease = self._course.ledger.find(update.lease, worker.node)
         if isinstance(lease, Refusal):
             return self._refuse(worker, update, lease.reason, now_s)
         actions = self._upload_over(lease.id, now_s)
         try:
             delta = self._checked(update, lease)
         except PeerViolation as violation:
-            self._ledger.release(lease, fate=f"was refused: {violation.reason}")
+            self._course.ledger.release(lease, fate=f"was refused: {violation.reason}")
             actions += self._count_failures(worker, lease, violation.reason, now_s)
             return [*actions, *self._on_violation(worker, update, violation.reason, now_s)]
-        self._partial.add(delta, weight=float(update.examples))
-        self._ledger.merge(lease)
+        self._course.merge(lease, update, delta)
         self._clock.returned(now_s - lease.issued_s)
         worker.durations_s.append(now_s - lease.issued_s)
         worker.batches += len(lease.batches)
         worker.is_failing = False
         worker.contributed_to = lease.version
-        loss_sum, examples = self._round_loss
-        self._round_loss = (loss_sum + update.loss_sum, examples + update.examples)
         self._crew.make_idle(worker, now_s)
         return [*actions, *self._proceed(now_s, only=worker.node)]
 
     def _checked(self, update: Update, lease: Lease) -> np.ndarray:
         if update.version != lease.version:
             raise PeerViolation(f"made against version {update.version}; lease {lease.id} was for {lease.version}")
-        size, examples = self._spec.plan.batch_size, self._spec.train.examples
-        # The last batch of an epoch may be short.
-        held = sum(min(size, examples - batch * size) for batch in lease.batches)
-        return dense_update(update, size=self._layout.size, examples_max=held)
+        return dense_update(update, size=self._layout.size, examples_max=self._course.examples_in(lease))
 
     def _on_offer(self, worker: Member, offer: Offer, now_s: float) -> list[Action]:
-        lease = self._ledger.find(offer.lease, worker.node)
+        lease = self._course.ledger.find(offer.lease, worker.node)
         if isinstance(lease, Refusal):
             return self._refuse(worker, offer, lease.reason, now_s)
         if self._admission.holds(lease.id):
@@ -403,12 +362,12 @@ class Leader:
         if self._admission.offer(lease.id):
             return [self._admitted(lease, now_s)]
         # The work is done and waits for its turn: that is not the worker's fault, so it does not age.
-        self._ledger.extend(lease, deadline_s=math.inf)
+        self._course.ledger.extend(lease, deadline_s=math.inf)
         worker.state, worker.reason = "waiting", f"{self._admission.waiting} updates wait to be taken"
         return []
 
     def _admitted(self, lease: Lease, now_s: float) -> Send:
-        self._ledger.extend(lease, deadline_s=now_s + self._clock.allowance_s() + LEASE_GRACE_S)
+        self._course.ledger.extend(lease, deadline_s=now_s + self._clock.allowance_s() + LEASE_GRACE_S)
         return self._go(lease)
 
     def _go(self, lease: Lease) -> Send:
@@ -418,7 +377,7 @@ class Leader:
         """Whatever became of this upload, its place is free: the next in line may send."""
         following = self._admission.done(lease_id)
         while following is not None:
-            lease = self._ledger.get(following)
+            lease = self._course.ledger.get(following)
             if lease is not None:
                 return [self._admitted(lease, now_s)]
             following = self._admission.done(following)
@@ -488,38 +447,20 @@ class Leader:
 
     def _step(self, now_s: float) -> list[Action]:
         self._advance(now_s)
-        if self._ledger.finished:
+        if self._course.ledger.finished:
             return self._epoch_over(now_s)
         actions = self._lend(now_s)
         return [*actions, *self._save_if_due(now_s)]
 
     def _advance(self, now_s: float) -> None:
-        """Turn the partial into the next version."""
-        self._model, self._velocity = momentum_step(
-            self._model,
-            self._velocity,
-            self._partial.mean(),
-            momentum=self._spec.plan.momentum,
-            parameters_size=self._layout.parameters_size,
-        )
-        self._model.flags.writeable = False
-        self._version += 1
-        examples = int(self._partial.weight)
-        self._partial.clear()
-        self._durability.applied(self._ledger.apply(self._version))
-        self._steps_s.append((now_s, examples))
-        loss_sum, count = self._round_loss
-        self._train_loss, self._round_loss = (loss_sum / count if count else None), (0.0, 0)
+        self._durability.applied(self._course.advance(now_s))
 
     def _epoch_over(self, now_s: float) -> list[Action]:
-        self._ledger.next_epoch()
+        self._course.ledger.next_epoch()
         self._batch_failures.clear()
-        done = self._ledger.epoch
-        actions: list[Action] = [
-            self._record(
-                "epoch", f"epoch {done}: {self._ledger.batches} batches applied once each, version {self._version}"
-            )
-        ]
+        done, batches = self._course.ledger.epoch, self._course.ledger.batches
+        told = f"epoch {done}: {batches} batches applied once each, version {self._course.version}"
+        actions: list[Action] = [self._record("epoch", told)]
         if self._evaluation_due():
             self._begin_exam()
             return [*actions, *self._save(now_s), *self._lend(now_s)]
@@ -527,18 +468,17 @@ class Leader:
 
     def _evaluation_due(self) -> bool:
         """At the end of an epoch whose turn it is, or the last, unless this version was evaluated already."""
-        done, plan = self._ledger.epoch, self._spec.plan
-        at_boundary = self._ledger.applied == 0 and done > 0
+        done, plan = self._course.ledger.epoch, self._spec.plan
+        at_boundary = self._course.ledger.applied == 0 and done > 0
         is_last = done == plan.until.epochs or self._ending is not None
         due = done % plan.evaluate_every_epochs == 0 or is_last
-        return at_boundary and due and not self._is_evaluated() and self._spec.test.examples > 0
-
-    def _is_evaluated(self) -> bool:
-        return bool(self._evaluations) and self._evaluations[-1].version == self._version
+        return at_boundary and due and not self._course.is_evaluated and self._spec.test.examples > 0
 
     def _begin_exam(self) -> None:
         self._batch_failures.clear()
-        self._exam = Exam(version=self._version, epoch=self._ledger.epoch, examples=self._spec.test.examples)
+        self._exam = Exam(
+            version=self._course.version, epoch=self._course.ledger.epoch, examples=self._spec.test.examples
+        )
 
     def _on_evaluated(self, worker: Member, result: Evaluated, now_s: float) -> list[Action]:
         if self._exam is None:
@@ -556,11 +496,10 @@ class Leader:
         self._crew.make_idle(worker, now_s)
         if not self._exam.finished:
             return self._proceed(now_s, only=worker.node)
-        view = self._exam.view(seconds=self._elapsed_s(now_s))
+        view = self._exam.view(seconds=self._course.elapsed_s(now_s))
         self._exam = None
         self._batch_failures.clear()
-        self._evaluations.append(view)
-        del self._evaluations[:-EVALUATIONS_KEPT]
+        self._course.evaluated(view)
         self._durability.evaluated(view)
         told = f"{view.accuracy:.2%} right, loss {view.loss:.4f} on {view.examples} held-out examples"
         record = self._record("evaluated", f"version {view.version} after epoch {view.epoch}: {told}")
@@ -569,12 +508,12 @@ class Leader:
     def _decide(self, now_s: float) -> list[Action]:
         """Between two epochs: go on, or is it done?"""
         until = self._spec.plan.until
-        latest = self._evaluations[-1] if self._is_evaluated() else None
+        latest = self._course.latest if self._course.is_evaluated else None
         if self._ending is not None:
             return self._end(*self._ending, now_s)
         if until.accuracy is not None and latest is not None and latest.accuracy >= until.accuracy:
             return self._end("finished", f"reached {latest.accuracy:.2%}, the goal was {until.accuracy:.2%}", now_s)
-        if until.epochs is not None and self._ledger.epoch >= until.epochs:
+        if until.epochs is not None and self._course.ledger.epoch >= until.epochs:
             return self._end("finished", f"all {until.epochs} epochs are done", now_s)
         return [*self._save(now_s), *self._lend(now_s)]
 
@@ -618,31 +557,28 @@ class Leader:
         if self._ending is not None:
             # The last evaluation runs. It does not wait for workers who may never come.
             return [] if self._enough() else self._end(*self._ending, now_s)
-        if limit_s is None or self._elapsed_s(now_s) < limit_s:
+        if limit_s is None or self._course.elapsed_s(now_s) < limit_s:
             return []
         self._ending = ("finished", f"the time limit of {limit_s:g} s is over")
-        if self._is_evaluated() or not self._spec.test.examples or self._version == 0 or not self._enough():
+        if self._course.is_evaluated or not self._spec.test.examples or self._course.version == 0 or not self._enough():
             return self._end(*self._ending, now_s)
         actions: list[Action] = [self._record("ending", self._ending[1])]
         if self._exam is None:
-            for lease in self._ledger.leases():
-                self._ledger.release(lease, fate="was taken back: the job's time is over")
+            for lease in self._course.ledger.leases():
+                self._course.ledger.release(lease, fate="was taken back: the job's time is over")
                 self._admission.done(lease.id)
-            if self._ledger.merged:
+            if self._course.ledger.merged:
                 # What is merged belongs to the last version; later it would change the model under the evaluation.
                 self._advance(now_s)
-            if self._ledger.finished:
+            if self._course.ledger.finished:
                 return [*actions, *self._epoch_over(now_s)]
             self._begin_exam()
         return [*actions, *self._lend(now_s)]
 
-    def _elapsed_s(self, now_s: float) -> float:
-        return self._elapsed_before_s + now_s - self._started_s
-
     # Durable, then said ------------------------------------------------------------------------------------
 
     def _save(self, now_s: float) -> list[Action]:
-        return self._durability.save(self._version, lambda: self._snapshot(now_s), now_s)
+        return self._durability.save(self._course.version, lambda: self._snapshot(now_s), now_s)
 
     def _save_if_due(self, now_s: float) -> list[Action]:
         due = self._durability.due(now_s, every_s=self._spec.plan.checkpoint_every_s)
@@ -686,33 +622,27 @@ class Leader:
 
     def progress(self, now_s: float) -> Progress:
         """How the job stands."""
-        latest = self._evaluations[-1] if self._evaluations else None
+        latest = self._course.latest
         state = self._ending[0] if self._phase == "ended" and self._ending else self._phase
-        rounds_per_s, examples_per_s = self._rates(now_s)
+        rounds_per_s, examples_per_s = self._course.rates(now_s)
         return Progress(
             job=self._spec.job,
             term=self._term,
             state=state,
             reason=clip(self._reason),
-            version=self._version,
+            version=self._course.version,
             durable_version=max(0, self._durability.version),
-            epoch=self._ledger.epoch,
-            batches_applied=self._ledger.applied,
-            batches_total=self._ledger.batches,
+            epoch=self._course.ledger.epoch,
+            batches_applied=self._course.ledger.applied,
+            batches_total=self._course.ledger.batches,
             accuracy=latest.accuracy if latest else None,
             loss=latest.loss if latest else None,
-            train_loss=self._train_loss,
+            train_loss=self._course.train_loss,
             rounds_per_s=rounds_per_s,
             examples_per_s=examples_per_s,
             bytes_up=self._bytes_up,
             bytes_down=self._bytes_down,
-            seconds=self._elapsed_s(now_s),
+            seconds=self._course.elapsed_s(now_s),
             refused=self._refused,
             workers=self._crew.views(typical_s=self._clock.typical_s),
         )
-
-    def _rates(self, now_s: float) -> tuple[float, float]:
-        if len(self._steps_s) < 2:
-            return 0.0, 0.0
-        span_s = max(now_s - self._steps_s[0][0], 1e-9)
-        return (len(self._steps_s) - 1) / span_s, sum(n for _, n in list(self._steps_s)[1:]) / span_s

@@ -25,6 +25,7 @@ from shoal.runtime import probe
 from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.host import RoleHost
 from shoal.runtime.labour import Labour
+from shoal.runtime.leash import end_with_starter
 from shoal.runtime.places import Places, default_home
 from shoal.store.blobs import BlobStore
 from shoal.transport.base import Lane, Session, lane_of
@@ -279,9 +280,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="shoal-agent", description="Run this enrolled device's agent.")
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     parser.add_argument("--child-module", default="shoal.training.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.leash:
+        end_with_starter()
     level = logging.WARNING if given.quiet else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -22,8 +22,9 @@ import numpy as np
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Answer, End, Keep, Record, Save, Send
+from shoal.roles.course import OURS
 from shoal.roles.events import Asked, Liveness, PeerChanged, Received, Saved, SaveFailed, Started, StopRequested
-from shoal.roles.leader import OURS, Leader
+from shoal.roles.leader import Leader
 from shoal.roles.manager import JobRecord, Manager
 from shoal.roles.membership import Membership, Patience
 from shoal.runtime.host import RoleHost

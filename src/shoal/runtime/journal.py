@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal.roles.actions import Save
-from shoal.roles.leader import OURS
+from shoal.roles.course import OURS
 from shoal.store.registry import Registry
 from shoal.store.rows import Applied, Evaluation
 from shoal.wire.messages import Tensors

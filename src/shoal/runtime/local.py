@@ -97,7 +97,9 @@ class LocalCluster:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
+                "--leash",
+                # Held open while this program lives: even if it is killed, its cluster does not stay behind.
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE if capture else file,
                 stderr=file,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},

@@ -20,6 +20,7 @@ from shoal.errors import Misuse, ShoalError
 from shoal.roles.membership import Patience
 from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.home import Home
+from shoal.runtime.leash import end_with_starter
 from shoal.runtime.places import Places
 from shoal.store.registry import Registry
 from shoal.transport.enrol import Enrolled, EnrolmentServer, Newcomer
@@ -205,7 +206,10 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--devices", type=int, default=1000)
+    parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
+    if given.leash:
+        end_with_starter()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
 
     def on_ready(ready: Ready) -> None:

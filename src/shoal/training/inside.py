@@ -1,4 +1,4 @@
-"""A flag that says: this process is importing task code. Knows nothing of tasks, torch or trainers.
+"""Flags that say: this process is importing, or running, task code. Knows nothing of tasks, torch or trainers.
 
 A script may define its task and call ``shoal.fit`` at top level. When a trainer imports that script to get the task,
 the call must not start a second job: it ends the import instead, with what was defined so far.
@@ -7,7 +7,13 @@ the call must not start a second job: it ends the import instead, with what was 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+
+from shoal.errors import Misuse
+
+#: Set in every process that runs task code: a job inside a job would start another, without end.
+TRAINER_VARIABLE = "SHOAL_TRAINER"
 
 _importing = False
 
@@ -20,6 +26,8 @@ def stop_if_importing() -> None:
     """Call first in whatever starts a job from a script."""
     if _importing:
         raise InsideTrainer
+    if os.environ.get(TRAINER_VARIABLE):
+        raise Misuse("a task cannot start a job of its own: shoal.fit was called while a task was being run")
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from shoal.task import Split, Task
 from shoal.training.bundle import unpack
 from shoal.training.flat import layout_of, read_into
 from shoal.training.importer import make_task
+from shoal.training.inside import TRAINER_VARIABLE
 from shoal.training.prepared import LAYOUT_NOTE, Prepared, cache_key
 from shoal.training.serve import place_of, print_to_stderr, reason_of
 from shoal.training.shards import Array, Manifest, write_shards
@@ -155,6 +156,7 @@ def main() -> int:
     report = _reporter(os.fdopen(os.dup(1), "w"))
     print_to_stderr()
     sys.argv = ["shoal-prepare"]
+    os.environ[TRAINER_VARIABLE] = "1"
     with tempfile.TemporaryDirectory(prefix="shoal-prepare-") as directory:
         try:
             prepared = _cached(given, Path(directory).resolve(), report)

@@ -20,6 +20,7 @@ from typing import Protocol, TypeAlias
 
 from shoal.errors import Misuse, ShoalError
 from shoal.training.channel import Channel, Message
+from shoal.training.inside import TRAINER_VARIABLE
 from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult, answer
 from shoal.training.shared import SharedVectors
 from shoal.wire.limits import REASON_MAX_CHARS
@@ -51,6 +52,7 @@ def main(build: Build) -> None:
     for fd in (given.socket_fd, given.shared_fd, given.stacks_fd):
         os.set_inheritable(fd, False)
     sys.argv = ["shoal-trainer"]
+    os.environ[TRAINER_VARIABLE] = "1"
     print_to_stderr()
     _die_with_parent()
     faulthandler.enable()

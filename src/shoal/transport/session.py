@@ -54,12 +54,17 @@ class ChunkCache:
 
 
 class Uploads:
-    """How many bytes of tensors may be arriving at once, over all sessions of a node."""
+    """The memory for tensors that are arriving: bounded over all sessions of a node, and used again.
+
+    It belongs to all of them together. A buffer kept by each would be a model for every worker that ever sent one.
+    """
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
         self._used_bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
+        #: Of one size, and no more than were in use at once: so within the budget too.
+        self._spares: list[np.ndarray] = []
 
     async def take(self, size_bytes: int) -> None:
         """Wait for room. One message larger than the whole budget may still come alone."""
@@ -68,6 +73,18 @@ class Uploads:
             self._waiters.append(waiter)
             await waiter
         self._used_bytes += size_bytes
+
+    def buffer(self, size_bytes: int) -> np.ndarray:
+        """Memory for tensors that have room: what another message left, if it fits."""
+        if self._spares and self._spares[-1].size != size_bytes:
+            self._spares.clear()
+        return self._spares.pop() if self._spares else np.empty(size_bytes, dtype=np.uint8)
+
+    def keep(self, buffer: np.ndarray) -> None:
+        """Nobody reads this buffer any more."""
+        if self._spares and self._spares[-1].size != buffer.size:
+            self._spares.clear()
+        self._spares.append(buffer)
 
     def give(self, size_bytes: int) -> None:
         self._used_bytes -= size_bytes
@@ -148,8 +165,6 @@ class FrameSession:
         self._sent = asyncio.Event()
         self._sent.set()
         self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        #: The memory of the last message's tensors, for the next of the same size.
-        self._spare: np.ndarray | None = None
         self.bytes_read = 0
         self.bytes_written = 0
 
@@ -224,32 +239,33 @@ class FrameSession:
                 raise PeerViolation(f"{type(message).__name__} of {size_bytes} bytes, at most {limit} are taken")
             await self._uploads.take(size_bytes)
             try:
-                assembly = Assembly(message, opening.infos, buffer=self._buffer_for(listener, message, size_bytes))
+                given = listener.payload_buffer(self, message, size_bytes)
+                buffer = self._uploads.buffer(size_bytes) if given is None else np.frombuffer(given, dtype=np.uint8)
+                assembly = Assembly(message, opening.infos, buffer=buffer)
                 wire_bytes = len(frame)
                 if opening.chunk is not None:
                     assembly.feed(opening.chunk)
+                # A frame is let go before the next is waited for: in each of many uploads, it is a chunk held idly.
+                del frame, opening, message
                 while not assembly.complete:
                     frame = await self._read()
                     if frame is self._eof or frame is None:
                         return
                     wire_bytes += len(frame)
                     assembly.feed(read_chunk_frame(frame))
+                    del frame
                 self.bytes_read += wire_bytes
                 whole = assembly.message()
-                self._spare = assembly.buffer
-                del assembly, frame, opening, message
-                # Awaited until it is merged: the memory counts against the budget until then.
+                del assembly
+                # Awaited until it is merged: the memory counts against the budget until then. Where this is
+                # cancelled the buffer may still be read, and is not kept.
                 await listener.received(self, whole, wire_bytes)
                 del whole
+                if given is None:
+                    self._uploads.keep(buffer)
+                del given, buffer
             finally:
                 self._uploads.give(size_bytes)
-
-    def _buffer_for(self, listener: Listener, message: Message, size_bytes: int) -> np.ndarray | None:
-        given = listener.payload_buffer(self, message, size_bytes)
-        if given is not None:
-            return np.frombuffer(given, dtype=np.uint8)
-        spare, self._spare = self._spare, None
-        return spare if spare is not None and spare.size == size_bytes else None
 
     async def _write_all(self) -> None:
         while True:

@@ -62,6 +62,13 @@ UPLOAD_BUDGET_BYTES = 64 << 20
 #: HTTP/2 streams one connection may hold open: held an abusive client to 55 MB where it had taken 300.
 STREAMS_PER_CONNECTION = 8
 
+#: What gRPC lays out to read into on each connection before anything comes. Left alone it is a megabyte on every
+#: connection that was ever busy: 200 MB for 200 workers, more than all else a leader holds.
+READ_BUFFER_BYTES = 64 << 10
+
+#: What a peer may send ahead of what we read. Left alone it grows to whole updates, outside of the budget for uploads.
+READ_AHEAD_BYTES = 256 << 10
+
 #: The Euclidean norm of an update above which it is refused as absurd rather than merged.
 UPDATE_NORM_MAX = 1e6
 

@@ -16,8 +16,9 @@ import pytest
 from shoal.learning.layout import Layout
 from shoal.plan import Until
 from shoal.roles.actions import Action, End, Record, Save, Send, SetTimer
+from shoal.roles.course import EVALUATIONS_KEPT, VELOCITY
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFailed, Started, StopRequested, TimerFired
-from shoal.roles.leader import BATCH_FAILURES_MAX, EVALUATIONS_KEPT, LEASE_GRACE_S, TICK_S, VELOCITY, Leader
+from shoal.roles.leader import BATCH_FAILURES_MAX, LEASE_GRACE_S, TICK_S, Leader
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Evaluated,
@@ -56,7 +57,7 @@ class Story:
     def happens(self, event: Any) -> list[Action]:
         """Handle one event; what follows it is what the story looks at next."""
         self.actions = self.leader.handle(event, self.now_s)
-        self.leader._ledger.check()
+        self.leader._course.ledger.check()
         return self.actions
 
     def says(self, node: str, message: Message, *, size_bytes: int = 0) -> list[Action]:
@@ -920,8 +921,8 @@ def test_evaluations_carried_in_the_state_are_bounded(begin: Start) -> None:
     for _ in range(EVALUATIONS_KEPT + 5):
         story.update("a", story.work("a"))
         story.evaluated("a", story.work("a"), correct=1, examples=1)
-    assert len(story.leader._evaluations) == EVALUATIONS_KEPT
-    assert story.leader._evaluations[-1].epoch == EVALUATIONS_KEPT + 5
+    assert len(story.leader._course.evaluations) == EVALUATIONS_KEPT
+    assert story.leader._course.evaluations[-1].epoch == EVALUATIONS_KEPT + 5
 
 
 def test_an_update_costs_the_same_however_many_workers_there_are(begin: Start) -> None:

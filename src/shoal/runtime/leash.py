@@ -1,0 +1,24 @@
+"""A process that ends with whoever started it, however that one went. Knows nothing of what it does until then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+STANDARD_INPUT = 0
+
+
+def end_with_starter() -> None:
+    """Be told to stop (SIGTERM) once standard input closes: nobody holds its other end any more."""
+    threading.Thread(target=_watch, name="leash", daemon=True).start()
+
+
+def _watch() -> None:
+    try:
+        # The descriptor itself: a reader of sys.stdin would hold its lock while the interpreter shuts down.
+        while os.read(STANDARD_INPUT, 4096):
+            pass
+    except OSError:
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
