@@ -73,6 +73,7 @@ async def compare(*, workers: int, values: int, seconds: float, turns: int) -> d
             port = await bare.start()
             homes = [Places(cluster.agent_home(name)).node for name in sorted(cluster.agents)]
             async with clients(homes, port=port, update_bytes=values * 4):
+                await bare.measure(1.0)  # until every client is connected and warm
                 for turn in range(turns):
                     bare_rates.append(await bare.measure(seconds))
                     plan = {"workers_min": workers, "until": {"epochs": 1000}, "checkpoint_every_s": 10.0}

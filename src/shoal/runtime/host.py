@@ -13,8 +13,8 @@ from shoal.roles.events import Event, Received, TimerFired
 
 log = logging.getLogger("shoal")
 
-#: About 4 ms of checking and merging on a small core.
-HEAVY_BYTES = 8 << 20
+#: Half a millisecond of checking and merging: more than a hop to another thread costs.
+HEAVY_BYTES = 1 << 20
 
 #: Carries out what a host does not know itself.
 Perform = Callable[["RoleHost", Action], Awaitable[None]]

@@ -81,8 +81,6 @@ class GrpcServer:
             # Two managers on one port would each get half of the callers.
             ("grpc.so_reuseport", 0),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            # The probe would open the window as far as the link is fast. A chunk that is waited for comes whole anyway.
-            ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", READ_AHEAD_BYTES),
             # Where this gRPC does not know it, nothing happens.
             ("grpc.experimental.tcp_max_read_buffer_size", READ_BUFFER_BYTES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -106,12 +106,13 @@ class Turns:
         self._hold_s = hold_s
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def take(self) -> asyncio.TimerHandle:
+        """Wait for a turn; what is returned is given back with ``give``."""
+        loop = asyncio.get_running_loop()
         if self._free:
             self._free -= 1
         else:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiter: asyncio.Future[None] = loop.create_future()
             self._waiting.append(waiter)
             try:
                 await waiter
@@ -119,13 +120,13 @@ class Turns:
                 if waiter.done() and not waiter.cancelled():
                     self._pass_on()
                 raise
-        over = asyncio.get_running_loop().call_later(self._hold_s, self._pass_on)
-        try:
-            yield
-        finally:
-            if over.when() > asyncio.get_running_loop().time():
-                over.cancel()
-                self._pass_on()
+        return loop.call_later(self._hold_s, self._pass_on)
+
+    def give(self, turn: asyncio.TimerHandle) -> None:
+        """The message is out. A turn that was over before has been passed on already."""
+        if turn.when() > asyncio.get_running_loop().time():
+            turn.cancel()
+            self._pass_on()
 
     def _pass_on(self) -> None:
         while self._waiting:
@@ -271,8 +272,11 @@ class FrameSession:
         while True:
             message = await self._outbox.get()
             if getattr(message, "tensors", NO_TENSORS):
-                async with self._turns.turn():
+                turn = await self._turns.take()
+                try:
                     await self._write_message(message)
+                finally:
+                    self._turns.give(turn)
             else:
                 await self._write_message(message)
             del message

@@ -57,7 +57,7 @@ TRAINER_MESSAGE_MAX_BYTES = 1 << 20
 BLOB_MAX_BYTES = 1 << 30
 
 #: Memory a leader lends to uploads in flight: updates are held whole until they are checked, then merged and dropped.
-UPLOAD_BUDGET_BYTES = 64 << 20
+UPLOAD_BUDGET_BYTES = 32 << 20
 
 #: HTTP/2 streams one connection may hold open: held an abusive client to 55 MB where it had taken 300.
 STREAMS_PER_CONNECTION = 8
@@ -66,7 +66,7 @@ STREAMS_PER_CONNECTION = 8
 #: connection that was ever busy: 200 MB for 200 workers, more than all else a leader holds.
 READ_BUFFER_BYTES = 64 << 10
 
-#: What a peer may send ahead of what we read. Left alone it grows to whole updates, outside of the budget for uploads.
+#: What a peer may send ahead of what we read, to begin with; gRPC widens it as far as a link is fast and long.
 READ_AHEAD_BYTES = 256 << 10
 
 #: The Euclidean norm of an update above which it is refused as absurd rather than merged.

@@ -6,6 +6,7 @@ onto the other. A field named ``tensors`` never enters the envelope: it follows 
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -494,7 +495,7 @@ RECIPIENT: dict[type[Message], str] = {
 
 
 def with_tensors(message: Any, tensors: Tensors) -> Any:
-    """The same message, carrying these tensors."""
-    values = {f.name: getattr(message, f.name) for f in fields(message)}
-    values["tensors"] = tensors
-    return type(message)(**values)
+    """The same message, carrying these tensors. Its other fields were checked when it was built."""
+    whole = copy.copy(message)
+    object.__setattr__(whole, "tensors", tensors)
+    return whole
