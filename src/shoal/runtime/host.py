@@ -16,6 +16,9 @@ log = logging.getLogger("shoal")
 #: Half a millisecond of checking and merging: more than a hop to another thread costs.
 HEAVY_BYTES = 1 << 20
 
+#: A timer whose handling failed fires again after this.
+AFTER_BUG_S = 1.0
+
 #: Carries out what a host does not know itself.
 Perform = Callable[["RoleHost", Action], Awaitable[None]]
 
@@ -63,6 +66,7 @@ class RoleHost:
         loop = asyncio.get_running_loop()
         while self._task is not None:
             event, handled = await self._inbox.get()
+            timer = event if isinstance(event, TimerFired) else None
             try:
                 now_s = time.monotonic()
                 if self._executor is not None and _is_heavy(event):
@@ -79,6 +83,9 @@ class RoleHost:
             except Exception:
                 # A role never raises on purpose: what does is a bug, reported and survived.
                 log.exception("%s failed to handle an event", self.key)
+                if timer is not None:
+                    # The actions that would have set it again are lost with the rest.
+                    await self._act(SetTimer(name=timer.name, after_s=AFTER_BUG_S))
             finally:
                 if handled is not None and not handled.done():
                     handled.set_result(None)
