@@ -17,6 +17,7 @@ import grpc.aio
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError, Unreachable
 from shoal.transport.access import check_access
 from shoal.transport.base import BROKE_CONTRACT, Lane, Listener, Service
+from shoal.transport.commons import Commons
 from shoal.transport.identity import (
     Identity,
     Peer,
@@ -25,7 +26,7 @@ from shoal.transport.identity import (
     peer_from_auth_context,
     server_credentials,
 )
-from shoal.transport.session import ChunkCache, FrameSession, Turns, Uploads
+from shoal.transport.session import FrameSession
 from shoal.wire.frames import chunk_frame, envelope_frame, read_chunk_frame, read_opening
 from shoal.wire.limits import (
     CHUNK_BYTES,
@@ -34,7 +35,6 @@ from shoal.wire.limits import (
     READ_BUFFER_BYTES,
     REPLY_MAX_BYTES,
     STREAMS_PER_CONNECTION,
-    UPLOAD_BUDGET_BYTES,
 )
 from shoal.wire.messages import Blob, Denied, Message
 
@@ -65,12 +65,10 @@ def _options(*, receive_max_bytes: int = MESSAGE_MAX_BYTES) -> list[tuple[str, A
 class GrpcServer:
     """The door of a node: only members of the cluster come in, each as itself."""
 
-    def __init__(self, identity: Identity, service: Service, *, upload_budget_bytes: int = UPLOAD_BUDGET_BYTES) -> None:
+    def __init__(self, identity: Identity, service: Service) -> None:
         self._identity = identity
         self._service = service
-        self._chunks = ChunkCache()
-        self._uploads = Uploads(upload_budget_bytes)
-        self._turns = Turns()
+        self._commons = Commons()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -127,9 +125,7 @@ class GrpcServer:
                 read=context.read,
                 write=context.write,
                 end=grpc.aio.EOF,
-                chunks=self._chunks,
-                uploads=self._uploads,
-                turns=self._turns,
+                commons=self._commons,
             )
             reason = await session.run(self._service)
             if reason.startswith(BROKE_CONTRACT):
@@ -237,9 +233,7 @@ class GrpcLink:
         self._endpoint = endpoint
         self._channels: list[grpc.aio.Channel] = []
         self._bulk: grpc.aio.Channel | None = None
-        self._chunks = ChunkCache()
-        self._uploads = Uploads(UPLOAD_BUDGET_BYTES)
-        self._turns = Turns()
+        self._commons = Commons()
 
     def _channel(self) -> grpc.aio.Channel:
         # A pool of its own: channels to one address would otherwise share a connection.
@@ -276,9 +270,7 @@ class GrpcLink:
             read=call.read,
             write=outcome.write,
             end=grpc.aio.EOF,
-            chunks=self._chunks,
-            uploads=self._uploads,
-            turns=self._turns,
+            commons=self._commons,
         )
         try:
             reason = await session.run(listener)

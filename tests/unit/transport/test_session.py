@@ -1,16 +1,18 @@
 """Sessions over queues instead of a network: whose memory tensors arrive in, and how much of it."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from shoal.transport.base import Lane, Session
+from shoal.transport.commons import ChunkCache, Commons, Uploads
 from shoal.transport.identity import Peer
-from shoal.transport.session import ChunkCache, FrameSession, Turns, Uploads
+from shoal.transport.session import FrameSession
 from shoal.wire.frames import frames
-from shoal.wire.messages import Message, Update
+from shoal.wire.messages import Message, Update, Work
 
 SIZE_BYTES = 1200
 END = object()
@@ -66,9 +68,7 @@ async def hear(hearer: Hearer, uploads: Uploads, *messages: Message) -> None:
         read=read,
         write=write,
         end=END,
-        chunks=ChunkCache(),
-        uploads=uploads,
-        turns=Turns(),
+        commons=Commons(uploads=uploads),
     )
     assert await session.run(hearer) == "the connection was closed"
 
@@ -132,3 +132,23 @@ def test_uploads_wait_for_room_and_one_too_large_comes_alone():
             await asyncio.wait_for(uploads.take(1), 0.01)
 
     asyncio.run(run())
+
+
+def test_a_model_is_cut_once_and_its_frames_go_with_it():
+    cache = ChunkCache()
+    model = np.zeros(10, np.float32)
+    model.flags.writeable = False
+    other = np.ones(10, np.float32)
+    other.flags.writeable = False
+    first = cache.frames(
+        Work(job="a", term=1, lease=1, kind="train", version=1, deadline_s=1, tensors={"model": model})
+    )
+    cache.frames(Work(job="b", term=1, lease=1, kind="train", version=1, deadline_s=1, tensors={"model": other}))
+    again = cache.frames(
+        Work(job="a", term=1, lease=2, kind="train", version=1, deadline_s=1, tensors={"model": model})
+    )
+    assert again is first  # another job in between does not matter
+    assert len(cache._frames) == 2
+    del model, again, first
+    gc.collect()
+    assert len(cache._frames) == 1
