@@ -110,8 +110,8 @@ async def client(home: Path, *, port: int, update_bytes: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def clients(homes: list[Path], *, port: int, update_bytes: int) -> AsyncIterator[None]:
-    """One process a worker, as agents are."""
+async def clients(homes: list[Path], *, port: int, update_bytes: int) -> AsyncIterator[list[int]]:
+    """One process a worker, as agents are; gives their ids."""
     processes = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.bare_grpc", "--home", str(home)),
@@ -120,7 +120,7 @@ async def clients(homes: list[Path], *, port: int, update_bytes: int) -> AsyncIt
         for home in homes
     ]
     try:
-        yield
+        yield [process.pid for process in processes]
     finally:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,20 @@ def _empty_bundle() -> bytes:
         file = Path(folder) / "task.py"
         file.write_text("import shoal\n\n\nclass Echo(shoal.Task):\n    pass\n")
         return pack(file, "task:Echo")
+
+
+def cpu_s(*pids: int) -> float:
+    """Processor time these processes have used so far, with all their threads."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
 
 
 def memory_mb(pid: int, field: str = "VmRSS") -> float:

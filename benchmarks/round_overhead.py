@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
 
 from benchmarks.bare_grpc import BareServer, clients
-from benchmarks.common import ECHO, PERNET, echo_job, finish, say
+from benchmarks.common import ECHO, PERNET, children_of, cpu_s, echo_job, finish, say
 from shoal.runtime.local import LocalCluster
-from shoal.runtime.operator import Operator
+from shoal.runtime.operator import Operator, ReadyTask
 from shoal.runtime.places import Places
 from shoal.transport.identity import Identity
 
@@ -60,8 +61,27 @@ async def stopped(operator: Operator, job: str) -> None:
     raise TimeoutError("the job did not stop")
 
 
+class Cost:
+    """Processor time a round, by kind of process: what the ratio is made of where processors are the limit."""
+
+    def __init__(self, **kinds: list[int]) -> None:
+        self._kinds = kinds
+        self._used_s: dict[str, float] = dict.fromkeys(kinds, 0.0)
+        self._rounds = 0.0
+
+    def now(self) -> dict[str, float]:
+        return {kind: cpu_s(*pids) for kind, pids in self._kinds.items()}
+
+    def add(self, before: dict[str, float], after: dict[str, float], *, rounds: float) -> None:
+        for kind in self._used_s:
+            self._used_s[kind] += after[kind] - before[kind]
+        self._rounds += rounds
+
+    def ms_per_round(self) -> dict[str, float]:
+        return {kind: round(1000 * used_s / self._rounds, 1) for kind, used_s in self._used_s.items()}
+
+
 async def compare(*, workers: int, values: int, seconds: float, turns: int) -> dict[str, object]:
-    shoal_rates, bare_rates = [], []
     with tempfile.TemporaryDirectory() as folder:
         ready = echo_job(Path(folder), values=values, batches=200_000)
         async with (
@@ -72,25 +92,50 @@ async def compare(*, workers: int, values: int, seconds: float, turns: int) -> d
             bare = BareServer(identity, workers=workers, update_bytes=values * 4)
             port = await bare.start()
             homes = [Places(cluster.agent_home(name)).node for name in sorted(cluster.agents)]
-            async with clients(homes, port=port, update_bytes=values * 4):
+            async with clients(homes, port=port, update_bytes=values * 4) as client_pids:
                 await bare.measure(1.0)  # until every client is connected and warm
-                for turn in range(turns):
-                    bare_rates.append(await bare.measure(seconds))
-                    plan = {"workers_min": workers, "until": {"epochs": 1000}, "checkpoint_every_s": 10.0}
-                    job = await operator.submit(ready, plan=plan)
-                    await running(operator, job, workers)
-                    await asyncio.sleep(1.0)
-                    shoal_rates.append(await measure_shoal(operator, job, seconds))
-                    await stopped(operator, job)
-                    say(f"turn {turn + 1}: shoal {shoal_rates[-1]:.2f}, bare {bare_rates[-1]:.2f} rounds/s")
+                result = await take_turns(cluster, operator, ready, bare, client_pids, seconds=seconds, turns=turns)
             await bare.stop()
+    return {**result, "workers": workers, "params": values, "turns": turns}
+
+
+async def take_turns(
+    cluster: LocalCluster,
+    operator: Operator,
+    ready: ReadyTask,
+    bare: BareServer,
+    client_pids: list[int],
+    *,
+    seconds: float,
+    turns: int,
+) -> dict[str, object]:
+    assert cluster.manager is not None
+    workers = len(cluster.agents)
+    agents = [process.pid for process in cluster.agents.values()]
+    bare_cost = Cost(server=[os.getpid()], clients=client_pids)
+    shoal_rates, bare_rates, shoal_costs = [], [], []
+    for turn in range(turns):
+        before, rounds = bare_cost.now(), bare.rounds
+        bare_rates.append(await bare.measure(seconds))
+        bare_cost.add(before, bare_cost.now(), rounds=bare.rounds - rounds)
+        plan = {"workers_min": workers, "until": {"epochs": 1000}, "checkpoint_every_s": 10.0}
+        job = await operator.submit(ready, plan=plan)
+        await running(operator, job, workers)
+        await asyncio.sleep(1.0)
+        trainers = [child for pid in agents for child in children_of(pid)]
+        cost = Cost(manager=[cluster.manager.pid], agents=agents, trainers=trainers)
+        before, began_s = cost.now(), time.monotonic()
+        shoal_rates.append(await measure_shoal(operator, job, seconds))
+        cost.add(before, cost.now(), rounds=shoal_rates[-1] * (time.monotonic() - began_s))
+        shoal_costs.append(cost.ms_per_round())
+        await stopped(operator, job)
+        say(f"turn {turn + 1}: shoal {shoal_rates[-1]:.2f}, bare {bare_rates[-1]:.2f} rounds/s")
     return {
         "ratio": median(s / b for s, b in zip(shoal_rates, bare_rates, strict=True)),
         "shoal_rounds_per_s": median(shoal_rates),
         "bare_rounds_per_s": median(bare_rates),
-        "workers": workers,
-        "params": values,
-        "turns": turns,
+        "shoal_cpu_ms_per_round": {kind: median(c[kind] for c in shoal_costs) for kind in shoal_costs[0]},
+        "bare_cpu_ms_per_round": bare_cost.ms_per_round(),
     }
 
 
