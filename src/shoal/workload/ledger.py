@@ -122,9 +122,9 @@ class Ledger:
         while len(taken) < count and self._returned:
             taken.append(heapq.heappop(self._returned))
         while len(taken) < count and self._next < self.batches:
-            if self._state[self._next] == FREE:
-                taken.append(self._next)
+            taken.append(self._next)
             self._next += 1
+            self._skip_applied()
         if not taken:
             return None
         for batch in taken:
@@ -226,6 +226,7 @@ class Ledger:
             end = stop
             ledger._state[start:stop] = bytes([APPLIED]) * (stop - start)
             ledger._applied_count += stop - start
+        ledger._skip_applied()
         return ledger
 
     def check(self) -> None:
@@ -239,6 +240,11 @@ class Ledger:
             raise Misuse("the ledger's leases and states disagree")
         if set(by_state[FREE]) != free or len(by_state[APPLIED]) != self._applied_count:
             raise Misuse("the ledger lost a batch")
+
+    def _skip_applied(self) -> None:
+        """Keep ``_next`` on a free batch, or at the end: after a restore, applied ones may lie ahead."""
+        while self._next < self.batches and self._state[self._next] == APPLIED:
+            self._next += 1
 
     def _move(self, batch: int, before: int, after: int) -> None:
         if self._state[batch] != before:

@@ -158,3 +158,15 @@ def test_check_notices_a_ledger_that_contradicts_itself() -> None:
     ledger._next = 1
     with pytest.raises(Misuse, match="lost a batch"):
         ledger.check()
+
+
+def test_a_restored_ledger_has_nothing_free_where_all_that_is_left_was_applied() -> None:
+    whole = Ledger.restore({"epoch": 0, "batches": 3, "applied": [[0, 3]]})
+    assert whole.finished
+    assert not whole.has_free
+    # Batch 1 alone is open: once it is lent, what follows was applied before and is not free.
+    middle = Ledger.restore({"epoch": 0, "batches": 4, "applied": [[0, 1], [2, 4]]})
+    lease = middle.lease(1, "a", version=0, count=2, now_s=0.0, deadline_s=1.0)
+    assert lease is not None
+    assert lease.batches == (1,)
+    assert not middle.has_free
