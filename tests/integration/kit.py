@@ -25,9 +25,10 @@ from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
 from shoal.store.registry import Registry
-from shoal.store.rows import Applied, EpochAudit, Evaluation, Event
+from shoal.store.rows import EpochAudit, Evaluation, Event
 from shoal.wire import tensors
 from shoal.wire.messages import JobView, NodeView, Progress, WorkerView
+from shoal.workload.ledger import Applied
 
 HERE = Path(__file__).resolve().parent
 

@@ -19,8 +19,8 @@ from clouds_task import Clouds
 from kit import HERE, Site, cluster_in, run
 from torch import nn
 
-from shoal.store.rows import Applied
 from shoal.workload.batches import batch_indices, epoch_order
+from shoal.workload.ledger import Applied
 
 CLOUDS = HERE / "clouds_task.py"
 

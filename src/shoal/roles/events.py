@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -144,5 +143,3 @@ Event = (
     | EvaluationDone
     | TrainerFailed
 )
-
-State = Mapping[str, object]

@@ -178,8 +178,7 @@ class Worker:
             return []
         if not math.isfinite(event.loss_sum):
             return self._on_diverged(held, "training")
-        self._failures = 0
-        held.result = Update(
+        update = Update(
             job=self._spec.job,
             term=held.work.term,
             lease=event.lease,
@@ -189,7 +188,7 @@ class Worker:
             train_s=event.seconds,
             tensors=event.tensors,
         )
-        return [CancelTimer(name=_DEADLINE), *self._deliver(held)]
+        return self._on_made(held, update)
 
     def _on_evaluated(self, event: EvaluationDone) -> list[Action]:
         held = self._held
@@ -197,8 +196,7 @@ class Worker:
             return []
         if not math.isfinite(event.loss_sum):
             return self._on_diverged(held, "evaluation")
-        self._failures = 0
-        held.result = Evaluated(
+        evaluated = Evaluated(
             job=self._spec.job,
             term=held.work.term,
             lease=event.lease,
@@ -207,6 +205,11 @@ class Worker:
             loss_sum=event.loss_sum,
             correct=event.correct,
         )
+        return self._on_made(held, evaluated)
+
+    def _on_made(self, held: _Held, result: Update | Evaluated) -> list[Action]:
+        self._failures = 0
+        held.result = result
         return [CancelTimer(name=_DEADLINE), *self._deliver(held)]
 
     def _on_diverged(self, held: _Held, what: str) -> list[Action]:

@@ -13,8 +13,9 @@ import numpy as np
 from shoal.roles.actions import Save
 from shoal.roles.course import OURS
 from shoal.store.registry import Registry
-from shoal.store.rows import Applied, Evaluation
+from shoal.store.rows import Evaluation
 from shoal.wire.messages import Tensors
+from shoal.workload.ledger import Applied
 
 log = logging.getLogger("shoal.events")
 
@@ -70,10 +71,7 @@ class Journal:
 
     def commit(self, job: str, save: Save) -> None:
         """The checkpoint is durable: its rows go to the table too."""
-        rows = [
-            Applied(epoch=r.epoch, batch=r.batch, version=r.version, node=r.node, lease=r.lease) for r in save.applied
-        ]
-        self._registry.record_applied(job, rows)
+        self._registry.record_applied(job, save.applied)
         for view in save.evaluations:
             self._registry.add_evaluation(job, _evaluation(view))
 

@@ -25,7 +25,6 @@ from shoal.store.files import DiskFull, make_directory
 from shoal.store.rows import (
     ENDED,
     JOB_STATES,
-    Applied,
     EpochAudit,
     Evaluation,
     Event,
@@ -37,6 +36,7 @@ from shoal.store.rows import (
 )
 from shoal.store.schema import MIGRATIONS
 from shoal.wire.limits import EVENTS_KEPT_PER_JOB, NODE_NAME_MAX_CHARS, REASON_MAX_CHARS
+from shoal.workload.ledger import Applied
 
 _BUSY_TIMEOUT_S = 10.0
 #: A node's name is also the common name of its certificate and part of paths and logs.

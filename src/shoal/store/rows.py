@@ -60,17 +60,6 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Applied:
-    """A batch of an epoch, the version it went into, and who trained it on which lease."""
-
-    epoch: int
-    batch: int
-    version: int
-    node: str
-    lease: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class EpochAudit:
     """What the history says of one epoch: exactly once means ``batches == distinct ==`` the batches there are."""
 

@@ -52,10 +52,6 @@ class Session(Protocol):
         """Queue a message. Never waits; a peer that does not read is cut off."""
         ...
 
-    async def flush(self, timeout_s: float) -> None:
-        """Wait until what was posted has been handed to the network."""
-        ...
-
     def close(self, reason: str) -> None: ...
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -53,12 +52,7 @@ class FrameSession:
         self._uploads = commons.uploads
         self._turns = commons.turns
         self._outbox: asyncio.Queue[Message] = asyncio.Queue(OUTBOX_MAX)
-        self._unsent = 0
-        self._sent = asyncio.Event()
-        self._sent.set()
         self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.bytes_read = 0
-        self.bytes_written = 0
 
     @property
     def peer(self) -> Peer:
@@ -73,14 +67,6 @@ class FrameSession:
             self._outbox.put_nowait(message)
         except asyncio.QueueFull:
             self.close(f"does not read: {OUTBOX_MAX} messages wait for it")
-            return
-        self._unsent += 1
-        self._sent.clear()
-
-    async def flush(self, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._sent.wait()
 
     def close(self, reason: str) -> None:
         if not self._closing.done():
@@ -100,7 +86,6 @@ class FrameSession:
             for task in (reading, writing):
                 task.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
-            self._sent.set()
             listener.closed(self, reason)
         return reason
 
@@ -122,7 +107,6 @@ class FrameSession:
             opening = read_opening(frame)
             message = opening.message
             if not opening.infos:
-                self.bytes_read += len(frame)
                 await listener.received(self, message, len(frame))
                 continue
             size_bytes = payload_bytes(opening.infos)
@@ -146,7 +130,6 @@ class FrameSession:
                     wire_bytes += len(frame)
                     assembly.feed(read_chunk_frame(frame))
                     del frame
-                self.bytes_read += wire_bytes
                 whole = assembly.message()
                 del assembly
                 # Awaited until it is merged: the memory counts against the budget until then. Where this is
@@ -171,14 +154,10 @@ class FrameSession:
             else:
                 await self._write_message(message)
             del message
-            self._unsent -= 1
-            if not self._unsent:
-                self._sent.set()
 
     async def _write_message(self, message: Message) -> None:
         for frame in joined(envelope_frame(message), self._chunks.frames(message)):
             await self._write(frame)
-            self.bytes_written += len(frame)
 
 
 def _brief(error: BaseException) -> str:

@@ -12,8 +12,9 @@ import pytest
 
 from shoal.errors import Corrupt, Misuse, ShoalError
 from shoal.store.registry import Registry
-from shoal.store.rows import Applied, EpochAudit, Evaluation, Event, Redeemed
+from shoal.store.rows import EpochAudit, Evaluation, Event, Redeemed
 from shoal.wire.limits import EVENTS_KEPT_PER_JOB, NODE_NAME_MAX_CHARS, REASON_MAX_CHARS
+from shoal.workload.ledger import Applied
 
 
 @pytest.fixture
