@@ -26,8 +26,8 @@ from benchmarks.common import PERNET, echo_job, finish, memory_mb, say
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
-from shoal.transport.base import Lane
 from shoal.transport.identity import Authority
+from shoal.wire.lanes import Lane
 
 HEARTBEAT_MS = 1000.0
 

@@ -24,7 +24,6 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from shoal.transport.base import Lane
 from shoal.transport.grpc import SERVICE
 from shoal.transport.identity import Identity, channel_credentials, channel_options
 from shoal.wire.frames import (
@@ -36,6 +35,7 @@ from shoal.wire.frames import (
     read_chunk_frame,
     read_opening,
 )
+from shoal.wire.lanes import Lane
 from shoal.wire.limits import MESSAGE_MAX_BYTES
 from shoal.wire.messages import (
     Assign,

@@ -15,12 +15,13 @@ from kit import WAIT_S, Site, cluster_in, run
 
 from shoal.errors import Refused, Unreachable
 from shoal.runtime.places import Places
-from shoal.transport.base import Lane, Session
+from shoal.transport.base import Session
 from shoal.transport.enrol import Enrolled, enrol
 from shoal.transport.grpc import SERVICE, GrpcLink
 from shoal.transport.identity import Authority, Identity, channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
 from shoal.wire.frames import envelope_frame
+from shoal.wire.lanes import Lane
 from shoal.wire.messages import AskStatus, Assign, Blob, Facts, Hello, Message, Ready, Update, Work
 
 #: Who may call what. Written out, so that the table in the code cannot be wrong in silence.

@@ -22,9 +22,9 @@ from shoal.roles import events as ev
 from shoal.roles.leader import Leader
 from shoal.roles.manager import JobRecord, Manager
 from shoal.roles.membership import Membership, Patience
-from shoal.transport.base import Lane, lane_of
 from shoal.wire import messages as say
 from shoal.wire.frames import frames, read_message
+from shoal.wire.lanes import Lane, lane_of
 from shoal.workload.admission import Admission
 from shoal.workload.ledger import Applied
 

@@ -14,7 +14,7 @@ from shoal.learning.layout import Layout
 from shoal.learning.outer import momentum_step
 from shoal.learning.partial import Partial
 from shoal.wire.messages import EvaluationView, JobSpec, Tensors, Update
-from shoal.workload.batches import batch_count
+from shoal.workload.batches import batch_count, examples_in
 from shoal.workload.ledger import Applied, Lease, Ledger
 
 #: Evaluations that are carried along; the registry has them all. A checkpoint's header is bounded.
@@ -54,8 +54,8 @@ class Course:
 
     def examples_in(self, lease: Lease) -> int:
         """How many examples a lease holds: the last batch of an epoch may be short."""
-        size, examples = self._spec.plan.batch_size, self._spec.train.examples
-        return sum(min(size, examples - batch * size) for batch in lease.batches)
+        spec = self._spec
+        return examples_in(lease.batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
 
     def merge(self, lease: Lease, update: Update, delta: np.ndarray) -> None:
         """Take a checked update into the next version."""

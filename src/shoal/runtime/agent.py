@@ -9,17 +9,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import secrets
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import ShoalError, Unreachable
-from shoal.roles.events import Connected, Disconnected, Reassigned, Received, Started, StopRequested
+from shoal.roles.events import Received
+from shoal.roles.station import Duty, Employ, HangUp, Say, Station, ToWorker
 from shoal.roles.worker import Worker
 from shoal.runtime import probe
 from shoal.runtime.heap import keep_freed_memory
@@ -28,29 +29,16 @@ from shoal.runtime.labour import Labour
 from shoal.runtime.leash import end_with_starter
 from shoal.runtime.places import Places, default_home
 from shoal.store.blobs import BlobStore
-from shoal.transport.base import Lane, Session, lane_of
+from shoal.transport.base import Session
 from shoal.transport.enrol import Enrolled
 from shoal.transport.grpc import GrpcLink
+from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import PAYLOAD_MAX_BYTES
-from shoal.wire.messages import (
-    Assign,
-    Dismiss,
-    Heartbeat,
-    HeartbeatSeen,
-    Hello,
-    Leave,
-    Message,
-    Welcome,
-    Work,
-)
+from shoal.wire.messages import Assign, Message, Welcome, Work
 
 log = logging.getLogger("shoal")
 
-#: Waits between attempts to reach the manager. The first is short: a manager that restarts is back at once.
-BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-
-#: How long a manager may take to welcome us, and to hear our goodbye.
-WELCOME_TIMEOUT_S = 15.0
+#: How long a manager may take to hear our goodbye.
 GOODBYE_TIMEOUT_S = 1.0
 
 
@@ -58,7 +46,6 @@ GOODBYE_TIMEOUT_S = 1.0
 class _Job:
     host: RoleHost
     labour: Labour
-    leader: str
 
 
 class Agent:
@@ -72,16 +59,12 @@ class Agent:
         self._places = places
         self._child_module = child_module
         self._pace_s = pace_s
-        self._incarnation = secrets.token_hex(8)
+        self._station = Station(node=self._identity.node, incarnation=secrets.token_hex(8))
         self._blobs = BlobStore(places.cache / "blobs")
         self._jobs: dict[str, _Job] = {}
         self._sessions: dict[Lane, Session] = {}
         self._link: GrpcLink | None = None
-        self._welcomed = asyncio.Event()
         self._hung_up = asyncio.Event()
-        self._heartbeat_s = 1.0
-        self._lost_after_s = 8.0
-        self._answered = 0
         self._fetching: dict[str, asyncio.Lock] = {}
         self._endings: set[asyncio.Task[None]] = set()
 
@@ -89,13 +72,11 @@ class Agent:
 
     async def run(self) -> None:
         """Stay connected until cancelled; let go of every job then."""
-        attempt = 0
         try:
             while True:
-                self._welcomed.clear()
                 reason = await self._connect_once()
-                attempt = 0 if self._welcomed.is_set() else attempt + 1
-                wait_s = self._backoff_s(attempt)
+                self._carry(self._station.closed())
+                wait_s = self._station.backoff_s()
                 log.warning("%s; trying again in %.1f s", reason, wait_s)
                 await asyncio.sleep(wait_s)
         finally:
@@ -109,7 +90,7 @@ class Agent:
         if control is None:
             return
         self._hung_up.clear()
-        control.post(Leave(reason=reason))
+        self._carry(self._station.leaving(reason))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hung_up.wait(), GOODBYE_TIMEOUT_S)
 
@@ -125,37 +106,20 @@ class Agent:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
             self._link = None
-            for job in self._jobs.values():
-                job.host.post(Disconnected(node=job.leader, reason="the connection ended"))
-
-    def _backoff_s(self, attempt: int) -> float:
-        """Longer each time, and different for each device, so that a restarted manager is not stormed."""
-        base_s = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
-        digest = hashlib.sha256(f"{self._identity.node}/{attempt}".encode()).digest()
-        return base_s * (0.75 + 0.5 * digest[0] / 255)
 
     async def _beat(self) -> None:
-        """Heartbeats, on time. A manager that stops answering them is given up."""
-        try:
-            await asyncio.wait_for(self._welcomed.wait(), WELCOME_TIMEOUT_S)
-        except TimeoutError:
-            for session in self._sessions.values():
-                session.close(f"the manager did not welcome this node within {WELCOME_TIMEOUT_S:g} s")
-            return
-        seq = self._answered = 0
+        """Heartbeats, on time."""
         while True:
-            seq += 1
-            control = self._sessions.get(Lane.CONTROL)
-            if control is not None:
-                control.post(Heartbeat(seq=seq, load=probe.load(), memory_free_mb=probe.memory_free_mb()))
-                if (seq - self._answered) * self._heartbeat_s > self._lost_after_s:
-                    control.close(f"the manager has not answered for {self._lost_after_s:g} s")
-            await asyncio.sleep(self._heartbeat_s)
+            await asyncio.sleep(self._station.heartbeat_s)
+            if Lane.CONTROL in self._sessions:
+                self._carry(
+                    self._station.beat(time.monotonic(), load=probe.load(), memory_free_mb=probe.memory_free_mb())
+                )
 
     def opened(self, session: Session) -> None:
         self._sessions[session.lane] = session
         if session.lane is Lane.CONTROL:
-            session.post(Hello(node=self._identity.node, incarnation=self._incarnation, facts=probe.facts()))
+            self._carry(self._station.opened(probe.facts(), time.monotonic()))
 
     def closed(self, session: Session, reason: str) -> None:
         self._sessions.pop(session.lane, None)
@@ -171,49 +135,42 @@ class Agent:
         return job.labour.model_buffer(size_bytes) if job else None
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        match message:
-            case Welcome():
-                self._heartbeat_s, self._lost_after_s = message.heartbeat_s, message.lost_after_s
-                if not self._welcomed.is_set():
-                    log.info("connected to %s as %s", self._enrolled.manager_endpoint, self._identity.node)
-                self._welcomed.set()
-                for job in self._jobs.values():
-                    job.host.post(Connected(node=job.leader))
-            case HeartbeatSeen():
-                self._answered = max(self._answered, message.seq)
-            case Assign():
-                self._assigned(message)
-            case Dismiss():
-                if not message.job:
-                    session.close(f"dismissed: {message.reason}")
-                elif message.job in self._jobs:
-                    self._jobs[message.job].host.post(StopRequested(reason=message.reason))
-            case _:
-                addressed = self._jobs.get(str(getattr(message, "job", "")))
-                if addressed is not None:
-                    event = Received(sender=session.peer.node, message=message, size_bytes=size_bytes)
-                    await addressed.host.deliver(event)
+        if isinstance(message, Welcome) and not self._station.welcomed:
+            log.info("connected to %s as %s", self._enrolled.manager_endpoint, self._identity.node)
+        event = Received(sender=session.peer.node, message=message, size_bytes=size_bytes)
+        for duty in self._station.received(event):
+            match duty:
+                case ToWorker(event=Received()):
+                    # Waited for: the memory a model lies in is used again for the next message.
+                    await self._jobs[duty.job].host.deliver(duty.event)
+                case _:
+                    self._carry([duty])
 
     # Jobs ---------------------------------------------------------------------------------------------
 
-    def _assigned(self, assign: Assign) -> None:
+    def _carry(self, duties: list[Duty]) -> None:
+        for duty in duties:
+            match duty:
+                case ToWorker():
+                    self._jobs[duty.job].host.post(duty.event)
+                case Employ():
+                    self._employ(duty.assign)
+                case Say():
+                    self.send("", duty.message)
+                case HangUp():
+                    for session in list(self._sessions.values()):
+                        session.close(duty.reason)
+
+    def _employ(self, assign: Assign) -> None:
         if assign.role != "worker":
             log.warning("asked to be %s of %s, which this release does not do", assign.role, assign.job)
-            return
-        known = self._jobs.get(assign.job)
-        if known is not None:
-            known.leader = assign.leader
-            known.host.post(Reassigned(term=assign.term, leader=assign.leader))
             return
         labour = Labour(
             assign.spec, self, cache=self._places.cache, child_module=self._child_module, pace_s=self._pace_s
         )
         host = RoleHost(f"worker in {assign.job}", labour.perform)
-        self._jobs[assign.job] = _Job(host, labour, assign.leader)
+        self._jobs[assign.job] = _Job(host, labour)
         host.start(Worker(spec=assign.spec, leader=assign.leader, term=assign.term))
-        host.post(Started())
-        if self._welcomed.is_set():
-            host.post(Connected(node=assign.leader))
         log.info("[%s] working for %s: %s", assign.job, assign.leader, assign.reason)
 
     def send(self, to: str, message: Message) -> None:
@@ -225,6 +182,7 @@ class Agent:
         record = self._jobs.pop(job, None)
         if record is None:
             return
+        self._station.ended(job)
         log.info("[%s] done: %s", job, reason)
         task = asyncio.create_task(self._dismantle(record))
         self._endings.add(task)

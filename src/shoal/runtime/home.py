@@ -23,10 +23,11 @@ from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Answer, End, Keep, Record, Save, Send
 from shoal.roles.course import OURS
-from shoal.roles.events import Asked, Liveness, PeerChanged, Received, Saved, SaveFailed, Started, StopRequested
+from shoal.roles.events import Asked, Received, Saved, SaveFailed
 from shoal.roles.leader import Leader
 from shoal.roles.manager import JobRecord, Manager
-from shoal.roles.membership import Membership, Patience
+from shoal.roles.membership import Patience
+from shoal.roles.switchboard import Delivery, HangUp, Lead, Switchboard, ToLeader, ToManager, ToPeer
 from shoal.runtime.host import RoleHost
 from shoal.runtime.journal import CLUSTER, Journal
 from shoal.runtime.places import Places
@@ -34,26 +35,20 @@ from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore
 from shoal.store.registry import Registry
 from shoal.training.prepared import LAYOUT_NOTE
-from shoal.transport.base import BROKE_CONTRACT, Lane, Session, lane_of
+from shoal.transport.base import BROKE_CONTRACT, Session
 from shoal.transport.identity import Identity, Peer
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
+from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.messages import (
-    RECIPIENT,
     AskModel,
     AskStatus,
     Assign,
     Blob,
     Denied,
-    Dismiss,
     EvaluationView,
     EventView,
-    Finished,
-    Heartbeat,
-    HeartbeatSeen,
-    Hello,
     JobSpec,
-    Leave,
     Message,
     Progress,
     Status,
@@ -90,7 +85,7 @@ class Home:
         self._registry = Registry(places.registry)
         self._blobs = BlobStore(places.blobs)
         self._journal = Journal(self._registry)
-        self._membership = Membership(self._patience)
+        self._switchboard = Switchboard(node=self._node, patience=self._patience)
         #: One thread for merging, one for the disk: neither holds up the event loop.
         self._merging = ThreadPoolExecutor(1, thread_name_prefix="shoal-merge")
         self._sessions: dict[tuple[str, Lane], Session] = {}
@@ -119,7 +114,6 @@ class Home:
 
     async def start(self) -> None:
         self._manager_host.start(self._manager)
-        self._manager_host.post(Started())
         self._spawn(self._watch(), "membership")
         self._spawn(self._journal.run(), "journal")
 
@@ -157,28 +151,20 @@ class Home:
         if reason.startswith(BROKE_CONTRACT):
             self._journal.add("", "refused", f"{session.peer.node} {reason}")
         if session.lane is Lane.CONTROL:
-            self._changed(self._membership.closed(session.peer.node, time.monotonic(), reason=reason))
+            self._carry(self._switchboard.closed(session.peer.node, time.monotonic(), reason=reason))
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         node = session.peer.node
         if lane_of(message) is not session.lane:
             raise PeerViolation(f"{type(message).__name__} came on the {session.lane} stream", peer=node)
-        match message:
-            case Hello() if message.node != node:
-                raise PeerViolation(f"says it is {message.node}", peer=node)
-            case Leave():
-                self._changed(self._membership.left(node, reason=f"left: {message.reason}"))
-                # Its sign that the goodbye was heard: it waits for this before it cuts the connection.
-                session.close("it said goodbye")
-                return
-            case Heartbeat():
-                session.post(HeartbeatSeen(seq=message.seq))
-            case _:
-                pass
-        if session.lane is Lane.CONTROL:
-            incarnation = message.incarnation if isinstance(message, Hello) else ""
-            self._changed(self._membership.heard(node, time.monotonic(), incarnation=incarnation))
-        await self._deliver(Received(sender=node, message=message, size_bytes=size_bytes))
+        event = Received(sender=node, message=message, size_bytes=size_bytes)
+        for delivery in self._switchboard.received(event, time.monotonic()):
+            match delivery:
+                case ToLeader(event=Received()):
+                    # Waited for, so that what is large is held back where it comes from.
+                    await self._led[delivery.job].host.deliver(delivery.event)
+                case _:
+                    self._carry([delivery])
 
     def payload_limit(self, session: Session, message: Message) -> int:
         led = self._led.get(message.job) if isinstance(message, Update) else None
@@ -187,59 +173,32 @@ class Home:
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None
 
-    async def _deliver(self, event: Received) -> None:
-        """To the role the message is for."""
-        message = event.message
-        recipient = RECIPIENT.get(type(message))
-        if recipient == "manager":
-            self._manager_host.post(event)
-        elif recipient == "leader":
-            if self._membership.state(event.sender) is Liveness.LOST:
-                # It left, or was given up, while this was on its way: a leader would lend to a node that is gone.
-                # One that is back after all is assigned its role again, and speaks then.
-                return
-            job = str(getattr(message, "job", ""))
-            led = self._led.get(job)
-            if led is None:
-                self._send(event.sender, Finished(job=job, reason="this job is not led here"))
-            else:
-                await led.host.deliver(event)
-        else:
-            raise PeerViolation(f"{type(message).__name__} is not for a manager", peer=event.sender)
+    def _carry(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            match delivery:
+                case ToManager():
+                    self._manager_host.post(delivery.event)
+                case ToLeader():
+                    self._led[delivery.job].host.post(delivery.event)
+                case ToPeer():
+                    session = self._sessions.get((delivery.node, lane_of(delivery.message)))
+                    if session is not None:
+                        session.post(delivery.message)
+                case Lead():
+                    self._lead(delivery.assign)
+                case HangUp():
+                    control = self._sessions.get((delivery.node, Lane.CONTROL))
+                    if control is not None:
+                        control.close(delivery.reason)
 
     def _send(self, to: str, message: Message) -> None:
-        if to == self._node:
-            self._to_self(message)
-            return
-        session = self._sessions.get((to, lane_of(message)))
-        if session is not None:
-            session.post(message)
-        # Without a session there is nobody to hear it; membership tells the roles who was lost.
-
-    def _to_self(self, message: Message) -> None:
-        match message:
-            case Assign(role="leader"):
-                self._lead(message)
-            case Dismiss():
-                led = self._led.get(message.job)
-                if led is not None:
-                    led.host.post(StopRequested(reason=message.reason))
-            case Progress():
-                self._manager_host.post(Received(sender=self._node, message=message))
-            case _:
-                raise Misuse(f"{type(message).__name__} from this node to itself")
-
-    def _changed(self, changes: list[PeerChanged]) -> None:
-        for change in changes:
-            self._manager_host.post(change)
-            for led in self._led.values():
-                led.host.post(change)
+        self._carry(self._switchboard.sent(to, message))
 
     async def _watch(self) -> None:
-        """Ask the membership who has been silent for too long, on time."""
+        """Ask who has been silent for too long, on time."""
         while True:
-            await asyncio.sleep(self._patience.heartbeat_s / 2)
-            self._changed(self._membership.check(time.monotonic()))
+            await asyncio.sleep(self._switchboard.check_every_s)
+            self._carry(self._switchboard.check(time.monotonic()))
 
     # The manager ----------------------------------------------------------------------------------------
 
@@ -292,10 +251,10 @@ class Home:
             self._journal.add(assign.job, "failed", reason)
             failed = Progress(job=assign.job, term=assign.term, state="failed", reason=reason[:4000])
             self._led.pop(assign.job, None)
+            self._switchboard.ended(assign.job)
             self._manager_host.post(Received(sender=self._node, message=failed))
             return
         host.start(leader)
-        host.post(Started())
 
     def _make_leader(self, assign: Assign) -> Leader:
         """Read the job's first model and its newest good checkpoint. Runs in a thread."""
@@ -356,6 +315,7 @@ class Home:
         for job, led in list(self._led.items()):
             if led.host is host:
                 del self._led[job]
+                self._switchboard.ended(job)
         await host.stop()
 
     # Operators and blobs ----------------------------------------------------------------------------------
@@ -388,9 +348,8 @@ class Home:
 
     def _status(self, ask: AskStatus) -> Status:
         now_s = time.monotonic()
-        nodes = tuple(
-            replace(view, heard_s=self._membership.heard_ago_s(view.node, now_s)) for view in self._manager.node_views()
-        )
+        heard_ago_s = self._switchboard.membership.heard_ago_s
+        nodes = tuple(replace(view, heard_s=heard_ago_s(view.node, now_s)) for view in self._manager.node_views())
         events = self._registry.events_after(ask.job or CLUSTER, ask.after_event, limit=EVENTS_SHOWN)
         evaluations = self._registry.evaluations(ask.job) if ask.job else []
         return Status(

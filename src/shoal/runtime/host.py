@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
 from shoal.roles.actions import Action, CancelTimer, Role, SetTimer
-from shoal.roles.events import Event, Received, TimerFired
+from shoal.roles.events import Event, Received, Started, TimerFired
 
 log = logging.getLogger("shoal")
 
@@ -26,17 +26,26 @@ Perform = Callable[["RoleHost", Action], Awaitable[None]]
 class RoleHost:
     """An inbox, a role, its timers. Events may be posted before the role is there: they wait."""
 
-    def __init__(self, key: str, perform: Perform, *, executor: Executor | None = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        perform: Perform,
+        *,
+        executor: Executor | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.key = key
         self._perform = perform
         #: Where events that carry tensors are handled, so that a merge never holds up a heartbeat.
         self._executor = executor
+        self._clock = clock
         self._inbox: asyncio.Queue[tuple[Event, asyncio.Future[None] | None]] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._task: asyncio.Task[None] | None = None
         self.role: Role | None = None
 
     def start(self, role: Role) -> None:
+        """Begin: the role hears that it was started before anything that waited for it."""
         self.role = role
         self._task = asyncio.create_task(self._run(role), name=f"role {self.key}")
 
@@ -58,37 +67,38 @@ class RoleHost:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         while not self._inbox.empty():
-            _, handled = self._inbox.get_nowait()
-            if handled is not None and not handled.done():
-                handled.set_result(None)
+            _settle(self._inbox.get_nowait()[1])
 
     async def _run(self, role: Role) -> None:
-        loop = asyncio.get_running_loop()
+        await self._handle(role, Started())
         while self._task is not None:
             event, handled = await self._inbox.get()
-            timer = event if isinstance(event, TimerFired) else None
             try:
-                now_s = time.monotonic()
-                if self._executor is not None and _is_heavy(event):
-                    actions = await loop.run_in_executor(self._executor, role.handle, event, now_s)
-                else:
-                    actions = role.handle(event, now_s)
-                if handled is not None and not handled.done():
-                    handled.set_result(None)
-                del event
-                for action in actions:
-                    await self._act(action)
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                # A role never raises on purpose: what does is a bug, reported and survived.
-                log.exception("%s failed to handle an event", self.key)
-                if timer is not None:
-                    # The actions that would have set it again are lost with the rest.
-                    await self._act(SetTimer(name=timer.name, after_s=AFTER_BUG_S))
+                await self._handle(role, event, handled)
             finally:
-                if handled is not None and not handled.done():
-                    handled.set_result(None)
+                _settle(handled)
+            del event
+
+    async def _handle(self, role: Role, event: Event, handled: asyncio.Future[None] | None = None) -> None:
+        timer = event if isinstance(event, TimerFired) else None
+        try:
+            now_s = self._clock()
+            if self._executor is not None and _is_heavy(event):
+                loop = asyncio.get_running_loop()
+                actions = await loop.run_in_executor(self._executor, role.handle, event, now_s)
+            else:
+                actions = role.handle(event, now_s)
+            _settle(handled)
+            for action in actions:
+                await self._act(action)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # A role never raises on purpose: what does is a bug, reported and survived.
+            log.exception("%s failed to handle an event", self.key)
+            if timer is not None:
+                # The actions that would have set it again are lost with the rest.
+                await self._act(SetTimer(name=timer.name, after_s=AFTER_BUG_S))
 
     async def _act(self, action: Action) -> None:
         if isinstance(action, SetTimer):
@@ -110,3 +120,9 @@ class RoleHost:
 def _is_heavy(event: Event) -> bool:
     """Large enough that handling it could be felt elsewhere; what takes a millisecond is cheaper done at once."""
     return isinstance(event, Received) and event.size_bytes > HEAVY_BYTES
+
+
+def _settle(handled: asyncio.Future[None] | None) -> None:
+    """Whoever waits for an event to be handled waits no more."""
+    if handled is not None and not handled.done():
+        handled.set_result(None)

@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from shoal.transport.identity import Peer
-from shoal.wire.messages import (
-    Assign,
-    Blob,
-    Dismiss,
-    Heartbeat,
-    HeartbeatSeen,
-    Hello,
-    Leave,
-    Message,
-    Progress,
-    Welcome,
-)
+from shoal.wire.lanes import Lane
+from shoal.wire.messages import Blob, Message
 
 #: How the reason begins for which a session ended, where the peer is to blame.
 BROKE_CONTRACT = "broke the contract"
-
-
-class Lane(StrEnum):
-    """Two streams on two connections: what is small and urgent never waits behind a model."""
-
-    CONTROL = "Control"
-    WORK = "Work"
-
-
-_CONTROL = (Hello, Welcome, Heartbeat, HeartbeatSeen, Leave, Assign, Dismiss, Progress)
-
-
-def lane_of(message: Message) -> Lane:
-    return Lane.CONTROL if isinstance(message, _CONTROL) else Lane.WORK
 
 
 class Session(Protocol):

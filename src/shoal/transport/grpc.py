@@ -16,7 +16,7 @@ import grpc.aio
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError, Unreachable
 from shoal.transport.access import check_access
-from shoal.transport.base import BROKE_CONTRACT, Lane, Listener, Service
+from shoal.transport.base import BROKE_CONTRACT, Listener, Service
 from shoal.transport.commons import Commons
 from shoal.transport.identity import (
     Identity,
@@ -28,6 +28,7 @@ from shoal.transport.identity import (
 )
 from shoal.transport.session import FrameSession
 from shoal.wire.frames import chunk_frame, envelope_frame, read_chunk_frame, read_opening
+from shoal.wire.lanes import Lane
 from shoal.wire.limits import (
     CHUNK_BYTES,
     MESSAGE_MAX_BYTES,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.transport.base import BROKE_CONTRACT, Lane, Listener
+from shoal.transport.base import BROKE_CONTRACT, Listener
 from shoal.transport.commons import Commons
 from shoal.transport.identity import Peer
 from shoal.wire.frames import (
@@ -20,6 +20,7 @@ from shoal.wire.frames import (
     read_chunk_frame,
     read_opening,
 )
+from shoal.wire.lanes import Lane
 from shoal.wire.messages import NO_TENSORS, Message
 
 #: Messages that may wait for a peer to read them.

@@ -7,6 +7,7 @@ sixty-four bits are defined by three lines of integer arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,6 +56,11 @@ def batch_count(examples: int, batch_size: int) -> int:
     if examples < 0 or batch_size < 1:
         raise Misuse(f"{examples} examples do not make batches of {batch_size}")
     return -(-examples // batch_size)
+
+
+def examples_in(batches: Iterable[int], *, examples: int, batch_size: int) -> int:
+    """How many examples these batches hold together."""
+    return sum(min(batch_size, examples - batch * batch_size) for batch in batches)
 
 
 def batch_indices(order: Indices, batch: int, batch_size: int) -> Indices:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from shoal.transport.base import Lane, Session
+from shoal.transport.base import Session
 from shoal.transport.commons import ChunkCache, Commons, Uploads
 from shoal.transport.identity import Peer
 from shoal.transport.session import FrameSession
 from shoal.wire.frames import frames
+from shoal.wire.lanes import Lane
 from shoal.wire.messages import Message, Update, Work
 
 SIZE_BYTES = 1200
