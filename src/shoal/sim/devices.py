@@ -1,0 +1,255 @@
+"""A modelled device: what work costs it in time, energy and heat. Knows nothing of roles, messages or profiles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shoal.errors import Misuse
+from shoal.sim.chance import Stream
+from shoal.sim.network import Line
+
+#: Evaluating has no backward pass, which is about twice the forward one.
+EVALUATE_SHARE = 1 / 3
+
+#: A device that was slowed by its heat runs at full speed again so far below its limit.
+RELIEF_C = 5.0
+
+#: What a device whose heat is not modelled reads.
+ROOM_C = 25.0
+
+#: A trainer is an interpreter with torch loaded ...
+TRAINER_MB = 350
+#: ... and the model, its gradient, the update, and the model as it came.
+MODEL_COPIES = 4
+
+_JOULES_PER_WH = 3600.0
+_BYTES_PER_MB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heat:
+    """First-order warming: toward ``ambient_c`` plus ``rise_c_per_w`` for every watt drawn."""
+
+    rise_c_per_w: float
+    time_constant_s: float
+    limit_c: float
+    ambient_c: float
+    #: Above the limit work takes so many times longer.
+    slowdown: float
+
+    def __post_init__(self) -> None:
+        if not self.time_constant_s > 0 or not self.rise_c_per_w >= 0:
+            raise Misuse("heat needs a time constant above 0 s and a rise of 0 degrees a watt or more")
+        if not self.slowdown >= 1:
+            raise Misuse(f"a hot device cannot be {self.slowdown} times slower: give 1 or more")
+
+    def settles_c(self, watts: float) -> float:
+        """Where the temperature ends if this draw never changes."""
+        return self.ambient_c + watts * self.rise_c_per_w
+
+    def after_c(self, start_c: float, watts: float, elapsed_s: float) -> float:
+        """T(t) = T∞ + (T₀ - T∞) e^(-t/τ): Newton's law of cooling under a constant draw."""
+        end_c = self.settles_c(watts)
+        return end_c + (start_c - end_c) * math.exp(-elapsed_s / self.time_constant_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presence:
+    """When a device is there: spans of (is it there?, seconds) that repeat for ever.
+
+    Seconds are whole numbers, so that a change happens at exactly the second it was announced for, however late.
+    """
+
+    spans: tuple[tuple[bool, int], ...]
+    #: How far into the spans second 0 lies.
+    offset_s: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.spans or min(seconds for _, seconds in self.spans) < 1:
+            raise Misuse("presence needs at least one span, each a second or longer")
+
+    def is_present(self, now_s: float) -> bool:
+        return self.spans[self._find(now_s)[0]][0]
+
+    def next_change_s(self, now_s: float) -> float | None:
+        """When it comes or goes next; None if it never does."""
+        at, end_s = self._find(now_s)
+        here = self.spans[at][0]
+        for ahead in range(1, len(self.spans)):
+            is_there, seconds = self.spans[(at + ahead) % len(self.spans)]
+            if is_there is not here:
+                return float(end_s)
+            end_s += seconds
+        return None
+
+    def _find(self, now_s: float) -> tuple[int, int]:
+        """Which span this is, and the second it ends."""
+        period_s = sum(seconds for _, seconds in self.spans)
+        turns, phase_s = divmod(now_s + self.offset_s, period_s)
+        end_s = int(turns) * period_s - self.offset_s
+        for at, (_, seconds) in enumerate(self.spans):
+            end_s += seconds
+            phase_s -= seconds
+            if phase_s < 0:
+                return at, end_s
+        # Rounding may put the phase of a time before 0 on the end of the last span.
+        return 0, end_s + self.spans[0][1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Build:
+    """What a device is made of."""
+
+    #: What it is called in a shop, such as "raspberry pi 4".
+    kind: str
+    #: To train on one example costs the multiply-adds of its forward pass, in thousand millions, times this.
+    seconds_per_gmac: float
+    #: What a step costs however small the model.
+    seconds_per_batch: float
+    #: The deviation of a lognormal factor, drawn for each lease.
+    jitter: float
+    #: What a trainer may take.
+    memory_mb: int
+    #: The charge at the beginning; 0: on the mains.
+    battery_wh: float
+    train_watts: float
+    idle_watts: float
+    heat: Heat | None
+    line: Line
+    #: None: always there.
+    presence: Presence | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.seconds_per_gmac, self.seconds_per_batch, self.jitter, self.battery_wh, self.idle_watts) < 0:
+            raise Misuse(f"{self.kind}: times, jitter, battery and watts must be 0 or more")
+        if self.train_watts < self.idle_watts:
+            raise Misuse(f"{self.kind}: training cannot draw less than idling ({self.idle_watts} W)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Something to compute."""
+
+    #: Multiply-adds of one forward pass, in thousand millions.
+    gmacs_per_example: float
+    examples: int
+    batches: int
+    #: False: forward only.
+    trains: bool = True
+
+
+class Device:
+    """One device in the course of a simulation.
+
+    What it draws is constant during a work and between two; so energy and heat have closed forms, and nothing needs to
+    happen to a device while time passes. Whether it is too hot is decided when a work begins and holds for all of it.
+    """
+
+    __slots__ = (
+        "_from_c",
+        "_from_j",
+        "_from_s",
+        "_stream",
+        "_until_s",
+        "_watts",
+        "build",
+        "is_hot",
+        "slow_factor",
+    )
+
+    def __init__(self, build: Build, stream: Stream) -> None:
+        self.build = build
+        #: Work takes so many times longer; faults set it.
+        self.slow_factor = 1.0
+        #: It was above its limit when its last work began, and not cool enough since.
+        self.is_hot = False
+        self._stream = stream
+        # The present work: draws _watts from _from_s, when temperature and energy were these, until _until_s.
+        self._from_s = self._until_s = 0.0
+        self._from_c = build.heat.settles_c(build.idle_watts) if build.heat is not None else ROOM_C
+        self._from_j = 0.0
+        self._watts = build.idle_watts
+
+    # Work ------------------------------------------------------------------------------------------
+
+    def seconds_for(self, work: Work, now_s: float) -> float:
+        """Begin a work and say how long it will take; its energy and heat are charged.
+
+        ``now_s`` is when it begins, which may lie ahead if it waits for another. A work that begins before the last
+        one is over ends that one: a device does one at a time.
+        """
+        build = self.build
+        seconds = (
+            work.gmacs_per_example * work.examples * build.seconds_per_gmac + work.batches * build.seconds_per_batch
+        )
+        if not work.trains:
+            seconds *= EVALUATE_SHARE
+        if build.jitter:
+            seconds *= self._stream.lognormal(1.0, build.jitter)
+        seconds *= self.slow_factor
+        self.interrupt(now_s)
+        watts, heat = build.train_watts, build.heat
+        if heat is not None:
+            self.is_hot = self._from_c >= heat.limit_c - (RELIEF_C if self.is_hot else 0.0)
+            if self.is_hot:
+                seconds *= heat.slowdown
+                # A slower clock draws less; that a lower voltage would save still more is left out.
+                watts = build.idle_watts + (watts - build.idle_watts) / heat.slowdown
+        self._watts, self._until_s = watts, self._from_s + seconds
+        return seconds
+
+    def interrupt(self, now_s: float) -> None:
+        """From here on it idles: what is left of its work is neither done nor charged."""
+        energy_j, temperature_c = self.spent_j(now_s), self.temperature_c(now_s)
+        self._from_s = self._until_s = max(now_s, self._from_s)
+        self._from_j, self._from_c = energy_j, temperature_c
+
+    def can_hold(self, model_bytes: int) -> bool:
+        """A trainer with a model of this size fits into its memory."""
+        return TRAINER_MB + MODEL_COPIES * model_bytes / _BYTES_PER_MB <= self.build.memory_mb
+
+    # Energy and heat -------------------------------------------------------------------------------
+
+    @property
+    def energy_j(self) -> float:
+        """All that was charged so far, to the end of the last work."""
+        return self.spent_j(self._until_s)
+
+    def spent_j(self, now_s: float) -> float:
+        """What it drew by now, idling included."""
+        working_s, idle_s = self._since(now_s)
+        return self._from_j + working_s * self._watts + idle_s * self.build.idle_watts
+
+    def battery_left_wh(self, now_s: float) -> float:
+        """Infinite on the mains."""
+        if not self.build.battery_wh:
+            return math.inf
+        return max(0.0, self.build.battery_wh - self.spent_j(now_s) / _JOULES_PER_WH)
+
+    def is_empty(self, now_s: float) -> bool:
+        return self.battery_left_wh(now_s) <= 0
+
+    def temperature_c(self, now_s: float) -> float:
+        heat = self.build.heat
+        if heat is None:
+            return ROOM_C
+        working_s, idle_s = self._since(now_s)
+        warm_c = heat.after_c(self._from_c, self._watts, working_s)
+        return heat.after_c(warm_c, self.build.idle_watts, idle_s)
+
+    def _since(self, now_s: float) -> tuple[float, float]:
+        """Seconds of work and then of idling since the last work began; none before."""
+        worked_s = min(now_s, self._until_s) - self._from_s
+        return max(0.0, worked_s), max(0.0, now_s - self._until_s)
+
+    # Presence --------------------------------------------------------------------------------------
+
+    def is_present(self, now_s: float) -> bool:
+        presence = self.build.presence
+        return presence is None or presence.is_present(now_s)
+
+    def next_change_s(self, now_s: float) -> float | None:
+        """When it comes or goes next; None if it never does."""
+        presence = self.build.presence
+        return None if presence is None else presence.next_change_s(now_s)

@@ -1,0 +1,490 @@
+"""What can go wrong, as values: a fault, whom it strikes and when. Knows no text, no chance and no simulated world.
+
+A fault is valid once built. Whether its nodes exist is known only with a number of workers: ``resolve`` says.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Literal
+
+from shoal.errors import Misuse
+
+#: As the length of a fault, and as the time until a node returns. In text: forever, never.
+FOREVER = NEVER = math.inf
+
+_WORKER = re.compile(r"w([1-9][0-9]{0,6})")
+
+
+def _require(holds: bool, told: str) -> None:
+    if not holds:
+        raise Misuse(told)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g}%"
+
+
+# When --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AtSecond:
+    """So many seconds after the run begins."""
+
+    s: float
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.s < math.inf, f"at is a number of seconds from 0, not {self.s:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class AtRound:
+    """When this version is made."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _require(self.n >= 1, f"the first version that is made is round(1): there is no round({self.n})")
+
+
+@dataclass(frozen=True, slots=True)
+class AtEpoch:
+    """When this epoch begins; the first is 1."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _require(self.n >= 1, f"the first epoch is epoch(1): there is no epoch({self.n})")
+
+
+When = AtSecond | AtRound | AtEpoch
+
+START = AtSecond(0.0)
+
+
+# Who ---------------------------------------------------------------------------------------------------
+
+
+class Place(StrEnum):
+    """Nodes that are known by what they do."""
+
+    HOME = "home"
+    #: Whichever node leads when the fault strikes. Today that is home.
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """From one number to another, both included: w3 is 3 to 3."""
+
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        _require(self.first >= 1, "workers are numbered from w1")
+        _require(self.first <= self.last, f"a range counts up: w{self.last}..w{self.first}")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The first workers, as many as make up this share; 1 is all of them."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        _require(
+            0 < self.share <= 1, f"a share of the workers is above 0% and at most 100%, not {_percent(self.share)}"
+        )
+
+
+Part = Place | Workers | Share
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Nodes, by whatever names them. A node that is named twice is struck once."""
+
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        _require(bool(self.parts), "a set names at least one node, like {w1, w2}")
+
+    @property
+    def has_home(self) -> bool:
+        """Home itself, or the leader, who lives there."""
+        return any(isinstance(part, Place) for part in self.parts)
+
+    @property
+    def has_workers(self) -> bool:
+        return not all(isinstance(part, Place) for part in self.parts)
+
+    @property
+    def has_all_workers(self) -> bool:
+        return Share(1.0) in self.parts
+
+
+HOME = Who((Place.HOME,))
+LEADER = Who((Place.LEADER,))
+ALL = Who((Share(1.0),))
+
+
+def worker(number: int) -> Who:
+    return Who((Workers(number, number),))
+
+
+def worker_number(name: str) -> int | None:
+    """w3 -> 3; None for what is no worker's name."""
+    found = _WORKER.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def resolve(who: Who, *, workers: int, leader: str = "home") -> tuple[str, ...]:
+    """The names of these nodes in a run of so many workers: home first, then workers by number, each once."""
+    _require(workers >= 1, f"a run has at least one worker, not {workers}")
+    has_home, numbers = False, set[int]()
+    for part in who.parts:
+        match part:
+            case Workers(first, last):
+                _require(last <= workers, f"there is no w{last}: this run has {_count(workers)}")
+                numbers.update(range(first, last + 1))
+            case Share(share):
+                # Exact, as written: 7% of 100 is 7, where floats make it a little more and the ceiling 8.
+                numbers.update(range(1, math.ceil(Fraction(str(share)) * workers) + 1))
+            case Place.LEADER if leader != Place.HOME:
+                number = worker_number(leader)
+                if number is None or number > workers:
+                    raise Misuse(f"{leader!r} cannot lead: this run has home and {_count(workers)}")
+                numbers.add(number)
+            case Place():
+                has_home = True
+    return (*([str(Place.HOME)] if has_home else []), *(f"w{number}" for number in sorted(numbers)))
+
+
+def _count(workers: int) -> str:
+    return "one worker, w1" if workers == 1 else f"{workers} workers, w1 to w{workers}"
+
+
+# What --------------------------------------------------------------------------------------------------
+
+
+class Disk(StrEnum):
+    """What becomes of a save that is under way when the power goes."""
+
+    #: It is on the disk, though nobody was told.
+    SAFE = "safe"
+    #: It is gone; the save before it is whole.
+    LOST = "lost"
+    #: A part of it is on the disk, under its final name.
+    TORN = "torn"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crash:
+    """The power goes, nobody is told; it comes back after a while."""
+
+    who: Who
+    at: When = START
+    restart_s: float = 2.0
+    disk: Disk = Disk.SAFE
+
+    def __post_init__(self) -> None:
+        _returns("restart_s", self.restart_s)
+        # Said of a worker it would change nothing, and whoever wrote it expects something.
+        _require(
+            self.disk is Disk.SAFE or self.who.has_home,
+            f"disk={self.disk} is what becomes of a save under way, and only home saves; crash home, or leave disk out",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restart:
+    """Starts a node that is down; one that runs is killed and started again at once."""
+
+    who: Who
+    at: When = START
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leave:
+    """Says goodbye and goes; comes back after a while, or never."""
+
+    who: Who
+    at: When = START
+    back_s: float = NEVER
+
+    def __post_init__(self) -> None:
+        _not_of_home("leave", self.who)
+        _returns("back_s", self.back_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """The process freezes and then goes on, as after SIGSTOP and SIGCONT."""
+
+    who: Who
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _lasts(self.for_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """The connection breaks once; both ends notice."""
+
+    who: Who
+    at: When = START
+
+    def __post_init__(self) -> None:
+        _not_of_home("cut", self.who)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partition:
+    """These reach one another but none of the others, and nobody is told."""
+
+    who: Who
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _lasts(self.for_s)
+        # Home may be on either side: {home, w1} leaves every other worker alone.
+        _require(
+            not (self.who.has_home and self.who.has_all_workers),
+            "partition of home and all workers has nobody on the other side; name one side only, like partition(all)",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slow:
+    """Computing takes this many times as long."""
+
+    who: Who
+    factor: float
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _slows(self.factor)
+        _lasts(self.for_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlowLink:
+    """Bytes take this many times as long, both ways."""
+
+    who: Who
+    factor: float
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _slows(self.factor)
+        _lasts(self.for_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delay:
+    """Every message is under way this much longer."""
+
+    who: Who
+    extra_s: float
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.extra_s < math.inf, f"a delay is a number of seconds from 0, not {self.extra_s:g}")
+        _lasts(self.for_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lose:
+    """This share of packets is lost; TCP sends them again, so that messages see it as delay."""
+
+    who: Who
+    share: float
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        # Where every packet is lost, sending again does not help.
+        _require(
+            0 <= self.share < 1,
+            f"packet loss is from 0% to below 100%, not {_percent(self.share)}; for all of it say partition",
+        )
+        _lasts(self.for_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Duplicate:
+    """This share of what a worker sends to its leader arrives a second time, late."""
+
+    who: Who
+    share: float
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _not_of_home("duplicate", self.who)
+        _require(0 <= self.share <= 1, f"a share of messages is from 0% to 100%, not {_percent(self.share)}")
+        _lasts(self.for_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skew:
+    """The clock is ahead by so much from then on. It has no end: to end, the clock would have to go back."""
+
+    who: Who
+    ahead_s: float
+    at: When = START
+
+    def __post_init__(self) -> None:
+        _require(math.isfinite(self.ahead_s), f"a clock is ahead by a number of seconds, not {self.ahead_s:g}")
+        # Before the run nobody has read the clock, so there it may be behind.
+        _require(
+            self.ahead_s >= 0 or self.at == START,
+            f"a monotonic clock does not go back, so skew {self.ahead_s:g} needs at=0; later it may only jump ahead",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fail:
+    """User code raises in the lease the worker is at."""
+
+    who: Who
+    at: When = START
+
+    def __post_init__(self) -> None:
+        _not_of_home("fail", self.who)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hang:
+    """User code does not return from the lease the worker is at."""
+
+    who: Who
+    at: When = START
+
+    def __post_init__(self) -> None:
+        _not_of_home("hang", self.who)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FullDisk:
+    """Saves fail."""
+
+    who: Who
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _require(not self.who.has_workers, "full_disk is for home: workers save nothing; say full_disk(home)")
+        _lasts(self.for_s)
+
+
+Fault = (
+    Crash
+    | Restart
+    | Leave
+    | Stop
+    | Cut
+    | Partition
+    | Slow
+    | SlowLink
+    | Delay
+    | Lose
+    | Duplicate
+    | Skew
+    | Fail
+    | Hang
+    | FullDisk
+)
+
+Kind = Literal[
+    "crash",
+    "restart",
+    "leave",
+    "stop",
+    "cut",
+    "partition",
+    "slow",
+    "slow_link",
+    "delay",
+    "lose",
+    "duplicate",
+    "skew",
+    "fail",
+    "hang",
+    "full_disk",
+]
+
+#: What people call a fault -> what it is.
+KINDS: dict[Kind, type[Fault]] = {
+    "crash": Crash,
+    "restart": Restart,
+    "leave": Leave,
+    "stop": Stop,
+    "cut": Cut,
+    "partition": Partition,
+    "slow": Slow,
+    "slow_link": SlowLink,
+    "delay": Delay,
+    "lose": Lose,
+    "duplicate": Duplicate,
+    "skew": Skew,
+    "fail": Fail,
+    "hang": Hang,
+    "full_disk": FullDisk,
+}
+
+#: Faults that home, and so the leader, cannot have, and why.
+NOT_OF_HOME: dict[Kind, str] = {
+    "leave": "it is always on, and there is nobody it could say goodbye to; say crash or stop",
+    "cut": "it has a connection to every worker; say whose breaks, like cut(w1) or cut(all)",
+    "duplicate": "what is copied is what workers send to it; name workers",
+    "fail": "no user code runs there; name workers",
+    "hang": "no user code runs there; name workers",
+}
+
+_KIND_OF: dict[type[Fault], Kind] = {made: kind for kind, made in KINDS.items()}
+
+
+def kind_of(fault: Fault) -> Kind:
+    return _KIND_OF[type(fault)]
+
+
+def known_kind(name: str) -> Kind:
+    """The kind of this name; Misuse with the closest one if there is none."""
+    for kind in KINDS:
+        if kind == name:
+            return kind
+    close = difflib.get_close_matches(name.lower(), KINDS, n=1)
+    instead = f"did you mean {close[0]}?" if close else f"there is: {', '.join(KINDS)}"
+    raise Misuse(f"there is no fault {name!r}; {instead}")
+
+
+def _not_of_home(kind: Kind, who: Who) -> None:
+    _require(not who.has_home, f"{kind} is not for home or the leader: {NOT_OF_HOME.get(kind)}")
+
+
+# Written so that a NaN, which compares with nothing, is refused too.
+
+
+def _lasts(for_s: float) -> None:
+    _require(for_s > 0, f"for_s is a number of seconds above 0, or forever, not {for_s:g}")
+
+
+def _returns(name: str, after_s: float) -> None:
+    _require(after_s >= 0, f"{name} is a number of seconds from 0, or never, not {after_s:g}")
+
+
+def _slows(factor: float) -> None:
+    _require(1 <= factor < math.inf, f"slower is 1x or more, not {factor:g}x")

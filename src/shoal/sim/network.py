@@ -1,0 +1,576 @@
+"""Moves sizes between nodes in virtual time, as TCP flows over links with queues. Does not know what a message says.
+
+A message goes over the sender's link, then over the receiver's; each is a server that serves its flows in turn. Latency
+is charged once a message, when its last byte is through both. Small messages are one packet among many: they take their
+own time and nobody else's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from shoal.errors import Misuse
+from shoal.sim.chance import Chance, Stream
+from shoal.sim.kernel import Kernel
+from shoal.sim.rates import Rate
+
+#: Up to here a message does not queue behind other flows.
+SMALL_BYTES = 4096
+#: A larger one is cut into at most so many equal pieces ...
+PIECES_MAX = 32
+#: ... which are not cut finer than this, but for the evening out.
+PIECE_BYTES = 16 * 1024
+#: Pieces of one flow that are queued or under way: more would pile up before a slow receiver and starve others.
+WINDOW = 4
+#: TCP hides loss as delay: the least wait of a Linux sender before it sends again.
+RETRANSMIT_S = 0.2
+#: Stands for the size where a call tells of a message that left, not of one that came.
+_NO_MESSAGE = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """How a node is connected."""
+
+    up: Rate
+    down: Rate
+    #: This node's share of the one-way delay.
+    latency_s: float = 0.0005
+    #: Up to so much more, drawn for each message.
+    jitter_s: float = 0.0
+    #: Share of pieces that are lost and sent again.
+    loss: float = 0.0
+    #: The shared medium it is on, such as an access point; empty: a link of its own.
+    medium: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.latency_s < math.inf or not 0 <= self.jitter_s < math.inf:
+            raise Misuse(f"latency {self.latency_s} s and jitter {self.jitter_s} s must be 0 or more, and finite")
+        _check_share(self.loss)
+
+
+def _check_share(loss: float) -> None:
+    if not 0 <= loss < 1:
+        raise Misuse(f"a loss of {loss} is no share below 1: where nothing may pass, use a partition")
+
+
+class _Node:
+    """One node's end of the network, and what faults make of it."""
+
+    __slots__ = (
+        "_chance",
+        "_jitter",
+        "_losses",
+        "down",
+        "down_server",
+        "extra_s",
+        "is_chancy",
+        "jitter_s",
+        "latency_s",
+        "line",
+        "loss",
+        "loss_override",
+        "name",
+        "received_bytes",
+        "sent_bytes",
+        "side",
+        "slowness",
+        "up",
+        "up_server",
+    )
+
+    def __init__(self, name: str, line: Line, chance: Chance) -> None:
+        self.name = name
+        self._chance = chance
+        self._jitter: Stream | None = None
+        self._losses: Stream | None = None
+        self.up_server: _Server | None = None
+        self.down_server: _Server | None = None
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        #: One bit a partition that it is inside of: two nodes reach each other if they are on the same side of all.
+        self.side = 0
+        self.slowness = 1.0
+        self.extra_s = 0.0
+        self.loss_override: float | None = None
+        self.connect(line)
+
+    def connect(self, line: Line) -> None:
+        self.line = line
+        # Copied from the line because every heartbeat of 100,000 devices reads them.
+        self.up, self.down, self.jitter_s = line.up, line.down, line.jitter_s
+        self.refresh()
+
+    def refresh(self) -> None:
+        """After a change of the line or of a fault."""
+        self.latency_s = self.line.latency_s + self.extra_s
+        self.loss = self.line.loss if self.loss_override is None else self.loss_override
+        self.is_chancy = self.loss > 0 or self.jitter_s > 0
+
+    def draw_jitter_s(self) -> float:
+        if not self.jitter_s:
+            return 0.0
+        if self._jitter is None:
+            self._jitter = self._chance.stream("jitter", self.name)
+        return self.jitter_s * self._jitter.random()
+
+    def loses(self) -> bool:
+        if not self.loss:
+            return False
+        if self._losses is None:
+            self._losses = self._chance.stream("loss", self.name)
+        return self._losses.happens(self.loss)
+
+    def draw_holdup_s(self) -> float:
+        """What chance adds to the way of a small message."""
+        holdup_s = self.draw_jitter_s()
+        if self.loss:
+            while self.loses():
+                holdup_s += RETRANSMIT_S
+        return holdup_s
+
+
+class _Message:
+    """One that goes in pieces of equal size, so that a piece needs no object of its own."""
+
+    __slots__ = ("args", "arrived", "left", "piece_bytes", "size_bytes", "undelivered", "unsent", "unstarted")
+
+    def __init__(
+        self,
+        size_bytes: int,
+        arrived: Callable[..., object],
+        args: tuple[object, ...],
+        left: Callable[[], object] | None,
+    ) -> None:
+        self.size_bytes = size_bytes
+        self.arrived = arrived
+        self.args = args
+        self.left = left
+        pieces = max(1, math.ceil(size_bytes / max(PIECE_BYTES, size_bytes / PIECES_MAX)))
+        self.piece_bytes = size_bytes / pieces
+        #: Pieces that did not yet enter the window, pass the first link, pass the second.
+        self.unstarted = self.unsent = self.undelivered = pieces
+
+
+class _Server:
+    """A link or a medium: one piece at a time, the flows that wait in turn.
+
+    Next is the flow whose piece has the fewest bytes of its own flow ahead of it (start-time fair queueing, Goyal et
+    al. 1996). Where pieces are of one size, this is one piece each in turn; where they are not, flows still share
+    evenly.
+    """
+
+    __slots__ = ("_begun_bytes", "_is_busy", "_kernel", "_number", "_turns")
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        #: By bytes, then by who came first. A list, because an empty deque is large and there may be 200,000 links.
+        self._turns: list[tuple[float, int, _Hop]] = []
+        self._number = 0
+        self._is_busy = False
+        #: Where the piece in service begins. Who comes anew begins here too: what it did not use before is gone.
+        self._begun_bytes = 0.0
+
+    def join(self, hop: _Hop) -> None:
+        if hop.server is not self:
+            hop.server, hop.begin_bytes = self, self._begun_bytes
+        elif hop.begin_bytes < self._begun_bytes:
+            hop.begin_bytes = self._begun_bytes
+        if self._is_busy:
+            self._number += 1
+            heappush(self._turns, (hop.begin_bytes, self._number, hop))
+        else:
+            # Busy from here on, for a hop with several pieces joins again while its first is begun.
+            self._is_busy = True
+            if not self._begin(hop):
+                self._is_busy = False
+
+    def _begin(self, hop: _Hop) -> bool:
+        self._begun_bytes = hop.begin_bytes
+        message = hop.take()
+        if message is None:
+            return False
+        kernel = self._kernel
+        kernel.at(hop.finish_s(message.piece_bytes, kernel.now_s), self._served, hop, message)
+        return True
+
+    def _served(self, hop: _Hop, message: _Message) -> None:
+        bulk = hop.flow._bulk
+        if bulk is not None:
+            # What this sets off may join this very server: it is still busy then, and begins nothing beside the queue.
+            bulk.passed(hop, message)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        turns = self._turns
+        while turns:
+            if self._begin(heappop(turns)[2]):
+                return
+        self._is_busy = False
+
+
+class _Hop:
+    """One flow's place at one link: the pieces that wait there."""
+
+    __slots__ = ("begin_bytes", "flow", "is_queued", "is_up", "node", "pieces", "server")
+
+    def __init__(self, flow: Flow, node: _Node, *, is_up: bool) -> None:
+        self.flow = flow
+        self.node = node
+        self.is_up = is_up
+        self.is_queued = False
+        #: Its place among the flows of the server it queued at last.
+        self.server: _Server | None = None
+        self.begin_bytes = 0.0
+        #: Never longer than the window.
+        self.pieces: list[_Message] = []
+
+    def finish_s(self, size_bytes: float, start_s: float) -> float:
+        node = self.node
+        return (node.up if self.is_up else node.down).finish_s(size_bytes * node.slowness, start_s)
+
+    def add(self, message: _Message) -> None:
+        self.pieces.append(message)
+        if not self.is_queued:
+            self.queue()
+
+    def queue(self) -> None:
+        # Asked anew for every turn: the node may have got another line in the meantime.
+        self.is_queued = True
+        self.flow._network._server(self.node, is_up=self.is_up).join(self)
+
+    def take(self) -> _Message | None:
+        """The next piece, and a place at the end of the queue for those behind it."""
+        self.is_queued = False
+        pieces = self.pieces
+        if not pieces:
+            return None
+        if not self.flow._is_open():
+            self.flow._stall()
+            return None
+        message = pieces.pop(0)
+        self.begin_bytes += message.piece_bytes
+        if pieces:
+            self.queue()
+        return message
+
+
+class _Bulk:
+    """What a flow has under way in pieces. Lives from the first such message to the end of the last."""
+
+    __slots__ = ("first", "flow", "going", "second", "under_way", "waiting")
+
+    def __init__(self, flow: Flow, sender: _Node, receiver: _Node) -> None:
+        self.flow = flow
+        self.first = _Hop(flow, sender, is_up=True)
+        self.second = _Hop(flow, receiver, is_up=False)
+        #: Messages with pieces that did not enter the window yet, and all that did not arrive yet.
+        self.waiting: deque[_Message] = deque()
+        self.going: deque[_Message] = deque()
+        self.under_way = 0
+
+    def add(self, message: _Message) -> None:
+        self.waiting.append(message)
+        self.going.append(message)
+        self._fill_window()
+
+    def _fill_window(self) -> None:
+        while self.waiting and self.under_way < WINDOW:
+            message = self.waiting[0]
+            message.unstarted -= 1
+            if not message.unstarted:
+                self.waiting.popleft()
+            self.under_way += 1
+            self.first.add(message)
+
+    def passed(self, hop: _Hop, message: _Message) -> None:
+        """A piece is over a link, unless it is lost there or a partition began while it was on its way."""
+        flow = self.flow
+        if not flow._is_open():
+            hop.pieces.insert(0, message)
+            flow._stall()
+        elif hop.node.loss and hop.node.loses():
+            if hop is self.second:
+                message.unsent += 1
+            flow._kernel.after(RETRANSMIT_S, self._send_again, message)
+        elif hop is self.first:
+            self.second.add(message)
+            message.unsent -= 1
+            if not message.unsent and message.left is not None:
+                # Once only, even if a piece is lost further on and leaves again.
+                left, message.left = message.left, None
+                left()
+        else:
+            self._delivered(message)
+
+    def _send_again(self, message: _Message) -> None:
+        if not self.flow._is_cut:
+            self.first.add(message)
+
+    def _delivered(self, message: _Message) -> None:
+        going = self.going
+        message.undelivered -= 1
+        self.under_way -= 1
+        self._fill_window()
+        # A message is not heard before those ahead of it, of which a piece may be lost.
+        while going and not going[0].undelivered:
+            self.flow._complete(going.popleft())
+        if not going:
+            self.flow._bulk = None
+
+    def resume(self) -> None:
+        for hop in (self.first, self.second):
+            if hop.pieces and not hop.is_queued:
+                hop.queue()
+
+    def drop(self) -> None:
+        for pieces in (self.waiting, self.going, self.first.pieces, self.second.pieces):
+            pieces.clear()
+
+
+class Flow:
+    """One direction of one connection: messages arrive in the order they were sent."""
+
+    __slots__ = ("_bulk", "_is_cut", "_kernel", "_last_s", "_network", "_parked", "_receiver", "_sender")
+
+    def __init__(self, network: Network, kernel: Kernel, sender: _Node, receiver: _Node) -> None:
+        self._network = network
+        self._kernel = kernel
+        self._sender = sender
+        self._receiver = receiver
+        self._is_cut = False
+        #: Nothing arrives before this: the latest arrival so far foreseen.
+        self._last_s = 0.0
+        self._bulk: _Bulk | None = None
+        #: What would have arrived during a partition, in order: (size or _NO_MESSAGE, what to call, with what).
+        self._parked: deque[tuple[int, Callable[..., object], tuple[object, ...]]] | None = None
+
+    def send(
+        self,
+        size_bytes: int,
+        arrived: Callable[..., object],
+        *args: object,
+        left: Callable[[], object] | None = None,
+    ) -> None:
+        """Have ``arrived(*args)`` called when all is there, and ``left()`` when all is off the sender's own link."""
+        if size_bytes > SMALL_BYTES or self._bulk is not None:
+            self._send_bulk(_Message(size_bytes, arrived, args, left))
+            return
+        if size_bytes < 0:
+            raise Misuse(f"a message of {size_bytes} bytes cannot be sent: give its size on the wire")
+        kernel, sender, receiver = self._kernel, self._sender, self._receiver
+        left_s = sender.up.finish_s(size_bytes * sender.slowness, kernel.now_s)
+        when_s = receiver.down.finish_s(size_bytes * receiver.slowness, left_s) + sender.latency_s + receiver.latency_s
+        if sender.is_chancy:
+            when_s += sender.draw_holdup_s()
+        if receiver.is_chancy:
+            when_s += receiver.draw_holdup_s()
+        if when_s < self._last_s:
+            when_s = self._last_s
+        else:
+            self._last_s = when_s
+        if left is not None:
+            kernel.at(left_s, self._arrive, _NO_MESSAGE, left, ())
+        kernel.at(when_s, self._arrive, size_bytes, arrived, args)
+
+    def cut(self) -> None:
+        """Nothing of it arrives or leaves any more, and nothing is called."""
+        self._is_cut = True
+        self._parked = None
+        if self._bulk is not None:
+            self._bulk.drop()
+            self._bulk = None
+        self._network._forget(self)
+
+    def _is_open(self) -> bool:
+        """Whether its two ends reach each other now."""
+        return self._sender.side == self._receiver.side
+
+    def _complete(self, message: _Message) -> None:
+        """All pieces of a message are over both links: latency remains."""
+        sender, receiver = self._sender, self._receiver
+        when_s = self._kernel.now_s + sender.latency_s + receiver.latency_s
+        when_s += sender.draw_jitter_s() + receiver.draw_jitter_s()
+        self._last_s = max(self._last_s, when_s)
+        self._kernel.at(self._last_s, self._arrive, message.size_bytes, message.arrived, message.args)
+
+    def _stall(self) -> None:
+        """Something of it cannot go on: it is looked at again when a partition heals."""
+        self._network._remember(self)
+
+    def _resume(self) -> None:
+        """A partition healed, and its ends reach each other."""
+        if self._bulk is not None:
+            self._bulk.resume()
+        if self._parked is not None:
+            # Sent again by now; what is sent from here on takes as long, so it does not come first.
+            self._kernel.after(self._sender.latency_s + self._receiver.latency_s, self._release)
+
+    def _send_bulk(self, message: _Message) -> None:
+        if message.size_bytes < 0:
+            raise Misuse(f"a message of {message.size_bytes} bytes cannot be sent: give its size on the wire")
+        if self._is_cut:
+            return
+        if self._bulk is None:
+            self._bulk = _Bulk(self, self._sender, self._receiver)
+        self._bulk.add(message)
+
+    def _arrive(self, size_bytes: int, call: Callable[..., object], args: tuple[object, ...]) -> None:
+        if self._is_cut:
+            return
+        sender, receiver = self._sender, self._receiver
+        if self._parked is not None or sender.side != receiver.side:
+            self._park(size_bytes, call, args)
+            return
+        if size_bytes > 0:
+            sender.sent_bytes += size_bytes
+            receiver.received_bytes += size_bytes
+        call(*args)
+
+    def _park(self, size_bytes: int, call: Callable[..., object], args: tuple[object, ...]) -> None:
+        if self._parked is None:
+            self._parked = deque()
+            self._stall()
+        self._parked.append((size_bytes, call, args))
+
+    def _release(self) -> None:
+        while self._parked:
+            if not self._is_open():
+                self._stall()
+                return
+            size_bytes, call, args = self._parked.popleft()
+            if size_bytes > 0:
+                self._sender.sent_bytes += size_bytes
+                self._receiver.received_bytes += size_bytes
+            call(*args)
+        self._parked = None
+
+
+class Cut:
+    """A partition in force."""
+
+    __slots__ = ("_bit", "_network", "_nodes")
+
+    def __init__(self, network: Network, nodes: list[_Node], bit: int) -> None:
+        self._network = network
+        self._nodes = nodes
+        self._bit = bit
+
+    def heal(self) -> None:
+        """What stalled goes on, unless another partition holds it. Healing twice is healing once."""
+        bit, self._bit = self._bit, 0
+        if bit:
+            for node in self._nodes:
+                node.side ^= bit
+            self._network._healed(bit)
+
+
+class Network:
+    """All nodes and what connects them."""
+
+    __slots__ = ("_chance", "_kernel", "_media", "_nodes", "_sides", "_stalled")
+
+    def __init__(self, kernel: Kernel, chance: Chance) -> None:
+        self._kernel = kernel
+        self._chance = chance
+        self._nodes: dict[str, _Node] = {}
+        self._media: dict[str, _Server] = {}
+        #: The bits of the partitions in force.
+        self._sides = 0
+        #: Flows that wait for a partition to heal; a dict, because it keeps their order.
+        self._stalled: dict[Flow, None] = {}
+
+    def attach(self, node: str, line: Line) -> None:
+        """Connect a node; again: over another line. Its flows, its counters and its faults stay."""
+        known = self._nodes.get(node)
+        if known is None:
+            self._nodes[node] = _Node(node, line, self._chance)
+        else:
+            known.connect(line)
+
+    def flow(self, sender: str, receiver: str) -> Flow:
+        return Flow(self, self._kernel, self._node(sender), self._node(receiver))
+
+    def sent_bytes(self, node: str) -> int:
+        """Bytes of its messages that arrived somewhere."""
+        return self._node(node).sent_bytes
+
+    def received_bytes(self, node: str) -> int:
+        return self._node(node).received_bytes
+
+    def partition(self, nodes: Iterable[str]) -> Cut:
+        """From now on nothing passes between these nodes and the rest, silently; nothing is lost by it either."""
+        inside = [self._node(node) for node in dict.fromkeys(nodes)]
+        # The lowest bit that no partition in force uses.
+        bit = ~self._sides & (self._sides + 1)
+        self._sides |= bit
+        for node in inside:
+            node.side |= bit
+        return Cut(self, inside, bit)
+
+    def reachable(self, a: str, b: str) -> bool:
+        return self._node(a).side == self._node(b).side
+
+    def slow_link(self, node: str, factor: float) -> None:
+        """Divide a node's rates; 1 undoes it. A piece on its way is not slowed any more."""
+        if not 0 < factor < math.inf:
+            raise Misuse(f"a link cannot be {factor} times slower: give a factor above 0")
+        self._node(node).slowness = factor
+
+    def delay(self, node: str, extra_s: float) -> None:
+        """Add to a node's latency; 0 undoes it."""
+        if not 0 <= extra_s < math.inf:
+            raise Misuse(f"a message cannot take {extra_s} s more: give 0 or more")
+        known = self._node(node)
+        known.extra_s = extra_s
+        known.refresh()
+
+    def lose(self, node: str, share: float | None) -> None:
+        """Lose another share of pieces than the node's line does; None undoes it."""
+        if share is not None:
+            _check_share(share)
+        known = self._node(node)
+        known.loss_override = share
+        known.refresh()
+
+    def _server(self, node: _Node, *, is_up: bool) -> _Server:
+        """What serves a node's pieces; made when first needed, for most nodes of a large network never queue."""
+        medium = node.line.medium
+        if medium:
+            # One server for all stations and both directions: what is shared is airtime, and a station's own rate says
+            # how much of it a piece takes. Turns go by pieces, not by time, so a slow station slows all the others:
+            # the anomaly of 802.11 (Heusse et al. 2003). Between two stations a piece crosses the air twice.
+            server = self._media.get(medium)
+            if server is None:
+                server = self._media[medium] = _Server(self._kernel)
+            return server
+        if is_up:
+            if node.up_server is None:
+                node.up_server = _Server(self._kernel)
+            return node.up_server
+        if node.down_server is None:
+            node.down_server = _Server(self._kernel)
+        return node.down_server
+
+    def _remember(self, flow: Flow) -> None:
+        """A flow stalled."""
+        self._stalled[flow] = None
+
+    def _forget(self, flow: Flow) -> None:
+        self._stalled.pop(flow, None)
+
+    def _healed(self, bit: int) -> None:
+        self._sides ^= bit
+        for flow in [flow for flow in self._stalled if flow._is_open()]:
+            del self._stalled[flow]
+            flow._resume()
+
+    def _node(self, name: str) -> _Node:
+        node = self._nodes.get(name)
+        if node is None:
+            raise Misuse(f"{name} is not on the network: attach it first")
+        return node
