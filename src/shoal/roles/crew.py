@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import nlargest
+from heapq import heappop, heappush, nsmallest
+from itertools import islice
 from statistics import median
 
 from shoal.wire.messages import WorkerView, clip
 
 #: Workers listed in a progress report, those in trouble first.
 VIEWS_MAX = 200
+
+#: In a crew larger than that, whom to list is chosen this often: it means looking at everyone.
+CHOOSE_EVERY_S = 2.0
+
+#: A worker without work for longer than this is told why.
+BORED_AFTER_S = 1.0
+
+#: It is told again this much later at the earliest, if the reason is another; and only so many are at one time.
+WAIT_EVERY_S = 10.0
+TOLD_AGAIN_MAX = 200
 
 #: A worker that broke the contract this often gets no more leases.
 VIOLATIONS_MAX = 3
@@ -39,15 +50,18 @@ class Member:
     bytes_up: int = 0
     bytes_down: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
+    #: What their trainer said it took of these.
+    trainings_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
 
     @property
     def left_out(self) -> bool:
         return self.violations >= VIOLATIONS_MAX
 
     @property
-    def trouble(self) -> tuple[int, float]:
-        """What people want to see first: those that fail, then those that are slow."""
-        return self.failures + self.violations, self.durations_s[-1] if self.durations_s else 0.0
+    def place_in_report(self) -> tuple[int, float, str]:
+        """What people want to see first: those that fail, then those that are slow, else in the order of names."""
+        lease_s = self.durations_s[-1] if self.durations_s else 0.0
+        return -self.failures - self.violations, -lease_s, self.node
 
     def now(self, state: str, now_s: float, *, reason: str = "") -> None:
         self.state, self.reason, self.since_s = state, reason, now_s
@@ -64,17 +78,60 @@ class Member:
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             failures=self.failures + self.violations,
+            train_s=median(self.trainings_s) if self.trainings_s else 0.0,
         )
+
+
+class _Line:
+    """Nodes in the order of their turns. One that steps out and in again stands where it stood."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+        #: A heap. Entries of those who stepped out are dropped when they come to the front, or when they are most.
+        self._heap: list[tuple[int, str]] = []
+
+    def add(self, node: str, turn: int) -> None:
+        if node in self._turns:
+            return
+        self._turns[node] = turn
+        heappush(self._heap, (turn, node))
+        if len(self._heap) > 2 * len(self._turns) + 64:
+            self._heap = sorted((turn, node) for node, turn in self._turns.items())
+
+    def remove(self, node: str) -> None:
+        turn = self._turns.pop(node, None)
+        if self._heap and self._heap[-1] == (turn, node):
+            # It came last and goes first, as those do who are given work at once.
+            self._heap.pop()
+
+    def first(self) -> str | None:
+        while self._heap:
+            turn, node = self._heap[0]
+            if self._turns.get(node) == turn:
+                return node
+            heappop(self._heap)
+        return None
 
 
 class Crew:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
-        #: Those without a lease, in the order they became so: first ready, first served.
-        self._idle: dict[str, None] = {}
+        #: Those without a lease, in the order they became so, and their turn: first ready, first served.
+        self._idle: OrderedDict[str, int] = OrderedDict()
+        self._last_turn = 0
+        #: Each idle one is in the line for work, or rests until the version moves, or is left out. Of those who are
+        #: left out, the ones who were not looked at since are kept.
+        self._line = _Line()
+        self._resting: dict[str, None] = {}
+        self._outcasts: dict[str, None] = {}
+        #: Idle ones who were not told why, by since when; and those who were, by when.
+        self._untold: OrderedDict[str, None] = OrderedDict()
+        self._told_s: OrderedDict[str, float] = OrderedDict()
         self._left_out = 0
         #: What those who went had done: leaving does not clear a record.
         self._offences: dict[str, tuple[int, str]] = {}
+        self._chosen: list[str] = []
+        self._chosen_s = -CHOOSE_EVERY_S
 
     def __len__(self) -> int:
         return len(self._members)
@@ -93,7 +150,7 @@ class Crew:
         self._left_out -= member.left_out
         if member.violations:
             self._offences[node] = (member.violations, member.offence)
-        self._idle.pop(node, None)
+        self._not_idle(node)
 
     @property
     def trusted(self) -> int:
@@ -114,24 +171,100 @@ class Crew:
     def nodes(self) -> list[str]:
         return sorted(self._members)
 
+    # Who has no work -----------------------------------------------------------------------------------
+
     def idle(self) -> Iterator[Member]:
-        return (self._members[node] for node in list(self._idle))
+        return (self._members[node] for node in self._idle)
 
     def is_idle(self, node: str) -> bool:
         return node in self._idle
 
     def make_idle(self, member: Member, now_s: float) -> None:
+        node = member.node
         member.now("ready", now_s)
         member.told = ""
-        self._idle[member.node] = None
+        turn = self._idle.get(node)
+        if turn is None:
+            turn = self._idle[node] = self._last_turn = self._last_turn + 1
+        else:
+            self._resting.pop(node, None)
+            self._untold.pop(node, None)
+            self._told_s.pop(node, None)
+        self._untold[node] = None
+        if member.left_out:
+            self._outcasts[node] = None
+        else:
+            self._line.add(node, turn)
 
     def make_busy(self, member: Member, state: str, now_s: float, *, reason: str = "") -> None:
         member.now(state, now_s, reason=reason)
-        self._idle.pop(member.node, None)
+        self._not_idle(member.node)
 
-    def views(self, *, typical_s: float) -> tuple[WorkerView, ...]:
-        members = [self._members[node] for node in sorted(self._members)]
-        if len(members) > VIEWS_MAX:
+    def _not_idle(self, node: str) -> None:
+        if self._idle.pop(node, None) is None:
+            return
+        self._line.remove(node)
+        self._untold.pop(node, None)
+        for others in (self._resting, self._outcasts, self._told_s):
+            others.pop(node, None)
+
+    def first_in_line(self) -> Member | None:
+        """The one who waits for work longest, of those who may have it."""
+        node = self._line.first()
+        return None if node is None else self._members[node]
+
+    def rest(self, member: Member) -> None:
+        """It may not start yet: it is passed over until ``release``, so that nobody has to look at it again."""
+        if member.node in self._idle:
+            self._line.remove(member.node)
+            self._resting[member.node] = None
+
+    def release(self) -> None:
+        """Those who rest may have their turn: the version moved, or what is to be done is another thing."""
+        for node in self._resting:
+            self._line.add(node, self._idle[node])
+        self._resting.clear()
+
+    def take_outcasts(self) -> list[Member]:
+        """Those left out who became idle since this was asked last."""
+        outcasts = [self._members[node] for node in self._outcasts]
+        self._outcasts.clear()
+        return outcasts
+
+    # What people see -----------------------------------------------------------------------------------
+
+    def bored(self, now_s: float) -> list[Member]:
+        """Those who may be shown why they wait. Of many, the ones who have waited longest."""
+        first = (self._members[node] for node in islice(self._idle, VIEWS_MAX))
+        return [member for member in first if now_s - member.since_s > BORED_AFTER_S and not member.left_out]
+
+    def take_untold(self, now_s: float) -> list[Member]:
+        """Those to be told why they wait: soon after they became idle, and then now and then."""
+        due: list[Member] = []
+        while self._untold:
+            member = self._members[next(iter(self._untold))]
+            if now_s - member.since_s <= BORED_AFTER_S:
+                break
+            del self._untold[member.node]
+            if not member.left_out:
+                due.append(member)
+        again = islice(self._told_s.items(), TOLD_AGAIN_MAX)
+        due += [self._members[node] for node, told_s in again if now_s - told_s >= WAIT_EVERY_S]
+        for member in due:
+            self._told_s[member.node] = now_s
+            self._told_s.move_to_end(member.node)
+        return due
+
+    def views(self, *, typical_s: float, now_s: float | None = None) -> tuple[WorkerView, ...]:
+        """Everyone by name; of a large crew, those in trouble first. Without a time, they are chosen anew."""
+        chosen = sorted(self._members) if len(self._members) <= VIEWS_MAX else self._choose(now_s)
+        members = (self._members.get(node) for node in chosen)
+        return tuple(member.view(typical_s=typical_s) for member in members if member is not None)
+
+    def _choose(self, now_s: float | None) -> list[str]:
+        if now_s is None or not 0 <= now_s - self._chosen_s < CHOOSE_EVERY_S or not self._chosen:
             # Chosen before they are built: a thousand views would cost more than the leader's work.
-            members = nlargest(VIEWS_MAX, members, key=lambda member: member.trouble)
-        return tuple(member.view(typical_s=typical_s) for member in members)
+            worst = nsmallest(VIEWS_MAX, self._members.values(), key=lambda member: member.place_in_report)
+            self._chosen = [member.node for member in worst]
+            self._chosen_s = -CHOOSE_EVERY_S if now_s is None else now_s
+        return self._chosen

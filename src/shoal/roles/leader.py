@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import lru_cache
+from heapq import nsmallest
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from shoal.learning.layout import Layout
 from shoal.learning.pace import PACES, Pace
 from shoal.roles.actions import Action, End, Record, Send, SetTimer
 from shoal.roles.course import Course
-from shoal.roles.crew import Crew, Member
+from shoal.roles.crew import WAIT_EVERY_S, Crew, Member
 from shoal.roles.durability import Durability
 from shoal.roles.events import (
     Event,
@@ -62,22 +64,33 @@ LEASE_GRACE_S = 2.0
 #: broken, not the devices.
 BATCH_FAILURES_MAX = 4
 
+#: More leases than this are not read through each time someone is told who has them.
+HOLDERS_MANY = 200
+
 _TICK = "tick"
 
 
 class Leader:
-    def __init__(self, *, spec: JobSpec, layout: Layout, model: np.ndarray, term: int, manager: str, node: str) -> None:
+    def __init__(
+        self,
+        *,
+        spec: JobSpec,
+        layout: Layout,
+        model: np.ndarray,
+        term: int,
+        manager: str,
+        upload_budget_bytes: int = UPLOAD_BUDGET_BYTES,
+    ) -> None:
         plan = spec.plan
         self._spec = spec
         self._layout = layout
         self._term = term
         self._manager = manager
-        self._node = node
         self._course = Course(spec, layout, model)
         self._exam: Exam | None = None
         self._pace: Pace = PACES[plan.pace]()
         model_bytes = layout.size * 4
-        self._admission = Admission(update_bytes=model_bytes, budget_bytes=UPLOAD_BUDGET_BYTES)
+        self._admission = Admission(update_bytes=model_bytes, budget_bytes=upload_budget_bytes)
         self._clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=2 * model_bytes)
         self._exam_clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=model_bytes)
 
@@ -86,6 +99,8 @@ class Leader:
         #: Batch -> on which workers its leases failed, and how often.
         self._batch_failures: dict[int, Counter[str]] = {}
         self._refused = 0
+        #: When the many holders of leases were last looked up, in an evaluation or not, at which version; their names.
+        self._named: tuple[float, tuple[bool, int], str] = (0.0, (False, -1), "")
 
         self._phase = "waiting"
         self._reason = "no worker has connected yet"
@@ -112,6 +127,11 @@ class Leader:
     @property
     def version(self) -> int:
         return self._course.version
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are over."""
+        return self._course.ledger.epoch
 
     @property
     def model(self) -> np.ndarray:
@@ -208,7 +228,8 @@ class Leader:
             worker.reason = event.reason
             return [self._record("suspect", f"{event.node}: {event.reason}")]
         if event.state is Liveness.ALIVE:
-            worker.reason = ""
+            # Nobody looks again at one who is left out: what it was told still holds.
+            worker.reason = worker.told if worker.left_out else ""
             return []
         self._crew.remove(event.node)
         actions: list[Action] = [self._record("lost", f"{event.node}: {event.reason}")]
@@ -258,7 +279,15 @@ class Leader:
         self._phase, self._reason = ("evaluating" if self._exam else "training"), ""
         if one is not None:
             return self._lend_to(one, now_s) if self._crew.is_idle(one.node) else []
-        return [action for worker in self._crew.idle() for action in self._lend_to(worker, now_s)]
+        actions = [action for worker in self._crew.take_outcasts() for action in self._lend_to(worker, now_s)]
+        ledger = self._lent_from()
+        while ledger.has_free and (worker := self._crew.first_in_line()) is not None:
+            # Whoever is looked at leaves the line: with a lease, or to rest.
+            actions += self._lend_to(worker, now_s)
+        return actions
+
+    def _lent_from(self) -> Ledger:
+        return self._exam.ledger if self._exam else self._course.ledger
 
     def _lend_to(self, worker: Member, now_s: float) -> list[Action]:
         if worker.left_out:
@@ -268,6 +297,7 @@ class Leader:
         else:
             clock, ledger, count, kind = self._clock, self._course.ledger, self._spec.plan.lease_batches, "train"
             if not self._pace.may_start(contributed_to=worker.contributed_to, version=self._course.version):
+                self._crew.rest(worker)
                 return []
         allowance_s = clock.allowance_s()
         lease = ledger.lease(
@@ -302,7 +332,7 @@ class Leader:
             epoch=lease.epoch,
             batches=lease.batches,
             deadline_s=deadline_s,
-            credit=self._admission.in_advance(len(self._crew)),
+            credit=kind == "train" and self._admission.in_advance(lease.id, workers=len(self._crew)),
             tensors=tensors,
         )
 
@@ -312,18 +342,30 @@ class Leader:
         if worker.told == reason:
             return []
         worker.told = reason
-        return [Send(to=worker.node, message=Wait(job=self._spec.job, reason=clip(reason)))]
+        return [Send(to=worker.node, message=_wait(self._spec.job, reason))]
 
-    def _why_idle(self) -> str:
+    def _why_idle(self, now_s: float) -> str:
         if not self._enough():
             return self._reason
-        ledger = self._exam.ledger if self._exam else self._course.ledger
-        holders = sorted({lease.worker for lease in ledger.leases()})
-        names = ", ".join(holders[:4]) + (f" and {len(holders) - 4} more" if len(holders) > 4 else "")
+        ledger = self._lent_from()
+        names = self._holders(ledger, now_s)
         what = "the evaluation" if self._exam else f"version {self._course.version + 1}"
         if not ledger.has_free:
             what = "the evaluation" if self._exam else f"the end of epoch {self._course.ledger.epoch + 1}"
         return f"{what} waits for {names}" if names else f"{what} is next"
+
+    def _holders(self, ledger: Ledger, now_s: float) -> str:
+        """Who has the leases that others wait for. While they are many, that is looked up now and then."""
+        lent = (self._exam is not None, self._course.version)
+        many = ledger.outstanding > HOLDERS_MANY
+        named_s, of, names = self._named
+        if many and of == lent and now_s - named_s < WAIT_EVERY_S:
+            return names
+        holders = {lease.worker for lease in ledger.leases()}
+        names = ", ".join(nsmallest(4, holders)) + (f" and {len(holders) - 4} more" if len(holders) > 4 else "")
+        if many:
+            self._named = (now_s, lent, names)
+        return names
 
     # Updates come back -------------------------------------------------------------------------------
 
@@ -341,6 +383,7 @@ class Leader:
         self._course.merge(lease, update, delta)
         self._clock.returned(now_s - lease.issued_s)
         worker.durations_s.append(now_s - lease.issued_s)
+        worker.trainings_s.append(update.train_s)
         worker.batches += len(lease.batches)
         worker.is_failing = False
         worker.contributed_to = lease.version
@@ -454,6 +497,7 @@ class Leader:
 
     def _advance(self, now_s: float) -> None:
         self._durability.applied(self._course.advance(now_s))
+        self._crew.release()
 
     def _epoch_over(self, now_s: float) -> list[Action]:
         self._course.ledger.next_epoch()
@@ -479,6 +523,7 @@ class Leader:
         self._exam = Exam(
             version=self._course.version, epoch=self._course.ledger.epoch, examples=self._spec.test.examples
         )
+        self._crew.release()
 
     def _on_evaluated(self, worker: Member, result: Evaluated, now_s: float) -> list[Action]:
         if self._exam is None:
@@ -546,11 +591,14 @@ class Leader:
         return [self._record("expired", reason), *self._upload_over(lease.id, now_s)]
 
     def _explain_waits(self, now_s: float) -> list[Action]:
-        bored = [w for w in self._crew.idle() if now_s - w.since_s > 1.0 and not w.left_out]
-        if not bored:
+        """Show what is waited for as it stands now; say it to each worker once, and then seldom: it changes often."""
+        bored, untold = self._crew.bored(now_s), self._crew.take_untold(now_s)
+        if not bored and not untold:
             return []
-        reason = self._why_idle()
-        return [action for worker in bored for action in self._tell(worker, reason)]
+        reason = self._why_idle(now_s)
+        for worker in bored:
+            worker.state, worker.reason = "waiting", reason
+        return [action for worker in untold for action in self._tell(worker, reason)]
 
     def _out_of_time(self, now_s: float) -> list[Action]:
         limit_s = self._spec.plan.until.seconds
@@ -644,5 +692,11 @@ class Leader:
             bytes_down=self._bytes_down,
             seconds=self._course.elapsed_s(now_s),
             refused=self._refused,
-            workers=self._crew.views(typical_s=self._clock.typical_s),
+            workers=self._crew.views(typical_s=self._clock.typical_s, now_s=now_s),
         )
+
+
+@lru_cache(maxsize=4)
+def _wait(job: str, reason: str) -> Wait:
+    """The same word to many workers is one message."""
+    return Wait(job=job, reason=clip(reason))

@@ -6,6 +6,7 @@ are filled to their most. A node works for one job at a time.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass, field
 
 from shoal.roles.actions import Action, Answer, Keep, Record, Send
@@ -41,6 +42,8 @@ class NodeRecord:
     state: Liveness = Liveness.LOST
     reason: str = "not seen since the manager started"
     job: str = ""
+    #: Jobs it was given up in, and may not know.
+    left_in: dict[str, None] = field(default_factory=dict)
     incarnation: str = ""
     load: float = 0.0
     memory_free_mb: int = 0
@@ -48,6 +51,10 @@ class NodeRecord:
     @property
     def can_train(self) -> bool:
         return self.state is Liveness.ALIVE and bool(self.facts.torch)
+
+    @property
+    def is_free(self) -> bool:
+        return self.can_train and not self.job
 
 
 @dataclass(slots=True)
@@ -64,11 +71,51 @@ class JobRecord:
         return self.state in ("queued", "running", "stopping")
 
 
+class _Roster:
+    """Who works for which job, and who is free. Every change of place goes through here; none looks at all nodes."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, set[str]] = {}
+        #: Names in order. One that is not free any more stays until its turn: then it is passed over.
+        self._free: list[str] = []
+        self._listed: set[str] = set()
+
+    def place(self, node: NodeRecord, job: str) -> None:
+        """The node works for this job and no other; empty: for none."""
+        if node.job:
+            self._workers[node.job].discard(node.node)
+        node.job = job
+        if job:
+            self._workers.setdefault(job, set()).add(node.node)
+
+    def look(self, node: NodeRecord) -> None:
+        """Something about this node changed: it may be free now."""
+        if node.is_free and node.node not in self._listed:
+            self._listed.add(node.node)
+            heapq.heappush(self._free, node.node)
+
+    def take(self, nodes: dict[str, NodeRecord]) -> NodeRecord | None:
+        """The first free node by name, which is not listed any more."""
+        while self._free:
+            name = heapq.heappop(self._free)
+            self._listed.remove(name)
+            if nodes[name].is_free:
+                return nodes[name]
+        return None
+
+    def count(self, job: str) -> int:
+        return len(self._workers.get(job, ()))
+
+    def workers(self, job: str) -> list[str]:
+        return sorted(self._workers.get(job, ()))
+
+
 class Manager:
     def __init__(self, *, node: str, patience: Patience, jobs: list[JobRecord] | None = None) -> None:
         self._node = node
         self._patience = patience
         self._nodes: dict[str, NodeRecord] = {}
+        self._roster = _Roster()
         #: In the order they were submitted.
         self._jobs: dict[str, JobRecord] = {record.spec.job: record for record in jobs or []}
 
@@ -115,10 +162,13 @@ class Manager:
                 Record(kind="refused", reason=f"{sender} {reason}"),
                 Send(to=sender, message=Dismiss(job="", reason=reason)),
             ]
-        node = self._nodes.setdefault(sender, NodeRecord(node=sender))
+        node = self._nodes.get(sender)
+        if node is None:
+            node = self._nodes[sender] = NodeRecord(node=sender)
         restarted = node.incarnation not in ("", hello.incarnation)
         node.facts, node.incarnation = hello.facts, hello.incarnation
         node.state, node.reason = Liveness.ALIVE, "restarted" if restarted else "connected"
+        self._roster.look(node)
         actions: list[Action] = [
             Record(kind="node", reason=f"{sender} {node.reason} from {hello.facts.host or 'somewhere'}")
         ]
@@ -136,9 +186,12 @@ class Manager:
         if node is None or node.state is event.state:
             return []
         node.state, node.reason = event.state, event.reason
+        self._roster.look(node)
         record = Record(kind="node", reason=f"{event.node} is {event.state}: {event.reason}", job=node.job)
         if event.state is Liveness.LOST:
-            node.job = ""
+            if node.job:
+                node.left_in[node.job] = None
+            self._roster.place(node, "")
             return [record, *self._schedule()]
         if event.state is Liveness.ALIVE:
             return [record, *self._schedule(), *self._dismiss_elsewhere(node)]
@@ -191,9 +244,10 @@ class Manager:
             Keep(job=progress.job, state=record.state, reason=record.reason, term=record.term),
             Record(kind="job", reason=f"{record.state}: {record.reason}", job=progress.job),
         ]
-        for node in self._working_for(progress.job):
-            node.job = ""
-            actions.append(Send(to=node.node, message=Dismiss(job=progress.job, reason=clip(record.reason))))
+        for name in self._roster.workers(progress.job):
+            self._roster.place(self._nodes[name], "")
+            self._roster.look(self._nodes[name])
+            actions.append(Send(to=name, message=Dismiss(job=progress.job, reason=clip(record.reason))))
         return [*actions, *self._schedule()]
 
     # Who does what -------------------------------------------------------------------------------------
@@ -228,19 +282,18 @@ class Manager:
         return [Keep(job=job, state=record.state, reason=record.reason, term=record.term), *appointed]
 
     def _staff(self, record: JobRecord, wanted: int) -> list[Action]:
-        have = len(self._working_for(record.spec.job))
+        have = self._roster.count(record.spec.job)
         actions: list[Action] = []
-        for name in sorted(self._nodes):
-            node = self._nodes[name]
-            if have >= wanted:
+        while have < wanted:
+            node = self._roster.take(self._nodes)
+            if node is None:
                 break
-            if node.can_train and not node.job:
-                have += 1
-                actions += self._assign_worker(node, record, f"worker {have} of at most {record.spec.plan.workers_max}")
+            have += 1
+            actions += self._assign_worker(node, record, f"worker {have} of at most {record.spec.plan.workers_max}")
         return actions
 
     def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> list[Action]:
-        node.job = record.spec.job
+        self._roster.place(node, record.spec.job)
         assign = Assign(
             job=record.spec.job,
             role="worker",
@@ -255,15 +308,18 @@ class Manager:
         ]
 
     def _dismiss_elsewhere(self, node: NodeRecord) -> list[Action]:
-        """A node that was away may still work where its place was taken. It ignores jobs it does not know."""
+        """A node that was away may still work where its place was taken. It ignores jobs it does not know.
+
+        Also in a job that ended meanwhile: what it said to that leader while it was given up was not heard, so nobody
+        told it.
+        """
+        elsewhere = {job: None for job, record in self._jobs.items() if record.is_open} | node.left_in
+        node.left_in.clear()
         return [
             Send(to=node.node, message=Dismiss(job=job, reason="its place was taken while it was away"))
-            for job, record in self._jobs.items()
-            if record.is_open and job != node.job
+            for job in elsewhere
+            if job != node.job
         ]
-
-    def _working_for(self, job: str) -> list[NodeRecord]:
-        return [self._nodes[name] for name in sorted(self._nodes) if self._nodes[name].job == job]
 
     # What people see -----------------------------------------------------------------------------------
 

@@ -265,7 +265,7 @@ class Home:
         for name, view in layout.views(model).items():
             view[...] = tensors[name]
         model.flags.writeable = False
-        leader = Leader(spec=spec, layout=layout, model=model, term=assign.term, manager=self._node, node=self._node)
+        leader = Leader(spec=spec, layout=layout, model=model, term=assign.term, manager=self._node)
         store = CheckpointStore(self._places.checkpoints(spec.job))
         led = self._led[spec.job]
         led.checkpoints = store

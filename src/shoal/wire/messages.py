@@ -43,22 +43,58 @@ class Message:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for f in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, f.name)
-            if isinstance(value, str):
-                limit = REASON_MAX_CHARS if f.name in _LONG_TEXT else NAME_MAX_CHARS
-                if len(value) > limit:
-                    raise PeerViolation(f"{type(self).__name__}.{f.name} has {len(value)} characters, at most {limit}")
-                if "\0" in value:
-                    raise PeerViolation(f"{type(self).__name__}.{f.name} holds a NUL character")
-            elif isinstance(value, float) and value != value:
-                raise PeerViolation(f"{type(self).__name__}.{f.name} is not a number")
-            elif isinstance(value, int) and not isinstance(value, bool) and not -(1 << 62) < value < 1 << 62:
-                raise PeerViolation(f"{type(self).__name__}.{f.name} is out of range")
-        for name in ("job", "node"):
-            value = getattr(self, name, None)
+        names, ids = _CHECKS.get(type(self)) or _checks_of(type(self))
+        for name in names:
+            value = getattr(self, name)
+            kind = type(value)
+            # Nearly every value is plain and right: that much is seen here, and only the rest is asked about.
+            if kind is int:
+                if -_INT_END < value < _INT_END:
+                    continue
+            elif kind is str:
+                if len(value) <= NAME_MAX_CHARS and "\0" not in value:
+                    continue
+            elif kind is float:
+                if value == value:
+                    continue
+            elif kind in _UNCHECKED:
+                continue
+            _check_value(type(self), name, value)
+        for name in ids:
+            value = getattr(self, name)
             if value and not is_id(value):
                 raise PeerViolation(f"{type(self).__name__}.{name} is not an id: {value[:80]!r}")
+
+
+#: Class -> the names of its fields, and of those that are ids. Filled as classes are first used: asking a class for
+#: its fields costs more than checking them.
+_CHECKS: dict[type[Message], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+
+#: Integers beyond this do not cross the wire.
+_INT_END = 1 << 62
+
+#: Types of values that have no rule in common.
+_UNCHECKED = frozenset((bool, tuple, dict, type(None)))
+
+
+def _checks_of(kind: type[Message]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    names = tuple(f.name for f in fields(kind))  # type: ignore[arg-type]
+    checks = _CHECKS[kind] = names, tuple(name for name in ("job", "node") if name in names)
+    return checks
+
+
+def _check_value(kind: type[Message], name: str, value: object) -> None:
+    """The rules that every message has in common. A subclass of a plain type is held to the rule of that type."""
+    if isinstance(value, str):
+        limit = REASON_MAX_CHARS if name in _LONG_TEXT else NAME_MAX_CHARS
+        if len(value) > limit:
+            raise PeerViolation(f"{kind.__name__}.{name} has {len(value)} characters, at most {limit}")
+        if "\0" in value:
+            raise PeerViolation(f"{kind.__name__}.{name} holds a NUL character")
+    elif isinstance(value, float) and value != value:
+        raise PeerViolation(f"{kind.__name__}.{name} is not a number")
+    elif isinstance(value, int) and not isinstance(value, bool) and not -_INT_END < value < _INT_END:
+        raise PeerViolation(f"{kind.__name__}.{name} is out of range")
 
 
 def clip(text: str, limit: int = REASON_MAX_CHARS) -> str:
@@ -205,6 +241,8 @@ class WorkerView(Message):
     bytes_up: int = 0
     bytes_down: int = 0
     failures: int = 0
+    #: Median seconds of this that its trainer says it trained; the rest went to moving models and waiting.
+    train_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,9 +17,15 @@ class Admission:
     def waiting(self) -> int:
         return len(self._queue)
 
-    def in_advance(self, workers: int) -> bool:
-        """Few enough workers that all may upload at once need not ask: it saves them a round trip."""
-        return workers <= self.capacity
+    def in_advance(self, lease: int, *, workers: int) -> bool:
+        """Few enough workers that all may upload at once need not ask: it saves them a round trip.
+
+        The place is taken from here on. One who joins late may find all taken although there is room for all, and asks.
+        """
+        if workers > self.capacity or len(self._held) >= self.capacity:
+            return False
+        self._held.add(lease)
+        return True
 
     def holds(self, lease: int) -> bool:
         """This lease was admitted and its upload has not ended."""

@@ -46,7 +46,7 @@ class Story:
     def __init__(self, spec: JobSpec, *, term: int = 1, size: int = 2, saved: Save | None = None) -> None:
         self.layout = Layout.of([("w", (size,), "parameter")])
         model = np.zeros(size, dtype=np.float32)
-        self.leader = Leader(spec=spec, layout=self.layout, model=model, term=term, manager="home", node="home")
+        self.leader = Leader(spec=spec, layout=self.layout, model=model, term=term, manager="home")
         if saved is not None:
             self.leader.restore(tensors=saved.tensors, state=json.loads(json.dumps(saved.state)))
         self.term = term

@@ -171,6 +171,20 @@ def test_the_place_of_a_lost_node_goes_to_another_and_it_is_dismissed_when_it_re
     assert office.told("a", Welcome)
 
 
+def test_a_node_that_was_lost_while_its_job_ended_is_told_so_when_it_returns(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec())
+    office.hello("a")
+    office.peer("a", Liveness.LOST, "silent")
+    office.progress("finished")
+    assert office.told("a", Dismiss) == []
+    # What it said to its leader meanwhile was not heard: without this it waits for an answer for ever.
+    office.peer("a", Liveness.ALIVE, "connected")
+    assert [dismiss.job for dismiss in office.told("a", Dismiss)] == ["digits"]
+    office.peer("a", Liveness.SUSPECT, "silent")
+    office.peer("a", Liveness.ALIVE, "back")
+    assert office.told("a", Dismiss) == [], "once is enough"
+
+
 def test_a_node_works_for_one_job_at_a_time(office: Office, make_spec: Make) -> None:
     office.submit(make_spec(job="one"))
     office.submit(make_spec(job="two"))

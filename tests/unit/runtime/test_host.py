@@ -48,22 +48,22 @@ def run(role: Scripted, *events: Event, wait_s: float = 0.0) -> list[Action]:
     return done
 
 
-def test_events_posted_before_the_role_is_there_come_first_and_in_order() -> None:
+def test_a_role_hears_that_it_was_started_and_then_what_waited_for_it() -> None:
     role = Scripted([Record(kind="a", reason="first")], [Record(kind="b", reason="second")])
-    done = run(role, Started(), TimerFired(name="x"))
+    done = run(role, TimerFired(name="x"))
     assert role.seen == [Started(), TimerFired(name="x"), StopRequested(reason="last")]
     assert [action.kind for action in done if isinstance(action, Record)] == ["a", "b"]
 
 
 def test_a_timer_fires_once_and_a_second_of_its_name_replaces_it() -> None:
     role = Scripted([SetTimer(name="t", after_s=0.01), SetTimer(name="t", after_s=0.03)])
-    run(role, Started(), wait_s=0.2)
+    run(role, wait_s=0.2)
     assert role.seen.count(TimerFired(name="t")) == 1
 
 
 def test_a_cancelled_timer_does_not_fire() -> None:
     role = Scripted([SetTimer(name="t", after_s=0.01), CancelTimer(name="t")])
-    run(role, Started(), wait_s=0.1)
+    run(role, wait_s=0.1)
     assert TimerFired(name="t") not in role.seen
 
 
@@ -71,7 +71,7 @@ def test_a_bug_in_a_role_is_reported_and_the_timer_it_was_about_fires_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(hosts, "AFTER_BUG_S", 0.01)
-    role = Scripted(ValueError("a bug"), [], [Record(kind="alive", reason="still here")])
+    role = Scripted([], ValueError("a bug"), [], [Record(kind="alive", reason="still here")])
     with caplog.at_level(logging.ERROR):
         done = run(role, TimerFired(name="tick"), wait_s=0.2)
     assert "a role failed to handle an event" in caplog.text

@@ -21,8 +21,17 @@ def test_capacity_is_what_the_budget_holds_and_at_least_two(
 ) -> None:
     admission = Admission(update_bytes=update_bytes, budget_bytes=budget_bytes)
     assert admission.capacity == capacity
-    assert admission.in_advance(capacity)
-    assert not admission.in_advance(capacity + 1)
+    assert not admission.in_advance(1, workers=capacity + 1)
+    assert all(admission.in_advance(lease, workers=capacity) for lease in range(capacity))
+
+
+def test_what_is_granted_in_advance_takes_a_place() -> None:
+    admission = two_at_a_time()
+    assert admission.in_advance(1, workers=2)
+    assert admission.in_advance(2, workers=2)
+    assert not admission.in_advance(3, workers=2), "one left and another came: two places are still taken"
+    assert not admission.offer(3)
+    assert admission.done(1) == 3
 
 
 def test_beyond_capacity_updates_queue_and_are_served_in_order() -> None:

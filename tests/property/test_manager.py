@@ -1,0 +1,102 @@
+"""The manager against one that looks at every node each time: the same nodes get the same work, in the same order."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.plan import Plan
+from shoal.roles.events import Asked, Event, Liveness, PeerChanged, Received, Started
+from shoal.roles.manager import JobRecord, Manager, NodeRecord
+from shoal.roles.membership import Patience
+from shoal.wire.messages import Dataset, Facts, Hello, JobSpec, Progress, StopJob, Submit
+
+SHA = "0" * 64
+
+
+class PlainRoster:
+    """Keeps nothing: who works and who is free is read from the nodes, in the order of their names."""
+
+    def __init__(self, nodes: dict[str, NodeRecord]) -> None:
+        self._nodes = nodes
+
+    def place(self, node: NodeRecord, job: str) -> None:
+        node.job = job
+
+    def look(self, node: NodeRecord) -> None:
+        pass
+
+    def take(self, nodes: dict[str, NodeRecord]) -> NodeRecord | None:
+        free = (nodes[name] for name in sorted(nodes) if nodes[name].can_train and not nodes[name].job)
+        return next(free, None)
+
+    def workers(self, job: str) -> list[str]:
+        return [name for name in sorted(self._nodes) if self._nodes[name].job == job]
+
+    def count(self, job: str) -> int:
+        return len(self.workers(job))
+
+
+def plain_manager() -> Manager:
+    manager = Manager(node="home", patience=Patience(), jobs=stored())
+    manager._roster = PlainRoster(manager._nodes)  # type: ignore[assignment]
+    return manager
+
+
+def spec(job: str, least: int, most: int) -> JobSpec:
+    data = Dataset(manifest=SHA, examples=1)
+    plan = Plan(workers_min=least, workers_max=max(least, most))
+    return JobSpec(job=job, name=job, entry="task:T", bundle=SHA, initial=SHA, train=data, test=data, plan=plan)
+
+
+def stored() -> list[JobRecord]:
+    return [JobRecord(spec=spec("old", 1, 2), state="running", term=3)]
+
+
+NODES = ("a", "b", "c", "d", "e", "f")
+JOBS = st.sampled_from(("old", "x", "y", "z"))
+
+
+def hello(node: str, incarnation: str, torch: str) -> Event:
+    return Received(sender=node, message=Hello(node=node, incarnation=incarnation, facts=Facts(torch=torch)))
+
+
+def changed(node: str, state: Liveness) -> Event:
+    return PeerChanged(node=node, state=state, reason="silent")
+
+
+def ended(job: str, term: int, state: str) -> Event:
+    return Received(sender="home", message=Progress(job=job, term=term, state=state, reason="because"))
+
+
+def submitted(job: str, least: int, most: int) -> Event:
+    return Asked(question=1, message=Submit(spec=spec(job, least, most)))
+
+
+def stopped(job: str) -> Event:
+    return Asked(question=1, message=StopJob(job=job))
+
+
+hellos = st.builds(hello, st.sampled_from(NODES), st.sampled_from(("1", "2")), st.sampled_from(("2.11", "2.11", "")))
+EVENTS = st.lists(
+    st.one_of(
+        hellos,
+        st.builds(changed, st.sampled_from(NODES), st.sampled_from(Liveness)),
+        st.builds(ended, JOBS, st.sampled_from((1, 1, 4)), st.sampled_from(("training", "finished", "failed"))),
+        st.builds(submitted, JOBS, st.integers(1, 2), st.integers(1, 3)),
+        st.builds(stopped, JOBS),
+    ),
+    min_size=5,
+    max_size=50,
+)
+
+
+@settings(max_examples=400)
+@given(first=st.permutations(sorted(NODES)), events=EVENTS)
+def test_everyone_gets_the_work_that_a_look_at_every_node_would_give(first: list[str], events: list[Event]) -> None:
+    manager = Manager(node="home", patience=Patience(), jobs=stored())
+    plain = plain_manager()
+    for event in (Started(), *(hello(node, "1", "2.11") for node in first), *events):
+        assert manager.handle(event, 0.0) == plain.handle(event, 0.0)
+        assert manager.node_views() == plain.node_views()
+        assert manager.job_views() == plain.job_views()
