@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from shoal.learning.layout import Layout
-from shoal.runtime.operator import ReadyTask
 from shoal.training.prepared import LAYOUT_NOTE, Prepared
+from shoal.training.ready import ReadyTask
 from shoal.training.shards import write_shards
 from shoal.wire import tensors
 

@@ -19,8 +19,9 @@ from statistics import median
 from benchmarks.bare_grpc import BareServer, clients
 from benchmarks.common import ECHO, PERNET, children_of, cpu_s, echo_job, finish, say
 from shoal.runtime.local import LocalCluster
-from shoal.runtime.operator import Operator, ReadyTask
+from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
+from shoal.training.ready import ReadyTask
 from shoal.transport.identity import Identity
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +24,10 @@ class Kernel:
         self._number = 0
         self._heap: list[tuple[float, int, Do, tuple[Any, ...]]] = []
 
-    def __len__(self) -> int:
-        return len(self._heap)
+    @property
+    def next_s(self) -> float:
+        """When the next thing happens; never, if nothing is left to happen."""
+        return self._heap[0][0] if self._heap else math.inf
 
     def at(self, when_s: float, do: Do, *args: object) -> None:
         """Have it done at a time, which is not past."""

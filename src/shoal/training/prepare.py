@@ -23,16 +23,18 @@ from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 import torch
+from torch import nn
 
 from shoal.errors import Misuse
 from shoal.task import Split, Task
 from shoal.training.bundle import unpack
+from shoal.training.cost import gmacs_per_example
 from shoal.training.flat import layout_of, read_into
 from shoal.training.importer import make_task
 from shoal.training.inside import TRAINER_VARIABLE
 from shoal.training.prepared import LAYOUT_NOTE, Prepared, cache_key
 from shoal.training.serve import place_of, print_to_stderr, reason_of
-from shoal.training.shards import Array, Manifest, write_shards
+from shoal.training.shards import Array, Examples, Manifest, write_shards
 from shoal.training.steps import build_model
 from shoal.wire import tensors
 from shoal.wire.encoding import to_json
@@ -70,7 +72,19 @@ def prepare(
         test=manifests["test"],
         shards=str(out / "shards"),
         plan=to_json(task.plan) if task.plan else {},
+        gmacs_per_example=_cost(task, model, manifests["train"], out / "shards"),
     )
+
+
+def _cost(task: Task, model: nn.Module, manifest: Manifest, directory: Path) -> float:
+    """What one example costs, from the first two; 0 if that cannot be told, which is no reason to refuse the job."""
+    try:
+        first = Examples([directory / manifest.shards[0].sha256])
+        # Of a set of one example, that one twice.
+        return gmacs_per_example(task, model, *first.take(np.arange(2) % len(first)))
+    except Exception as error:
+        print(f"what an example costs is not known: {reason_of(error)}", file=sys.stderr)
+        return 0.0
 
 
 def _split(task: Task, split: Split, directory: Path, report: Report) -> Manifest:

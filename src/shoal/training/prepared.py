@@ -15,7 +15,7 @@ from shoal.training.shards import Manifest, Shard
 #: The note in the first model's file that holds its layout.
 LAYOUT_NOTE = "layout"
 #: Part of every cache key: raise it when the files change.
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +31,8 @@ class Prepared:
     shards: str
     #: What the task's own plan says, as plain values; empty if it has none.
     plan: dict[str, Any]
+    #: Multiply-adds of one example's forward pass, in billions; 0: not known.
+    gmacs_per_example: float = 0.0
 
     def paths(self, manifest: Manifest) -> tuple[str, ...]:
         """The files of one split, in order."""
@@ -48,6 +50,7 @@ class Prepared:
             "test": self.test.to_plain(),
             "shards": self.shards,
             "plan": self.plan,
+            "gmacs_per_example": self.gmacs_per_example,
         }
 
     @classmethod
@@ -61,6 +64,7 @@ class Prepared:
                 test=Manifest.from_plain(plain["test"]),
                 shards=plain["shards"],
                 plan=plain["plan"],
+                gmacs_per_example=plain["gmacs_per_example"],
             )
         except (KeyError, TypeError, ShoalError) as error:
             raise Corrupt(f"this does not describe a prepared task: {error}; prepare it again") from None

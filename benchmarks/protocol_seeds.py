@@ -1,0 +1,145 @@
+"""Ten thousand small disasters: the deployed manager, leader and workers under seeded faults, every invariant watching.
+
+    python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] --json
+
+A seed that breaks an invariant prints the command that plays it again. That the checks can fail is shown by mutants,
+deliberate bugs in the protocol: each must be caught within 500 seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import finish, say
+from shoal.sim.hunt import Case, disaster
+from shoal.sim.trace import TraceWriter
+
+COUNT = 10_000
+QUICK_COUNT = 300
+MUTANT_SEEDS = 500
+QUICK_MUTANT_SEEDS = 60
+
+#: Violations told in full; after so many it is clear that something is broken.
+TOLD_MAX = 20
+
+MUTANTS = Path(__file__).parents[1] / "tests" / "simulation" / "mutants.py"
+
+Mutant = Callable[[], AbstractContextManager[object]]
+
+
+def play(seed: int, trace: str = "") -> str:
+    """Play one seed; what went wrong, or nothing."""
+    what = disaster(seed)
+    try:
+        if not trace:
+            Case(what).run()
+            return ""
+        with Path(trace).open("w", encoding="utf-8") as file:
+            Case(what, observers=[TraceWriter(file, {"disaster": seed})]).run()
+    except Exception as error:
+        # Not violations alone: a role that raises is as wrong.
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def play_range(first: int, count: int, *, tell: bool = True) -> dict[int, str]:
+    wrong: dict[int, str] = {}
+    for number in range(count):
+        reason = play(first + number)
+        if reason:
+            wrong[first + number] = reason
+        if tell and (number + 1) % 500 == 0:
+            say(f"{number + 1} of {count} seeds from {first}: {len(wrong)} violations")
+    return wrong
+
+
+def play_in_processes(first: int, count: int, processes: int) -> dict[int, str]:
+    """Split over processes of their own; each prints its violations as JSON."""
+    share = -(-count // processes)
+    children = []
+    for start in range(first, first + count, share):
+        part = min(share, first + count - start)
+        command = [sys.executable, "-m", "benchmarks.protocol_seeds", "--first", str(start), "--count", str(part)]
+        children.append(subprocess.Popen([*command, "--part"], stdout=subprocess.PIPE, text=True))
+    wrong: dict[int, str] = {}
+    for child in children:
+        out, _ = child.communicate()
+        if child.returncode != 0:
+            raise SystemExit("a part of the seeds could not be played: see above")
+        wrong |= {int(seed): reason for seed, reason in json.loads(out.splitlines()[-1]).items()}
+    return wrong
+
+
+def mutants() -> dict[str, Mutant]:
+    """The deliberate bugs; they live with the tests."""
+    spec = importlib.util.spec_from_file_location("mutants", MUTANTS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: dict[str, Mutant] = module.MUTANTS
+    return found
+
+
+def caught_at(mutant: Mutant, seeds: int) -> tuple[int, str] | None:
+    """The first seed that catches a mutant, and how."""
+    with mutant():
+        for seed in range(seeds):
+            reason = play(seed)
+            if reason:
+                return seed, reason
+    return None
+
+
+def hunt_mutants(seeds: int) -> dict[str, Any]:
+    caught: dict[str, int] = {}
+    for name, mutant in mutants().items():
+        found = caught_at(mutant, seeds)
+        if found is None:
+            say(f"mutant {name}: NOT caught within {seeds} seeds")
+        else:
+            caught[name] = found[0]
+            say(f"mutant {name}: caught by seed {found[0]}: {found[1]}")
+    return {"mutants": len(mutants()), "mutants_caught": len(caught), "mutants_caught_at": caught}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=0, help=f"how many seeds; {COUNT:,} unless --quick")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_COUNT} seeds")
+    parser.add_argument("--trace", default="", help="write the trace of one seed to this file")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    count = given.count or (QUICK_COUNT if given.quick else COUNT)
+    if given.part:
+        print(json.dumps(play_range(given.first, count)))
+        return 0
+    began_s = time.monotonic()
+    if count == 1:
+        reason = play(given.first, given.trace)
+        finish({"seeds": 1, "violations": int(bool(reason)), "seed": given.first, "reason": reason})
+        return 1 if reason else 0
+    wrong = play_in_processes(given.first, count, os.cpu_count() or 1)
+    for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
+        again = f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl"
+        say(f"seed {seed}: {reason}\n  {again}")
+    seconds = time.monotonic() - began_s
+    result = {"seeds": count, "violations": len(wrong), "failing": sorted(wrong)[:TOLD_MAX], "seconds": seconds}
+    finish(result | hunt_mutants(QUICK_MUTANT_SEEDS if given.quick else MUTANT_SEEDS))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""The disk of the manager's node: what a crash leaves behind. Writes take time, and may tear or be lost on the way.
+
+What is durable stays so; the promise ends where a disk lies about that. Two checkpoints of a job are kept, as the real
+store does, so that a torn newest one leaves the one before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shoal.roles.actions import Keep, Save
+from shoal.roles.manager import JobRecord
+from shoal.sim.chance import Stream
+from shoal.sim.kernel import Kernel
+from shoal.wire.messages import Tensors
+from shoal.workload.ledger import Applied
+
+#: What a small SSD or a good SD card takes to make a small write durable, and its rate for large ones.
+SYNC_S = 0.01
+BYTES_PER_S = 40e6
+
+FATES = ("safe", "lost", "torn")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    version: int
+    tensors: Tensors
+    state: dict[str, Any]
+    is_torn: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Write:
+    """A checkpoint under way."""
+
+    job: str
+    save: Save
+    is_void: bool = False
+
+
+class Disk:
+    def __init__(self, kernel: Kernel, flaws: Stream | None = None) -> None:
+        self._kernel = kernel
+        #: Chance for saves that fail by themselves; None: none does.
+        self._flaws = flaws
+        self.jobs: dict[str, JobRecord] = {}
+        self.history: dict[str, list[Applied]] = {}
+        self._checkpoints: dict[str, list[Checkpoint]] = {}
+        self._writes: list[_Write] = []
+        self.is_full = False
+        #: Told of each checkpoint that became durable.
+        self.on_durable: Callable[[str, Save], object] = lambda job, save: None
+
+    # Jobs ----------------------------------------------------------------------------------------------
+
+    def keep(self, keep: Keep) -> float:
+        """Write a job's record; returns how long that takes. A crash within that time may find it done: a write
+        that was not waited for may still have reached the disk."""
+        known = self.jobs.get(keep.job)
+        spec = keep.spec or (known.spec if known else None)
+        assert spec is not None, f"a record of {keep.job}, which was never submitted"
+        self.jobs[keep.job] = JobRecord(spec=spec, state=keep.state, reason=keep.reason, term=keep.term)
+        return SYNC_S
+
+    def stored_jobs(self) -> list[JobRecord]:
+        return [replace(record) for record in self.jobs.values()]
+
+    # Checkpoints ---------------------------------------------------------------------------------------
+
+    def write(self, job: str, save: Save, done: Callable[[bool], object]) -> None:
+        """Make a checkpoint durable; ``done`` hears whether it is."""
+        if self.is_full or (self._flaws is not None and self._flaws.happens(0.05)):
+            self._kernel.after(SYNC_S, done, False)
+            return
+        write = _Write(job, save)
+        self._writes.append(write)
+        size_bytes = sum(array.nbytes for array in save.tensors.values())
+        self._kernel.after(SYNC_S + size_bytes / BYTES_PER_S, self._finish, write, done)
+
+    def _finish(self, write: _Write, done: Callable[[bool], object]) -> None:
+        if write.is_void:
+            return
+        self._writes.remove(write)
+        self._commit(write)
+        # Told a moment later: a crash in between finds it durable and nobody informed.
+        self._kernel.after(SYNC_S / 10, done, True)
+
+    def _commit(self, write: _Write) -> None:
+        save = write.save
+        self._add(write.job, Checkpoint(version=save.version, tensors=_copied(save.tensors), state=_plain(save.state)))
+        self.history.setdefault(write.job, []).extend(save.applied)
+        self.on_durable(write.job, save)
+
+    def _add(self, job: str, checkpoint: Checkpoint) -> None:
+        files = self._checkpoints.setdefault(job, [])
+        # A torn file is written over first: it is of no use to anyone.
+        files[:] = [*[file for file in files if not file.is_torn][-1:], checkpoint]
+
+    def crash(self, fate: str) -> None:
+        """The power fails. What was under way reached the disk (safe), did not (lost), or did in part (torn)."""
+        writes, self._writes = self._writes, []
+        for write in writes:
+            write.is_void = True
+            if fate == "safe":
+                self._commit(write)
+            elif fate == "torn":
+                self._add(write.job, Checkpoint(version=write.save.version, tensors={}, state={}, is_torn=True))
+
+    def newest(self, job: str) -> Checkpoint | None:
+        """The newest checkpoint that is whole."""
+        whole = [file for file in self._checkpoints.get(job, ()) if not file.is_torn]
+        return whole[-1] if whole else None
+
+
+def _copied(tensors: Tensors) -> dict[str, np.ndarray]:
+    """As in a file: what happens to the arrays later does not reach it."""
+    return {name: array if not array.flags.writeable else np.array(array) for name, array in tensors.items()}
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(state))
+    return plain

@@ -1,0 +1,196 @@
+"""One seeded disaster: a small cluster with a plan, devices and faults drawn from a seed, and every invariant watching.
+
+For those who hunt bugs in the protocol: ten thousand of these run in minutes, and one that fails is played again by its
+number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.plan import Plan, Until
+from shoal.sim.chance import Chance, Stream
+from shoal.sim.devices import Build
+from shoal.sim.fault_draw import draw
+from shoal.sim.faults import Fault
+from shoal.sim.inflict import Inflicter
+from shoal.sim.invariants import Invariants, Violation
+from shoal.sim.jobs import SimulatedJob
+from shoal.sim.network import Line
+from shoal.sim.observe import Observer
+from shoal.sim.parcels import Encoded
+from shoal.sim.rates import Steady
+from shoal.sim.toy import FIRST_MODEL, LAYOUT, Toy, recomputed
+from shoal.sim.world import Settings, World
+from shoal.wire.limits import UPLOAD_BUDGET_BYTES
+from shoal.wire.messages import Dataset, JobSpec
+
+#: Faults begin within this time; then everyone is left in peace.
+FAULTS_UNTIL_S = 30.0
+
+#: By then every job is over: the faults, the longest lease, and many rounds.
+LIMIT_S = 900.0
+
+#: A job with enough live workers moves within this time once nothing is done to it any more.
+BOUND_S = 150.0
+
+#: Once a job is over its workers are free within this time.
+FREE_WITHIN_S = 90.0
+
+_CHECK_EVERY_S = 5.0
+_SHA = "0" * 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disaster:
+    """What a seed stands for."""
+
+    seed: int
+    jobs: tuple[SimulatedJob, ...]
+    builds: tuple[Build, ...]
+    faults: tuple[Fault, ...]
+    has_flaws: bool
+    upload_budget_bytes: int
+
+
+def disaster(seed: int) -> Disaster:
+    """The cluster and the schedule of a seed."""
+    stream = Chance(seed).stream("disaster")
+    specs = [_spec(stream, f"job-{number}") for number in range(1 + stream.happens(0.3))]
+    least = sum(spec.plan.workers_min for spec in specs)
+    workers = max(3, min(8, least + 1 + stream.below(4)))
+    faults = draw(stream, workers=workers, until_s=FAULTS_UNTIL_S, count=stream.below(13))
+    return Disaster(
+        seed=seed,
+        jobs=tuple(_job(spec, stream) for spec in specs),
+        builds=tuple(_build(stream) for _ in range(workers)),
+        faults=faults,
+        has_flaws=stream.happens(0.5),
+        # Room for two uploads in one case of three, so that updates are offered and queue.
+        upload_budget_bytes=2 * FIRST_MODEL.nbytes if stream.happens(1 / 3) else UPLOAD_BUDGET_BYTES,
+    )
+
+
+def _spec(stream: Stream, name: str) -> JobSpec:
+    plan = Plan(
+        batch_size=100 * (1 + stream.below(3)),
+        lease_batches=1 + stream.below(2),
+        momentum=stream.pick((0.9, 0.0)),
+        workers_min=1 + stream.below(2),
+        workers_max=2 + stream.below(5),
+        lease_s=3.0 if stream.happens(0.8) else 0.0,
+        checkpoint_every_s=stream.between(0.5, 6.0),
+        evaluate_every_epochs=1 + stream.below(2),
+        until=Until(
+            epochs=1 + stream.below(4),
+            accuracy=0.45 if stream.happens(0.1) else None,
+            seconds=stream.between(5.0, 60.0) if stream.happens(0.2) else None,
+        ),
+    )
+    test = Dataset(manifest=_SHA, examples=stream.below(4) * 700)
+    train = Dataset(manifest=_SHA, examples=100 * (6 + stream.below(75)))
+    return JobSpec(job=name, name=name, entry="task:Toy", bundle=_SHA, initial=_SHA, train=train, test=test, plan=plan)
+
+
+def _job(spec: JobSpec, stream: Stream) -> SimulatedJob:
+    return SimulatedJob(
+        spec=spec,
+        layout=LAYOUT,
+        model=FIRST_MODEL,
+        training=Toy(),
+        gmacs_per_example=0.001,
+        fetch_bytes=20_000,
+        start_s=stream.between(0.1, 1.5),
+        submit_s=stream.between(0.0, 3.0),
+    )
+
+
+def _build(stream: Stream) -> Build:
+    rate = Steady(stream.pick((2e4, 1e5, 1e6)))
+    line = Line(up=rate, down=rate, latency_s=stream.pick((0.001, 0.02, 0.1)), jitter_s=stream.pick((0.0, 0.05, 0.3)))
+    return Build(
+        kind="toy",
+        seconds_per_gmac=0.0,
+        seconds_per_batch=stream.between(0.05, 0.8),
+        jitter=stream.pick((0.0, 0.3)),
+        memory_mb=1024,
+        battery_wh=0.0,
+        train_watts=0.0,
+        idle_watts=0.0,
+        heat=None,
+        line=line,
+        presence=None,
+    )
+
+
+class Case:
+    """A disaster under way."""
+
+    def __init__(self, what: Disaster, *, observers: Sequence[Observer] = ()) -> None:
+        self.what = what
+        jobs = {job.spec.job: (job.spec, job.model.nbytes) for job in what.jobs}
+        self._invariants = Invariants(jobs, budget_bytes=what.upload_budget_bytes)
+        rate = Steady(1e7)
+        settings = Settings(
+            seed=what.seed,
+            builds=what.builds,
+            home_line=Line(up=rate, down=rate, latency_s=0.001),
+            jobs=what.jobs,
+            arrive_within_s=5.0,
+            has_flaws=what.has_flaws,
+            upload_budget_bytes=what.upload_budget_bytes,
+        )
+        self.world = World(settings, parcels=Encoded())
+        self._inflicter = Inflicter(self.world, what.faults)
+        # The trace is written before a violation is raised on what it shows last.
+        self.world.observers += [*observers, self._inflicter, self._invariants]
+
+    def run(self) -> None:
+        """To the end; raises a Violation if anything is not as it must be."""
+        world = self.world
+        self._inflicter.begin()
+        world.begin()
+        world.kernel.after(_CHECK_EVERY_S, self._check_progress)
+        if not world.run(limit_s=LIMIT_S):
+            states = {name: f"{record.state}: {record.reason}" for name, record in world.disk.jobs.items()}
+            raise Violation(f"not over after {world.kernel.now_s:.0f} s: {states}")
+        for job in self.what.jobs:
+            self._check_model(job)
+        if not world.kernel.run(self._all_free, limit_s=world.kernel.now_s + FREE_WITHIN_S):
+            raise Violation(f"a worker was left behind in a job that is over: {self._occupied()}")
+
+    def _check_progress(self) -> None:
+        world = self.world
+        since_s = self._inflicter.quiet_since_s
+        for job in self.what.jobs:
+            self._invariants.stuck(job.spec.job, max(since_s, job.submit_s), world.kernel.now_s, bound_s=BOUND_S)
+        world.kernel.after(_CHECK_EVERY_S, self._check_progress)
+
+    def _check_model(self, job: SimulatedJob) -> None:
+        """The model on the disk is what its history says."""
+        name, disk = job.spec.job, self.world.disk
+        if disk.jobs[name].state == "failed":
+            self._invariants.failed_rightly(name, disk.jobs[name].reason)
+        elif disk.jobs[name].state != "finished":
+            raise Violation(f"{name} is {disk.jobs[name].state}: {disk.jobs[name].reason}")
+        newest = disk.newest(name)
+        if newest is None:
+            raise Violation(f"{name} is over and nothing of it was saved")
+        model = np.concatenate([newest.tensors[entry.name].ravel() for entry in LAYOUT.entries])
+        expected = recomputed(job.spec, disk.history.get(name, []))
+        if not np.allclose(model, expected, atol=1e-6):
+            raise Violation(f"the model of {name} is not what its history says: {model} and {expected}")
+
+    def _occupied(self) -> dict[str, tuple[str, ...]]:
+        return {name: agent.jobs if agent else ("down",) for name, agent in self.world.agents.items()}
+
+    def _all_free(self) -> bool:
+        return not any(jobs and jobs != ("down",) for jobs in self._occupied().values())
+
+
+def hunt(seed: int) -> None:
+    """Play a seed; raises a Violation where an invariant breaks."""
+    Case(disaster(seed)).run()

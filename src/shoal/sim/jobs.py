@@ -1,0 +1,75 @@
+"""A job to simulate: what the cluster would be told, and what training it does and costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from shoal.learning.layout import Layout
+from shoal.roles.exam import chunk_range
+from shoal.wire.messages import JobSpec
+from shoal.workload.batches import examples_in
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    examples: int
+    loss_sum: float
+    delta: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    examples: int
+    loss_sum: float
+    correct: int
+
+
+class Training(Protocol):
+    """What a trainer answers: a function of the model and the lease, the same on every device."""
+
+    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult: ...
+
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult: ...
+
+
+class SystemOnly:
+    """Nothing is learned: every update is the same zeros. For questions of time, bytes and devices."""
+
+    def __init__(self, size: int) -> None:
+        self._delta = np.zeros(size, dtype=np.float32)
+        self._delta.flags.writeable = False
+
+    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
+        examples = examples_to_train(spec, batches)
+        return TrainingResult(examples, float(examples), self._delta)
+
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
+        examples = examples_to_judge(spec, chunks)
+        return EvaluationResult(examples, float(examples), 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimulatedJob:
+    spec: JobSpec
+    layout: Layout
+    model: np.ndarray
+    training: Training
+    #: Multiply-adds of one example's forward pass, in billions.
+    gmacs_per_example: float
+    #: Code, data and first model, which every device fetches once.
+    fetch_bytes: int = 0
+    #: What starting a trainer takes (importing torch, opening the data).
+    start_s: float = 3.0
+    submit_s: float = 0.0
+
+
+def examples_to_train(spec: JobSpec, batches: tuple[int, ...]) -> int:
+    return examples_in(batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
+
+
+def examples_to_judge(spec: JobSpec, chunks: tuple[int, ...]) -> int:
+    ranges = [chunk_range(chunk, examples=spec.test.examples) for chunk in chunks]
+    return sum(stop - start for start, stop in ranges)

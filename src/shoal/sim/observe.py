@@ -1,0 +1,42 @@
+"""What a simulation shows to those who watch it: every event a role handled, and what befell the world. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from shoal.roles.actions import Action
+from shoal.roles.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A role handled an event and decided."""
+
+    at_s: float
+    node: str
+    #: ``manager``, ``leader`` or ``worker``.
+    role: str
+    #: Empty for the manager.
+    job: str
+    event: Event
+    actions: list[Action]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something happened that no role decided: a crash, a broken connection, a write that became durable."""
+
+    at_s: float
+    node: str
+    kind: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Sees everything, changes nothing but what is its own."""
+
+    def step(self, step: Step) -> None: ...
+
+    def mark(self, mark: Mark) -> None: ...

@@ -1,0 +1,76 @@
+"""A machine, and a process on it that can be stopped or die. What is not on a disk dies with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.sim.devices import Device
+from shoal.sim.kernel import Do, Kernel
+from shoal.sim.observe import Mark, Observer
+
+
+class Machine:
+    """What outlives a process: the device, its clock, its power, and what it has stored."""
+
+    __slots__ = ("cached", "copies", "device", "is_on", "name", "skew_s", "troubles")
+
+    def __init__(self, name: str, device: Device | None = None) -> None:
+        self.name = name
+        self.device = device
+        self.is_on = True
+        #: How far its clock is ahead.
+        self.skew_s = 0.0
+        #: The jobs whose code and data it has fetched.
+        self.cached: set[str] = set()
+        #: The share of what it says to its leader that arrives once more, later.
+        self.copies = 0.0
+        #: What will befall its next leases: ``fail`` or ``hang``.
+        self.troubles: list[str] = []
+
+
+class Process:
+    __slots__ = ("_backlog", "_stops", "alive", "kernel", "machine", "node", "observers")
+
+    def __init__(self, machine: Machine, kernel: Kernel, observers: Sequence[Observer]) -> None:
+        self.machine = machine
+        self.node = machine.name
+        self.kernel = kernel
+        self.observers = observers
+        self.alive = True
+        self._stops = 0
+        self._backlog: list[tuple[Do, tuple[Any, ...]]] = []
+
+    @property
+    def clock_s(self) -> float:
+        return self.kernel.now_s + self.machine.skew_s
+
+    def later(self, delay_s: float, do: Do, *args: object) -> None:
+        """Have it done by this process: not while it is stopped, never once it is dead."""
+        self.kernel.after(delay_s, self.now, do, *args)
+
+    def now(self, do: Do, *args: object) -> None:
+        """Have it done at once; when the process is stopped, once it goes on."""
+        if not self.alive:
+            return
+        if self._stops:
+            self._backlog.append((do, args))
+        else:
+            do(*args)
+
+    def stop(self) -> None:
+        """As SIGSTOP does. What arrives meanwhile waits."""
+        self._stops += 1
+
+    def go_on(self) -> None:
+        self._stops -= 1
+        if self._stops:
+            return
+        backlog, self._backlog = self._backlog, []
+        for do, args in backlog:
+            self.now(do, *args)
+
+    def mark(self, kind: str, **facts: object) -> None:
+        mark = Mark(self.kernel.now_s, self.node, kind, facts)
+        for observer in self.observers:
+            observer.mark(mark)

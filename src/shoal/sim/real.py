@@ -1,0 +1,170 @@
+"""From a task to a simulated job, with real training if asked for. Devices and time are modelled elsewhere.
+
+One trainer answers for all simulated devices: an update depends on the model, the seed, the epoch and the batches, not
+on who makes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Self
+
+import numpy as np
+
+from shoal.errors import Misuse
+from shoal.plan import Plan
+from shoal.roles.exam import chunk_range
+from shoal.sim.jobs import EvaluationResult, SimulatedJob, SystemOnly, Training, TrainingResult
+from shoal.training import child
+from shoal.training.bundle import unpack
+from shoal.training.prepared import Prepared
+from shoal.training.protocol import TrainerFailed, TrainerSettings
+from shoal.training.ready import ReadyTask, spec_of
+from shoal.training.serve import place_of, reason_of
+from shoal.training.shared import SharedVectors
+from shoal.wire import tensors
+from shoal.wire.messages import JobSpec
+
+
+class TorchTraining:
+    """Trains with PyTorch, in this process. Close it, or use it in a ``with``: the task's code lies unpacked on disk.
+
+    One thread, as the trainers of devices have: another number may give other bits, and a trace would depend on the
+    machine it was made on. Where the task's code fails, it fails on every device: a ``TrainerFailed`` says where.
+    """
+
+    def __init__(self, ready: ReadyTask, spec: JobSpec, *, torch_threads: int = 1) -> None:
+        prepared, plan = ready.prepared, spec.plan
+        self._shared = SharedVectors.create(prepared.layout.size)
+        self._bundle_dir = Path(tempfile.mkdtemp(prefix="shoal-simulate-")).resolve()
+        # Also at the end of the process, if nobody closes it.
+        self._clean_up = weakref.finalize(self, _clean_up, self._bundle_dir, self._shared)
+        settings = TrainerSettings(
+            bundle_dir=str(self._bundle_dir),
+            entry=spec.entry,
+            arguments=json.loads(spec.kwargs_json),
+            train=prepared.paths(prepared.train),
+            test=prepared.paths(prepared.test),
+            layout=prepared.layout,
+            seed=plan.seed,
+            batch_size=plan.batch_size,
+            learning_rate=plan.learning_rate,
+            weight_decay=plan.weight_decay,
+            torch_threads=torch_threads,
+        )
+        try:
+            unpack(ready.bundle, self._bundle_dir)
+            with self._telling_where():
+                self._trainer = child.build(settings, self._shared)
+        except BaseException:
+            self.close()
+            raise
+
+    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
+        self._shared.model[:] = model
+        with self._telling_where():
+            result = self._trainer.train(epoch, list(batches))
+        if not result.finite:
+            raise TrainerFailed("training gave values that are not finite: try a lower learning rate")
+        # Its own memory: the next device's update overwrites the shared one while this is still under way.
+        delta = self._shared.update.copy()
+        delta.flags.writeable = False
+        return TrainingResult(result.examples, result.loss_sum, delta)
+
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
+        self._shared.model[:] = model
+        with self._telling_where():
+            parts = [self._trainer.evaluate(*chunk_range(chunk, examples=spec.test.examples)) for chunk in chunks]
+        return EvaluationResult(
+            examples=sum(part.examples for part in parts),
+            loss_sum=sum(part.loss_sum for part in parts),
+            correct=sum(part.correct for part in parts),
+        )
+
+    @contextlib.contextmanager
+    def _telling_where(self) -> Iterator[None]:
+        """An error of the task's code says where in it; what we refuse says so itself."""
+        try:
+            yield
+        except Misuse:
+            raise
+        except Exception as error:
+            raise TrainerFailed(reason_of(error), place_of(error, str(self._bundle_dir))) from error
+
+    def close(self) -> None:
+        """Remove the unpacked code and let go of the memory. May be called again."""
+        self._clean_up()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def simulated_job(
+    ready: ReadyTask, plan: Plan, *, train: bool, job: str = "job", torch_threads: int = 1
+) -> SimulatedJob:
+    """The job a cluster would be given. ``close`` it at the end: real training holds memory and files."""
+    if not train and plan.until.accuracy is not None:
+        raise Misuse(
+            f"an accuracy of {plan.until.accuracy:.0%} is never reached where nothing is trained: "
+            "end the job after a number of epochs or minutes instead, or train for real"
+        )
+    prepared = ready.prepared
+    spec = spec_of(ready, plan, job=job)
+    model, fetch_bytes = _first_model(prepared), _fetch_bytes(ready)
+    training: Training = SystemOnly(prepared.layout.size)
+    if train:
+        training = TorchTraining(ready, spec, torch_threads=torch_threads)
+    return SimulatedJob(
+        spec=spec,
+        layout=prepared.layout,
+        model=model,
+        training=training,
+        gmacs_per_example=prepared.gmacs_per_example,
+        fetch_bytes=fetch_bytes,
+    )
+
+
+def close(job: SimulatedJob) -> None:
+    """Let go of what a job's training holds, whichever training that is."""
+    if isinstance(job.training, TorchTraining):
+        job.training.close()
+
+
+def _first_model(prepared: Prepared) -> np.ndarray:
+    arrays, _ = tensors.read(Path(prepared.model), mmap=True)
+    model = np.empty(prepared.layout.size, dtype=np.float32)
+    for name, view in prepared.layout.views(model).items():
+        view[...] = arrays[name]
+    model.flags.writeable = False
+    return model
+
+
+def _fetch_bytes(ready: ReadyTask) -> int:
+    """Code, first model and examples."""
+    prepared = ready.prepared
+    shards = (*prepared.train.shards, *prepared.test.shards)
+    return len(ready.bundle) + Path(prepared.model).stat().st_size + sum(shard.bytes for shard in shards)
+
+
+def _clean_up(bundle_dir: Path, shared: SharedVectors) -> None:
+    """Take back what running a task's code here did, so that another task with files of the same names can follow."""
+    for name, module in list(sys.modules.items()):
+        # Not by attribute: a module that loads its parts when asked for them would.
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if file and Path(file).is_relative_to(bundle_dir):
+            del sys.modules[name]
+    if str(bundle_dir) in sys.path:
+        sys.path.remove(str(bundle_dir))
+    shared.close()
+    shutil.rmtree(bundle_dir, ignore_errors=True)

@@ -1,0 +1,113 @@
+"""A simulation as lines of JSON: what every role was told and decided, in order. Written, read back and compared.
+
+Arrays are named by their shape and a hash. Two runs are the same if their lines are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import zip_longest
+from typing import Any, Protocol, TextIO
+
+import numpy as np
+
+from shoal.errors import Corrupt
+from shoal.sim.observe import Mark, Step
+
+FORMAT = 1
+
+
+class Sink(Protocol):
+    """Takes whole lines: a file, or whoever compares them."""
+
+    def write(self, line: str, /) -> object: ...
+
+
+class TraceWriter:
+    """An observer that writes what it sees."""
+
+    def __init__(self, file: Sink, header: dict[str, Any]) -> None:
+        self._file = file
+        self._write({"shoal_trace": FORMAT, **header})
+
+    def step(self, step: Step) -> None:
+        self._write(step_line(step))
+
+    def mark(self, mark: Mark) -> None:
+        facts = {name: plain(value) for name, value in mark.facts.items() if name != "save"}
+        self._write({"at_s": mark.at_s, "node": mark.node, "mark": mark.kind, **facts})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(_dump(line))
+
+
+def step_line(step: Step) -> dict[str, Any]:
+    return {
+        "at_s": step.at_s,
+        "node": step.node,
+        "role": step.role,
+        "job": step.job,
+        "event": plain(step.event),
+        "actions": [plain(action) for action in step.actions],
+    }
+
+
+def plain(value: object) -> Any:
+    """As JSON says it. What holds its default is left out: a line is long enough."""
+    if isinstance(value, str | int | float | bool | None) and not isinstance(value, Enum):
+        return value
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, np.ndarray):
+        digest = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=8).hexdigest()
+        return f"{value.dtype}{list(value.shape)} {digest}"
+    if isinstance(value, dict):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(inner) for inner in value]
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {"is": type(value).__name__, **{name: plain(inner) for name, inner in fields.items() if inner != ()}}
+    raise TypeError(f"a trace cannot say {type(value).__name__}")
+
+
+def _dump(line: dict[str, Any]) -> str:
+    return json.dumps(line, separators=(",", ":"), ensure_ascii=False, sort_keys=False) + "\n"
+
+
+# Reading and comparing ---------------------------------------------------------------------------------
+
+
+def read_header(file: TextIO) -> dict[str, Any]:
+    """The first line of a trace: everything needed to play it again."""
+    try:
+        header = json.loads(file.readline())
+        known = isinstance(header, dict) and header.get("shoal_trace") == FORMAT
+    except ValueError:
+        known = False
+    if not known:
+        raise Corrupt("this is not a trace of this release: make one with `shoal simulate TASK --trace FILE`")
+    return dict(header)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first line in which two traces differ, counted from 1; None where one ended."""
+
+    line: int
+    first: str | None
+    second: str | None
+
+
+def difference(first: Iterable[str], second: Iterable[str]) -> Difference | None:
+    """Where two traces part, if they do."""
+    pairs: Iterator[tuple[str | None, str | None]] = zip_longest(first, second)
+    for number, (left, right) in enumerate(pairs, start=1):
+        if left != right:
+            return Difference(number, left, right)
+    return None

@@ -1,0 +1,239 @@
+"""A whole cluster under a virtual clock: the deployed roles on simulated machines, network and disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shoal.errors import Misuse
+from shoal.roles.membership import Patience
+from shoal.sim.agent import CONNECT_TIMEOUT_S, HANDSHAKE_S, Agent
+from shoal.sim.chance import Chance
+from shoal.sim.connection import Connection
+from shoal.sim.devices import Build, Device
+from shoal.sim.disk import Disk
+from shoal.sim.home import Home
+from shoal.sim.jobs import SimulatedJob
+from shoal.sim.kernel import Kernel
+from shoal.sim.network import Line, Network
+from shoal.sim.observe import Observer
+from shoal.sim.parcels import Parcels, Weighed
+from shoal.sim.process import Machine, Process
+from shoal.wire.limits import UPLOAD_BUDGET_BYTES
+from shoal.wire.messages import Message
+
+HOME = "home"
+
+#: What starting a process takes: the manager's, and an agent.
+HOME_START_S = 0.5
+AGENT_START_S = 0.3
+
+#: A late copy of a message comes within this.
+COPY_WITHIN_S = 10.0
+
+#: As long as the transport holds a turn.
+TURN_HOLD_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What a world is made of."""
+
+    seed: int
+    builds: Sequence[Build]
+    home_line: Line
+    jobs: Sequence[SimulatedJob]
+    patience: Patience = field(default_factory=Patience)
+    #: Devices start one by one over this time.
+    arrive_within_s: float = 2.0
+    #: Zero: models are sent side by side.
+    turn_hold_s: float = TURN_HOLD_S
+    #: Memory a leader lends to uploads.
+    upload_budget_bytes: int = UPLOAD_BUDGET_BYTES
+    #: Trainers and disks fail now and then by themselves.
+    has_flaws: bool = False
+
+
+class World:
+    def __init__(
+        self, settings: Settings, *, parcels: Parcels | None = None, observers: Sequence[Observer] = ()
+    ) -> None:
+        if not settings.builds:
+            raise Misuse("a simulation needs at least one device")
+        self.settings = settings
+        self.kernel = Kernel()
+        self.chance = Chance(settings.seed)
+        self.network = Network(self.kernel, self.chance)
+        self.observers = list(observers)
+        self._parcels = parcels or Weighed()
+        self._jobs = {job.spec.job: job for job in settings.jobs}
+        flaws = self.chance.stream("disk") if settings.has_flaws else None
+        self.disk = Disk(self.kernel, flaws)
+        self.disk.on_durable = lambda job, save: self.mark(HOME, "durable", job=job, save=save)
+        self.home: Home | None = None
+        self.home_slow_factor = 1.0
+        self.machines = {HOME: Machine(HOME)}
+        self.agents: dict[str, Agent | None] = {}
+        self._incarnations: dict[str, int] = {}
+        self._copies = self.chance.stream("copies")
+        self.network.attach(HOME, settings.home_line)
+        for number, build in enumerate(settings.builds, start=1):
+            self._place(f"w{number}", build)
+
+    def _place(self, name: str, build: Build) -> None:
+        device = Device(build, self.chance.stream("device", name))
+        self.machines[name] = Machine(name, device)
+        self.agents[name] = None
+        self.network.attach(name, build.line)
+
+    # Time ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Set everything going. Faults that hold from the start are in force by now."""
+        self.start(HOME)
+        for job in self._jobs.values():
+            self.kernel.at(job.submit_s, self._submit, job)
+        arrivals = self.chance.stream("arrival")
+        for name, machine in self.machines.items():
+            if machine.device is None:
+                continue
+            at_s = arrivals.between(0.0, self.settings.arrive_within_s)
+            if machine.device.is_present(0.0):
+                self.kernel.at(at_s, self.start, name)
+            self._next_presence(name)
+
+    def run(self, *, limit_s: float, events_max: int | None = None) -> bool:
+        """Let time pass until every job is over. False if that did not come to pass."""
+        return self.kernel.run(self.is_over, limit_s=limit_s, events_max=events_max)
+
+    def is_over(self) -> bool:
+        jobs = self.disk.jobs
+        return len(jobs) == len(self._jobs) and not any(record.is_open for record in jobs.values())
+
+    def _submit(self, job: SimulatedJob) -> None:
+        """As a person does: again, until the answer is there."""
+        if job.spec.job in self.disk.jobs:
+            return
+        if self.home is not None:
+            self.home.process.now(self.home.submit, job)
+        self.kernel.after(5.0, self._submit, job)
+
+    # Machines and their processes ----------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Switch a machine on and start its process, unless it runs."""
+        machine = self.machines[name]
+        machine.is_on = True
+        if name == HOME:
+            if self.home is None:
+                self._start_home(machine)
+        elif self.agents[name] is None:
+            number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
+            self.mark(name, "started")
+            flaws = self.chance.stream(f"flaws {number}", name) if self.settings.has_flaws else None
+            process = Process(machine, self.kernel, self.observers)
+            self.agents[name] = Agent(process, self, incarnation=f"{name}-{number}", flaws=flaws)
+
+    def _start_home(self, machine: Machine) -> None:
+        self.mark(HOME, "started", jobs=tuple(self.disk.jobs))
+        settings = self.settings
+        self.home = Home(
+            Process(machine, self.kernel, self.observers),
+            self,
+            self.disk,
+            patience=settings.patience,
+            turn_hold_s=settings.turn_hold_s,
+            upload_budget_bytes=settings.upload_budget_bytes,
+            slow_factor=self.home_slow_factor,
+        )
+
+    def power_off(self, name: str, *, disk: str = "safe") -> None:
+        """Nobody is told: others notice by the silence."""
+        self.machines[name].is_on = False
+        self.mark(name, "power off")
+        if name == HOME:
+            self._end_home(disk)
+            return
+        agent = self._end_agent(name)
+        if agent is not None and agent.connection is not None:
+            agent.connection.silence()
+
+    def kill(self, name: str) -> None:
+        """The process ends at once; the machine runs on and breaks its connections."""
+        self.mark(name, "killed")
+        if name == HOME:
+            home = self.home
+            self._end_home("lost")
+            connections = list(home.connections.values()) if home is not None else []
+        else:
+            agent = self._end_agent(name)
+            connections = [agent.connection] if agent is not None and agent.connection is not None else []
+        for connection in connections:
+            connection.cut("the process on the other side ended")
+
+    def _end_home(self, disk: str) -> None:
+        if self.home is not None:
+            self.home.process.alive = False
+            self.home = None
+            self.disk.crash(disk)
+
+    def _end_agent(self, name: str) -> Agent | None:
+        agent = self.agents[name]
+        if agent is not None:
+            agent.process.alive = False
+            self.agents[name] = None
+        return agent
+
+    def leave(self, name: str, reason: str) -> None:
+        agent = self.agents[name]
+        if agent is not None:
+            agent.process.now(agent.leave, reason)
+
+    def _next_presence(self, name: str) -> None:
+        device = self.machines[name].device
+        assert device is not None
+        change_s = device.next_change_s(self.kernel.now_s)
+        if change_s is not None:
+            self.kernel.at(change_s, self._presence_changed, name)
+
+    def _presence_changed(self, name: str) -> None:
+        device = self.machines[name].device
+        assert device is not None
+        if device.is_present(self.kernel.now_s):
+            self.start(name)
+        else:
+            self.leave(name, "its owner needs it")
+        self._next_presence(name)
+
+    def mark(self, node: str, kind: str, **facts: object) -> None:
+        Process(self.machines[node], self.kernel, self.observers).mark(kind, **facts)
+
+    # What agents and home ask --------------------------------------------------------------------------
+
+    def job(self, name: str) -> SimulatedJob:
+        return self._jobs[name]
+
+    def dial(self, agent: Agent) -> tuple[Connection | None, float]:
+        if not self.machines[HOME].is_on or not self.network.reachable(agent.process.node, HOME):
+            return None, CONNECT_TIMEOUT_S
+        if self.home is None:
+            return None, HANDSHAKE_S
+        return Connection(self.network, self._parcels, agent=agent, home=self.home), HANDSHAKE_S
+
+    def gone(self, agent: Agent) -> None:
+        if agent.process.alive:
+            self.mark(agent.process.node, "left")
+            self.kill(agent.process.node)
+
+    def exhausted(self, agent: Agent) -> None:
+        self.mark(agent.process.node, "battery empty")
+        self.kernel.after(0.0, self.power_off, agent.process.node)
+
+    def said(self, agent: Agent, message: Message, size_bytes: int) -> None:
+        if self._copies.happens(agent.process.machine.copies):
+            after_s = self._copies.between(0.0, COPY_WITHIN_S)
+            self.kernel.after(after_s, self._say_again, agent.process.node, message, size_bytes)
+
+    def _say_again(self, node: str, message: Message, size_bytes: int) -> None:
+        if self.home is not None:
+            self.home.process.now(self.home.heard, node, message, size_bytes)
