@@ -92,12 +92,12 @@ def mutants() -> dict[str, Mutant]:
 
 
 def caught_at(mutant: Mutant, seeds: int) -> tuple[int, str] | None:
-    """The first seed that catches a mutant, and how."""
-    with mutant():
-        for seed in range(seeds):
+    """The first seed that catches a mutant, and how. One that fails without the mutant catches nothing."""
+    for seed in range(seeds):
+        with mutant():
             reason = play(seed)
-            if reason:
-                return seed, reason
+        if reason and not play(seed):
+            return seed, reason
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from shoal import __version__
-from shoal.cli import attach, demo, doctor, jobs, join, model, nodes, status, train, up
+from shoal.cli import attach, demo, doctor, jobs, join, model, nodes, simulate, status, train, up
 from shoal.cli.exits import MEANING, Exit, exit_code_of
 from shoal.errors import ShoalError
 
@@ -39,6 +39,7 @@ app.command(rich_help_panel=_START)(join.join)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(attach.attach)
+app.command(rich_help_panel=_WORK)(simulate.simulate)
 app.add_typer(model.app, name="model", rich_help_panel=_WORK)
 app.command(rich_help_panel=_LOOK)(status.status)
 app.command(rich_help_panel=_LOOK)(nodes.nodes)

@@ -81,6 +81,8 @@ class Worker:
         #: (term, version) of the model the trainer holds.
         self._holds: tuple[int, int] = (0, -1)
         self._failures = 0
+        #: A timer will have it prepared again.
+        self._retry_waits = False
         self.state = "preparing"
         self.reason = "fetching the task and its data"
 
@@ -99,8 +101,7 @@ class Worker:
             case PrepareFailed():
                 return self._on_prepare_failed(event.reason)
             case Connected():
-                self._connected = True
-                return self._resume()
+                return self._on_connected()
             case Disconnected():
                 self._connected = False
                 # A model may have been on its way into the trainer's memory: what lies there is no version.
@@ -273,9 +274,18 @@ class Worker:
         self.state, self.reason = "failing", reason
         if wait_s == 0:
             return [Prepare(spec=self._spec)]
+        self._retry_waits = True
         return [SetTimer(name=_RETRY, after_s=wait_s)]
 
     # Sessions and time -----------------------------------------------------------------------------
+
+    def _on_connected(self) -> list[Action]:
+        self._connected = True
+        if self._retry_waits:
+            # Most preparations fail for want of a connection: now that there is one, it need not wait any longer.
+            self._retry_waits = False
+            return [CancelTimer(name=_RETRY), Prepare(spec=self._spec)]
+        return self._resume()
 
     def _resume(self) -> list[Action]:
         """A session (again): deliver what is made, say nothing while training, else ask for work."""
@@ -304,6 +314,7 @@ class Worker:
 
     def _on_timer(self, name: str) -> list[Action]:
         if name == _RETRY:
+            self._retry_waits = False
             return [Prepare(spec=self._spec)]
         held = self._held
         if name != _DEADLINE or held is None or held.result is not None:

@@ -155,6 +155,9 @@ class World:
             self._end_home(disk)
             return
         agent = self._end_agent(name)
+        device = self.machines[name].device
+        if device is not None:
+            device.interrupt(self.kernel.now_s)
         if agent is not None and agent.connection is not None:
             agent.connection.silence()
 

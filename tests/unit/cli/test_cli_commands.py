@@ -27,6 +27,7 @@ COMMANDS = [
     ["join"],
     ["doctor"],
     ["train"],
+    ["simulate"],
     ["attach"],
     ["status"],
     ["nodes"],

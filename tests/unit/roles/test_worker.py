@@ -241,6 +241,16 @@ def test_what_cannot_be_prepared_is_reported_under_no_lease(device: Device) -> N
     assert device.does(SetTimer) == [SetTimer(name="retry", after_s=1.0)]
 
 
+def test_a_session_that_returns_ends_the_wait_for_another_try(device: Device) -> None:
+    device.happens(Disconnected(node="home", reason="cut"))
+    device.happens(TrainerFailed(lease=1, reason="it died"))
+    device.happens(PrepareFailed(reason="not connected"))
+    assert device.does(SetTimer) == [SetTimer(name="retry", after_s=1.0)]
+    assert device.happens(Connected(node="home")) == [CancelTimer(name="retry"), Prepare(spec=device.spec)]
+    # It is under way: another session does not begin it anew.
+    assert device.happens(Connected(node="home")) == []
+
+
 def test_a_reason_of_any_length_fits(device: Device) -> None:
     device.hears(work())
     device.happens(TrainerFailed(lease=1, reason="x" * 100_000 + "\0\udce9"))

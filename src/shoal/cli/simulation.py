@@ -1,0 +1,243 @@
+"""A question to the simulator as a person puts it: from words to studies, and from a trace back to the question."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.cli import console
+from shoal.cli.train import overrides, pairs_of
+from shoal.errors import Misuse
+from shoal.runtime.places import Places
+from shoal.sim.fault_text import parse, write
+from shoal.sim.faults import Fault, resolve
+from shoal.sim.observe import Observer
+from shoal.sim.profiles import PROFILES
+from shoal.sim.real import close, simulated_job
+from shoal.sim.study import Glance, Study, simulate
+from shoal.sim.trace import Difference, TraceWriter, read_header
+from shoal.training.find import find_task
+from shoal.training.ready import ReadyTask, make_ready, plan_from
+
+if TYPE_CHECKING:
+    from shoal.sim.outcome import Outcome
+
+_JOB = "job"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    task: str
+    devices: int
+    profile: str
+    #: What differs from the task's own plan, as plain values.
+    plan: dict[str, Any]
+    #: What a second plan has otherwise; empty: there is none.
+    versus: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+    seed: int = 0
+    train: bool = True
+
+    @classmethod
+    def typed(
+        cls,
+        *,
+        task: str,
+        devices: int,
+        profile: str,
+        until: dict[str, float | None],
+        arguments: Sequence[str],
+        plan: Sequence[str],
+        versus: Sequence[str],
+        faults: Path | None,
+        seed: int,
+        train: bool,
+    ) -> Question:
+        if profile not in PROFILES:
+            raise Misuse(f"there is no profile {profile!r}; there are: {', '.join(PROFILES)}")
+        question = cls(
+            task=task,
+            devices=devices,
+            profile=profile,
+            plan=_plain(overrides(workers="", until=until, numbers={}, pairs=plan)),
+            versus=_plain(overrides(workers="", until={}, numbers={}, pairs=versus)),
+            arguments=pairs_of(arguments, option="--set"),
+            faults=_read_faults(faults),
+            seed=seed,
+            train=train,
+        )
+        # Now, not when its time comes: a fault of a device that is not there is a slip of the pen.
+        for fault in question.faults:
+            resolve(fault.who, workers=devices)
+        return question
+
+    def header(self) -> dict[str, Any]:
+        """All of it, for a trace that is to be played again."""
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return plain | {"faults": write(self.faults)}
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any]) -> Question:
+        plain = {f.name: header[f.name] for f in dataclasses.fields(cls)}
+        return cls(**plain | {"faults": parse(plain["faults"])})
+
+    def answer(self, home: Path, *, trace: Path | None = None) -> list[tuple[str, Outcome]]:
+        """Prepare the task once, then play each plan; tells of its progress."""
+        ready = self._ready(home)
+        if trace is not None:
+            with trace.open("w", encoding="utf-8") as file:
+                writer = TraceWriter(file, {"simulate": self.header()})
+                return [(self.title(self.plan), self._play(ready, self.plan, [writer]))]
+        plans = [self.plan, *([{**self.plan, **self.versus}] if self.versus else [])]
+        return [(self.title(plan), self._play(ready, plan)) for plan in plans]
+
+    def title(self, plan: Mapping[str, Any]) -> str:
+        """What tells one plan from the other."""
+        if not self.versus:
+            return "plan"
+        names = [name for name in self.versus if name != "until"]
+        return ", ".join(f"{name}={plan[name]}" if name in plan else f"{name} as is" for name in names)
+
+    def _ready(self, home: Path) -> ReadyTask:
+        path, entry = find_task(self.task)
+        tell = console.Teller(console.err())
+        return asyncio.run(
+            make_ready(path, entry, out=Places(home).prepared, kwargs=self.arguments, plan=self.plan, on_progress=tell)
+        )
+
+    def _play(self, ready: ReadyTask, plan: Mapping[str, Any], observers: Sequence[Observer] = ()) -> Outcome:
+        job = simulated_job(ready, plan_from({**ready.prepared.plan, **plan}), train=self.train, job=_JOB)
+        study = Study(job=job, devices=self.devices, profile=self.profile, seed=self.seed, faults=self.faults)
+        try:
+            with _progress(self.title(plan)) as look:
+                return simulate(study, observers=observers, look=look)
+        finally:
+            close(job)
+
+
+def _plain(plan: dict[str, Any]) -> dict[str, Any]:
+    """As JSON can say it."""
+    return {k: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for k, v in plan.items()}  # type: ignore[arg-type]
+
+
+def _read_faults(path: Path | None) -> tuple[Fault, ...]:
+    if path is None:
+        return ()
+    try:
+        return parse(path.read_text(encoding="utf-8"), source=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misuse(f"the faults cannot be read: {error}") from None
+
+
+class _Look:
+    """Turns glances into a line that moves."""
+
+    def __init__(self, screen: Any, status: Any) -> None:
+        self._screen = screen
+        self._status = status
+
+    def __call__(self, glance: Glance) -> None:
+        from shoal.cli.words import count_text, share_text, span_text
+
+        progress = glance.progress
+        parts = [f"{span_text(glance.at_s)} simulated", f"{count_text(glance.events)} events"]
+        if progress is not None:
+            parts.append(f"epoch {progress.epoch + 1}, version {progress.version}")
+            if progress.accuracy is not None:
+                parts.append(f"{share_text(progress.accuracy)} right")
+        self._status.update("  " + ", ".join(parts))
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[_Look]:
+    screen = console.err()
+    with screen.status(f"  {title}") as status:
+        yield _Look(screen, status)
+
+
+# Traces that are played again --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    lines: int
+    difference: Difference | None
+
+    @property
+    def explained(self) -> list[str]:
+        """What differs within the line."""
+        if self.difference is None or self.difference.first is None or self.difference.second is None:
+            return []
+        then, now = json.loads(self.difference.first), json.loads(self.difference.second)
+        return [
+            f"{name}: {_short(then.get(name))} then, {_short(now.get(name))} now"
+            for name in dict.fromkeys((*then, *now))
+            if then.get(name) != now.get(name)
+        ]
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+class _Parted(Exception):
+    """The replay differs from the trace: there is no use in going on."""
+
+
+class _Compared:
+    """A file to which a trace is written again: every line must be the next of the old one."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        self._lines = lines
+        self.count = 0
+        self.difference: Difference | None = None
+
+    def write(self, line: str) -> int:
+        self.count += 1
+        old = next(self._lines, None)
+        if old != line:
+            self.difference = Difference(self.count, old, line)
+            raise _Parted
+        return len(line)
+
+    def finish(self) -> None:
+        old = next(self._lines, None)
+        if old is not None:
+            self.difference = Difference(self.count + 1, old, None)
+
+
+def replay(path: Path, home: Path) -> Replayed:
+    """Play a trace again, line by line, up to where it differs."""
+    try:
+        file = path.open(encoding="utf-8")
+    except OSError as error:
+        raise Misuse(f"the trace cannot be read: {error}") from None
+    with file:
+        header = read_header(file)
+        file.seek(0)
+        compared = _Compared(iter(file))
+        try:
+            _play_again(header, home, compared)
+            compared.finish()
+        except _Parted:
+            pass
+    return Replayed(compared.count, compared.difference)
+
+
+def _play_again(header: dict[str, Any], home: Path, compared: _Compared) -> None:
+    from shoal.sim.hunt import Case, disaster
+
+    writer = TraceWriter(compared, {name: value for name, value in header.items() if name != "shoal_trace"})
+    if "disaster" in header:
+        Case(disaster(int(header["disaster"])), observers=[writer]).run()
+        return
+    question = Question.from_header(header["simulate"])
+    question._play(question._ready(home), question.plan, [writer])

@@ -1,0 +1,99 @@
+"""A question put to the simulator: this job, these devices, these faults. And its answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shoal.roles.membership import Patience
+from shoal.sim.chance import Chance
+from shoal.sim.faults import Fault
+from shoal.sim.inflict import Inflicter
+from shoal.sim.invariants import Invariants
+from shoal.sim.jobs import SimulatedJob
+from shoal.sim.observe import Observer
+from shoal.sim.outcome import Outcome
+from shoal.sim.profiles import builds, home_line
+from shoal.sim.tally import Tally
+from shoal.sim.world import Settings, World
+from shoal.wire.messages import Progress
+
+#: A job that is not over by then is looked at as it stands.
+LIMIT_S = 30 * 86400.0
+
+#: Devices start within this time, a little more for many: nobody switches a thousand on at once.
+ARRIVE_S = 2.0
+ARRIVE_S_PER_DEVICE = 0.01
+
+#: From so many devices on, heartbeats are spared: one in ten seconds.
+FLEET = 2000
+FLEET_PATIENCE = Patience(heartbeat_s=10.0, suspect_after_s=30.0, lost_after_s=60.0, reconnect_s=15.0)
+
+_EVENTS_BETWEEN_LOOKS = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    job: SimulatedJob
+    devices: int
+    profile: str
+    seed: int = 0
+    faults: tuple[Fault, ...] = ()
+    limit_s: float = LIMIT_S
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Glance:
+    """How a simulation stands."""
+
+    #: Virtual.
+    at_s: float
+    events: int
+    #: What the job's leader last told, if it told anything yet.
+    progress: Progress | None
+
+
+def simulate(
+    study: Study,
+    *,
+    observers: Sequence[Observer] = (),
+    look: Callable[[Glance], object] = lambda glance: None,
+    look_every_s: float = 0.2,
+) -> Outcome:
+    """Play it to the end of the job. Every invariant of the protocol is checked on the way."""
+    job = study.job
+    chance = Chance(study.seed)
+    settings = Settings(
+        seed=study.seed,
+        builds=builds(study.profile, study.devices, chance),
+        home_line=home_line(study.profile),
+        jobs=[job],
+        patience=Patience() if study.devices < FLEET else FLEET_PATIENCE,
+        arrive_within_s=ARRIVE_S + ARRIVE_S_PER_DEVICE * study.devices,
+    )
+    name = job.spec.job
+    tally = Tally(study.devices)
+    world = World(settings)
+    inflicter = Inflicter(world, study.faults)
+    # What a task's code makes of a model is not the protocol's fault: a device may be refused for it.
+    invariants = Invariants({name: (job.spec, job.model.nbytes)}, is_honest=False)
+    world.observers += [*observers, tally, inflicter, invariants]
+    inflicter.begin()
+    world.begin()
+    next_look_s = 0.0
+    while not world.run(limit_s=study.limit_s, events_max=_EVENTS_BETWEEN_LOOKS):
+        if world.kernel.next_s > study.limit_s:
+            break
+        now_s = time.monotonic()
+        if now_s >= next_look_s:
+            next_look_s = now_s + look_every_s
+            look(_glance(world, name))
+    look(_glance(world, name))
+    return tally.outcome(world, name)
+
+
+def _glance(world: World, job: str) -> Glance:
+    views = world.home.manager.job_views(job) if world.home is not None else ()
+    progress = views[0].progress if views else None
+    return Glance(at_s=world.kernel.now_s, events=world.kernel.handled, progress=progress)

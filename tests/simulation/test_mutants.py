@@ -1,0 +1,86 @@
+"""Deliberate bugs must be caught: the checks of a simulation can fail, and say what is wrong when they do."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from mutants import MUTANTS, UNCAUGHT, Mutant
+
+from shoal.errors import Misuse
+from shoal.sim.hunt import hunt
+from shoal.sim.invariants import Violation
+
+SEEDS_MAX = 500
+
+#: Mutant -> a part of what is said of it.
+SAID = {
+    "told_before_durable": "was called durable; the disk has",
+    "failed_save_called_durable": "was called durable; the disk has",
+    "finished_before_durable": "is over before that was durable",
+    "job_not_kept": "which was never submitted",
+    "step_without_waiting": "made against version",
+    "merged_saved_as_applied": "ledger of epoch 0 and its history differ",
+    "every_update_weighs_the_same": "is not what its history says",
+    "round_not_cleared": "is not what its history says",
+    "expired_lease_merged": "is in state",
+    "epoch_closed_early": "was closed with",
+    "term_not_raised": "after term",
+    "ledger_not_restored": "was lent again",
+    "model_not_restored": "is not what its history says",
+    "restored_batches_lent_again": "is in state",
+    "expired_batches_lost": "did not move",
+    "lease_without_end": "did not move",
+    "credit_for_everyone": "may be under way, at most 2 fit",
+    "unlimited_uploads": "may be under way, at most 2 fit",
+    "credit_not_counted": "may be under way, at most 2 fit",
+    "upload_place_not_freed": "did not move",
+    "silent_after_reconnecting": "did not move",
+    "leader_trusts_in_models": "did not move",
+    "history_lost_with_a_failed_save": "history differ",
+    "gives_up_at_the_first_failure": "no batch failed more than",
+    "workers_not_dismissed": "was given a role in",
+    "left_where_it_was": "was left behind in a job that is over",
+    "refused_update_sent_again": "is not what its history says",
+    "history_lost_during_a_save": "history differ",
+    "result_of_another_lease": "is not what its history says",
+    "two_saves_at_once": "was applied twice",
+    "momentum_not_restored": "is not what its history says",
+    "duplicate_update_applied": "is not what its history says",
+    "back_without_its_job": "did not move",
+    "ended_job_led_again": "was finished and is running now",
+}
+
+
+def first_seed(mutant: Mutant, said: str) -> int | None:
+    """The first seed at which this is said of a mutant. Other seeds may show other sides of it."""
+    with mutant():
+        for seed in range(SEEDS_MAX):
+            try:
+                hunt(seed)
+            except (AssertionError, Misuse) as error:
+                if said in str(error):
+                    return seed
+    return None
+
+
+def test_every_mutant_is_looked_for() -> None:
+    assert set(SAID) == set(MUTANTS)
+    assert not set(MUTANTS) & set(UNCAUGHT)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_caught(name: str) -> None:
+    seed = first_seed(MUTANTS[name], SAID[name])
+    assert seed is not None, f"{name} was not caught within {SEEDS_MAX} seeds"
+    # The seed fails for the mutant's sake alone.
+    hunt(seed)
+
+
+@pytest.mark.parametrize("name", UNCAUGHT)
+def test_what_no_check_sees_yet_still_plays(name: str) -> None:
+    """A mutant that fits the code no more raises something else than a violation."""
+    for seed in range(2):
+        with UNCAUGHT[name](), contextlib.suppress(Violation):
+            hunt(seed)
