@@ -669,44 +669,31 @@ MUTANTS: dict[str, Mutant] = _named(
     duplicate_update_applied,
     back_without_its_job,
     ended_job_led_again,
-)
-
-#: Those that no check sees within 500 seeds, or one or two seeds by luck. Above each, what would see it.
-UNCAUGHT: dict[str, Mutant] = _named(
-    # A lease that is not answered, returned or expired soon after the deadline its Work named. Workers keep deadlines
-    # themselves and say Ready when they are back, so a job stands still in one seed of the 500 only.
-    lease_never_expires,
-    # The step in which a leader hears that a node is lost returns every lease of that node.
-    lost_worker_keeps_its_leases,
-    # A Refused names the term and the lease of the message it answers. Else it takes a copy of an update that comes
-    # after a restart and has the number of a lease which the same worker holds anew.
-    stale_term_merged,
-    # The model of every save that became durable is what its history says, not only of the last one.
-    model_changed_under_a_save,
-    # Once a save that ends a job is durable, no later one carries history or forgets the end.
-    ending_forgotten,
-    # An answer Done comes after the Keep of its job, and an Assign to lead after the Keep of its term; or a crash may
-    # lose a Keep that was not waited for. The disk has it at once.
     accepted_before_kept,
     term_kept_after_it_is_used,
-    # A device that goes and never comes back, where others are free: every drawn fault ends.
+    lost_worker_keeps_its_leases,
+    evaluations_mixed,
+    evaluation_closed_early,
+    evaluation_forgotten,
+    last_epoch_left_out,
+    lease_never_expires,
+    model_changed_under_a_save,
+    stale_term_merged,
+    ending_forgotten,
+    evaluation_lost_with_a_failed_save,
     lost_node_keeps_its_place,
-    # Nothing is lent to a node that has been down for longer than silence is borne.
+    time_limit_ignored,
+)
+
+#: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.
+UNCAUGHT: dict[str, Mutant] = _named(
+    # A lease ends by its deadline anyway, and a worker that is gone asks for no other: only who waits longer shows it.
     silence_is_borne,
-    # What a trainer holds when its session breaks is of no version: the simulated one holds whole models.
+    # A second line of defence: the leader keeps book of who holds what, and a worker says so when it is back.
     worker_trusts_its_model,
     # Nothing depends on it: the work that follows a refusal replaces what was kept.
     refusal_ignored,
     # Each worker that is connected has work or a reason to wait within some time, not only one of them. A job that has
     # no other worker stands still in one seed of the 500.
     update_dropped_without_a_word,
-    # An evaluation that is saved covers all held-out examples, each once, and results for its version alone.
-    evaluations_mixed,
-    evaluation_closed_early,
-    # A job with held-out examples that finished has an evaluation of its last version; each one reaches the disk once.
-    evaluation_forgotten,
-    evaluation_lost_with_a_failed_save,
-    # A job that finished did so for a reason that its history bears out: epochs, accuracy or seconds.
-    last_epoch_left_out,
-    time_limit_ignored,
 )

@@ -259,10 +259,10 @@ def test_who_crashes_is_away_and_who_leaves_did_not_crash() -> None:
         (8 - SUBMIT_S, HOME, "restart(home, at=8)"),
     ]
     check_lanes(outcome)
-    # While away it draws nothing of ours; the lease it was at when the power went is charged in full.
+    # While away it draws nothing of ours, and the lease it was at is charged up to when the power went.
     here_s = world.kernel.now_s - 7
     first = outcome.devices[0]
-    assert 0 <= first.energy_wh - (here_s + 4 * first.busy_s) / 3600 <= 4 * LEASE_S / 3600
+    assert first.energy_wh == pytest.approx((here_s + 4 * first.busy_s) / 3600)
     assert first.here_s < here_s
 
 

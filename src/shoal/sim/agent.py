@@ -107,6 +107,8 @@ class Agent:
         if self._connection is not connection:
             return
         self._connection = None
+        for _, labour in self._workers.values():
+            labour.disturbed()
         if self._leaving:
             self._around.gone(self)
             return

@@ -50,23 +50,34 @@ class Disk:
         #: Chance for saves that fail by themselves; None: none does.
         self._flaws = flaws
         self.jobs: dict[str, JobRecord] = {}
+        #: Records under way: written, not yet durable.
+        self._keeps: dict[str, JobRecord] = {}
         self.history: dict[str, list[Applied]] = {}
         self._checkpoints: dict[str, list[Checkpoint]] = {}
         self._writes: list[_Write] = []
         self.is_full = False
         #: Told of each checkpoint that became durable.
         self.on_durable: Callable[[str, Save], object] = lambda job, save: None
+        #: Told of each record of a job that did.
+        self.on_kept: Callable[[JobRecord], object] = lambda record: None
 
     # Jobs ----------------------------------------------------------------------------------------------
 
     def keep(self, keep: Keep) -> float:
-        """Write a job's record; returns how long that takes. A crash within that time may find it done: a write
-        that was not waited for may still have reached the disk."""
-        known = self.jobs.get(keep.job)
+        """Write a job's record; returns how long that takes. A crash within that time finds it done, or not."""
+        known = self._keeps.get(keep.job) or self.jobs.get(keep.job)
         spec = keep.spec or (known.spec if known else None)
         assert spec is not None, f"a record of {keep.job}, which was never submitted"
-        self.jobs[keep.job] = JobRecord(spec=spec, state=keep.state, reason=keep.reason, term=keep.term)
+        record = JobRecord(spec=spec, state=keep.state, reason=keep.reason, term=keep.term)
+        self._keeps[keep.job] = record
+        self._kernel.after(SYNC_S / 2, self._kept, record)
         return SYNC_S
+
+    def _kept(self, record: JobRecord) -> None:
+        job = record.spec.job
+        if self._keeps.get(job) is record:
+            self.jobs[job] = self._keeps.pop(job)
+            self.on_kept(record)
 
     def stored_jobs(self) -> list[JobRecord]:
         return [replace(record) for record in self.jobs.values()]
@@ -104,6 +115,11 @@ class Disk:
 
     def crash(self, fate: str) -> None:
         """The power fails. What was under way reached the disk (safe), did not (lost), or did in part (torn)."""
+        keeps, self._keeps = self._keeps, {}
+        if fate == "safe":
+            self.jobs |= keeps
+            for record in keeps.values():
+                self.on_kept(record)
         writes, self._writes = self._writes, []
         for write in writes:
             write.is_void = True

@@ -23,7 +23,7 @@ from shoal.sim.jobs import SimulatedJob
 from shoal.sim.network import SMALL_BYTES
 from shoal.sim.process import Process
 from shoal.sim.turns import Turns
-from shoal.wire.messages import NO_TENSORS, Assign, Message, Submit
+from shoal.wire.messages import NO_TENSORS, Assign, Message, StopJob, Submit
 
 #: What checking and merging an update takes on a small x86 core: two passes over it.
 MERGE_S_PER_BYTE = 1.5e-9
@@ -74,6 +74,11 @@ class Home:
     def submit(self, job: SimulatedJob) -> None:
         self._questions += 1
         self._manager_host.post(Asked(question=self._questions, message=Submit(spec=job.spec)))
+
+    def stop(self, job: str) -> None:
+        """As an operator does."""
+        self._questions += 1
+        self._manager_host.post(Asked(question=self._questions, message=StopJob(job=job)))
 
     # Peers ---------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from shoal.roles.actions import Keep, Record, Save, Send
-from shoal.roles.events import Liveness, PeerChanged, Received
+from shoal.roles.actions import Answer, Keep, Record, Save, Send
+from shoal.roles.events import Liveness, PeerChanged, Received, TimerFired
 from shoal.sim.observe import Mark, Step
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
@@ -23,8 +23,10 @@ from shoal.wire.messages import (
     Finished,
     Go,
     JobSpec,
+    Offer,
     Progress,
     Ready,
+    Refused,
     Update,
     Wait,
     Work,
@@ -33,6 +35,12 @@ from shoal.workload.batches import batch_count
 
 #: How often a batch fails before its job does.
 FAILURES_TO_FAIL = 4
+
+#: What a leader grants beyond a lease's time, and how often it looks.
+GRACE_S = 3.0
+
+#: A node is lost after eight seconds of silence. Nobody lends to one that is gone for longer than this.
+LONG_GONE_S = 40.0
 
 _ENDED = ("finished", "failed", "stopped")
 _LEASE = re.compile(r"lease (\d+) ")
@@ -51,6 +59,9 @@ class _Lent:
     epoch: int
     batches: tuple[int, ...]
     kind: str
+    #: By when the leader takes it back; infinite while its update waits to be taken or is on its way.
+    deadline_s: float
+    is_open: bool = True
     #: The version its update was made against, once one came.
     answered: int | None = None
 
@@ -76,6 +87,8 @@ class _Course:
     per_epoch: Counter[int] = field(default_factory=Counter)
     history_version: int = 0
     moved_s: float = 0.0
+    #: Its leader decided that it ends: leases count no more.
+    is_closing: bool = False
     #: (epoch, kind of lease, batch) -> how often a worker said that it failed.
     failures: Counter[tuple[int, str, int]] = field(default_factory=Counter)
 
@@ -96,6 +109,8 @@ class Invariants:
         #: No device sends anything that may be refused, so none may be left out.
         self._is_honest = is_honest
         self._accepted: set[str] = set()
+        #: Node -> since when no process of it runs.
+        self._down_s: dict[str, float] = {}
         self.checks = 0
 
     # What roles did ------------------------------------------------------------------------------------
@@ -107,17 +122,22 @@ class Invariants:
             self._manager(step)
 
     def _manager(self, step: Step) -> None:
+        kept: set[tuple[str, int]] = set()
         for action in step.actions:
             if isinstance(action, Keep):
-                course = self._courses[action.job]
-                self._hold(
-                    course.state not in _ENDED or action.state == course.state,
-                    step.at_s,
-                    f"{action.job} was {course.state} and is {action.state} now",
-                )
-                course.state = action.state
+                kept.add((action.job, action.term))
+            elif isinstance(action, Answer) and isinstance(action.message, Done):
+                job = action.message.job
+                known = job in self._accepted or any(name == job for name, _ in kept)
+                self._hold(known, step.at_s, f"{job} was accepted before it was written down")
             elif isinstance(action, Send) and isinstance(action.message, Assign):
                 course = self._courses[action.message.job]
+                fresh = action.message.role == "leader"
+                self._hold(
+                    not fresh or (action.message.job, action.message.term) in kept,
+                    step.at_s,
+                    f"term {action.message.term} of {action.message.job} was used before it was written down",
+                )
                 self._hold(
                     course.state not in _ENDED,
                     step.at_s,
@@ -142,26 +162,65 @@ class Invariants:
                 case Record(kind="expired" | "lease-returned"):
                     found = _LEASE.match(action.reason)
                     if found:
-                        course.credits.pop(int(found[1]), None)
+                        self._closed(course, int(found[1]))
+                case Record(kind="ending"):
+                    course.is_closing = True
                 case _:
                     pass
         self._memory(course, step)
+        self._leases_ended(course, step)
+
+    def _closed(self, course: _Course, lease: int) -> None:
+        course.credits.pop(lease, None)
+        if lease in course.lent:
+            course.lent[lease].is_open = False
+
+    def _leases_ended(self, course: _Course, step: Step) -> None:
+        """A lost worker's leases are returned in the step that hears of it, an overdue one at the next tick."""
+        lost = step.event.node if isinstance(step.event, PeerChanged) and step.event.state is Liveness.LOST else ""
+        if course.is_closing or not (lost or isinstance(step.event, TimerFired)):
+            return
+        for number, lent in course.lent.items():
+            if not lent.is_open:
+                continue
+            self._hold(lent.node != lost, step.at_s, f"{lost} was lost and kept lease {number} of {step.job}")
+            self._hold(
+                bool(lost) or step.at_s <= lent.deadline_s,
+                step.at_s,
+                f"lease {number} of {step.job} was to end at {lent.deadline_s:.1f} s",
+            )
 
     def _heard(self, course: _Course, step: Step, event: Received) -> None:
         message = event.message
+        self._refused_rightly(step, event)
         match message:
             case Ready():
                 self._take_credits(course, event.sender)
+            case Offer() if message.term == course.term and message.lease in course.lent:
+                # It waits to be taken, which is not its fault.
+                course.lent[message.lease].deadline_s = math.inf
             case Update() | Evaluated() | Failed() if message.term == course.term:
                 lent = course.lent.get(message.lease)
                 if lent is not None and lent.node == event.sender:
-                    course.credits.pop(message.lease, None)
+                    self._closed(course, message.lease)
                     if isinstance(message, Update):
                         lent.answered = message.version
                     elif isinstance(message, Failed):
                         course.failures.update((lent.epoch, lent.kind, batch) for batch in lent.batches)
             case _:
                 pass
+
+    def _refused_rightly(self, step: Step, event: Received) -> None:
+        """A refusal names what it refuses: lease numbers begin anew with each term."""
+        answered = (getattr(event.message, "term", None), getattr(event.message, "lease", None))
+        for action in step.actions:
+            if isinstance(action, Send) and isinstance(action.message, Refused):
+                named = (action.message.term, action.message.lease)
+                self._hold(
+                    action.to == event.sender and answered == named,
+                    step.at_s,
+                    f"{action.to} was refused term and lease {named}; {event.sender} had spoken of {answered}",
+                )
 
     def _take_credits(self, course: _Course, node: str) -> None:
         for lease in [lease for lease, holder in course.credits.items() if holder == node]:
@@ -180,8 +239,15 @@ class Invariants:
                     message.term == course.term, at_s, f"a leader of term {course.term} spoke for {message.term}"
                 )
                 course.lent[message.lease] = _Lent(
-                    send.to, message.version, message.epoch, message.batches, message.kind
+                    send.to,
+                    message.version,
+                    message.epoch,
+                    message.batches,
+                    message.kind,
+                    at_s + message.deadline_s + GRACE_S,
                 )
+                away_s = at_s - self._down_s.get(send.to, math.inf)
+                self._hold(away_s <= LONG_GONE_S, at_s, f"{send.to} was lent a batch {away_s:.0f} s after it went")
                 if message.kind == "train":
                     self._unapplied(course, step, message)
                     if message.credit:
@@ -258,8 +324,17 @@ class Invariants:
 
     def mark(self, mark: Mark) -> None:
         match mark.kind:
+            case "power off" | "killed":
+                self._down_s[mark.node] = mark.at_s
+            case "started":
+                self._down_s.pop(mark.node, None)
+            case _:
+                pass
+        match mark.kind:
             case "durable":
                 self._became_durable(mark)
+            case "kept":
+                self._kept(mark.facts["job"], mark.facts["state"], mark.at_s)
             case "led":
                 self._led(mark)
             case "started" if "jobs" in mark.facts:
@@ -272,6 +347,13 @@ class Invariants:
             case _:
                 pass
 
+    def _kept(self, job: str, state: str, at_s: float) -> None:
+        course = self._courses[job]
+        self._hold(
+            course.state not in _ENDED or state == course.state, at_s, f"{job} was {course.state} and is {state} now"
+        )
+        course.state = state
+
     def _led(self, mark: Mark) -> None:
         course = self._courses[mark.facts["job"]]
         term, version = int(mark.facts["term"]), int(mark.facts["version"])
@@ -282,6 +364,7 @@ class Invariants:
             f"resumed at version {version}; {course.told} had been called durable",
         )
         course.term, course.version = term, version
+        course.is_closing = False
         course.lent.clear()
         course.credits.clear()
 
@@ -290,6 +373,11 @@ class Invariants:
         at_s, ledger = mark.at_s, save.state["ledger"]
         self._hold(save.version >= course.durable, at_s, f"version {save.version} was saved after {course.durable}")
         course.durable = save.version
+        self._hold(
+            not course.ending or (bool(save.state["ending"]) and not save.applied),
+            at_s,
+            f"{mark.facts['job']} was to end, which was durable, and went on",
+        )
         course.ending = bool(save.state["ending"])
         for row in save.applied:
             key = (row.epoch, row.batch)

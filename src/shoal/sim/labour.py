@@ -182,6 +182,11 @@ class Labour:
         self._free_s = self._around.process.kernel.now_s + KILL_S
         self._post(host, KILL_S, TrainerFailed(lease=at.lease, reason=action.reason))
 
+    def disturbed(self) -> None:
+        """The connection broke: a model may have been on its way into the trainer's memory, and lies there in part."""
+        if self._model is not None and self._at is None:
+            self._model = np.full_like(self._model, np.nan)
+
     # What goes wrong -----------------------------------------------------------------------------------
 
     def strike(self, host: Host, trouble: str) -> bool:

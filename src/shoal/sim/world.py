@@ -70,6 +70,7 @@ class World:
         flaws = self.chance.stream("disk") if settings.has_flaws else None
         self.disk = Disk(self.kernel, flaws)
         self.disk.on_durable = lambda job, save: self.mark(HOME, "durable", job=job, save=save)
+        self.disk.on_kept = lambda record: self.mark(HOME, "kept", job=record.spec.job, state=record.state)
         self.home: Home | None = None
         self.home_slow_factor = 1.0
         self.machines = {HOME: Machine(HOME)}
@@ -117,6 +118,15 @@ class World:
         if self.home is not None:
             self.home.process.now(self.home.submit, job)
         self.kernel.after(5.0, self._submit, job)
+
+    def stop_job(self, job: str) -> None:
+        """As an operator does: again, until it is over."""
+        record = self.disk.jobs.get(job)
+        if record is not None and record.state in ("finished", "failed", "stopped"):
+            return
+        if self.home is not None and record is not None:
+            self.home.process.now(self.home.stop, job)
+        self.kernel.after(5.0, self.stop_job, job)
 
     # Machines and their processes ----------------------------------------------------------------------
 

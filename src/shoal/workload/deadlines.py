@@ -33,8 +33,11 @@ class LeaseClock:
         self._stretch = 1.0
 
     def expired(self) -> None:
-        """A lease ran out. While nobody knows what is usual, the next is given longer: all may be this slow."""
-        if len(self._recent) < _ENOUGH:
+        """A lease ran out. While none has come back, the next is given longer: all may be this slow.
+
+        Once one has, the others are stuck rather than slow, and waiting twice as long for each would hold up everyone.
+        """
+        if not self._recent:
             self._stretch = min(2 * self._stretch, STRETCH_MAX)
 
     def returned(self, duration_s: float) -> None:

@@ -54,3 +54,13 @@ def test_only_recent_leases_count() -> None:
 
 def test_nothing_came_back_yet() -> None:
     assert LeaseClock().typical_s == 0.0
+
+
+def test_one_that_came_back_shows_that_the_others_are_stuck() -> None:
+    clock = after(1.0)
+    before_s = clock.allowance_s()
+    clock.expired()
+    assert clock.allowance_s() == before_s
+    nobody = after()
+    nobody.expired()
+    assert nobody.allowance_s() == 2 * before_s

@@ -1,0 +1,126 @@
+"""Works out on paper what a toy job must come to, from what the disk made durable, and compares. No leader here.
+
+The model of every save, the result of every evaluation, and the reason for which a job is called finished.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shoal.learning.outer import momentum_step
+from shoal.sim.invariants import Violation
+from shoal.sim.jobs import examples_to_train
+from shoal.sim.observe import Mark, Step
+from shoal.sim.toy import FIRST_MODEL, LAYOUT, judge, toy_update
+from shoal.wire.messages import EvaluationView, JobSpec
+from shoal.workload.ledger import Applied
+
+#: A job whose time is over may still evaluate, and a lease of that may fail; longer where leases have no fixed time.
+OVERTIME_S = 45.0
+LONG_OVERTIME_S = 150.0
+
+
+@dataclass(slots=True)
+class _Paper:
+    """A job as it is worked out."""
+
+    spec: JobSpec
+    model: np.ndarray = field(default_factory=lambda: FIRST_MODEL)
+    velocity: np.ndarray = field(default_factory=lambda: np.zeros(LAYOUT.parameters_size, dtype=np.float32))
+    version: int = 0
+    #: Versions whose evaluation is durable.
+    evaluated: dict[int, float] = field(default_factory=dict)
+    #: The model of each version so far.
+    models: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def go_on(self, rows: Sequence[Applied]) -> None:
+        """What these rows of history make of the model."""
+        for version, group in itertools.groupby(rows, key=lambda row: row.version):
+            self._step(list(group))
+            self.version = version
+            self.models[version] = self.model
+
+    def _step(self, rows: list[Applied]) -> None:
+        leases: dict[int, list[Applied]] = {}
+        for row in rows:
+            leases.setdefault(row.lease, []).append(row)
+        total, weight = np.zeros(LAYOUT.size), 0
+        for lent in leases.values():
+            batches = tuple(row.batch for row in lent)
+            examples = examples_to_train(self.spec, batches)
+            total += examples * toy_update(self.model, lent[0].epoch, batches).astype(np.float64)
+            weight += examples
+        mean = (total / weight).astype(np.float32)
+        self.model, self.velocity = momentum_step(
+            self.model,
+            self.velocity,
+            mean,
+            momentum=self.spec.plan.momentum,
+            parameters_size=LAYOUT.parameters_size,
+        )
+
+
+class Audit:
+    """An observer that raises where the disk holds what cannot be."""
+
+    def __init__(self, specs: Sequence[JobSpec]) -> None:
+        self._papers = {spec.job: _Paper(spec, models={0: FIRST_MODEL}) for spec in specs}
+
+    def step(self, step: Step) -> None:
+        pass
+
+    def mark(self, mark: Mark) -> None:
+        if mark.kind != "durable":
+            return
+        paper, save = self._papers[mark.facts["job"]], mark.facts["save"]
+        paper.go_on(save.applied)
+        model = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
+        if not np.allclose(model, paper.model, atol=1e-6):
+            raise Violation(
+                f"at {mark.at_s:.3f} s: the saved model is not what its history says: {model}, {paper.model}"
+            )
+        for view in save.evaluations:
+            self._evaluated(paper, view, mark.at_s)
+
+    def _evaluated(self, paper: _Paper, view: EvaluationView, at_s: float) -> None:
+        what = f"at {at_s:.3f} s: the evaluation of version {view.version}"
+        examples = paper.spec.test.examples
+        if view.version in paper.evaluated:
+            raise Violation(f"{what} is in the history twice")
+        if view.examples != examples:
+            raise Violation(f"{what} counts {view.examples} examples; there are {examples}")
+        expected = judge(paper.spec, paper.models[view.version]) / examples
+        if abs(view.accuracy - expected) > 1e-9:
+            raise Violation(f"{what} found {view.accuracy}; its model gets {expected}")
+        paper.evaluated[view.version] = view.accuracy
+
+    def ended(self, job: str, reason: str, state: dict[str, object], *, skew_s: float) -> None:
+        """A job is called finished: its history must bear that out. Its leader's clock may have jumped ahead."""
+        paper = self._papers[job]
+        until, epochs = paper.spec.plan.until, int(state["ledger"]["epoch"])  # type: ignore[index]
+        elapsed_s = float(str(state["elapsed_s"]))
+        latest = paper.evaluated.get(paper.version)
+        if reason.startswith("all "):
+            _hold(epochs == until.epochs, job, f"it has {epochs} of {until.epochs} epochs")
+            _hold(not paper.spec.test.examples or latest is not None, job, "its last version was not evaluated")
+        elif reason.startswith("reached"):
+            _hold(until.accuracy is not None and latest is not None and latest >= until.accuracy, job, f"at {latest}")
+        elif reason.startswith("the time limit"):
+            _hold(until.seconds is not None and elapsed_s >= until.seconds, job, f"after {elapsed_s:.1f} s")
+        else:
+            raise Violation(f"{job} finished, for a reason nobody knows: {reason}")
+        if until.seconds is not None:
+            late_s = elapsed_s - skew_s - until.seconds
+            overtime_s = OVERTIME_S if paper.spec.plan.lease_s else LONG_OVERTIME_S
+            _hold(late_s <= overtime_s, job, f"its time was over {late_s:.0f} s ago")
+        if until.epochs is not None:
+            _hold(epochs <= until.epochs, job, f"it trained {epochs} epochs")
+
+
+def _hold(holds: bool, job: str, what: str) -> None:
+    if not holds:
+        raise Violation(f"{job} is called finished: {what}")
