@@ -432,12 +432,15 @@ class Leader:
         The refusal carries the term of what is refused: lease numbers begin anew with each term.
         """
         self._refused += 1
-        refused = Refused(job=self._spec.job, term=what.term, lease=what.lease, reason=clip(reason))
+        held = [lease.id for ledger in self._ledgers() for lease in ledger.held_by(worker.node)]
+        refused = Refused(
+            job=self._spec.job, term=what.term, lease=what.lease, reason=clip(reason), holds=held[0] if held else 0
+        )
         actions: list[Action] = [
             self._record("refused", f"update of {worker.node}: {reason}"),
             Send(to=worker.node, message=refused),
         ]
-        if any(ledger.held_by(worker.node) for ledger in self._ledgers()):
+        if held:
             return actions
         if self._phase in ("closing", "ended"):
             return actions

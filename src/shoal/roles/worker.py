@@ -80,6 +80,8 @@ class Worker:
         self._held: _Held | None = None
         #: (term, version) of the model the trainer holds.
         self._holds: tuple[int, int] = (0, -1)
+        #: (term, number) of the last lease that came.
+        self._newest: tuple[int, int] = (0, 0)
         self._failures = 0
         #: A timer will have it prepared again.
         self._retry_waits = False
@@ -150,6 +152,7 @@ class Worker:
             return []
         self._term = work.term
         self._held = _Held(work)
+        self._newest = (work.term, work.lease)
         carries = bool(work.tensors)
         if not carries and self._holds != (work.term, work.version):
             # The leader thinks we hold this version. We say what we do hold, and are sent it.
@@ -165,11 +168,18 @@ class Worker:
         return [timer, Evaluate(lease=work.lease, chunks=work.batches, tensors=work.tensors)]
 
     def _on_refused(self, message: Refused) -> list[Action]:
-        """The leader counts us as ready from here on, and speaks next: asking again would void the lease it sends."""
+        """The leader counts us as ready from here on, and speaks next: asking again would void the lease it sends.
+
+        Unless it believes that we have a lease which never came. Messages come in order, so that one was lost with the
+        session it was sent on, and only we know.
+        """
         if self._held is not None and self._held.is_of(message) and self._held.result is not None:
             self._held = None
             self.state, self.reason = "waiting", f"the update was refused: {message.reason}"
-        return [Record(kind="refused", reason=message.reason, job=self._spec.job)]
+        record = Record(kind="refused", reason=message.reason, job=self._spec.job)
+        if message.holds and message.term == self._term and (message.term, message.holds) > self._newest:
+            return [record, *self._ready()]
+        return [record]
 
     # The trainer ---------------------------------------------------------------------------------
 

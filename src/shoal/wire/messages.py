@@ -376,6 +376,8 @@ class Refused(Message):
     term: int
     lease: int
     reason: str
+    #: Another lease that the worker has, as far as the leader knows; 0: none, and the leader speaks next.
+    holds: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

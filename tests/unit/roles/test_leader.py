@@ -313,6 +313,7 @@ def test_a_duplicate_is_refused_with_the_reason(begin: Start) -> None:
     story.update("a", work)
     (refused,) = story.told("a", Refused)
     assert refused.reason == "lease 1 was merged already: a duplicate"
+    assert refused.holds == current.lease, "if that was lost on its way, the worker must know"
     assert not story.told("a", Work), "it has a lease"
     assert story.model == [1.0, 1.0]
     story.update("a", current)

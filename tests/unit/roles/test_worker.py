@@ -191,6 +191,20 @@ def test_a_refusal_while_the_next_lease_is_trained_changes_nothing(device: Devic
     assert device.says(Update)
 
 
+def test_a_lease_that_was_lost_with_its_session_is_asked_for(device: Device) -> None:
+    device.hears(work(1, credit=False))
+    device.happens(trained())
+    device.happens(Disconnected(node="home", reason="cut"))
+    device.happens(Connected(node="home"))
+    assert device.says(Offer)
+    # Lease 2 was sent on the session that broke: unless the worker says so, both wait for each other.
+    device.hears(Refused(job="digits", term=1, lease=1, reason="lease 1 expired", holds=2))
+    assert device.says(Ready)
+    device.hears(work(2))
+    device.hears(Refused(job="digits", term=1, lease=1, reason="a copy", holds=2))
+    assert not device.says(Ready), "it has lease 2"
+
+
 def test_a_reason_to_wait_is_shown(device: Device) -> None:
     device.hears(Wait(job="digits", reason="2 of at least 3 workers are here"))
     assert (device.worker.state, device.worker.reason) == ("waiting", "2 of at least 3 workers are here")
