@@ -105,7 +105,8 @@ class CheckpointStore:
             except DiskFull as error:
                 self._explain_full(version, tensors, error)
             self._last_saved = version
-            self._thin_out(saved)
+            with telling_disk_full(self._directory):
+                self._thin_out(saved)
         return saved
 
     def load(self) -> Loaded | None:
@@ -116,7 +117,7 @@ class CheckpointStore:
         starting a job over in silence is not ours to decide.
         """
         for _ in range(_LOAD_ATTEMPTS):
-            with self._lock, contextlib.suppress(FileNotFoundError):
+            with self._lock, contextlib.suppress(FileNotFoundError), telling_disk_full(self._directory):
                 return self._load()
         raise ShoalError(f"checkpoints in {self._directory} are replaced faster than they are read: try again")
 
@@ -178,7 +179,13 @@ class CheckpointStore:
 
     def _set_aside(self, paths: list[Path]) -> None:
         for path in paths:
-            path.replace(path.with_name(path.name + _ASIDE))
+            try:
+                path.replace(path.with_name(path.name + _ASIDE))
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # No room for a longer name. Left where it is, it would count as one of those that are kept.
+                path.unlink(missing_ok=True)
         for path in self._aside()[:-_ASIDE_KEPT]:
             path.unlink(missing_ok=True)
 

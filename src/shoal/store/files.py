@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import io
+import itertools
 import os
 import shutil
 import tempfile
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _PREFIX, _SUFFIX = ".shoal-", ".tmp"
 #: A cleaner can only win the race for a fresh temporary file while a store is being opened.
 _CREATE_ATTEMPTS = 100
+#: A directory that may not be read, or lies on a disk that is never written, holds no name that we made.
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
 
 
 class DiskFull(ShoalError):
@@ -119,11 +122,24 @@ def remove_stale(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Create a directory and its parents, durably."""
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        sync_directory(path.parent)
+    """Create a directory and its parents, durably. One that is there may still owe its durability to us."""
+    with telling_disk_full(directory):
+        missing = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
+        # Whoever made the last of those that exist may have been killed before its name was safe. Those above
+        # it are: each is made only once the one that holds it is durable.
+        _sync_if_ours((missing[-1].parent if missing else directory).parent)
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            sync_directory(path.parent)
+        directory.mkdir(exist_ok=True)  # says so where a file is in the way
+
+
+def _sync_if_ours(directory: Path) -> None:
+    try:
+        sync_directory(directory)
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
 
 
 def sync_directory(directory: Path) -> None:
