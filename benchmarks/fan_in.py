@@ -25,8 +25,8 @@ from typing import Any, Self
 from benchmarks.common import PERNET, echo_job, finish, memory_mb, say
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
-from shoal.transport.identity import Authority
+from shoal.transport.enrol import enrol
+from shoal.transport.join_code import JoinCode
 from shoal.wire.lanes import Lane
 
 HEARTBEAT_MS = 1000.0
@@ -105,11 +105,16 @@ class Fleet:
         await asyncio.gather(*(clients.stop() for group in self._groups.values() for clients in group))
 
 
-def enrol_all(cluster: LocalCluster, homes: Path, workers: int) -> None:
-    """Certificates from the cluster's own authority. Enrolling one by one is not what is measured."""
-    authority = Authority.load(Places(cluster.home).authority)
-    for number in range(workers):
-        authority.identity(node=f"light-{number:04}", role="node").save(homes / f"{number:04}")
+async def enrol_all(cluster: LocalCluster, homes: Path, workers: int) -> None:
+    """Each joins as a device does, a few at a time: that is not what is measured."""
+    code, turns = JoinCode.parse(cluster.join_line), asyncio.Semaphore(8)
+
+    async def one(number: int) -> None:
+        async with turns:
+            enrolled = await enrol(code, wanted=f"light-{number:04}")
+        enrolled.identity.save(homes / f"{number:04}")
+
+    await asyncio.gather(*(one(number) for number in range(workers)))
 
 
 async def measure(*, workers: int, values: int, rounds: int) -> dict[str, object]:
@@ -118,7 +123,7 @@ async def measure(*, workers: int, values: int, rounds: int) -> dict[str, object
         async with LocalCluster(workers=0) as cluster, Operator.open(cluster.home) as operator:
             assert cluster.manager is not None
             homes = Path(folder) / "homes"
-            await asyncio.to_thread(enrol_all, cluster, homes, workers)
+            await enrol_all(cluster, homes, workers)
             idle_mb = memory_mb(cluster.manager.pid)
             port = int(cluster.endpoint.rpartition(":")[2])
             fleet = await Fleet.start(homes, workers=workers, port=port, values=values)

@@ -140,11 +140,14 @@ class Pulse:
                     if self._assigned == len(self._clients):
                         tell(assigned=self._assigned)
 
-    def tell(self) -> None:
+    def took_ms(self) -> list[float]:
         """Every heartbeat so far. One that is late and still unanswered counts with its age."""
         ages_s = (time.monotonic() - sent_s for sent_s in self._sent_s.values())
         took_s = [*self._took_s, *(age_s for age_s in ages_s if age_s > self._every_s)]
-        tell(took_ms=[round(1000 * each_s, 1) for each_s in took_s])
+        return [round(1000 * each_s, 1) for each_s in took_s]
+
+    def tell(self) -> None:
+        tell(took_ms=self.took_ms())
 
 
 class Crew:

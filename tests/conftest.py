@@ -12,12 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from shoal.training.protocol import TrainerSettings
 
 Pair = tuple[np.ndarray, np.ndarray]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# How long an example takes says more of the machine than of the code: every test has a time limit of its own.
+settings.register_profile("shoal", deadline=None)
+settings.load_profile("shoal")
 
 
 @pytest.fixture(autouse=True)

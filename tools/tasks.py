@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import shlex
 import subprocess
 import sys
@@ -18,7 +19,13 @@ PROTO_FILE = PROTO_DIR / "shoal" / "v1" / "shoal.proto"
 CONTRACT_FILE = ROOT / "src" / "shoal" / "wire" / "contract.binpb"
 
 #: What `ci` runs, cheapest first, so that a slip is seen before the tests start.
-CI_TASKS = ("lint", "types", "layers", "proto-check", "test")
+CI_TASKS = ("lint", "types", "layers", "proto-check", "security", "test")
+
+#: Where pip-audit looks for known holes, in this order.
+AUDIT_DATABASES = ("pypi", "osv")
+#: A database that knows nothing against this one has not really answered: it carries CVE-2018-18074.
+AUDIT_CANARY = "requests==2.19.0"
+AUDIT_TIMEOUT_S = 120
 
 Runner = Callable[[Sequence[str]], int]
 
@@ -66,6 +73,55 @@ def layers(extra: Sequence[str]) -> int:
     # It has no `python -m` form: take the script installed beside this interpreter.
     beside = Path(sys.executable).with_name("lint-imports")
     return run(str(beside) if beside.exists() else "lint-imports", *extra)
+
+
+def security(extra: Sequence[str]) -> int:
+    """bandit on the code, pip-audit on what is installed beside it."""
+    codes = [module("bandit", "-q", "-c", "pyproject.toml", "-r", "src", "tools", "benchmarks", *extra), audit()]
+    return first_failure(codes)
+
+
+def audit() -> int:
+    """Fail on installed packages with known holes. Where no database answers, say so: that is no reason to fail."""
+    if importlib.util.find_spec("pip_audit") is None:
+        return not_installed("pip-audit")
+    with tempfile.TemporaryDirectory(prefix="shoal-audit-") as scratch:
+        canary, pinned = Path(scratch) / "canary.txt", Path(scratch) / "pinned.txt"
+        canary.write_text(f"{AUDIT_CANARY}\n")
+        database = next((name for name in AUDIT_DATABASES if answers(name, canary)), None)
+        if database is None:
+            print(
+                f"NOT AUDITED: pip-audit reaches none of its databases ({', '.join(AUDIT_DATABASES)}) from here; "
+                "run `python tools/tasks.py security` on a machine that does",
+                flush=True,
+            )
+            return 0
+        pinned.write_text("\n".join(installed()) + "\n")
+        return module("pip_audit", *audit_arguments(database, pinned))
+
+
+def answers(database: str, canary: Path) -> bool:
+    """Whether a database names the hole that it must know. A mirror without one says "no known holes" of everything."""
+    command = (sys.executable, "-m", "pip_audit", *audit_arguments(database, canary), "--format", "json")
+    try:
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=AUDIT_TIMEOUT_S)
+        found = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return False
+    return any(package.get("vulns") for package in found["dependencies"])
+
+
+def audit_arguments(database: str, requirements: Path) -> tuple[str, ...]:
+    settings = ("--no-deps", "--disable-pip", "--progress-spinner", "off")
+    return ("--vulnerability-service", database, "--requirement", str(requirements), *settings)
+
+
+def installed() -> list[str]:
+    """What is installed beside shoal, as name==version. pip leaves itself out: it comes with Python, not with us."""
+    command = (sys.executable, "-m", "pip", "freeze", "--exclude-editable")
+    frozen = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    # A build's own suffix (2.13.0+cpu) is unknown to the databases, the version before it is not.
+    return [line.partition("+")[0] for line in frozen.splitlines() if "==" in line]
 
 
 def test(extra: Sequence[str]) -> int:
@@ -139,6 +195,7 @@ TASKS: dict[str, Runner] = {
     "layers": layers,
     "proto": proto,
     "proto-check": proto_check,
+    "security": security,
     "test": test,
     "test-fast": test_fast,
     "ci": ci,

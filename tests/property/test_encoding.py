@@ -17,11 +17,13 @@ from shoal.plan import Plan, Until
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.limits import BATCHES_MAX
-from shoal.wire.messages import Blob, Dataset, JobSpec, Message
+from shoal.wire.messages import Blob, Dataset, Facts, Heartbeat, JobSpec, Message
 
 SHA = st.text("0123456789abcdef", min_size=64, max_size=64)
 ID = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
+#: What may appear on a terminal.
+SHOWN = st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=60)
 INTEGER = st.integers(-(1 << 62) + 1, (1 << 62) - 1)
 FLOAT = st.floats(allow_nan=False)
 
@@ -59,6 +61,12 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     Dataset: DATASETS,
     JobSpec: SPECS,
     Blob: st.builds(Blob, sha256=SHA, size_bytes=INTEGER),
+    Facts: st.builds(
+        Facts, host=SHOWN, arch=SHOWN, cpus=INTEGER, memory_mb=INTEGER, python=SHOWN, torch=SHOWN, shoal=SHOWN
+    ),
+    Heartbeat: st.builds(
+        Heartbeat, seq=INTEGER, load=st.floats(allow_nan=False, allow_infinity=False), memory_free_mb=INTEGER
+    ),
 }
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, int: INTEGER, float: FLOAT, bool: st.booleans()}
 

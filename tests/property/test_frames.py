@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -116,6 +116,7 @@ def test_a_message_cut_short_or_changed_is_bounded(carried: dict[str, np.ndarray
 
 
 @settings(max_examples=60, deadline=None)
+@example("float32", [0, 1 << 21, 1 << 21, 1 << 21], b"")
 @given(
     st.sampled_from(DTYPES),
     st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 1 << 31), max_size=10),

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.plan import Plan
-from shoal.roles.events import Asked, Event, Liveness, PeerChanged, Received, Started
+from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Started
 from shoal.roles.manager import JobRecord, Manager, NodeRecord
 from shoal.roles.membership import Patience
-from shoal.wire.messages import Dataset, Facts, Hello, JobSpec, Progress, StopJob, Submit
+from shoal.wire.messages import Dataset, Facts, Heartbeat, Hello, JobSpec, Progress, Released, StopJob, Submit
 
 SHA = "0" * 64
 
@@ -73,6 +73,18 @@ def submitted(job: str, least: int, most: int) -> Event:
     return Asked(question=1, message=Submit(spec=spec(job, least, most)))
 
 
+def held(node: str, hold: str) -> Event:
+    return MemberHeld(node=node, hold=hold)
+
+
+def released(job: str, term: int, node: str) -> Event:
+    return Received(sender="home", message=Released(job=job, term=term, node=node))
+
+
+def beat(node: str) -> Event:
+    return Received(sender=node, message=Heartbeat(seq=1))
+
+
 def stopped(job: str) -> Event:
     return Asked(question=1, message=StopJob(job=job))
 
@@ -85,6 +97,9 @@ EVENTS = st.lists(
         st.builds(ended, JOBS, st.sampled_from((1, 1, 4)), st.sampled_from(("training", "finished", "failed"))),
         st.builds(submitted, JOBS, st.integers(1, 2), st.integers(1, 3)),
         st.builds(stopped, JOBS),
+        st.builds(held, st.sampled_from(NODES), st.sampled_from(("", "drained", "pending"))),
+        st.builds(released, JOBS, st.sampled_from((1, 1, 4)), st.sampled_from(NODES)),
+        st.builds(beat, st.sampled_from(NODES)),
     ),
     min_size=5,
     max_size=50,

@@ -40,7 +40,8 @@ OPEN_FILES_WARN = 1024
 #: No release of Shoal is older than this: a clock before it has never been set.
 OLDEST_SANE_S = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 CLOCK_SLACK_S = 3600.0
-EXPIRY_WARN_S = 30 * 86_400.0
+#: A manager renews its certificate when a third of its life is left: so close to its end, something is wrong.
+EXPIRY_WARN_S = 86_400.0
 
 _CPU_BUILD = (
     "install PyTorch's CPU build: give pip the option --index-url with the CPU index that PyTorch's own"
@@ -237,10 +238,10 @@ def check_reach(outcome: Reach, *, endpoint: str, purpose: str, seconds: float =
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClockFacts:
-    """Times in seconds since 1970. Certificates start a day before they are made, so a clock may lag by that much.
+    """Times in seconds since 1970. Certificates are valid since then, so a clock that lags is borne.
 
-    No message of the cluster tells the manager's time: leases are spans, so clocks need not agree. What breaks is TLS,
-    when this clock is outside the validity of a certificate, and that is what is compared.
+    Leases are spans, so clocks need not agree. What breaks is TLS, when this clock is ahead of a certificate's end, and
+    that is what is compared.
     """
 
     now_s: float
@@ -256,7 +257,7 @@ def check_clock(facts: ClockFacts) -> Finding:
     told = f"this device says {_date(facts.now_s)}"
     set_it = "set the clock: turn on NTP (timedatectl set-ntp true), or give a board without a battery an RTC"
     if facts.now_s < OLDEST_SANE_S:
-        return fail("clock", f"{told}: it was never set", set_it)
+        return warn("clock", f"{told}: it was never set; Shoal bears it, other programs may not", set_it)
     if facts.now_s < facts.newest_file_s - CLOCK_SLACK_S:
         behind = span_text(facts.newest_file_s - facts.now_s)
         return fail("clock", f"{told}, and a file of Shoal here is {behind} younger", set_it)
@@ -268,11 +269,12 @@ def check_clock(facts: ClockFacts) -> Finding:
         return fail(
             "clock",
             f"{told}: the manager's certificate is over{ended}",
-            f"{set_it}; if the clock is right, the certificate has to be renewed on the manager",
+            f"{set_it}; if the clock is right, start `shoal up` again: it renews its certificate",
         )
     if facts.not_after_s is not None and facts.not_after_s - facts.now_s < EXPIRY_WARN_S:
         left = span_text(facts.not_after_s - facts.now_s)
-        return warn("clock", f"{told}; the manager's certificate ends in {left}", "renew it on the manager soon")
+        see = "it renews itself while `shoal up` runs: look at the log there"
+        return warn("clock", f"{told}; the manager's certificate ends in {left}", see)
     agrees = ", within the manager's certificate" if facts.not_before_s is not None else ""
     return ok("clock", told + agrees)
 

@@ -20,17 +20,26 @@ if TYPE_CHECKING:
 
 _NAME_MAX_CHARS = 63
 
+#: How long clusters have to answer.
+_FIND_S = 3.0
+
 
 def join(
     line: Annotated[
         str,
         typer.Argument(
             metavar="[LINE]",
-            help="The line that `shoal up` printed; not needed again once this device has joined.",
+            help="The line that `shoal up` or `shoal token create` printed; not needed again once this device joined.",
             show_default=False,
         ),
     ] = "",
     name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Forget who this device was, and join as a new member: after a revocation.")
+    ] = False,
+    find: Annotated[
+        bool, typer.Option("--find", help="Only list the clusters that announce themselves on the local network.")
+    ] = False,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
 ) -> None:
@@ -38,15 +47,40 @@ def join(
 
     Example:  `shoal join shoal://192.168.1.10:7071/abc… --name attic-pi4`
     """
-    member = _member(home / "node", line, name)
+    if find:
+        _list_clusters()
+        return
+    member = _member(home, line, name, anew=anew)
+    if member.identity.role == "operator":
+        print(f"{member.identity.node} may operate cluster {member.identity.cluster} from here. Try: shoal status")
+        return
     # Typed text goes to the terminal below; a name from a certificate is already a plain one.
     print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
     print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)
     _become_agent(home, quiet=quiet)
 
 
-def _member(folder: Path, line: str, name: str) -> Enrolled:
+def _list_clusters() -> None:
+    """What can be heard of clusters here. It is hearsay, so it only tells a person whom to ask for a line."""
+    import asyncio
+
+    from shoal.cli import console
+    from shoal.cli.tables import clusters_table
+    from shoal.transport.discovery import find
+
+    found = asyncio.run(find(seconds=_FIND_S))
+    if found:
+        console.out().print(clusters_table(found))
+        console.say(
+            "To join one, ask its operator for a line (`shoal token create` there): being listed proves nothing."
+        )
+    else:
+        console.say("No cluster announces itself here: start it with `shoal up --announce`, on the same network.")
+
+
+def _member(home: Path, line: str, name: str, *, anew: bool = False) -> Enrolled:
     """Who this device is: as it joined before, or by joining now."""
+    folder = home / "node"
     from shoal.transport.enrol import Enrolled, enrol_blocking
     from shoal.transport.identity import IDENTITY_FILE, check_name
     from shoal.transport.join_code import JoinCode
@@ -54,7 +88,7 @@ def _member(folder: Path, line: str, name: str) -> Enrolled:
     if name:
         check_name("node", name)
     code = JoinCode.parse(line) if line else None
-    if (folder / IDENTITY_FILE).exists():
+    if (folder / IDENTITY_FILE).exists() and not anew:
         known = Enrolled.load(folder)
         member = known if code is None else moved(known, code, folder)
         if name and name != member.identity.node:
@@ -67,6 +101,12 @@ def _member(folder: Path, line: str, name: str) -> Enrolled:
     if code is None:
         raise Misuse("this device has not joined a cluster: paste the line that `shoal up` printed after `shoal join`")
     joined = enrol_blocking(code, wanted=name or default_name(), facts=_facts())
+    if joined.identity.role == "operator":
+        folder = home / "operator"
+        if (folder / IDENTITY_FILE).exists() and not anew:
+            raise Misuse(
+                f"a cluster is operated from {home} already: give --home another directory, and ask for a new line"
+            )
     joined.save(folder)
     return joined
 
@@ -83,7 +123,7 @@ def moved(known: Enrolled, code: JoinCode, folder: Path) -> Enrolled:
             f"remove {folder} to leave the first, or give --home another directory"
         )
     port = int(known.manager_endpoint.rpartition(":")[2])
-    return dataclasses.replace(known, manager_endpoint=endpoint(code.host, port))
+    return dataclasses.replace(known, manager_endpoint=endpoint(code.host, port), enrol_endpoint=code.endpoint)
 
 
 def default_name() -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from shoal import __version__
-from shoal.cli import attach, demo, doctor, jobs, join, model, nodes, simulate, status, train, up
+from shoal.cli import attach, demo, doctor, jobs, join, model, nodes, simulate, status, token, train, up
 from shoal.cli.exits import MEANING, Exit, exit_code_of
 from shoal.errors import ShoalError
 
@@ -36,13 +36,14 @@ _START, _WORK, _LOOK = "Start", "Train", "Look"
 app.command(rich_help_panel=_START)(demo.demo)
 app.command(rich_help_panel=_START)(up.up)
 app.command(rich_help_panel=_START)(join.join)
+app.add_typer(token.app, name="token", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(attach.attach)
 app.command(rich_help_panel=_WORK)(simulate.simulate)
 app.add_typer(model.app, name="model", rich_help_panel=_WORK)
 app.command(rich_help_panel=_LOOK)(status.status)
-app.command(rich_help_panel=_LOOK)(nodes.nodes)
+app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
 
 

@@ -1,15 +1,34 @@
-"""`shoal nodes`: the devices of the cluster."""
+"""`shoal nodes`: the devices of the cluster: list them, let one in, hold one back, shut one out."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from shoal.cli.options import DEFAULT_HOME, Home, Json
 
+if TYPE_CHECKING:
+    from shoal.runtime.operator import Operator
 
-def nodes(home: Home = DEFAULT_HOME, json: Json = False) -> None:
-    """List the devices of the cluster: which are alive, what they work on, what they are.
+app = typer.Typer(rich_markup_mode="markdown")
+
+_Node = Annotated[str, typer.Argument(metavar="NODE", help="Its name, as `shoal nodes` shows it.")]
+
+
+@app.callback(invoke_without_command=True)
+def nodes(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) -> None:
+    """List the devices of the cluster: which are alive, what they work on, what they are; or change how one stands.
 
     Example:  `shoal nodes`
     """
+    if context.invoked_subcommand is not None:
+        # `shoal nodes --home DIR revoke NODE` means the same as with the option at the end.
+        os.environ["SHOAL_HOME"] = str(home)
+        return
     from shoal.cli import console
     from shoal.cli.plain_json import to_plain
     from shoal.cli.reach import with_operator
@@ -22,3 +41,56 @@ def nodes(home: Home = DEFAULT_HOME, json: Json = False) -> None:
         console.out().print(nodes_table(told.nodes))
     else:
         console.say("No device has joined yet: run the line that `shoal up` printed on each one.")
+
+
+@app.command()
+def revoke(
+    node: _Node,
+    reason: Annotated[str, typer.Option(help="Why, for the record; the device is told it too.")] = "",
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Shut a device or an operator out, now and for good: its certificate and the line it joined with are void.
+
+    Example:  `shoal nodes revoke attic-pi4 --reason stolen`
+    """
+    _ask(home, lambda operator: operator.revoke_node(node, reason))
+
+
+@app.command()
+def approve(node: _Node, home: Home = DEFAULT_HOME) -> None:
+    """Let a newcomer work, where `shoal up --approve` makes newcomers wait.
+
+    Example:  `shoal nodes approve attic-pi4`
+    """
+    _ask(home, lambda operator: operator.approve_node(node))
+
+
+@app.command()
+def drain(
+    node: _Node,
+    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Let a device finish the lease it has and give it no more, before you update it or switch it off. Loses no work.
+
+    Example:  `shoal nodes drain attic-pi4 --reason update`
+    """
+    _ask(home, lambda operator: operator.drain_node(node, reason))
+
+
+@app.command()
+def undrain(node: _Node, home: Home = DEFAULT_HOME) -> None:
+    """Give a drained device work again.
+
+    Example:  `shoal nodes undrain attic-pi4`
+    """
+    _ask(home, lambda operator: operator.undrain_node(node))
+
+
+def _ask(home: Path, command: Callable[[Operator], Awaitable[str]]) -> None:
+    """Have it done; say what was."""
+    from shoal.cli import console
+    from shoal.cli.reach import with_operator
+    from shoal.cli.words import clean
+
+    console.say(clean(with_operator(home, command)))

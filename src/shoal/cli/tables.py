@@ -15,7 +15,8 @@ from shoal.cli.words import NOTHING, clean, number_text, share_text, span_text
 
 if TYPE_CHECKING:
     from shoal.plan import Plan
-    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView
+    from shoal.transport.discovery import Found
+    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, TokenView
 
 
 def _table(*columns: str, right: Sequence[str] = (), last_grows: bool = True) -> Table:
@@ -32,7 +33,7 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
         facts = node.facts
         table.add_row(
             Text(clean(node.node), style="bold"),
-            state_text(node.state),
+            state_text(node.standing or node.state),
             f"{span_text(node.heard_s)} ago" if node.heard_s >= 0 else NOTHING,
             Text(clean(node.job) or NOTHING),
             Text(" ".join(filter(None, (clean(facts.host, 24), clean(facts.arch, 12)))) or NOTHING),
@@ -49,6 +50,29 @@ def _memory(free_mb: int, total_mb: int) -> str:
     if not total_mb:
         return NOTHING
     return f"{free_mb / 1024:.1f} of {total_mb / 1024:.1f} GB free" if free_mb else f"{total_mb / 1024:.1f} GB"
+
+
+def tokens_table(tokens: Sequence[TokenView], *, now_s: float) -> Table:
+    table = _table("token", "for", "uses left", "expires", "made", "label", right=("uses left",))
+    for token in tokens:
+        left_s = token.expires_s - now_s
+        over = bool(token.expires_s) and left_s <= 0
+        table.add_row(
+            Text(clean(token.token), style="bold"),
+            Text(clean(token.role)),
+            Text(str(token.uses_left)) if token.uses_left else Text("none: used up", style="yellow"),
+            Text("expired", style="yellow") if over else f"in {span_text(left_s)}" if token.expires_s else "never",
+            f"{span_text(max(0.0, now_s - token.made_s))} ago",
+            Text(clean(token.label) or NOTHING, style="dim"),
+        )
+    return table
+
+
+def clusters_table(found: Sequence[Found]) -> Table:
+    table = _table("cluster", "devices join at", "its authority's hash begins")
+    for each in found:
+        table.add_row(Text(each.cluster, style="bold"), each.endpoint, Text(each.fingerprint[:16], style="dim"))
+    return table
 
 
 def jobs_table(jobs: Sequence[JobView]) -> Table:

@@ -25,6 +25,15 @@ def up(
     devices: Annotated[int, typer.Option(min=1, help="How many devices may join with the printed line.")] = 20,
     hours: Annotated[float, typer.Option(min=0.01, help="How long the printed line can be used.")] = 24.0,
     name: Annotated[str, typer.Option(metavar="CLUSTER", help="What to call a new cluster.")] = "shoal",
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Whoever joins waits until you say `shoal nodes approve`.")
+    ] = False,
+    certificate_days: Annotated[
+        float, typer.Option(min=1, help="How long a device's certificate is valid; devices renew theirs in time.")
+    ] = 30.0,
+    announce: Annotated[
+        bool, typer.Option("--announce", help="Let `shoal join --find` see this cluster on the local network.")
+    ] = False,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the cluster is up.")] = False,
@@ -43,7 +52,20 @@ def up(
     def on_ready(ready: Ready) -> None:
         _print_json(ready) if json else _announce(ready, home=home, devices=devices, hours=hours)
 
-    asyncio.run(run_home(home, host=host, port=port, devices=devices, token_hours=hours, name=name, on_ready=on_ready))
+    asyncio.run(
+        run_home(
+            home,
+            host=host,
+            port=port,
+            devices=devices,
+            token_hours=hours,
+            name=name,
+            approve=approve,
+            announce=announce,
+            certificate_days=certificate_days,
+            on_ready=on_ready,
+        )
+    )
 
 
 def _print_json(ready: Ready) -> None:

@@ -52,8 +52,11 @@ STATE_STYLES = {
     "suspect": "yellow",
     "failing": "red",
     "lost": "red",
+    "pending": "yellow",
+    "drained": "magenta",
+    "revoked": "bold red",
 }
-_ALARMS = frozenset({"failed", "lost", "save-failed", "trainer-failed", "prepare-failed"})
+_ALARMS = frozenset({"failed", "lost", "revoked", "save-failed", "trainer-failed", "prepare-failed"})
 _WARNINGS = frozenset({"refused", "suspect", "expired", "lease-returned", "checkpoint"})
 _GOOD_NEWS = frozenset({"evaluated", "epoch", "ending", "resumed", "job"})
 

@@ -143,7 +143,7 @@ def _check_entry(entry: Entry) -> None:
     if entry.kind not in get_args(Kind):
         raise Misuse(f"{entry.name!r} is a parameter or a buffer, not {entry.kind!r}")
     if len(entry.shape) > DIMENSIONS_MAX or any(not 0 <= side <= SIZE_MAX for side in entry.shape):
-        raise Misuse(f"{entry.name!r} has an absurd shape {entry.shape}")
+        raise Misuse(f"{entry.name!r} has an absurd shape {str(entry.shape[:DIMENSIONS_MAX])[:200]}")
     if entry.size > SIZE_MAX:
         raise Misuse(f"{entry.name!r} is larger than {SIZE_MAX:,} values")
 

@@ -47,6 +47,16 @@ class PeerChanged:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MemberHeld:
+    """An operator holds a node back, or lets it go on."""
+
+    node: str
+    #: ``pending``, ``drained``, or empty: it may be given work.
+    hold: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TimerFired:
     name: str
 
@@ -130,6 +140,7 @@ Event = (
     | Received
     | Asked
     | PeerChanged
+    | MemberHeld
     | TimerFired
     | Connected
     | Disconnected

@@ -45,6 +45,8 @@ from shoal.wire.messages import (
     Progress,
     Ready,
     Refused,
+    Release,
+    Released,
     Tensors,
     Update,
     Wait,
@@ -95,6 +97,8 @@ class Leader:
         self._exam_clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=model_bytes)
 
         self._crew = Crew()
+        #: Whom the manager wants back, and why. They get no lease more.
+        self._leaving: dict[str, str] = {}
         self._last_lease = 0
         #: Batch -> on which workers its leases failed, and how often.
         self._batch_failures: dict[int, Counter[str]] = {}
@@ -140,6 +144,10 @@ class Leader:
     # Events ------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
+        actions = self._handle(event, now_s)
+        return [*actions, *self._let_go()] if self._leaving else actions
+
+    def _handle(self, event: Event, now_s: float) -> list[Action]:
         match event:
             case Started():
                 return self._on_started(now_s)
@@ -183,6 +191,10 @@ class Leader:
         worker = self._crew.get(sender)
         if worker is not None:
             worker.bytes_up += event.size_bytes
+        if isinstance(message, Release):
+            if sender == self._manager:
+                self._leaving[message.node] = message.reason
+            return []
         if isinstance(message, Ready):
             return self._on_ready(sender, message, now_s)
         if not isinstance(message, Offer | Update | Evaluated | Failed):
@@ -246,6 +258,23 @@ class Leader:
                 actions.append(self._record("lease-returned", f"lease {lease.id} {fate}"))
         return actions
 
+    def _let_go(self) -> list[Action]:
+        """Part with those the manager wants back, as soon as they hold nothing: no trained lease is lost."""
+        free = [node for node in self._leaving if not any(ledger.held_by(node) for ledger in self._ledgers())]
+        actions: list[Action] = []
+        for node in free:
+            reason = self._leaving.pop(node)
+            if self._crew.get(node) is not None:
+                self._crew.remove(node)
+            released = Released(job=self._spec.job, term=self._term, node=node)
+            actions += [
+                self._record("released", f"{node} {reason}"),
+                # Also to one who never came: it may be fetching the task still.
+                Send(to=node, message=Finished(job=self._spec.job, reason=clip(reason))),
+                Send(to=self._manager, message=released),
+            ]
+        return actions
+
     def _ledgers(self) -> list[Ledger]:
         return [ledger for _, ledger in self._clocked_ledgers()]
 
@@ -290,6 +319,9 @@ class Leader:
         return self._exam.ledger if self._exam else self._course.ledger
 
     def _lend_to(self, worker: Member, now_s: float) -> list[Action]:
+        if worker.node in self._leaving:
+            self._crew.rest(worker)
+            return []
         if worker.left_out:
             return self._tell(worker, f"left out after {worker.violations} refused updates: {worker.offence}")
         if self._exam is not None:

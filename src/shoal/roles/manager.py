@@ -7,10 +7,11 @@ are filled to their most. A node works for one job at a time.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shoal.roles.actions import Action, Answer, Keep, Record, Send
-from shoal.roles.events import Asked, Event, Liveness, PeerChanged, Received, Started
+from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Started
 from shoal.roles.membership import Patience
 from shoal.wire.messages import (
     PROTOCOL,
@@ -25,6 +26,8 @@ from shoal.wire.messages import (
     JobView,
     NodeView,
     Progress,
+    Release,
+    Released,
     StopJob,
     Submit,
     Welcome,
@@ -33,6 +36,12 @@ from shoal.wire.messages import (
 
 #: Ends of a job that a leader may report.
 _ENDED = ("finished", "failed", "stopped")
+
+#: What it means for a node to be held back, as it and others read it.
+_HELD_BACK = {
+    "pending": "waits for an operator to approve it (`shoal nodes approve`)",
+    "drained": "is drained: it finishes its lease and gets no more (`shoal nodes undrain`)",
+}
 
 
 @dataclass(slots=True)
@@ -47,10 +56,14 @@ class NodeRecord:
     incarnation: str = ""
     load: float = 0.0
     memory_free_mb: int = 0
+    #: Why an operator holds it back: ``pending``, ``drained``, or empty.
+    held: str = ""
+    #: Its leader has let it go, and it may not know yet: it is given nothing before it was heard again.
+    is_resting: bool = False
 
     @property
     def can_train(self) -> bool:
-        return self.state is Liveness.ALIVE and bool(self.facts.torch)
+        return self.state is Liveness.ALIVE and bool(self.facts.torch) and not self.held and not self.is_resting
 
     @property
     def is_free(self) -> bool:
@@ -111,8 +124,17 @@ class _Roster:
 
 
 class Manager:
-    def __init__(self, *, node: str, patience: Patience, jobs: list[JobRecord] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        node: str,
+        patience: Patience,
+        jobs: list[JobRecord] | None = None,
+        held: Mapping[str, str] | None = None,
+    ) -> None:
         self._node = node
+        #: Nodes that operators hold back, whether they are here or not.
+        self._held: dict[str, str] = dict(held or {})
         self._patience = patience
         self._nodes: dict[str, NodeRecord] = {}
         self._roster = _Roster()
@@ -129,6 +151,8 @@ class Manager:
                 return self._on_peer(event)
             case Asked():
                 return self._on_asked(event)
+            case MemberHeld():
+                return self._on_held(event)
             case _:
                 return []
 
@@ -148,9 +172,13 @@ class Manager:
                 node = self._nodes.get(event.sender)
                 if node is not None:
                     node.load, node.memory_free_mb = event.message.load, event.message.memory_free_mb
+                    if node.is_resting:
+                        return self._on_rested(node)
                 return []
             case Progress():
                 return self._on_progress(event.sender, event.message)
+            case Released():
+                return self._on_released(event.sender, event.message)
             case _:
                 return []
 
@@ -164,7 +192,7 @@ class Manager:
             ]
         node = self._nodes.get(sender)
         if node is None:
-            node = self._nodes[sender] = NodeRecord(node=sender)
+            node = self._nodes[sender] = NodeRecord(node=sender, held=self._held.get(sender, ""))
         restarted = node.incarnation not in ("", hello.incarnation)
         node.facts, node.incarnation = hello.facts, hello.incarnation
         node.state, node.reason = Liveness.ALIVE, "restarted" if restarted else "connected"
@@ -178,7 +206,8 @@ class Manager:
             # It may have forgotten (a new process) or not (a new connection): either way this is what it does.
             actions += self._assign_worker(node, self._jobs[node.job], "back in its job")
         # The welcome comes last: a node speaks to its leader once it knows all its roles.
-        welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s)
+        reason = _HELD_BACK.get(node.held, "")
+        welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s, reason=reason)
         return [*actions, *self._schedule(), *self._dismiss_elsewhere(node), Send(to=sender, message=welcome)]
 
     def _on_peer(self, event: PeerChanged) -> list[Action]:
@@ -196,6 +225,53 @@ class Manager:
         if event.state is Liveness.ALIVE:
             return [record, *self._schedule(), *self._dismiss_elsewhere(node)]
         return [record]
+
+    # Nodes that are held back --------------------------------------------------------------------------
+
+    def _on_held(self, event: MemberHeld) -> list[Action]:
+        """A node that is held keeps the lease it has: its leader lets it go when that is done, so nothing is lost."""
+        if event.hold:
+            self._held[event.node] = event.hold
+        else:
+            self._held.pop(event.node, None)
+        node = self._nodes.get(event.node)
+        if node is None or node.held == event.hold:
+            return []
+        node.held = event.hold
+        what = _HELD_BACK.get(event.hold, "may be given work")
+        record = Record(kind="node", reason=f"{event.node} {what}" + (f": {event.reason}" if event.reason else ""))
+        if event.hold:
+            return [record, *self._releases([event.node])]
+        self._roster.look(node)
+        return [record, *self._schedule()]
+
+    def _releases(self, names: Iterable[str]) -> list[Action]:
+        """Ask the leaders of those who are held to let them go."""
+        placed = [node for node in (self._nodes[name] for name in names) if node.held and node.job]
+        return [
+            Send(
+                to=self._jobs[node.job].leader,
+                message=Release(job=node.job, node=node.node, reason=_HELD_BACK.get(node.held, "")),
+            )
+            for node in placed
+            if self._jobs[node.job].leader
+        ]
+
+    def _on_released(self, sender: str, released: Released) -> list[Action]:
+        record, node = self._jobs.get(released.job), self._nodes.get(released.node)
+        if record is None or sender != record.leader or released.term != record.term:
+            return []
+        if node is None or node.job != released.job:
+            return []
+        self._roster.place(node, "")
+        node.is_resting = True
+        return self._schedule()
+
+    def _on_rested(self, node: NodeRecord) -> list[Action]:
+        """By now it has heard from its leader: it may be given work again, unless it is still held."""
+        node.is_resting = False
+        self._roster.look(node)
+        return self._schedule()
 
     # Jobs --------------------------------------------------------------------------------------------
 
@@ -273,6 +349,7 @@ class Manager:
         appointed: list[Action] = [
             Record(kind="leader", reason=f"term {record.term}: {why}", job=job),
             Send(to=self._node, message=assign),
+            *self._releases(self._roster.workers(job)),
         ]
         if record.state == "stopping":
             # It was told to stop before its leader was lost: it still must.

@@ -23,6 +23,8 @@ from shoal.wire.messages import (
     Leave,
     Message,
     Progress,
+    Release,
+    Released,
 )
 
 
@@ -94,6 +96,10 @@ class Switchboard:
         """Its control session is over."""
         return self._changed(self.membership.closed(node, now_s, reason=reason))
 
+    def expelled(self, node: str, *, reason: str) -> list[Delivery]:
+        """It is a member no more: what it holds returns at once."""
+        return self._changed(self.membership.left(node, reason=reason))
+
     def check(self, now_s: float) -> list[Delivery]:
         """Who has been silent for too long?"""
         return self._changed(self.membership.check(now_s))
@@ -109,7 +115,10 @@ class Switchboard:
             case Dismiss():
                 stop = ToLeader(message.job, StopRequested(reason=message.reason))
                 return [stop] if message.job in self._led else []
-            case Progress():
+            case Release():
+                release = ToLeader(message.job, Received(sender=self._node, message=message))
+                return [release] if message.job in self._led else []
+            case Progress() | Released():
                 return [ToManager(Received(sender=self._node, message=message))]
             case _:
                 raise Misuse(f"{type(message).__name__} from this node to itself")

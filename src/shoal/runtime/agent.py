@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.errors import ShoalError, Unreachable
+from shoal.errors import Refused, ShoalError, Unreachable
 from shoal.roles.events import Received
 from shoal.roles.station import Duty, Employ, HangUp, Say, Station, ToWorker
 from shoal.roles.worker import Worker
@@ -28,8 +28,9 @@ from shoal.runtime.host import RoleHost
 from shoal.runtime.labour import Labour
 from shoal.runtime.leash import end_with_starter
 from shoal.runtime.places import Places, default_home
+from shoal.runtime.renewal import Renewal
 from shoal.store.blobs import BlobStore
-from shoal.transport.base import Session
+from shoal.transport.base import SHUT_OUT, Session
 from shoal.transport.enrol import Enrolled
 from shoal.transport.grpc import GrpcLink
 from shoal.wire.lanes import Lane, lane_of
@@ -59,6 +60,7 @@ class Agent:
         self._places = places
         self._child_module = child_module
         self._pace_s = pace_s
+        self._renewal = Renewal(places.node, enrolled)
         self._station = Station(node=self._identity.node, incarnation=secrets.token_hex(8))
         self._blobs = BlobStore(places.cache / "blobs")
         self._jobs: dict[str, _Job] = {}
@@ -71,18 +73,25 @@ class Agent:
     # The link -----------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Stay connected until cancelled; let go of every job then."""
+        """Stay connected until cancelled or shut out; let go of every job then."""
+        renewing = asyncio.create_task(self._renewal.run())
         try:
             while True:
                 reason = await self._connect_once()
+                was_welcome = self._station.welcomed
                 self._carry(self._station.closed())
+                if SHUT_OUT in reason:
+                    raise Refused(reason)
+                if not was_welcome:
+                    await self._renewal.not_let_in()
                 wait_s = self._station.backoff_s()
                 log.warning("%s; trying again in %.1f s", reason, wait_s)
                 await asyncio.sleep(wait_s)
         finally:
+            renewing.cancel()
             for job in list(self._jobs.values()):
                 await self._dismantle(job)
-            await asyncio.gather(*self._endings, return_exceptions=True)
+            await asyncio.gather(renewing, *self._endings, return_exceptions=True)
 
     async def leave(self, reason: str) -> None:
         """Say goodbye while there is a connection, so that nobody waits for us. The manager hangs up in answer."""
@@ -95,7 +104,8 @@ class Agent:
             await asyncio.wait_for(self._hung_up.wait(), GOODBYE_TIMEOUT_S)
 
     async def _connect_once(self) -> str:
-        enrolled = self._enrolled
+        self._enrolled = enrolled = self._renewal.member
+        self._identity = enrolled.identity
         self._link = GrpcLink(self._identity, server_node=enrolled.manager_node, endpoint=enrolled.manager_endpoint)
         beating = asyncio.create_task(self._beat())
         try:
@@ -136,7 +146,10 @@ class Agent:
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         if isinstance(message, Welcome) and not self._station.welcomed:
-            log.info("connected to %s as %s", self._enrolled.manager_endpoint, self._identity.node)
+            told = f": {message.reason}" if message.reason else ""
+            log.info("connected to %s as %s%s", self._enrolled.manager_endpoint, self._identity.node, told)
+        if isinstance(message, Welcome):
+            self._renewal.heard(message.time_s)
         event = Received(sender=session.peer.node, message=message, size_bytes=size_bytes)
         for duty in self._station.received(event):
             match duty:
@@ -252,7 +265,7 @@ def main() -> int:
         asyncio.run(run_agent(Places(given.home), child_module=given.child_module, pace_s=given.pace_s))
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
-        return 2
+        return 4 if isinstance(error, Refused) else 2
     return 0
 
 

@@ -23,7 +23,7 @@ from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Answer, End, Keep, Record, Save, Send
 from shoal.roles.course import OURS
-from shoal.roles.events import Asked, Received, Saved, SaveFailed
+from shoal.roles.events import Asked, MemberHeld, Received, Saved, SaveFailed
 from shoal.roles.leader import Leader
 from shoal.roles.manager import JobRecord, Manager
 from shoal.roles.membership import Patience
@@ -31,6 +31,7 @@ from shoal.roles.switchboard import Delivery, HangUp, Lead, Switchboard, ToLeade
 from shoal.runtime.host import RoleHost
 from shoal.runtime.journal import CLUSTER, Journal
 from shoal.runtime.places import Places
+from shoal.runtime.roll import HELD, Roll, RollCommand
 from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore
 from shoal.store.registry import Registry
@@ -41,19 +42,25 @@ from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
 from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.messages import (
+    ApproveNode,
     AskModel,
     AskStatus,
     Assign,
     Blob,
     Denied,
+    DrainNode,
     EvaluationView,
     EventView,
     JobSpec,
     Message,
     Progress,
+    Renew,
+    RevokeNode,
     Status,
     Submit,
+    UndrainNode,
     Update,
+    Welcome,
 )
 
 log = logging.getLogger("shoal")
@@ -85,6 +92,7 @@ class Home:
         self._registry = Registry(places.registry)
         self._blobs = BlobStore(places.blobs)
         self._journal = Journal(self._registry)
+        self.roll = Roll(self._registry)
         self._switchboard = Switchboard(node=self._node, patience=self._patience)
         #: One thread for merging, one for the disk: neither holds up the event loop.
         self._merging = ThreadPoolExecutor(1, thread_name_prefix="shoal-merge")
@@ -93,7 +101,9 @@ class Home:
         self._questions: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._manager = Manager(node=self._node, patience=self._patience, jobs=self._stored_jobs())
+        self._manager = Manager(
+            node=self._node, patience=self._patience, jobs=self._stored_jobs(), held=self.roll.held()
+        )
         self._manager_host = RoleHost("manager", self._perform_manager)
 
     @property
@@ -145,13 +155,16 @@ class Home:
 
     def closed(self, session: Session, reason: str) -> None:
         key = (session.peer.node, session.lane)
+        if reason.startswith(BROKE_CONTRACT):
+            self.turned_away(session.peer, reason)
         if self._sessions.get(key) is not session:
             return
         del self._sessions[key]
-        if reason.startswith(BROKE_CONTRACT):
-            self._journal.add("", "refused", f"{session.peer.node} {reason}")
         if session.lane is Lane.CONTROL:
             self._carry(self._switchboard.closed(session.peer.node, time.monotonic(), reason=reason))
+
+    def turned_away(self, peer: Peer, reason: str) -> None:
+        self._journal.add("", "refused", f"{peer.node} {reason}")
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         node = session.peer.node
@@ -192,6 +205,9 @@ class Home:
                         control.close(delivery.reason)
 
     def _send(self, to: str, message: Message) -> None:
+        if isinstance(message, Welcome):
+            # Roles know no clock, and a device without a battery does not know the time.
+            message = replace(message, time_s=time.time())
         self._carry(self._switchboard.sent(to, message))
 
     async def _watch(self) -> None:
@@ -321,6 +337,10 @@ class Home:
     # Operators and blobs ----------------------------------------------------------------------------------
 
     async def operate(self, peer: Peer, message: Message) -> Message:
+        if isinstance(message, RollCommand):
+            answer = await asyncio.to_thread(self.roll.answer, message, by=peer.node)
+            self._enact(message)
+            return answer
         match message:
             case AskStatus():
                 return await asyncio.to_thread(self._status, message)
@@ -341,6 +361,29 @@ class Home:
         finally:
             self._questions.pop(number, None)
 
+    def _enact(self, command: RollCommand) -> None:
+        """What was decided about a member is durable: act on it at once."""
+        if isinstance(command, ApproveNode | DrainNode | UndrainNode):
+            self.heed(command.node)
+        node = self.roll.refresh(command.node) if isinstance(command, RevokeNode) else None
+        if node is None:
+            return
+        reason = self.roll.why_revoked(node)
+        self._journal.add("", "revoked", f"{node.node} was {reason}")
+        # Its leases return before its sessions end: nobody waits to see whether it comes back.
+        self._carry(self._switchboard.expelled(node.node, reason=reason))
+        for lane in Lane:
+            session = self._sessions.get((node.node, lane))
+            if session is not None:
+                session.close(reason)
+
+    def heed(self, name: str) -> None:
+        """A member's standing may have changed: the manager gives it work, or does not."""
+        node = self.roll.refresh(name)
+        if node is not None:
+            hold = node.state if node.state in HELD else ""
+            self._manager_host.post(MemberHeld(node=name, hold=hold, reason=node.reason))
+
     def _check_blobs(self, spec: JobSpec) -> None:
         for what, sha256 in (("code", spec.bundle), ("first model", spec.initial), ("data", spec.train.manifest)):
             if not self._blobs.has(sha256):
@@ -355,7 +398,7 @@ class Home:
         return Status(
             cluster=self._identity.cluster,
             manager=self._node,
-            nodes=nodes,
+            nodes=self.roll.shown(nodes),
             jobs=self._manager.job_views(ask.job),
             events=tuple(EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text) for e in events),
             evaluations=tuple(
@@ -384,6 +427,9 @@ class Home:
             file.flush()
             path = Path(file.name)
             return Blob(sha256=self._blobs.put(path), size_bytes=path.stat().st_size)
+
+    async def renew(self, peer: Peer, message: Renew) -> Message:
+        return await asyncio.to_thread(self.roll.renew, peer, message)
 
     def blob_path(self, peer: Peer, blob: Blob) -> Path:
         if not self._blobs.has(blob.sha256):

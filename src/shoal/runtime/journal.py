@@ -14,7 +14,7 @@ from shoal.roles.actions import Save
 from shoal.roles.course import OURS
 from shoal.store.registry import Registry
 from shoal.store.rows import Evaluation
-from shoal.wire.messages import Tensors
+from shoal.wire.messages import Tensors, clip
 from shoal.workload.ledger import Applied
 
 log = logging.getLogger("shoal.events")
@@ -37,7 +37,9 @@ class Journal:
         self._lock = threading.Lock()
 
     def add(self, job: str, kind: str, reason: str) -> None:
-        log.info("%s%s: %s", f"[{job}] " if job else "", kind, reason)
+        reason = clip(reason)
+        # Set in, so that no peer's words can pass for a line of ours.
+        log.info("%s%s: %s", f"[{job}] " if job else "", kind, reason.replace("\n", "\n    "))
         with self._lock:
             self._waiting.append((job or CLUSTER, time.time(), kind, reason))
             del self._waiting[:-WAITING_MAX]
@@ -71,9 +73,7 @@ class Journal:
 
     def commit(self, job: str, save: Save) -> None:
         """The checkpoint is durable: its rows go to the table too."""
-        self._registry.record_applied(job, save.applied)
-        for view in save.evaluations:
-            self._registry.add_evaluation(job, _evaluation(view))
+        self._registry.record_applied(job, save.applied, [_evaluation(view) for view in save.evaluations])
 
     def restore(self, job: str, tensors: Tensors, state: dict[str, Any], version: int) -> None:
         """After a crash between file and table: the file knows the rows the table may lack, and lost versions go."""

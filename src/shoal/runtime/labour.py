@@ -131,7 +131,7 @@ class Labour:
         if not dataset.examples:
             return ()
         await self._around.fetch(dataset.manifest)
-        manifest = Manifest.from_plain(json.loads(self._blobs.path(dataset.manifest).read_bytes()))
+        manifest = Manifest.from_json(self._blobs.path(dataset.manifest).read_bytes())
         for shard in manifest.shards:
             await self._around.fetch(shard.sha256)
         return tuple(str(self._blobs.path(shard.sha256)) for shard in manifest.shards)

@@ -5,17 +5,37 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import Misuse, ShoalError
+from shoal.errors import Misuse, Refused, ShoalError
 from shoal.runtime.places import Places
 from shoal.training.find import find_task
 from shoal.training.ready import ReadyTask, Tell, job_id, listing_of, make_ready, plan_from, spec_of
-from shoal.transport.enrol import Enrolled
 from shoal.transport.grpc import GrpcLink
-from shoal.wire.messages import AskModel, AskStatus, Blob, Done, Status, StopJob, Submit
+from shoal.transport.renew import kept_fresh
+from shoal.wire.messages import (
+    ApproveNode,
+    AskModel,
+    AskStatus,
+    AskTokens,
+    Blob,
+    Done,
+    DrainNode,
+    MakeToken,
+    Message,
+    RevokeNode,
+    RevokeToken,
+    Status,
+    StopJob,
+    Submit,
+    TokenList,
+    TokenMade,
+    TokenView,
+    UndrainNode,
+)
 
 
 class Operator:
@@ -29,7 +49,9 @@ class Operator:
         """Reach the cluster this machine operates."""
         places = Places(home)
         try:
-            access = Enrolled.load(places.operator)
+            access = await kept_fresh(places.operator, now_s=time.time())
+        except Refused:
+            raise
         except (OSError, ShoalError):
             raise Misuse(
                 f"no cluster is operated from {home}: run `shoal up` on this machine first, or name its --home"
@@ -47,6 +69,37 @@ class Operator:
 
     async def stop(self, job: str, reason: str = "stopped by the operator") -> None:
         await self._link.operate(StopJob(job=job, reason=reason))
+
+    async def make_token(self, *, role: str, uses: int, valid_s: float, label: str) -> TokenMade:
+        answer = await self._link.operate(MakeToken(role=role, uses=uses, valid_s=valid_s, label=label))
+        assert isinstance(answer, TokenMade)
+        return answer
+
+    async def tokens(self) -> tuple[TokenView, ...]:
+        answer = await self._link.operate(AskTokens())
+        assert isinstance(answer, TokenList)
+        return answer.tokens
+
+    async def revoke_token(self, token: str) -> str:
+        """What was done, in words."""
+        return await self._do(RevokeToken(token=token))
+
+    async def revoke_node(self, node: str, reason: str = "") -> str:
+        return await self._do(RevokeNode(node=node, reason=reason))
+
+    async def approve_node(self, node: str) -> str:
+        return await self._do(ApproveNode(node=node))
+
+    async def drain_node(self, node: str, reason: str = "") -> str:
+        return await self._do(DrainNode(node=node, reason=reason))
+
+    async def undrain_node(self, node: str) -> str:
+        return await self._do(UndrainNode(node=node))
+
+    async def _do(self, command: Message) -> str:
+        answer = await self._link.operate(command)
+        assert isinstance(answer, Done)
+        return answer.reason
 
     async def pull_model(self, job: str, path: Path) -> None:
         """Write a job's newest durable model, verified by its hash."""

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,14 @@ from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.home import Home
 from shoal.runtime.leash import end_with_starter
 from shoal.runtime.places import Places
-from shoal.store.registry import Registry
+from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
+from shoal.runtime.roll import Roll
+from shoal.transport.discovery import Announcement, check_installed
 from shoal.transport.enrol import Enrolled, EnrolmentServer, Newcomer
 from shoal.transport.grpc import GrpcServer
-from shoal.transport.identity import Authority, Identity
-from shoal.transport.join_code import JoinCode, endpoint, new_secret
-from shoal.transport.tokens import Denial, Grant
+from shoal.transport.identity import IDENTITY_FILE, MEMBER_VALID_DAYS, Authority, Identity
+from shoal.transport.join_code import JoinCode, endpoint
+from shoal.transport.renew import is_due
 
 log = logging.getLogger("shoal")
 
@@ -47,27 +49,42 @@ class Ready:
     resumed_jobs: tuple[str, ...]
 
 
-class RegistryTokens:
-    """Join secrets in the registry (see ``transport.tokens``)."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def redeem(self, secret: str, *, wanted: str, now_s: float) -> Grant | Denial:
-        outcome = self._registry.redeem_token(secret, wanted, now_s)
-        if isinstance(outcome, str):
-            return Denial(reason=outcome)
-        return Grant(node=outcome.node, role=outcome.role)
-
-
-def open_cluster(places: Places, *, name: str) -> tuple[Authority, Identity]:
-    """The cluster's authority and the manager's identity: made once, found again ever after."""
-    if (places.manager / "identity.json").exists():
-        return Authority.load(places.authority), Identity.load(places.manager)
+def open_cluster(
+    places: Places, *, name: str, certificate_days: float = MEMBER_VALID_DAYS
+) -> tuple[Authority, Identity]:
+    """The cluster's authority and the manager's identity: made once, found again ever after, renewed in time."""
+    if (places.manager / IDENTITY_FILE).exists():
+        authority, identity = Authority.load(places.authority), Identity.load(places.manager)
+        authority.member_days = certificate_days
+        return authority, _fresh(authority, identity, places)
     authority = Authority.create(places.authority, name)
+    authority.member_days = certificate_days
+    return authority, _new_identity(authority, places)
+
+
+def _new_identity(authority: Authority, places: Places) -> Identity:
     identity = authority.identity(node=MANAGER, role="manager", hosts=())
     identity.save(places.manager)
-    return authority, identity
+    return identity
+
+
+def _fresh(authority: Authority, identity: Identity, places: Places) -> Identity:
+    return _new_identity(authority, places) if is_due(identity, now_s=time.time()) else identity
+
+
+async def _stay_fresh(
+    authority: Authority, identity: Identity, places: Places, doors: Sequence[GrpcServer | EnrolmentServer]
+) -> None:
+    """The manager's own certificate runs out like any other: show the next one in time."""
+    while True:
+        life_s = identity.expires_s - identity.issued_s
+        await asyncio.sleep(min(max(life_s * LOOK_SHARE, LOOK_LEAST_S), LOOK_MOST_S))
+        fresh = _fresh(authority, identity, places)
+        if fresh is not identity:
+            identity = fresh
+            for door in doors:
+                door.become(identity)
+            log.info("the manager has a new certificate")
 
 
 async def run_home(
@@ -78,86 +95,109 @@ async def run_home(
     devices: int = 20,
     token_hours: float = 24.0,
     name: str = "shoal",
+    approve: bool = False,
+    announce: bool = False,
+    certificate_days: float = MEMBER_VALID_DAYS,
     patience: Patience | None = None,
     on_ready: Callable[[Ready], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports."""
     keep_freed_memory()
+    if announce:
+        check_installed()
     places = Places(home)
     with _alone(home):
-        authority, identity = open_cluster(places, name=name)
+        authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         node = Home(identity, places, patience=patience)
-        server = GrpcServer(identity, node)
+        server = GrpcServer(identity, node, members=node.roll)
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopping.set)
         # A device of the manager's name gets another, for a node serves under its name.
-        node.registry.upsert_node(node=MANAGER, role="manager", facts_json="{}", state="enrolled", now_s=time.time())
+        node.roll.approves_newcomers = approve
+        node.roll.sign_with(authority)
+        node.roll.reserve(MANAGER, "manager", now_s=time.time())
+        node.roll.reserve(OPERATOR, "operator", now_s=time.time())
         resumed = node.open_jobs
         await node.start()
         bound = await server.start(host, port)
         enrolment = EnrolmentServer(
             authority,
             identity,
-            RegistryTokens(node.registry),
+            node.roll,
             host,
             port + 1 if port else 0,
             service_port=bound,
-            on_enrolled=lambda newcomer: _enrolled(node.registry, newcomer),
+            on_enrolled=lambda newcomer: _enrolled(node, newcomer),
+            renewals=node.roll,
         )
         await enrolment.start()
+        announcement: Announcement | None = None
+        staying_fresh = asyncio.create_task(_stay_fresh(authority, identity, places, (server, enrolment)))
         try:
             reach = _reachable_host(host)
-            _give_operator_access(authority, places, endpoint(_local_host(host), bound))
-            secret = new_secret()
-            now_s = time.time()
-            node.registry.add_token(
-                secret=secret,
-                role="node",
-                uses=devices,
-                now_s=now_s,
-                expires_s=now_s + token_hours * 3600,
-                label="shoal up",
-            )
-            code = JoinCode(host=reach, port=enrolment.port, ca_sha256=authority.fingerprint, secret=secret)
+            here = _local_host(host)
+            doors = endpoint(here, bound), endpoint(here, enrolment.port)
+            _give_operator_access(authority, node.roll, places, doors)
+            pinned, joining_port = authority.fingerprint, enrolment.port
+
+            def line(secret: str) -> str:
+                return str(JoinCode(host=reach, port=joining_port, ca_sha256=pinned, secret=secret))
+
+            node.roll.open_to(line)
+            if announce:
+                announcement = Announcement(
+                    cluster=identity.cluster, host=reach, port=joining_port, authority_sha256=pinned
+                )
+            made = node.roll.new_token(role="node", uses=devices, valid_s=token_hours * 3600, label="shoal up")
             on_ready(
                 Ready(
                     cluster=identity.cluster,
                     endpoint=endpoint(reach, bound),
-                    join_line=str(code),
+                    join_line=made.join_line,
                     port=bound,
                     enrol_port=enrolment.port,
                     resumed_jobs=resumed,
                 )
             )
+            if announcement is not None:
+                try:
+                    await announcement.start()
+                except (ShoalError, OSError) as error:
+                    log.warning("the cluster cannot be announced (%s): devices can still join by the line", error)
             await stopping.wait()
         finally:
+            if announcement is not None:
+                await announcement.stop()
+            staying_fresh.cancel()
             await enrolment.stop()
             await server.stop()
             await node.stop()
 
 
-def _enrolled(registry: Registry, newcomer: Newcomer) -> None:
+def _enrolled(node: Home, newcomer: Newcomer) -> None:
     log.info("%s joined from %s", newcomer.node, newcomer.address)
-    registry.upsert_node(
-        node=newcomer.node,
-        role=newcomer.role,
-        facts_json=json.dumps(dict(newcomer.facts)),
-        state="enrolled",
-        now_s=time.time(),
-    )
+    now_s = time.time()
+    node.roll.record(newcomer.certificate_pem, now_s=now_s)
+    node.heed(newcomer.node)
+    node.registry.set_node_facts(newcomer.node, json.dumps(dict(newcomer.facts)), now_s=now_s)
 
 
-def _give_operator_access(authority: Authority, places: Places, where: str) -> None:
-    """Commands on this machine, by this user, may operate the cluster."""
+def _give_operator_access(authority: Authority, roll: Roll, places: Places, doors: tuple[str, str]) -> None:
+    """Commands on this machine, by this user, may operate the cluster. ``doors``: where it works, where one joins."""
     try:
         identity = Enrolled.load(places.operator).identity
         if identity.ca_pem != authority.certificate_pem:
             raise Misuse("an operator of another cluster")
+        if is_due(identity, now_s=time.time()):
+            raise Misuse("a certificate that has had its time")
     except (Misuse, OSError, ValueError):
         identity = authority.identity(node=OPERATOR, role="operator", hosts=())
-    Enrolled(identity=identity, manager_node=MANAGER, manager_endpoint=where).save(places.operator)
+        roll.record(identity.certificate_pem, now_s=time.time())
+    work, joining = doors
+    access = Enrolled(identity=identity, manager_node=MANAGER, manager_endpoint=work, enrol_endpoint=joining)
+    access.save(places.operator)
 
 
 def _local_host(host: str) -> str:

@@ -25,6 +25,7 @@ from shoal.store.files import DiskFull, make_directory
 from shoal.store.rows import (
     ENDED,
     JOB_STATES,
+    Certificate,
     EpochAudit,
     Evaluation,
     Event,
@@ -35,13 +36,19 @@ from shoal.store.rows import (
     Token,
 )
 from shoal.store.schema import MIGRATIONS
-from shoal.wire.limits import EVENTS_KEPT_PER_JOB, NODE_NAME_MAX_CHARS, REASON_MAX_CHARS
+from shoal.wire.limits import CERTIFICATES_KEPT_PER_NODE, EVENTS_KEPT_PER_JOB, NODE_NAME_MAX_CHARS, REASON_MAX_CHARS
 from shoal.workload.ledger import Applied
 
 _BUSY_TIMEOUT_S = 10.0
+
+#: How long a token that expired is still listed.
+_DEAD_TOKENS_KEPT_S = 30 * 86400.0
 #: A node's name is also the common name of its certificate and part of paths and logs.
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
+_ADD_EVALUATION = (
+    "INSERT OR REPLACE INTO evaluations VALUES (:job, :version, :epoch, :accuracy, :loss, :examples, :at_s)"
+)
 _ADD_APPLIED = (
     "INSERT INTO applied VALUES (:job, :epoch, :batch, :version, :node, :lease)"
     " ON CONFLICT (job, epoch, batch) DO NOTHING"
@@ -132,10 +139,15 @@ class Registry:
         )
         if not added:
             raise Misuse("this token exists already: draw a new secret")
+        # `shoal up` makes one at every start: those nobody can remember are not kept.
+        self._change("DELETE FROM tokens WHERE expires_s < ?", (now_s - _DEAD_TOKENS_KEPT_S,))
         return token
 
-    def redeem_token(self, secret: str, wanted: str, now_s: float) -> Redeemed | str:
-        """Spend one use of a token on an identity, or say why not. The name is the wanted one if it is free."""
+    def redeem_token(self, secret: str, wanted: str, now_s: float, *, state: str = "enrolled") -> Redeemed | str:
+        """Spend one use of a token on an identity, or say why not. The name is the wanted one if it is free.
+
+        The name of a revoked node is free for tokens made since: whoever was shut out does not know their secrets.
+        """
         with self._transaction() as database:
             row = database.execute("SELECT * FROM tokens WHERE secret_sha256 = ?", (_sha256(secret),)).fetchone()
             if row is None:
@@ -148,12 +160,19 @@ class Registry:
             base = wanted if wanted.startswith(token.node_prefix) else token.node_prefix + wanted
             if problem := _name_problem(base):
                 return f"the name {base[:80]!r} cannot be used: {problem}"
-            node = _free_name(base, taken={name for (name,) in database.execute("SELECT node FROM nodes")})
+            taken = database.execute(
+                "SELECT node FROM nodes WHERE state != 'revoked' OR revoked_s >= ?", (token.created_s,)
+            )
+            node = _free_name(base, taken={name for (name,) in taken})
             database.execute(
                 "UPDATE tokens SET uses_left = uses_left - 1 WHERE secret_sha256 = ?", (token.secret_sha256,)
             )
             database.execute(
-                "INSERT INTO nodes VALUES (?, ?, '{}', ?, ?, 'enrolled')", (node, token.role, now_s, now_s)
+                "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state, token_sha256)"
+                " VALUES (:node, :role, '{}', :now_s, :now_s, :state, :token) ON CONFLICT (node) DO UPDATE SET"
+                " role = :role, facts_json = '{}', last_seen_s = :now_s, state = :state, token_sha256 = :token,"
+                " reason = ''",
+                {"node": node, "role": token.role, "now_s": now_s, "state": state, "token": token.secret_sha256},
             )
             return Redeemed(node=node, role=token.role)
 
@@ -169,14 +188,87 @@ class Registry:
     def upsert_node(self, *, node: str, role: str, facts_json: str, state: str, now_s: float) -> None:
         """Record a device as it is now; when it was first seen stays."""
         self._change(
-            "INSERT INTO nodes VALUES (:node, :role, :facts_json, :now_s, :now_s, :state)"
-            " ON CONFLICT (node) DO UPDATE SET role = :role, facts_json = :facts_json, last_seen_s = :now_s,"
-            " state = :state",
+            "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state)"
+            " VALUES (:node, :role, :facts_json, :now_s, :now_s, :state) ON CONFLICT (node) DO UPDATE SET"
+            " role = :role, facts_json = :facts_json, last_seen_s = :now_s, state = :state",
             {"node": node, "role": role, "facts_json": facts_json, "state": state, "now_s": now_s},
         )
 
     def nodes(self) -> list[Node]:
         return [Node(**row) for row in self._rows("SELECT * FROM nodes ORDER BY node")]
+
+    def node(self, node: str) -> Node | None:
+        rows = self._rows("SELECT * FROM nodes WHERE node = ?", (node,))
+        return Node(**rows[0]) if rows else None
+
+    def set_node_facts(self, node: str, facts_json: str, *, now_s: float) -> None:
+        self._change("UPDATE nodes SET facts_json = ?, last_seen_s = ? WHERE node = ?", (facts_json, now_s, node))
+
+    def set_node_state(self, node: str, state: str, *, reason: str = "") -> None:
+        """Hold a member back or let it go on. One that was revoked stays so: only a new token brings its name back."""
+        changed = self._change(
+            "UPDATE nodes SET state = ?, reason = ? WHERE node = ? AND state != 'revoked'",
+            (state, reason[:REASON_MAX_CHARS], node),
+        )
+        if not changed:
+            raise Misuse(f"there is no member {node[:80]!r} to hold back or let go on")
+
+    def revoke_node(self, node: str, *, now_s: float, reason: str) -> bool:
+        """Shut a member out: every certificate it was issued, and the token it knows. Whether there was such a one."""
+        with self._transaction() as database:
+            row = database.execute("SELECT token_sha256 FROM nodes WHERE node = ?", (node,)).fetchone()
+            if row is None:
+                return False
+            database.execute(
+                "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ? WHERE node = ?",
+                (now_s, reason[:REASON_MAX_CHARS], node),
+            )
+            database.execute(
+                "UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node)
+            )
+            database.execute("DELETE FROM tokens WHERE secret_sha256 = ?", (row["token_sha256"],))
+            return True
+
+    def add_certificate(self, certificate: Certificate, *, replaces: str = "") -> None:
+        """Record what was issued, before it is handed out. The oldest of a member beyond a limit are not kept.
+
+        A certificate that was asked for with another one is not recorded if that one was revoked meanwhile: it would
+        be good again as soon as its name is.
+        """
+        with self._transaction() as database:
+            if self._is_revoked(certificate.node, replaces):
+                raise Misuse(f"{certificate.node} was revoked: it gets no other certificate")
+            database.execute(
+                "INSERT INTO certificates VALUES"
+                " (:sha256, :node, :role, :key_sha256, :issued_s, :expires_s, :revoked_s)",
+                dataclasses.asdict(certificate),
+            )
+            # What was revoked is no loss either: of a name that ever was, only certificates that are kept are good.
+            database.execute(
+                "DELETE FROM certificates WHERE node = :node AND sha256 NOT IN (SELECT sha256 FROM certificates"
+                " WHERE node = :node ORDER BY issued_s DESC, sha256 LIMIT :kept)",
+                {"node": certificate.node, "kept": CERTIFICATES_KEPT_PER_NODE},
+            )
+
+    def _is_revoked(self, name: str, certificate: str) -> bool:
+        node, shown = self.node(name), self.certificate(certificate)
+        if node is None:
+            return False
+        if node.state == "revoked" or (shown is not None and shown.revoked_s is not None):
+            return True
+        return bool(certificate) and shown is None and node.revoked_s is not None
+
+    def certificate(self, sha256: str) -> Certificate | None:
+        rows = self._rows("SELECT * FROM certificates WHERE sha256 = ?", (sha256,))
+        return Certificate(**rows[0]) if rows else None
+
+    def certificates(self, node: str = "") -> list[Certificate]:
+        """Those of a member, or all there are; oldest first."""
+        found = self._rows(
+            "SELECT * FROM certificates WHERE ? IN ('', node) ORDER BY issued_s, sha256",
+            (node,),
+        )
+        return [Certificate(**row) for row in found]
 
     # Jobs -----------------------------------------------------------------------------------------
 
@@ -220,13 +312,18 @@ class Registry:
 
     # The history: which batch went into which version -----------------------------------------------
 
-    def record_applied(self, job: str, rows: Sequence[Applied]) -> None:
-        """Add to the history, all or nothing. A batch of an epoch that is in it already is an error."""
+    def record_applied(self, job: str, rows: Sequence[Applied], evaluations: Sequence[Evaluation] = ()) -> None:
+        """Add to the history, all or nothing. A batch of an epoch that is in it already is an error.
+
+        The evaluations of the same save are part of that: were they written apart, a disk that fills up in between
+        would have the save tried again, and refused for the rows that are there.
+        """
         with self._transaction() as database:
             self._require(job)
             for row in rows:
                 if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
                     raise self._applied_twice(job, row)
+            database.executemany(_ADD_EVALUATION, ({"job": job} | dataclasses.asdict(row) for row in evaluations))
 
     def forget_after(self, job: str, version: int) -> None:
         """Drop what was recorded of versions that did not survive."""
@@ -294,11 +391,7 @@ class Registry:
         """Record how good a version is; evaluating it again replaces what was known."""
         with self._transaction() as database:
             self._require(job)
-            database.execute(
-                "INSERT OR REPLACE INTO evaluations"
-                " VALUES (:job, :version, :epoch, :accuracy, :loss, :examples, :at_s)",
-                {"job": job} | dataclasses.asdict(evaluation),
-            )
+            database.execute(_ADD_EVALUATION, {"job": job} | dataclasses.asdict(evaluation))
 
     def evaluations(self, job: str) -> list[Evaluation]:
         return [

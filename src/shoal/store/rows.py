@@ -41,7 +41,28 @@ class Node:
     facts_json: str
     first_seen_s: float
     last_seen_s: float
+    #: ``enrolled``, ``pending``, ``drained`` or ``revoked``.
     state: str
+    #: The token it joined with; empty: none, or not known.
+    token_sha256: str = ""
+    #: When its name was last revoked, also where it was given again since. None: never.
+    revoked_s: float | None = None
+    #: Why it is in this state.
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certificate:
+    """A certificate that was issued, by the hash of all of it. It is recorded before anyone is handed it."""
+
+    sha256: str
+    node: str
+    role: str
+    #: The hash of its public key.
+    key_sha256: str
+    issued_s: float
+    expires_s: float
+    revoked_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

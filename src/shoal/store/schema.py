@@ -77,4 +77,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        # The token a member joined with: one that is shut out knows its secret.
+        "ALTER TABLE nodes ADD COLUMN token_sha256 TEXT NOT NULL DEFAULT ''",
+        # When its name was last revoked. It stays when the name is given again: older certificates are void for good.
+        "ALTER TABLE nodes ADD COLUMN revoked_s REAL",
+        "ALTER TABLE nodes ADD COLUMN reason TEXT NOT NULL DEFAULT ''",
+        """
+        CREATE TABLE certificates (
+            sha256 TEXT PRIMARY KEY,
+            node TEXT NOT NULL,
+            role TEXT NOT NULL,
+            key_sha256 TEXT NOT NULL,
+            issued_s REAL NOT NULL,
+            expires_s REAL NOT NULL,
+            revoked_s REAL
+        ) WITHOUT ROWID
+        """,
+        "CREATE INDEX certificates_by_node ON certificates (node)",
+    ),
 )

@@ -6,6 +6,7 @@ import ast
 import io
 import os
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -74,7 +75,8 @@ def unpack(data: bytes, directory: Path) -> None:
         EOFError,
         NotImplementedError,
         RuntimeError,
-        UnicodeError,
+        ValueError,
+        struct.error,
     ) as error:
         raise PeerViolation(f"the bundle is damaged: {error}") from None
     except OSError as error:
@@ -159,6 +161,9 @@ def _check_contents(infos: list[zipfile.ZipInfo]) -> None:
         mode = info.external_attr >> 16
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             raise PeerViolation(f"the bundle holds {info.filename!r}, which is not a regular file")
+        # The others are read without a limit on what comes out, and one of them takes the memory its header asks for.
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise PeerViolation(f"the bundle holds {info.filename!r}, which is packed in an unusual way")
         if info.flag_bits & 1:
             raise PeerViolation(f"the bundle holds {info.filename!r}, which is encrypted")
         if not _is_safe_name(info.filename) or info.orig_filename != info.filename or info.filename in seen:

@@ -56,6 +56,11 @@ class Prepared:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Prepared:
         try:
+            texts = [plain[name] for name in ("model", "model_sha256", "layout", "shards")]
+            if not all(isinstance(text, str) and "\0" not in text for text in texts):
+                raise Corrupt("a path, a hash or the layout is not text")
+            if not isinstance(plain["plan"], dict) or not isinstance(plain["gmacs_per_example"], int | float):
+                raise Corrupt("its plan or its cost is of another type")
             return cls(
                 model=plain["model"],
                 model_sha256=plain["model_sha256"],
@@ -74,7 +79,7 @@ class Prepared:
         """What an earlier run left, if every file of it is still there with its size."""
         try:
             found = cls.from_plain(json.loads((out / key / "prepared.json").read_bytes()))
-        except (OSError, ValueError, Corrupt):
+        except (OSError, ValueError, RecursionError, Corrupt):
             return None
         shards = (*found.train.shards, *found.test.shards)
         sound = Path(found.model).is_file() and all(_is_there(Path(found.shards), shard) for shard in shards)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Small enough to fetch again when a link breaks, large enough that a set is not thousands of files.
 SHARD_BYTES = 8 << 20
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +44,34 @@ class Manifest:
         return {"examples": self.examples, "shards": [asdict(shard) for shard in self.shards]}
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Manifest:
-        return cls(examples=plain["examples"], shards=tuple(Shard(**shard) for shard in plain["shards"]))
+    def from_json(cls, raw: bytes) -> Manifest:
+        """Read a stored manifest."""
+        try:
+            plain = json.loads(raw)
+        except (ValueError, RecursionError):
+            raise Corrupt("this is no manifest of examples: prepare the task again") from None
+        return cls.from_plain(plain)
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Manifest:
+        """Read what ``to_plain`` gave; refuse anything else, for the names in it become paths."""
+        match plain:
+            case {"examples": int(examples), "shards": list(rows), **rest} if not rest and type(examples) is int:
+                shards = tuple(_shard(row) for row in rows)
+            case _:
+                raise Corrupt("this is no manifest of examples: prepare the task again")
+        if examples != sum(shard.examples for shard in shards):
+            raise Corrupt(f"a manifest of {examples} examples whose shards hold others: prepare the task again")
+        return cls(examples=examples, shards=shards)
+
+
+def _shard(plain: object) -> Shard:
+    match plain:
+        case {"sha256": str(sha256), "examples": int(examples), "bytes": int(size_bytes), **rest}:
+            sizes_are_sound = type(examples) is int and type(size_bytes) is int and examples >= 0 and size_bytes >= 0
+            if not rest and sizes_are_sound and _SHA256.fullmatch(sha256):
+                return Shard(sha256=sha256, examples=examples, bytes=size_bytes)
+    raise Corrupt("a manifest lists a shard that is none: prepare the task again")
 
 
 def write_shards(

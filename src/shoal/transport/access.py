@@ -1,23 +1,151 @@
-"""Who may call what: role x verb, in one place, deny by default."""
+"""Who may call what and say what: role x verb x message, in one table. What is not in it is refused.
+
+A role is that of the certificate, or what the cluster's roll makes of it now: a member that waits to be approved is
+``pending``, whatever its certificate says. Knows no sockets.
+"""
 
 from __future__ import annotations
 
-from shoal.errors import PeerViolation
-from shoal.transport.identity import Peer
+from collections.abc import Container
+from typing import Protocol
 
-#: The verbs of the contract's service and the roles that may call them.
-MAY_CALL: dict[str, frozenset[str]] = {
-    "Control": frozenset({"node"}),
-    "Work": frozenset({"node"}),
-    "Fetch": frozenset({"node", "operator"}),
-    "Operate": frozenset({"operator"}),
-    "Store": frozenset({"operator"}),
+from shoal.errors import PeerViolation
+from shoal.transport.base import SHUT_OUT
+from shoal.transport.identity import Peer
+from shoal.wire.messages import (
+    ApproveNode,
+    AskModel,
+    AskStatus,
+    AskTokens,
+    Blob,
+    DrainNode,
+    Evaluated,
+    Failed,
+    Heartbeat,
+    Hello,
+    Leave,
+    MakeToken,
+    Message,
+    Offer,
+    Progress,
+    Ready,
+    Released,
+    Renew,
+    RevokeNode,
+    RevokeToken,
+    StopJob,
+    Submit,
+    UndrainNode,
+    Update,
+)
+
+#: Verb -> role -> what it may say there. A role without a row may not call the verb at all.
+MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
+    "Control": {
+        "node": frozenset({Hello, Heartbeat, Leave, Progress, Released}),
+        "pending": frozenset({Hello, Heartbeat, Leave}),
+    },
+    "Work": {
+        "node": frozenset({Ready, Offer, Update, Evaluated, Failed}),
+        # It may hold the stream open, so that approval finds it there, and say nothing.
+        "pending": frozenset(),
+    },
+    "Fetch": {
+        "node": frozenset({Blob}),
+        "operator": frozenset({Blob}),
+    },
+    "Operate": {
+        "operator": frozenset(
+            {
+                Submit,
+                StopJob,
+                AskStatus,
+                AskModel,
+                MakeToken,
+                AskTokens,
+                RevokeToken,
+                RevokeNode,
+                ApproveNode,
+                DrainNode,
+                UndrainNode,
+            }
+        ),
+    },
+    "Store": {
+        "operator": frozenset({Blob}),
+    },
+    "Renew": {
+        "node": frozenset({Renew}),
+        "operator": frozenset({Renew}),
+        "pending": frozenset({Renew}),
+    },
 }
 
+#: The same by the names of messages, which is what a stream knows before it builds one.
+_NAMES = {
+    verb: {role: frozenset(kind.__name__ for kind in kinds) for role, kinds in row.items()}
+    for verb, row in MAY_SAY.items()
+}
+_WHAT_IT_IS = {"pending": "one who waits to be approved (`shoal nodes approve`)"}
+_NOTHING: frozenset[str] = frozenset()
 
-def check_access(peer: Peer, verb: str, *, cluster: str) -> None:
-    """Raise unless this peer may call this verb of this cluster."""
-    if peer.cluster != cluster:
-        raise PeerViolation(f"belongs to cluster {peer.cluster}, not {cluster}", peer=peer.node)
-    if peer.role not in MAY_CALL.get(verb, frozenset()):
-        raise PeerViolation(f"a {peer.role} may not call {verb}", peer=peer.node)
+
+class ShutOut(PeerViolation):
+    """A member that is one no more. Knocking again is no offence of its own: its name may have a new owner."""
+
+    def __init__(self, reason: str, *, peer: str) -> None:
+        super().__init__(f"{SHUT_OUT}: {reason}", peer=peer)
+
+
+class Members(Protocol):
+    """The cluster's own word on a member, beyond what its certificate says."""
+
+    def role_now(self, peer: Peer) -> str:
+        """The role it has at this moment. Raises ShutOut, with the reason, for one that has none any more.
+
+        Asked for every message: it must be quick.
+        """
+        ...
+
+
+class AsCertified:
+    """Every member is what its certificate says: for nodes that keep no roll."""
+
+    def role_now(self, peer: Peer) -> str:
+        return peer.role
+
+
+class Access:
+    """The table, applied to the members of one cluster."""
+
+    def __init__(self, *, cluster: str, members: Members | None = None) -> None:
+        self._cluster = cluster
+        self._members: Members = members or AsCertified()
+
+    def check_call(self, peer: Peer, verb: str) -> None:
+        """Raise unless this peer may call this verb now."""
+        role = self._role(peer)
+        if role not in MAY_SAY.get(verb, {}):
+            raise PeerViolation(f"{_WHAT_IT_IS.get(role, f'a {role}')} may not call {verb}", peer=peer.node)
+
+    def heard(self, peer: Peer, verb: str) -> Container[str]:
+        """The names of what this peer may say there, at the moment each is asked for."""
+        return _Heard(self, peer, verb)
+
+    def may_say(self, peer: Peer, verb: str, name: str) -> bool:
+        return name in _NAMES.get(verb, {}).get(self._role(peer), _NOTHING)
+
+    def _role(self, peer: Peer) -> str:
+        if peer.cluster != self._cluster:
+            raise PeerViolation(f"belongs to cluster {peer.cluster}, not {self._cluster}", peer=peer.node)
+        return self._members.role_now(peer)
+
+
+class _Heard:
+    def __init__(self, access: Access, peer: Peer, verb: str) -> None:
+        self._access = access
+        self._peer = peer
+        self._verb = verb
+
+    def __contains__(self, name: object) -> bool:
+        return self._access.may_say(self._peer, self._verb, str(name))

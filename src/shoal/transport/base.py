@@ -8,10 +8,13 @@ from typing import Protocol
 
 from shoal.transport.identity import Peer
 from shoal.wire.lanes import Lane
-from shoal.wire.messages import Blob, Message
+from shoal.wire.messages import Blob, Message, Renew
 
 #: How the reason begins for which a session ended, where the peer is to blame.
 BROKE_CONTRACT = "broke the contract"
+
+#: How a refusal begins that no new attempt changes: this certificate is of no use in its cluster any more.
+SHUT_OUT = "shut out"
 
 
 class Session(Protocol):
@@ -53,7 +56,13 @@ class Listener(Protocol):
 class Service(Listener, Protocol):
     """A listener that also serves operators and blobs."""
 
+    def turned_away(self, peer: Peer, reason: str) -> None:
+        """A call was refused before any session or command of it began: whose, and why."""
+        ...
+
     async def operate(self, peer: Peer, message: Message) -> Message: ...
+
+    async def renew(self, peer: Peer, message: Renew) -> Message: ...
 
     def blob_path(self, peer: Peer, blob: Blob) -> Path: ...
 

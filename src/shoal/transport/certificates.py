@@ -5,6 +5,7 @@ It costs an agent about 10 MB, so others import this module inside the function 
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Sequence
@@ -12,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -29,8 +31,9 @@ from shoal.errors import Corrupt, Misuse, PeerViolation
 from shoal.transport.identity import Peer, peer_from_uris, server_name
 from shoal.wire.limits import ENROL_MESSAGE_MAX_BYTES
 
-#: Certificates start a day before they are made: boards without a battery clock wake up in the past.
-BACKDATED = timedelta(days=1)
+#: Every certificate is valid from here on: a board without a battery clock wakes up in 1970, and has to connect before
+#: anyone can tell it the time. Nothing is lost: an authority did not exist before its cluster did.
+ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
@@ -54,7 +57,7 @@ def new_authority(cluster: str, *, valid_days: int, now_s: float) -> KeyPair:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
+        .not_valid_before(ALWAYS)
         .not_valid_after(now + timedelta(days=valid_days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(authority=True), critical=True)
@@ -67,9 +70,26 @@ def new_authority(cluster: str, *, valid_days: int, now_s: float) -> KeyPair:
 def new_request(wanted: str) -> KeyPair:
     """A fresh P-256 key and its signing request. gRPC's BoringSSL refuses Ed25519 servers by default."""
     key = ec.generate_private_key(ec.SECP256R1())
+    return KeyPair(_private_pem(key), _signing_request(wanted, key))
+
+
+def request_again(node: str, key_pem: bytes) -> bytes:
+    """A signing request for a key that was certified before. Its signature proves that we still hold the key."""
+    key = load_pem_private_key(key_pem, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Corrupt("this device's key is not an elliptic curve key: join the cluster again")
+    return _signing_request(node, key)
+
+
+def requested_key_sha256(csr_pem: bytes) -> str:
+    """The hash of the public key that a request is for, once it proved to be signed with it."""
+    return _key_sha256(_public_key_of(csr_pem))
+
+
+def _signing_request(wanted: str, key: ec.EllipticCurvePrivateKey) -> bytes:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, wanted)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, SHA256())
-    return KeyPair(_private_pem(key), request.public_bytes(Encoding.PEM))
+    return request.public_bytes(Encoding.PEM)
 
 
 def issue(
@@ -79,12 +99,12 @@ def issue(
     *,
     serves: bool,
     hosts: Sequence[str],
-    valid_days: int,
+    valid_days: float,
     now_s: float,
 ) -> bytes:
     """Certify the request's public key as `peer`. Nothing else that the request says is used."""
-    if valid_days < 1:
-        raise Misuse(f"a certificate is valid for at least one day, not {valid_days}")
+    if not valid_days > 0:
+        raise Misuse(f"a certificate is valid for some time, not for {valid_days} days")
     if hosts and not serves:
         raise Misuse(f"{peer.node} does not serve, so its certificate names no hosts")
     public_key = _public_key_of(csr_pem)
@@ -108,7 +128,7 @@ def issue(
         .issuer_name(root.subject)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
+        .not_valid_before(ALWAYS)
         .not_valid_after(min(now + timedelta(days=valid_days), root.not_valid_after_utc))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(authority=False), critical=True)
@@ -133,7 +153,7 @@ def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float) -> Pe
         raise PeerViolation("the certificate does not come directly from the cluster's authority")
     try:
         certificate.verify_directly_issued_by(root)
-    except (InvalidSignature, ValueError, TypeError) as error:
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError) as error:
         raise PeerViolation("the certificate was not issued by the cluster's authority") from error
     now = _moment(now_s)
     for name, checked in (("cluster's authority", root), ("certificate", certificate)):
@@ -146,12 +166,32 @@ def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float) -> Pe
     return _peer(certificate)
 
 
+class Issued(NamedTuple):
+    """What a registry keeps of a certificate that was issued."""
+
+    peer: Peer
+    key_sha256: str
+    expires_s: float
+
+
+def issued(certificate_pem: bytes) -> Issued:
+    """Read a certificate of our own making."""
+    certificate = _parse_der(_der(certificate_pem))
+    return Issued(
+        _peer(certificate), _key_sha256(certificate.public_key()), certificate.not_valid_after_utc.timestamp()
+    )
+
+
+def _key_sha256(key: CertificatePublicKeyTypes) -> str:
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
 def belongs_to(certificate_der: bytes, key_pem: bytes) -> bool:
     """Whether a certificate certifies this private key."""
-    certified = _parse_der(certificate_der).public_key()
-    own = load_pem_private_key(key_pem, password=None).public_key()
-    layout = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return certified.public_bytes(*layout) == own.public_bytes(*layout)
+    own = load_pem_private_key(key_pem, password=None)
+    if not isinstance(own, ec.EllipticCurvePrivateKey):
+        return False
+    return _key_sha256(_parse_der(certificate_der).public_key()) == _key_sha256(own.public_key())
 
 
 def encrypted(key_pem: bytes, password: str) -> bytes:
@@ -176,11 +216,20 @@ def _public_key_of(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
+#: What the parser says of an extension that is absent, twice there, or of a kind it does not know.
+_BAD_EXTENSION = (
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    ValueError,
+)
+
+
 def _peer(certificate: x509.Certificate) -> Peer:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
+    except _BAD_EXTENSION as error:
         raise PeerViolation("the certificate carries no Shoal identity") from error
     return peer_from_uris(uris)
 
@@ -188,7 +237,7 @@ def _peer(certificate: x509.Certificate) -> Peer:
 def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints:
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
+    except _BAD_EXTENSION as error:
         raise PeerViolation("the certificate does not say whether it is an authority") from error
 
 

@@ -1,4 +1,4 @@
-"""What all sessions of a node share: frames of the models they send, memory for what arrives, turns to send."""
+"""What all sessions of a node share: frames of models they send, memory for what arrives, turns, how peers behave."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shoal.transport.conduct import Conduct
 from shoal.wire.frames import chunk_frames
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import NO_TENSORS, Message
@@ -125,3 +126,4 @@ class Commons:
     chunks: ChunkCache = field(default_factory=ChunkCache)
     uploads: Uploads = field(default_factory=lambda: Uploads(UPLOAD_BUDGET_BYTES))
     turns: Turns = field(default_factory=Turns)
+    conduct: Conduct = field(default_factory=Conduct)

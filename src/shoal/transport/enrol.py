@@ -5,6 +5,9 @@
     device  → manager   {secret, csr_pem, wanted, facts}
     manager → device    {certificate_pem, node, role, cluster, manager, port}   or   {refused}
 
+A member that was away until its certificate ran out comes the same way, with `{certificate, csr_pem}`: the hash of the
+certificate it had, and a request signed with the key of that one.
+
 Every message is four bytes of length and then the content. Knows nothing of jobs; tokens are kept behind a Protocol.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import json
 import logging
 import secrets
@@ -30,13 +34,14 @@ from shoal.transport.identity import (
     Authority,
     Identity,
     Peer,
+    certificate_sha256,
     check_name,
     is_name,
     load_private_json,
     save_private_json,
 )
 from shoal.transport.join_code import JoinCode, endpoint
-from shoal.transport.tokens import ENROLLABLE_ROLES, Denial, Grant, MemoryTokens, Tokens
+from shoal.transport.tokens import ENROLLABLE_ROLES, Denial, Grant, MemoryTokens, Renewals, Tokens
 from shoal.wire.limits import (
     ENROL_AUTHORITY_MAX_BYTES,
     ENROL_CONNECTIONS_MAX,
@@ -59,11 +64,14 @@ __all__ = [
     "WrongCluster",
     "enrol",
     "enrol_blocking",
+    "return_lapsed",
 ]
 
 log = logging.getLogger(__name__)
 
 MANAGER_FILE = "manager.json"
+
+_NO_SECRET = "0" * 32
 
 #: After the last byte, how long the other side may take to close its half.
 _GOODBYE_S = 1.0
@@ -87,6 +95,8 @@ class Newcomer:
     role: str
     address: str
     facts: Mapping[str, str]
+    #: What it is about to be handed: `on_enrolled` records it first.
+    certificate_pem: bytes = field(default=b"", repr=False, compare=False)
 
 
 class EnrolmentServer:
@@ -102,9 +112,12 @@ class EnrolmentServer:
         *,
         service_port: int,
         on_enrolled: Callable[[Newcomer], None] | None = None,
+        renewals: Renewals | None = None,
         deadline_s: float = ENROL_DEADLINE_S,
     ) -> None:
         """`service_port` is where members reach the manager's gRPC; `on_enrolled` hears of each newcomer first."""
+        self._renewals = renewals
+        self._context: ssl.SSLContext | None = None
         if identity.role != "manager":
             raise Misuse(f"devices join at a manager, and {identity.node} is {identity.role}")
         if identity.ca_pem != authority.certificate_pem:
@@ -129,10 +142,19 @@ class EnrolmentServer:
     async def start(self) -> None:
         if self._listener is not None:
             raise Misuse("this enrolment server was started before: stop it first")
-        context = _server_context(self._identity)
+        self._context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0  # nobody resumes: a device joins once
+        _show(context, self._identity)
         self._listener = _listen(self._host, self._port)
         self._port = self._listener.getsockname()[1]
         self._accepting = asyncio.create_task(self._accept(self._listener, context))
+
+    def become(self, identity: Identity) -> None:
+        """Show another certificate to whoever connects from now on."""
+        self._identity = identity
+        if self._context is not None:
+            _show(self._context, identity)
 
     async def stop(self) -> None:
         """Stop accepting, and cut off whoever is still being served."""
@@ -190,7 +212,11 @@ class EnrolmentServer:
         await _send(writer, self._authority.certificate_der)
         raw = await _receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
         try:
-            reply = self._admit(_Request.from_json(raw), address)
+            content = _json_object(raw)
+            if "certificate" in content:
+                reply = self._readmit(_Return.from_json(content), address)
+            else:
+                reply = self._admit(_Request.from_json(content), address)
         except (PeerViolation, Refused) as error:
             log.warning("refused %s: %s", address, error)
             reply = {"refused": str(error)[:REASON_MAX_CHARS]}
@@ -209,16 +235,46 @@ class EnrolmentServer:
             node=decision.node, role=decision.role, csr_pem=request.csr_pem.encode()
         )
         if self._on_enrolled is not None:
-            newcomer = Newcomer(node=decision.node, role=decision.role, address=address, facts=request.facts)
+            newcomer = Newcomer(
+                node=decision.node,
+                role=decision.role,
+                address=address,
+                facts=request.facts,
+                certificate_pem=certificate_pem,
+            )
             self._on_enrolled(newcomer)
         log.info("%s joined as %s from %s", decision.node, decision.role, address)
+        return self._reply(decision.node, decision.role, certificate_pem)
+
+    def _readmit(self, request: _Return, address: str) -> dict[str, object]:
+        if self._renewals is None:
+            raise Refused("certificates are not renewed here: join again with a new line")
+        # Whoever does not know the hash of a certificate that was issued here does not reach the X.509 parser.
+        decision = self._renewals.lapsed(request.certificate, now_s=time.time())
+        if isinstance(decision, Denial):
+            raise Refused(decision.reason)
+        from shoal.transport import certificates
+
+        csr_pem = request.csr_pem.encode()
+        if certificates.requested_key_sha256(csr_pem) != decision.key_sha256:
+            raise PeerViolation(f"does not hold the key of {decision.node}'s certificate")
+        certificate_pem = self._authority.issue(node=decision.node, role=decision.role, csr_pem=csr_pem)
+        self._renewals.record(certificate_pem, now_s=time.time(), replaces=request.certificate)
+        log.info("%s came back from %s: its certificate was renewed", decision.node, address)
+        return self._reply(decision.node, decision.role, certificate_pem)
+
+    def _reply(self, node: str, role: str, certificate_pem: bytes) -> dict[str, object]:
+        from shoal.transport import certificates
+
         return {
             "certificate_pem": certificate_pem.decode("ascii"),
-            "node": decision.node,
-            "role": decision.role,
+            "node": node,
+            "role": role,
             "cluster": self._authority.cluster,
             "manager": self._identity.node,
             "port": self._service_port,
+            "issued_s": time.time(),
+            "expires_s": certificates.issued(certificate_pem).expires_s,
         }
 
 
@@ -230,8 +286,7 @@ class _Request:
     facts: Mapping[str, str]
 
     @classmethod
-    def from_json(cls, raw: bytes) -> Self:
-        content = _json_object(raw)
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
         secret, csr_pem, wanted, facts = (content.get(name) for name in ("secret", "csr_pem", "wanted", "facts"))
         if not (isinstance(secret, str) and isinstance(csr_pem, str) and isinstance(wanted, str)):
             raise PeerViolation("the request lacks a secret, a signing request or a name")
@@ -244,6 +299,19 @@ class _Request:
                 f"facts are at most {ENROL_FACTS_MAX} names and texts of up to {NAME_MAX_CHARS} printable characters"
             )
         return cls(secret=secret, csr_pem=csr_pem, wanted=wanted, facts=facts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Return:
+    certificate: str
+    csr_pem: str
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        certificate, csr_pem = content.get("certificate"), content.get("csr_pem")
+        if not (isinstance(certificate, str) and isinstance(csr_pem, str) and csr_pem.isascii()):
+            raise PeerViolation("the request lacks the hash of a certificate or a signing request")
+        return cls(certificate=certificate, csr_pem=csr_pem)
 
 
 def _are_facts(facts: Mapping[Any, Any]) -> bool:
@@ -265,18 +333,25 @@ class Enrolled:
     identity: Identity
     manager_node: str
     manager_endpoint: str
+    #: Where it joined, and is let in again should its certificate run out; empty: not known.
+    enrol_endpoint: str = ""
 
     def save(self, folder: Path) -> None:
         # The identity goes last: a folder that holds one is complete.
-        manager = {"manager_node": self.manager_node, "manager_endpoint": self.manager_endpoint}
+        manager = {
+            "manager_node": self.manager_node,
+            "manager_endpoint": self.manager_endpoint,
+            "enrol_endpoint": self.enrol_endpoint,
+        }
         save_private_json(folder / MANAGER_FILE, manager)
         self.identity.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         identity = Identity.load(folder)
-        node, where = load_private_json(folder / MANAGER_FILE, ("manager_node", "manager_endpoint"))
-        return cls(identity=identity, manager_node=node, manager_endpoint=where)
+        fields = ("manager_node", "manager_endpoint")
+        node, where, joined_at = load_private_json(folder / MANAGER_FILE, fields, optional=("enrol_endpoint",))
+        return cls(identity=identity, manager_node=node, manager_endpoint=where, enrol_endpoint=joined_at)
 
 
 async def enrol(
@@ -308,6 +383,34 @@ async def enrol(
     message = json.dumps(content).encode()
     if len(message) > ENROL_MESSAGE_MAX_BYTES:
         raise Misuse(f"the facts are too long: a request has at most {ENROL_MESSAGE_MAX_BYTES} bytes")
+    return await _converse(code, message, request.key_pem, timeout_s)
+
+
+async def return_lapsed(member: Enrolled, *, timeout_s: float = ENROL_DEADLINE_S) -> Enrolled:
+    """The same member with a new certificate for the same key: for one whose certificate ran out while it was away.
+
+    Raises as `enrol` does. The cluster proves itself by the authority that the member believes.
+    """
+    from shoal.transport import certificates
+
+    identity = member.identity
+    if not member.enrol_endpoint:
+        raise Misuse("this device does not know where it joined: join again with a new line and --anew")
+    host, _, port = member.enrol_endpoint.rpartition(":")
+    believed = hashlib.sha256(ssl.PEM_cert_to_DER_cert(identity.ca_pem.decode("ascii"))).digest()
+    # A line without a secret: none is needed, and none is told.
+    door = JoinCode(host=host.strip("[]"), port=int(port), ca_sha256=believed, secret=_NO_SECRET)
+    content = {
+        "certificate": certificate_sha256(identity.certificate_pem),
+        "csr_pem": certificates.request_again(identity.node, identity.key_pem).decode(),
+    }
+    back = await _converse(door, json.dumps(content).encode(), identity.key_pem, timeout_s)
+    if (back.identity.node, back.identity.role) != (identity.node, identity.role):
+        raise PeerViolation(f"came back as {back.identity.node}, not as {identity.node}", peer=door.endpoint)
+    return back
+
+
+async def _converse(code: JoinCode, message: bytes, key_pem: bytes, timeout_s: float) -> Enrolled:
     try:
         async with asyncio.timeout(timeout_s):
             manager, authority_der, reply = await _ask(code, message)
@@ -326,7 +429,7 @@ async def enrol(
         ) from error
     except EOFError as error:
         raise Unreachable(f"{code.endpoint} closed the connection before it had answered: try again") from error
-    return _enrolled(code, request.key_pem, manager, authority_der, _json_object(reply))
+    return _enrolled(code, key_pem, manager, authority_der, _json_object(reply))
 
 
 def enrol_blocking(
@@ -413,8 +516,20 @@ def _enrolled(
         key_pem=key_pem,
         certificate_pem=certificate_pem.encode("ascii"),
         ca_pem=ssl.DER_cert_to_PEM_cert(authority_der).encode("ascii"),
+        issued_s=_time(reply.get("issued_s")),
+        expires_s=_time(reply.get("expires_s")),
     )
-    return Enrolled(identity=identity, manager_node=manager.node, manager_endpoint=endpoint(code.host, port))
+    return Enrolled(
+        identity=identity,
+        manager_node=manager.node,
+        manager_endpoint=endpoint(code.host, port),
+        enrol_endpoint=code.endpoint,
+    )
+
+
+def _time(told: object) -> float:
+    """A time that a manager told, if it did."""
+    return float(told) if isinstance(told, int | float) and 0 <= told < 1e11 else 0.0
 
 
 # Bytes and sockets, for both sides.
@@ -448,19 +563,16 @@ def _json_object(raw: bytes) -> dict[str, Any]:
     return content
 
 
-def _server_context(identity: Identity) -> ssl.SSLContext:
+def _show(context: ssl.SSLContext, identity: Identity) -> None:
+    """Serve with this certificate from the next connection on."""
     from shoal.transport import certificates
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # nobody resumes: a device joins once
     # The standard library reads keys from files only. This one is encrypted, in case we die before it is gone.
     password = secrets.token_hex(16)
     with tempfile.NamedTemporaryFile(prefix="shoal-") as file:  # created with mode 0600
         file.write(certificates.encrypted(identity.key_pem, password) + identity.certificate_pem)
         file.flush()
         context.load_cert_chain(file.name, password=password)
-    return context
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import grpc
 import grpc.aio
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError, Unreachable
-from shoal.transport.access import check_access
+from shoal.transport.access import Access, Members, ShutOut
 from shoal.transport.base import BROKE_CONTRACT, Listener, Service
 from shoal.transport.commons import Commons
 from shoal.transport.identity import (
@@ -24,20 +26,23 @@ from shoal.transport.identity import (
     channel_credentials,
     channel_options,
     peer_from_auth_context,
-    server_credentials,
+    renewable_server_credentials,
 )
 from shoal.transport.session import FrameSession
 from shoal.wire.frames import chunk_frame, envelope_frame, read_chunk_frame, read_opening
 from shoal.wire.lanes import Lane
 from shoal.wire.limits import (
     CHUNK_BYTES,
+    CONNECTION_IDLE_MAX_S,
+    FETCHES_PER_PEER,
+    HANDSHAKE_MAX_S,
     MESSAGE_MAX_BYTES,
     READ_AHEAD_BYTES,
     READ_BUFFER_BYTES,
     REPLY_MAX_BYTES,
     STREAMS_PER_CONNECTION,
 )
-from shoal.wire.messages import Blob, Denied, Message
+from shoal.wire.messages import Blob, Denied, Message, Renew, Renewed
 
 SERVICE = "shoal.v1.Shoal"
 
@@ -66,10 +71,14 @@ def _options(*, receive_max_bytes: int = MESSAGE_MAX_BYTES) -> list[tuple[str, A
 class GrpcServer:
     """The door of a node: only members of the cluster come in, each as itself."""
 
-    def __init__(self, identity: Identity, service: Service) -> None:
+    def __init__(self, identity: Identity, service: Service, members: Members | None = None) -> None:
+        """``members`` has the last word on who is one; without it, certificates do."""
         self._identity = identity
         self._service = service
+        self._access = Access(cluster=identity.cluster, members=members)
         self._commons = Commons()
+        #: Who is fetching how many blobs.
+        self._fetches: Counter[str] = Counter()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -80,6 +89,8 @@ class GrpcServer:
             # Two managers on one port would each get half of the callers.
             ("grpc.so_reuseport", 0),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.max_connection_idle_ms", CONNECTION_IDLE_MAX_S * 1000),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MAX_S * 1000),
             ("grpc.http2.lookahead_bytes", READ_AHEAD_BYTES),
             # Where this gRPC does not know it, nothing happens.
             ("grpc.experimental.tcp_max_read_buffer_size", READ_BUFFER_BYTES),
@@ -91,16 +102,22 @@ class GrpcServer:
             "Operate": grpc.unary_unary_rpc_method_handler(self._operate),
             "Fetch": grpc.unary_stream_rpc_method_handler(self._fetch),
             "Store": grpc.stream_unary_rpc_method_handler(self._store),
+            "Renew": grpc.unary_unary_rpc_method_handler(self._renew),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound = server.add_secure_port(where, server_credentials(self._identity))
+            credentials = renewable_server_credentials(lambda: self._identity)
+            bound = server.add_secure_port(where, credentials)
         except RuntimeError as error:
             raise Misuse(f"port {port} on {host} cannot be used: is another manager running? Try --port") from error
         await server.start()
         self._server = server
         return int(bound)
+
+    def become(self, identity: Identity) -> None:
+        """Show another certificate to whoever connects from now on."""
+        self._identity = identity
 
     async def stop(self, grace_s: float = 0.5) -> None:
         if self._server is not None:
@@ -111,15 +128,52 @@ class GrpcServer:
         """Who calls, if they may; else the call ends here."""
         try:
             peer = peer_from_auth_context(context.auth_context())
-            check_access(peer, verb, cluster=self._identity.cluster)
+            self._commons.conduct.admit(peer.node, time.monotonic())
+            self._check(peer, verb)
         except PeerViolation as violation:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(violation))
             raise
         return peer
 
+    def _check(self, peer: Peer, verb: str) -> None:
+        try:
+            self._access.check_call(peer, verb)
+        except ShutOut:
+            raise
+        except PeerViolation as violation:
+            self._offended(peer, violation.reason)
+            raise
+
+    async def _still(self, peer: Peer, verb: str, context: Any) -> None:
+        """End a call of one that was shut out since it began."""
+        try:
+            self._access.check_call(peer, verb)
+        except PeerViolation as violation:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(violation))
+            raise
+
+    def _offended(self, peer: Peer, offence: str) -> None:
+        """Outside of any session: count it and write it down. An operator is not locked out of its own cluster."""
+        is_counted = peer.role != "operator"
+        verdict = self._commons.conduct.offend(peer.node, offence, time.monotonic()) if is_counted else ""
+        self._service.turned_away(peer, f"{BROKE_CONTRACT}: {offence}" + (f"; {verdict}" if verdict else ""))
+
+    async def _wait_to_open(self, peer: Peer, context: Any) -> None:
+        """Streams of one peer begin at a bounded rate: each costs far more than a message."""
+        try:
+            wait_s = self._commons.conduct.open(peer.node, time.monotonic())
+        except PeerViolation as violation:
+            self._offended(peer, violation.reason)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(violation))
+            raise
+        if wait_s:
+            await asyncio.sleep(wait_s)
+
     def _stream(self, lane: Lane) -> Callable[[Any, Any], Awaitable[None]]:
         async def serve(_: Any, context: Any) -> None:
             peer = await self._admit(context, str(lane))
+            await self._wait_to_open(peer, context)
+            await self._still(peer, str(lane), context)
             session = FrameSession(
                 peer=peer,
                 lane=lane,
@@ -127,8 +181,13 @@ class GrpcServer:
                 write=context.write,
                 end=grpc.aio.EOF,
                 commons=self._commons,
+                hears=self._access.heard(peer, str(lane)),
             )
             reason = await session.run(self._service)
+            if session.is_stuck:
+                # gRPC could send no status behind the frame that is stuck: the stream is dropped without one.
+                raise asyncio.CancelledError
+            await self._still(peer, str(lane), context)
             if reason.startswith(BROKE_CONTRACT):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
@@ -137,47 +196,75 @@ class GrpcServer:
     async def _operate(self, frame: bytes, context: Any) -> bytes:
         peer = await self._admit(context, "Operate")
         try:
-            message = read_opening(frame).message
+            message = read_opening(frame, hears=self._access.heard(peer, "Operate")).message
             answer = await self._service.operate(peer, message)
         except ShoalError as error:
+            self._count(peer, error)
             answer = Denied(reason=str(error)[:4000])
         return envelope_frame(answer, max_bytes=REPLY_MAX_BYTES)
+
+    async def _renew(self, frame: bytes, context: Any) -> bytes:
+        peer = await self._admit(context, "Renew")
+        try:
+            message = read_opening(frame, hears=self._access.heard(peer, "Renew")).message
+            if not isinstance(message, Renew):
+                raise PeerViolation("a certificate is asked for with a signing request", peer=peer.node)
+            answer = await self._service.renew(peer, message)
+        except ShoalError as error:
+            self._count(peer, error)
+            answer = Denied(reason=str(error)[:4000])
+        return envelope_frame(answer)
 
     async def _fetch(self, frame: bytes, context: Any) -> AsyncIterator[bytes]:
         peer = await self._admit(context, "Fetch")
         try:
-            message = read_opening(frame).message
+            message = read_opening(frame, hears=self._access.heard(peer, "Fetch")).message
             if not isinstance(message, Blob):
                 raise PeerViolation("a blob is asked for by its hash", peer=peer.node)
             path = self._service.blob_path(peer, message)
         except ShoalError as error:
+            self._count(peer, error)
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error)[:1000])
             raise
-        size_bytes = path.stat().st_size
-        yield envelope_frame(Blob(sha256=message.sha256, size_bytes=size_bytes))
-        with path.open("rb") as file:
-            while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-                yield chunk_frame(chunk)
+        if self._fetches[peer.node] >= FETCHES_PER_PEER:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{FETCHES_PER_PEER} blobs at a time, not more")
+        self._fetches[peer.node] += 1
+        try:
+            yield envelope_frame(Blob(sha256=message.sha256, size_bytes=path.stat().st_size))
+            with path.open("rb") as file:
+                while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                    await self._still(peer, "Fetch", context)
+                    yield chunk_frame(chunk)
+        finally:
+            self._fetches[peer.node] -= 1
+            if not self._fetches[peer.node]:
+                del self._fetches[peer.node]
+
+    def _count(self, peer: Peer, error: ShoalError) -> None:
+        """A call that was understood and refused is no offence; one that breaks the contract is."""
+        if isinstance(error, PeerViolation) and not isinstance(error, ShutOut):
+            self._offended(peer, error.reason)
 
     async def _store(self, frames: AsyncIterator[bytes], context: Any) -> bytes:
         peer = await self._admit(context, "Store")
         try:
-            message = read_opening(await anext(frames)).message
+            message = read_opening(await anext(frames), hears=self._access.heard(peer, "Store")).message
             if not isinstance(message, Blob):
                 raise PeerViolation("a blob begins with its hash and size", peer=peer.node)
-            await self._service.store_blob(peer, message, _chunks(frames))
+            await self._service.store_blob(peer, message, self._chunks(peer, frames))
         except StopAsyncIteration:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an empty upload")
             raise
         except ShoalError as error:
+            self._count(peer, error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:1000])
             raise
         return envelope_frame(message)
 
-
-async def _chunks(frames: AsyncIterator[bytes]) -> AsyncIterator[memoryview]:
-    async for frame in frames:
-        yield read_chunk_frame(frame)
+    async def _chunks(self, peer: Peer, frames: AsyncIterator[bytes]) -> AsyncIterator[memoryview]:
+        async for frame in frames:
+            self._access.check_call(peer, "Store")
+            yield read_chunk_frame(frame)
 
 
 class _Outcome:
@@ -283,7 +370,17 @@ class GrpcLink:
 
     async def operate(self, message: Message) -> Message:
         """One command, one answer. Raises Refused with the manager's reason, or Unreachable."""
-        call = self._bulk_channel().unary_unary(f"/{SERVICE}/Operate")
+        return await self._ask("Operate", message)
+
+    async def renew(self, csr_pem: str) -> Renewed:
+        """A certificate for this request, under the name and role of the one we call with."""
+        answer = await self._ask("Renew", Renew(csr_pem=csr_pem))
+        if not isinstance(answer, Renewed):
+            raise PeerViolation("no certificate came of a renewal", peer=self._server.node)
+        return answer
+
+    async def _ask(self, verb: str, message: Message) -> Message:
+        call = self._bulk_channel().unary_unary(f"/{SERVICE}/{verb}")
         try:
             frame = await call(envelope_frame(message), timeout=CALL_TIMEOUT_S, wait_for_ready=False)
         except grpc.aio.AioRpcError as error:

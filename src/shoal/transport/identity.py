@@ -13,9 +13,9 @@ import re
 import ssl
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,7 +31,8 @@ ROLES = ("manager", "node", "operator")
 SERVING_ROLES = ("manager", "node")
 
 AUTHORITY_VALID_DAYS = 3650
-MEMBER_VALID_DAYS = 365
+#: Members renew theirs by themselves (see `transport.renew`), so a stolen one is soon of no use.
+MEMBER_VALID_DAYS = 30.0
 
 #: Key and certificate live in one file, so that a crash while renewing leaves the old pair or the new, never a mixture.
 IDENTITY_FILE = "identity.json"
@@ -66,6 +67,8 @@ class Peer:
     node: str
     role: str
     cluster: str
+    #: The hash of the certificate that says so; empty where nobody showed one.
+    certificate: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_name("node", self.node)
@@ -104,7 +107,16 @@ def peer_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> Peer:
     peer = peer_from_uris(names)
     if common_names != [peer.node]:
         raise PeerViolation("the certificate's common name and identity disagree", peer=peer.node)
-    return peer
+    shown = list(auth.get("x509_pem_cert", ()))
+    return replace(peer, certificate=certificate_sha256(shown[0])) if len(shown) == 1 else peer
+
+
+def certificate_sha256(pem: bytes) -> str:
+    """What a certificate is known by in a registry: the hash of all of it."""
+    try:
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))).hexdigest()
+    except ValueError as error:
+        raise PeerViolation("the certificate cannot be read") from error
 
 
 def peer_from_certificate(pem: bytes) -> Peer:
@@ -124,6 +136,9 @@ class Identity:
     key_pem: bytes = field(repr=False)
     certificate_pem: bytes = field(repr=False)
     ca_pem: bytes = field(repr=False)
+    #: From when to when, by the manager's clock, so that nobody has to parse the certificate; 0: not known.
+    issued_s: float = 0.0
+    expires_s: float = 0.0
 
     def __post_init__(self) -> None:
         Peer(node=self.node, role=self.role, cluster=self.cluster)  # checks the names
@@ -134,14 +149,18 @@ class Identity:
     def save(self, folder: Path) -> None:
         """Replace what is in `folder`, whole or not at all, readable by this user alone."""
         pems = {name: getattr(self, name).decode("ascii") for name in ("key_pem", "certificate_pem", "ca_pem")}
+        times = {"issued_s": repr(self.issued_s), "expires_s": repr(self.expires_s)}
         save_private_json(
-            folder / IDENTITY_FILE, {"node": self.node, "role": self.role, "cluster": self.cluster, **pems}
+            folder / IDENTITY_FILE, {"node": self.node, "role": self.role, "cluster": self.cluster, **pems, **times}
         )
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         fields = ("node", "role", "cluster", "key_pem", "certificate_pem", "ca_pem")
-        node, role, cluster, key, certificate, ca = load_private_json(folder / IDENTITY_FILE, fields)
+        times = ("issued_s", "expires_s")
+        node, role, cluster, key, certificate, ca, issued, expires = load_private_json(
+            folder / IDENTITY_FILE, fields, optional=times
+        )
         try:
             return cls(
                 node=node,
@@ -150,8 +169,10 @@ class Identity:
                 key_pem=key.encode("ascii"),
                 certificate_pem=certificate.encode("ascii"),
                 ca_pem=ca.encode("ascii"),
+                issued_s=float(issued or 0),
+                expires_s=float(expires or 0),
             )
-        except (Misuse, UnicodeEncodeError) as error:
+        except (Misuse, ValueError) as error:
             raise Corrupt(f"{folder / IDENTITY_FILE} is damaged ({error}): join the cluster again") from error
 
 
@@ -161,6 +182,8 @@ class Authority:
     def __init__(self, *, cluster: str, key_pem: bytes, certificate_pem: bytes) -> None:
         check_name("cluster", cluster)
         self.cluster = cluster
+        #: How long the certificates are valid that it issues.
+        self.member_days = MEMBER_VALID_DAYS
         self.certificate_pem = certificate_pem
         self._key_pem = key_pem
 
@@ -207,7 +230,7 @@ class Authority:
         role: str,
         csr_pem: bytes,
         hosts: Sequence[str] = (),
-        valid_days: int = MEMBER_VALID_DAYS,
+        valid_days: float | None = None,
         now_s: float | None = None,
     ) -> bytes:
         """A certificate (PEM) for the request's public key. The subject is ours to decide, not the request's."""
@@ -219,7 +242,7 @@ class Authority:
             Peer(node=node, role=role, cluster=self.cluster),
             serves=role in SERVING_ROLES,
             hosts=hosts,
-            valid_days=valid_days,
+            valid_days=self.member_days if valid_days is None else valid_days,
             now_s=_now(now_s),
         )
 
@@ -229,16 +252,17 @@ class Authority:
         node: str,
         role: str,
         hosts: Sequence[str] = (),
-        valid_days: int = MEMBER_VALID_DAYS,
+        valid_days: float | None = None,
         now_s: float | None = None,
     ) -> Identity:
         """A key made here and its certificate: for the manager itself and for operators on its machine."""
         from shoal.transport import certificates
 
         check_name("node", node)
+        issued_s = _now(now_s)
         request = certificates.new_request(node)
         certificate_pem = self.issue(
-            node=node, role=role, csr_pem=request.pem, hosts=hosts, valid_days=valid_days, now_s=now_s
+            node=node, role=role, csr_pem=request.pem, hosts=hosts, valid_days=valid_days, now_s=issued_s
         )
         return Identity(
             node=node,
@@ -247,18 +271,34 @@ class Authority:
             key_pem=request.key_pem,
             certificate_pem=certificate_pem,
             ca_pem=self.certificate_pem,
+            issued_s=issued_s,
+            expires_s=certificates.issued(certificate_pem).expires_s,
         )
 
 
 def server_credentials(identity: Identity) -> grpc.ServerCredentials:
     """Serve as this member, to members of the same cluster only."""
+    return renewable_server_credentials(lambda: identity)
+
+
+def renewable_server_credentials(current: Callable[[], Identity]) -> grpc.ServerCredentials:
+    """The same, with whatever identity is the current one when someone connects. `current` is asked in any thread."""
     import grpc
 
-    return grpc.ssl_server_credentials(
-        [(identity.key_pem, identity.certificate_pem)],
-        root_certificates=identity.ca_pem,
-        require_client_auth=True,
-    )
+    shown = current()
+
+    def configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
+        pair = (identity.key_pem, identity.certificate_pem)
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=identity.ca_pem)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        if (now := current()) is shown:
+            return None
+        shown = now
+        return configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(configuration(shown), renewed, require_client_authentication=True)
 
 
 def channel_credentials(identity: Identity) -> grpc.ChannelCredentials:
@@ -300,8 +340,8 @@ def save_private_json(path: Path, content: Mapping[str, str]) -> None:
         os.close(directory)
 
 
-def load_private_json(path: Path, fields: Sequence[str]) -> list[str]:
-    """The named texts of a file that `save_private_json` wrote, in order."""
+def load_private_json(path: Path, fields: Sequence[str], *, optional: Sequence[str] = ()) -> list[str]:
+    """The named texts of a file that `save_private_json` wrote, in order; then those that an older one may lack."""
     try:
         with path.open("rb") as file:
             raw = file.read(IDENTITY_FILE_MAX_BYTES + 1)
@@ -311,7 +351,7 @@ def load_private_json(path: Path, fields: Sequence[str]) -> list[str]:
         if len(raw) > IDENTITY_FILE_MAX_BYTES:
             raise ValueError("it is too large")
         content: Any = json.loads(raw)
-        values = [content[name] for name in fields]
+        values = [content[name] for name in fields] + [content.get(name, "") for name in optional]
         if not all(isinstance(value, str) for value in values):
             raise ValueError("a field is not text")
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+import time
+from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
 import numpy as np
 
 from shoal.errors import PeerViolation
+from shoal.transport.access import ShutOut
 from shoal.transport.base import BROKE_CONTRACT, Listener
 from shoal.transport.commons import Commons
+from shoal.transport.conduct import TurnedAway
 from shoal.transport.identity import Peer
 from shoal.wire.frames import (
     Assembly,
@@ -21,10 +25,19 @@ from shoal.wire.frames import (
     read_opening,
 )
 from shoal.wire.lanes import Lane
-from shoal.wire.messages import NO_TENSORS, Message
+from shoal.wire.limits import CHUNK_WAIT_MAX_S
+from shoal.wire.messages import NO_TENSORS, Failed, Hello, Message, Ready, Refused
+
+log = logging.getLogger("shoal")
 
 #: Messages that may wait for a peer to read them.
 OUTBOX_MAX = 256
+
+#: When a session ends, how long the frame on its way out may still take.
+LAST_FRAME_S = 2.0
+
+#: Messages that are rare from an honest peer and make us write a line in the journal or send a model.
+COSTS: dict[type[Message], float] = {Hello: 25.0, Ready: 20.0, Failed: 20.0}
 
 Read = Callable[[], Awaitable[Any]]
 Write = Callable[[bytes], Awaitable[Any]]
@@ -42,7 +55,9 @@ class FrameSession:
         write: Write,
         end: object,
         commons: Commons,
+        hears: Container[str] | None = None,
     ) -> None:
+        """``hears`` names the messages that may come this way; others are refused before they are built."""
         self._peer = peer
         self._lane = lane
         self._read = read
@@ -52,8 +67,12 @@ class FrameSession:
         self._chunks = commons.chunks
         self._uploads = commons.uploads
         self._turns = commons.turns
+        self._conduct = commons.conduct
+        self._hears = hears
         self._outbox: asyncio.Queue[Message] = asyncio.Queue(OUTBOX_MAX)
         self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._is_over = False
+        self._is_writing = False
 
     @property
     def peer(self) -> Peer:
@@ -63,11 +82,24 @@ class FrameSession:
     def lane(self) -> Lane:
         return self._lane
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it ended in the middle of a frame that the peer did not take: nothing more can be said to it."""
+        return self._is_over and self._is_writing
+
     def post(self, message: Message) -> None:
         try:
             self._outbox.put_nowait(message)
         except asyncio.QueueFull:
             self.close(f"does not read: {OUTBOX_MAX} messages wait for it")
+        if isinstance(message, Refused):
+            # A lease that ran out is no sin, and an honest peer has few of them: one who only sends such is counted.
+            self._offended(message.reason)
+
+    def _offended(self, offence: str) -> None:
+        verdict = self._conduct.offend(self._peer.node, offence, time.monotonic())
+        if verdict:
+            self.close(f"{BROKE_CONTRACT}: {verdict}")
 
     def close(self, reason: str) -> None:
         if not self._closing.done():
@@ -84,8 +116,12 @@ class FrameSession:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             reason = self._why(reading, writing)
         finally:
-            for task in (reading, writing):
-                task.cancel()
+            self._is_over = True
+            reading.cancel()
+            if self._is_writing:
+                # Cut in the middle of a frame, gRPC cannot say that the stream is over, and the peer waits for it.
+                await asyncio.wait({writing}, timeout=LAST_FRAME_S)
+            writing.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
             listener.closed(self, reason)
         return reason
@@ -95,8 +131,11 @@ class FrameSession:
             return self._closing.result()
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                if isinstance(error, TurnedAway | ShutOut):
+                    return error.reason
                 if isinstance(error, PeerViolation):
-                    return f"{BROKE_CONTRACT}: {error.reason}"
+                    verdict = self._conduct.offend(self._peer.node, error.reason, time.monotonic())
+                    return f"{BROKE_CONTRACT}: {error.reason}" + (f"; {verdict}" if verdict else "")
                 return f"the connection broke ({_brief(error)})"
         return "the connection was closed"
 
@@ -105,10 +144,14 @@ class FrameSession:
             frame = await self._read()
             if frame is self._eof or frame is None:
                 return
-            opening = read_opening(frame)
+            opening = read_opening(frame, hears=self._hears)
             message = opening.message
+            cost = COSTS.get(type(message), 1.0)
+            wait_s = self._conduct.hear(self._peer.node, self._lane, time.monotonic(), cost=cost)
+            if wait_s:
+                await asyncio.sleep(wait_s)
             if not opening.infos:
-                await listener.received(self, message, len(frame))
+                await self._deliver(listener, message, len(frame))
                 continue
             size_bytes = payload_bytes(opening.infos)
             limit = listener.payload_limit(self, message)
@@ -125,7 +168,7 @@ class FrameSession:
                 # A frame is let go before the next is waited for: in each of many uploads, it is a chunk held idly.
                 del frame, opening, message
                 while not assembly.complete:
-                    frame = await self._read()
+                    frame = await self._next_chunk()
                     if frame is self._eof or frame is None:
                         return
                     wire_bytes += len(frame)
@@ -135,7 +178,7 @@ class FrameSession:
                 del assembly
                 # Awaited until it is merged: the memory counts against the budget until then. Where this is
                 # cancelled the buffer may still be read, and is not kept.
-                await listener.received(self, whole, wire_bytes)
+                await self._deliver(listener, whole, wire_bytes)
                 del whole
                 if given is None:
                     self._uploads.keep(buffer)
@@ -143,8 +186,26 @@ class FrameSession:
             finally:
                 self._uploads.give(size_bytes)
 
+    async def _next_chunk(self) -> Any:
+        """One who announces tensors and does not send them holds memory that others wait for."""
+        try:
+            async with asyncio.timeout(CHUNK_WAIT_MAX_S):
+                return await self._read()
+        except TimeoutError:
+            raise PeerViolation(f"sent nothing for {CHUNK_WAIT_MAX_S:g} s in the middle of a message") from None
+
+    async def _deliver(self, listener: Listener, message: Message, size_bytes: int) -> None:
+        try:
+            await listener.received(self, message, size_bytes)
+        except (PeerViolation, asyncio.CancelledError):
+            raise
+        except Exception:
+            # The session ends, as for a broken connection; but this one is our own doing and must be seen.
+            log.exception("%s of %s could not be handled", type(message).__name__, self._peer.node)
+            raise
+
     async def _write_all(self) -> None:
-        while True:
+        while not self._is_over:
             message = await self._outbox.get()
             if getattr(message, "tensors", NO_TENSORS):
                 turn = await self._turns.take()
@@ -158,7 +219,11 @@ class FrameSession:
 
     async def _write_message(self, message: Message) -> None:
         for frame in joined(envelope_frame(message), self._chunks.frames(message)):
+            if self._is_over:
+                return
+            self._is_writing = True
             await self._write(frame)
+            self._is_writing = False
 
 
 def _brief(error: BaseException) -> str:

@@ -30,6 +30,27 @@ class Denial:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lapsed:
+    """A member whose certificate may be replaced without a session: who it is, and the key it must prove to hold."""
+
+    node: str
+    role: str
+    key_sha256: str
+
+
+class Renewals(Protocol):
+    """Members that come back after their certificates ran out. Called on the event loop, so it must be quick."""
+
+    def lapsed(self, certificate_sha256: str, *, now_s: float) -> Lapsed | Denial:
+        """Who was issued this certificate, if they may have another."""
+        ...
+
+    def record(self, certificate_pem: bytes, *, now_s: float, replaces: str) -> object:
+        """One was issued; called before it is handed out. ``replaces`` is the hash of the one before."""
+        ...
+
+
 class Tokens(Protocol):
     """Secrets that let a device join. Called on the event loop, so it must be quick.
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.wire.limits import UPDATE_NORM_MAX
+from shoal.wire.limits import LOSS_SUM_MAX, SECONDS_MAX, UPDATE_NORM_MAX
 from shoal.wire.messages import Update
 
 
@@ -17,6 +17,11 @@ def dense_update(update: Update, *, size: int, examples_max: int) -> np.ndarray:
         raise PeerViolation(f"an update over {update.examples} examples; the lease holds {examples_max}")
     if not math.isfinite(update.loss_sum):
         raise PeerViolation("a training loss that is not finite: try a lower learning rate")
+    # These are added up or averaged with others of their kind, and no sum of them may overflow.
+    if not -LOSS_SUM_MAX <= update.loss_sum <= LOSS_SUM_MAX:
+        raise PeerViolation(f"a training loss of {update.loss_sum:.3g}: try a lower learning rate")
+    if not 0 <= update.train_s <= SECONDS_MAX:
+        raise PeerViolation(f"a training that took {update.train_s:g} s")
     if list(update.tensors) != ["delta"]:
         raise PeerViolation(f"a dense update is one tensor named delta, not {sorted(update.tensors)[:4]}")
     delta = update.tensors["delta"]

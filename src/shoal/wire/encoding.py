@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -14,7 +15,13 @@ from google.protobuf.message import DecodeError
 from shoal import plan
 from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.wire import contract, messages
-from shoal.wire.limits import ENVELOPE_MAX_BYTES, NAME_MAX_CHARS, PAYLOAD_MAX_BYTES, TENSOR_COUNT_MAX
+from shoal.wire.limits import (
+    ENVELOPE_MAX_BYTES,
+    MESSAGE_TENSORS_MAX,
+    NAME_MAX_CHARS,
+    PAYLOAD_MAX_BYTES,
+    WORKERS_TOLD_MAX,
+)
 from shoal.wire.messages import Message
 
 #: The types a tensor may have on the wire. Little-endian, no objects, no strings.
@@ -112,6 +119,8 @@ def _from_proto(cls: type[Any], proto: Any) -> Any:
     for field in _PLANS[cls]:
         item = getattr(proto, field.name)
         if field.repeated:
+            if field.name == "workers" and len(item) > WORKERS_TOLD_MAX:
+                raise PeerViolation(f"{len(item)} workers told of, at most {WORKERS_TOLD_MAX} are read")
             values[field.name] = tuple(map(field.read, item)) if field.read else tuple(item)
         elif field.optional and not proto.HasField(field.name):
             values[field.name] = None
@@ -139,9 +148,13 @@ def encode_envelope(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) ->
 
 
 def decode_envelope(
-    data: bytes | memoryview, *, max_bytes: int = ENVELOPE_MAX_BYTES
+    data: bytes | memoryview, *, max_bytes: int = ENVELOPE_MAX_BYTES, hears: Container[str] | None = None
 ) -> tuple[Message, tuple[TensorInfo, ...]]:
-    """Read one message and what tensors follow it. Everything is checked; PeerViolation says what was wrong."""
+    """Read one message and what tensors follow it. Everything is checked; PeerViolation says what was wrong.
+
+    A message that is not in ``hears`` is refused before it is built: an envelope full of tiny parts costs far more than
+    its bytes.
+    """
     if len(data) > max_bytes:
         raise PeerViolation(f"an envelope of {len(data)} bytes, at most {max_bytes} are read")
     try:
@@ -152,6 +165,8 @@ def decode_envelope(
     if which is None:
         raise PeerViolation("an envelope with no message this release knows; the peer may be newer")
     cls = _CLASSES[contract.ENVELOPE_FIELDS[which]]
+    if hears is not None and cls.__name__ not in hears:
+        raise PeerViolation(f"{cls.__name__} does not come this way")
     infos = _tensor_infos(envelope.tensors)
     if infos and "tensors" not in cls.__dataclass_fields__:
         raise PeerViolation(f"{cls.__name__} carries no tensors, {len(infos)} were announced")
@@ -165,8 +180,8 @@ def decode_envelope(
 
 
 def _tensor_infos(announced: Sequence[Any]) -> tuple[TensorInfo, ...]:
-    if len(announced) > TENSOR_COUNT_MAX:
-        raise PeerViolation(f"{len(announced)} tensors announced, at most {TENSOR_COUNT_MAX}")
+    if len(announced) > MESSAGE_TENSORS_MAX:
+        raise PeerViolation(f"{len(announced)} tensors announced, at most {MESSAGE_TENSORS_MAX}")
     infos = []
     total = 0
     for item in announced:
@@ -175,6 +190,9 @@ def _tensor_infos(announced: Sequence[Any]) -> tuple[TensorInfo, ...]:
         if item.dtype not in DTYPES:
             raise PeerViolation(f"tensor {item.name!r} has type {item.dtype[:40]!r}, which is not read")
         if len(item.shape) > 8 or any(not 0 <= side <= PAYLOAD_MAX_BYTES for side in item.shape):
+            raise PeerViolation(f"tensor {item.name!r} has an impossible shape")
+        # A side of 0 makes it empty whatever the others are, and numpy counts the others.
+        if math.prod(max(side, 1) for side in item.shape) > PAYLOAD_MAX_BYTES:
             raise PeerViolation(f"tensor {item.name!r} has an impossible shape")
         info = TensorInfo(item.name, item.dtype, tuple(item.shape))
         total += info.size_bytes

@@ -7,7 +7,7 @@ against each other). The first frame of a message carries its envelope and its o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,12 +119,12 @@ class Opening:
     chunk: memoryview | None
 
 
-def read_opening(frame: bytes, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> Opening:
-    """Read a frame that must begin a message."""
+def read_opening(frame: bytes, *, max_bytes: int = ENVELOPE_MAX_BYTES, hears: Container[str] | None = None) -> Opening:
+    """Read a frame that must begin a message; of the kinds in ``hears``, if given."""
     envelope, chunk = _parts(frame, max_envelope_bytes=max_bytes)
     if envelope is None:
         raise PeerViolation("a chunk where a message was expected")
-    message, infos = decode_envelope(envelope, max_bytes=max_bytes)
+    message, infos = decode_envelope(envelope, max_bytes=max_bytes, hears=hears)
     if chunk is not None and not infos:
         raise PeerViolation(f"a chunk with {type(message).__name__}, which announced no tensors")
     return Opening(message, infos, chunk)

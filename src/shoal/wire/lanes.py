@@ -13,6 +13,8 @@ from shoal.wire.messages import (
     Leave,
     Message,
     Progress,
+    Release,
+    Released,
     Welcome,
 )
 
@@ -24,7 +26,7 @@ class Lane(StrEnum):
     WORK = "Work"
 
 
-_CONTROL = frozenset((Hello, Welcome, Heartbeat, HeartbeatSeen, Leave, Assign, Dismiss, Progress))
+_CONTROL = frozenset((Hello, Welcome, Heartbeat, HeartbeatSeen, Leave, Assign, Dismiss, Progress, Release, Released))
 
 
 def lane_of(message: Message) -> Lane:

@@ -7,6 +7,7 @@ onto the other. A field named ``tensors`` never enters the envelope: it follows 
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -25,7 +26,8 @@ NO_TENSORS: Tensors = {}
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_LONG_TEXT = ("reason", "kwargs_json", "layout_json", "detail")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_LONG_TEXT = ("reason", "kwargs_json", "layout_json", "detail", "join_line", "csr_pem", "certificate_pem")
 
 
 def is_id(text: str) -> bool:
@@ -99,8 +101,9 @@ def _check_value(kind: type[Message], name: str, value: object) -> None:
 
 def clip(text: str, limit: int = REASON_MAX_CHARS) -> str:
     """Shorten free text of unknown length (an exception, a peer's words) so that it fits a message."""
-    # A lone surrogate (a file name that is not UTF-8, quoted in an error) cannot be encoded.
-    text = text.replace("\0", " ").encode("utf-8", "replace").decode()
+    # A lone surrogate (a file name that is not UTF-8, quoted in an error) cannot be encoded; an escape sequence is a
+    # command to the terminal on which someone will read this.
+    text = _CONTROL.sub(" ", text).encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -120,6 +123,12 @@ class Facts(Message):
     torch: str = ""
     shoal: str = ""
 
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        # They end up in a log and on an operator's terminal, where a new line is a lie and an escape a command.
+        if not (self.host + self.arch + self.python + self.torch + self.shoal).isprintable():
+            raise PeerViolation("facts that cannot be printed")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello(Message):
@@ -136,6 +145,8 @@ class Welcome(Message):
     heartbeat_s: float
     lost_after_s: float
     reason: str = ""
+    #: Seconds since 1970 by the manager's clock: a device may not know the time.
+    time_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +154,11 @@ class Heartbeat(Message):
     seq: int
     load: float = 0.0
     memory_free_mb: int = 0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not -math.inf < self.load < math.inf:
+            raise PeerViolation("a load that is not finite")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -437,6 +453,8 @@ class NodeView(Message):
     memory_free_mb: int = 0
     #: Seconds since it was last heard; negative: never since the manager started.
     heard_s: float = -1.0
+    #: ``pending``, ``drained`` or ``revoked``; empty: a member like any other.
+    standing: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -508,6 +526,121 @@ class AskModel(Message):
     job: str
 
 
+# Who may be a member --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenView(Message):
+    """A join secret as people see it: never the secret itself."""
+
+    #: The start of the secret's hash: enough to name it, of no use to anyone who wants to join.
+    token: str
+    role: str
+    uses_left: int
+    #: Seconds since 1970 by the manager's clock; 0: never.
+    expires_s: float = 0.0
+    made_s: float = 0.0
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MakeToken(Message):
+    """Let this many devices, or operators, join within this time."""
+
+    role: str = "node"
+    uses: int = 1
+    valid_s: float = 86400.0
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenMade(Message):
+    """The only time that the line is told: the manager keeps a hash of its secret."""
+
+    token: TokenView
+    join_line: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskTokens(Message):
+    """Every token, or those whose id starts so."""
+
+    token: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenList(Message):
+    tokens: tuple[TokenView, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RevokeToken(Message):
+    """Nobody joins with this token from now on. Those who did stay."""
+
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RevokeNode(Message):
+    """Shut a member out, now and for good."""
+
+    node: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ApproveNode(Message):
+    """A newcomer may work from now on."""
+
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrainNode(Message):
+    """Let a node finish what it has, and give it nothing more."""
+
+    node: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UndrainNode(Message):
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release(Message):
+    """The manager asks a leader to let a worker go, once it holds no lease."""
+
+    job: str
+    node: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Released(Message):
+    """The leader has let a worker go."""
+
+    job: str
+    term: int
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Renew(Message):
+    """A member asks for a certificate that replaces its own. Its session says who it is; the request, for which key."""
+
+    csr_pem: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Renewed(Message):
+    certificate_pem: str
+    #: By the manager's clock.
+    issued_s: float
+    expires_s: float
+
+
 #: Which role a message is for: the whole routing table.
 RECIPIENT: dict[type[Message], str] = {
     Hello: "manager",
@@ -531,6 +664,16 @@ RECIPIENT: dict[type[Message], str] = {
     Submit: "manager",
     StopJob: "manager",
     AskStatus: "manager",
+    MakeToken: "manager",
+    AskTokens: "manager",
+    RevokeToken: "manager",
+    RevokeNode: "manager",
+    ApproveNode: "manager",
+    DrainNode: "manager",
+    UndrainNode: "manager",
+    Release: "leader",
+    Released: "manager",
+    Renew: "manager",
 }
 
 

@@ -109,14 +109,14 @@ def test_a_refused_port_and_a_blocked_one_are_told_apart(outcome: checks.Reach, 
     ("facts", "state", "words"),
     [
         (ClockFacts(now_s=NOW_S), "ok", ["2026-09-21"]),
-        (ClockFacts(now_s=0.0), "fail", ["never set", "NTP"]),
+        (ClockFacts(now_s=0.0), "warn", ["never set", "NTP"]),
         (ClockFacts(now_s=NOW_S, newest_file_s=NOW_S + 9000), "fail", ["2 h 30 min", "younger"]),
         (ClockFacts(now_s=NOW_S, newest_file_s=NOW_S + 60), "ok", []),
         (ClockFacts(now_s=NOW_S, refused="not-yet-valid"), "fail", ["not valid yet", "NTP"]),
         (ClockFacts(now_s=NOW_S, refused="expired"), "fail", ["is over", "renew"]),
         (ClockFacts(now_s=NOW_S, not_before_s=NOW_S + 5, not_after_s=NOW_S + 1e8), "fail", ["begins 2026-09-21"]),
         (ClockFacts(now_s=NOW_S, not_before_s=0.0, not_after_s=NOW_S - 5), "fail", ["ended 2026-09-21"]),
-        (ClockFacts(now_s=NOW_S, not_before_s=0.0, not_after_s=NOW_S + 9 * DAY_S), "warn", ["9 days"]),
+        (ClockFacts(now_s=NOW_S, not_before_s=0.0, not_after_s=NOW_S + DAY_S / 2), "warn", ["12 h"]),
         (ClockFacts(now_s=NOW_S, not_before_s=1.0, not_after_s=NOW_S + 99 * DAY_S), "ok", ["within"]),
         (ClockFacts(now_s=1e18), "ok", ["beyond the calendar"]),
     ],
@@ -236,7 +236,7 @@ def test_facts_of_this_machine() -> None:
     assert probes.newest_file_s(Path("/nowhere")) > checks.OLDEST_SANE_S
 
 
-@pytest.mark.parametrize(("made_days_ago", "state"), [(0, "ok"), (-30, "fail"), (400, "fail")])
+@pytest.mark.parametrize(("made_days_ago", "state"), [(0, "ok"), (-30, "ok"), (400, "fail")])
 def test_a_clock_that_is_off_is_seen_in_the_managers_certificate(
     made_days_ago: int, state: str, tmp_path: Path
 ) -> None:

@@ -229,6 +229,15 @@ def test_a_batch_goes_into_the_history_once(with_job: Registry) -> None:
     assert [(row.epoch, row.batch) for row in with_job.applied("j1")] == [(0, 1), (0, 2), (1, 1)]
 
 
+def test_rows_and_evaluations_of_a_save_are_written_together_or_not_at_all(with_job: Registry) -> None:
+    with pytest.raises(Misuse, match="cannot hold"):
+        with_job.record_applied("j1", [batch(1)], [evaluation(1 << 64)])
+    assert with_job.applied("j1") == []
+    # The save is tried again: nothing of the first attempt stands in its way.
+    with_job.record_applied("j1", [batch(1)], [evaluation(1)])
+    assert (len(with_job.applied("j1")), len(with_job.evaluations("j1"))) == (1, 1)
+
+
 def test_jobs_have_histories_of_their_own(with_job: Registry) -> None:
     with_job.add_job(job="j2", name="b", spec_json="{}", now_s=1.0)
     with_job.record_applied("j1", [batch(1)])

@@ -134,8 +134,9 @@ def test_with_tensors_keeps_everything_else() -> None:
 
 
 def test_every_message_between_nodes_has_one_recipient() -> None:
-    answers = {"Done", "Denied", "Status", "Blob", "AskModel"}
-    parts = {"Facts", "Dataset", "JobSpec", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView"}
+    answers = {"Done", "Denied", "Status", "Blob", "AskModel", "TokenMade", "TokenList", "Renewed"}
+    views = {"WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
+    parts = {"Facts", "Dataset", "JobSpec", *views}
     every = {
         name
         for name, cls in vars(messages).items()

@@ -1,0 +1,160 @@
+"""How each peer behaves, and what it may still ask of us. Pure: time is an argument; knows no sockets and no messages.
+
+Two kinds of too much are told apart. One who says more than anyone needs to say is read more slowly: its own
+connection fills up and it waits, which an honest peer in a hurry survives. One who breaks the contract is counted, and
+one who breaks it again and again is turned away for a while, twice as long each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shoal.errors import PeerViolation
+from shoal.wire.lanes import Lane
+from shoal.wire.limits import (
+    CONTROL_MESSAGES_BURST,
+    CONTROL_MESSAGES_PER_S,
+    OFFENCES_MAX,
+    OFFENCES_WINDOW_S,
+    OPENING_WAIT_MAX_S,
+    OPENINGS_BURST,
+    OPENINGS_PER_S,
+    TURNED_AWAY_LONGEST_S,
+    TURNED_AWAY_S,
+    WORK_MESSAGES_BURST,
+    WORK_MESSAGES_PER_S,
+)
+
+#: Free text of an offence that is kept and repeated.
+_OFFENCE_MAX_CHARS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rate:
+    """So many at once, and so many a second after that."""
+
+    burst: float
+    per_s: float
+
+
+#: Far above what any role says: a heartbeat a second, a few messages a lease.
+MESSAGES = {
+    Lane.CONTROL: Rate(burst=CONTROL_MESSAGES_BURST, per_s=CONTROL_MESSAGES_PER_S),
+    Lane.WORK: Rate(burst=WORK_MESSAGES_BURST, per_s=WORK_MESSAGES_PER_S),
+}
+OPENINGS = Rate(burst=OPENINGS_BURST, per_s=OPENINGS_PER_S)
+OFFENCES = Rate(burst=OFFENCES_MAX, per_s=OFFENCES_MAX / OFFENCES_WINDOW_S)
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Tokens of one rate. It may go into debt: the debt is how long to wait."""
+
+    rate: Rate
+    tokens: float
+    at_s: float
+
+    @classmethod
+    def full(cls, rate: Rate, now_s: float) -> Bucket:
+        return cls(rate, rate.burst, now_s)
+
+    def spend(self, count: float, now_s: float) -> float:
+        """Take tokens; seconds until the last of them is really there."""
+        tokens = min(self.rate.burst, self.tokens + (now_s - self.at_s) * self.rate.per_s) - count
+        # Whoever does not wait as told (a peer with many streams) shall not owe more than it can ever work off.
+        tokens = max(tokens, -max(self.rate.burst, count))
+        self.tokens, self.at_s = tokens, now_s
+        return -tokens / self.rate.per_s if tokens < 0.0 else 0.0
+
+    def give_back(self, count: float) -> None:
+        self.tokens += count
+
+
+@dataclass(slots=True)
+class _Peer:
+    openings: Bucket
+    offences: Bucket
+    messages: dict[Lane, Bucket] = field(default_factory=dict)
+    #: Turned away until then, how often so far, and for what last.
+    until_s: float = float("-inf")
+    times: int = 0
+    offence: str = ""
+
+
+class Conduct:
+    """Of every peer that called. They are members with certificates: there are as many as have joined, no more."""
+
+    def __init__(
+        self,
+        *,
+        messages: dict[Lane, Rate] | None = None,
+        openings: Rate = OPENINGS,
+        offences: Rate = OFFENCES,
+    ) -> None:
+        self._messages = messages or MESSAGES
+        self._openings = openings
+        self._offences = offences
+        self._peers: dict[str, _Peer] = {}
+
+    def admit(self, node: str, now_s: float) -> None:
+        """A peer calls. Raises if it is turned away."""
+        peer = self._peers.get(node)
+        if peer is not None:
+            self._check(node, peer, now_s)
+
+    def open(self, node: str, now_s: float) -> float:
+        """A peer opens a stream: how long it waits first."""
+        peer = self._known(node, now_s)
+        wait_s = peer.openings.spend(1.0, now_s)
+        if wait_s > OPENING_WAIT_MAX_S:
+            # It is not let in, so it does not pay: else whoever knocks on would never come in again.
+            peer.openings.give_back(1.0)
+            raise PeerViolation(f"opens more than {self._openings.per_s:g} streams a second", peer=node)
+        return wait_s
+
+    def hear(self, node: str, lane: Lane, now_s: float, *, cost: float = 1.0) -> float:
+        """A peer said something: how long to wait before it is read on. Raises if it was turned away meanwhile.
+
+        ``cost`` is how many ordinary messages this one counts for.
+        """
+        peer = self._known(node, now_s)
+        self._check(node, peer, now_s)
+        bucket = peer.messages.get(lane)
+        if bucket is None:
+            bucket = peer.messages[lane] = Bucket.full(self._messages[lane], now_s)
+        return bucket.spend(cost, now_s)
+
+    def offend(self, node: str, offence: str, now_s: float) -> str:
+        """A peer broke the contract. What follows from it, in words; empty while it is only counted."""
+        peer = self._known(node, now_s)
+        peer.offence = offence[:_OFFENCE_MAX_CHARS]
+        if now_s < peer.until_s or not peer.offences.spend(1.0, now_s):
+            return ""
+        if now_s - peer.until_s > TURNED_AWAY_LONGEST_S:
+            # It behaved for a long time: it may have been mended.
+            peer.times = 0
+        away_s = min(TURNED_AWAY_S * 2**peer.times, TURNED_AWAY_LONGEST_S)
+        peer.times += 1
+        peer.until_s = now_s + away_s
+        # It starts afresh after that, and is turned away for longer the next time.
+        peer.offences = Bucket.full(self._offences, peer.until_s)
+        return (
+            f"is turned away for {away_s:g} s: broke the contract more than {self._offences.burst:g} times"
+            f" within a minute, last: {peer.offence}"
+        )
+
+    def _known(self, node: str, now_s: float) -> _Peer:
+        peer = self._peers.get(node)
+        if peer is None:
+            fresh = Bucket.full(self._openings, now_s), Bucket.full(self._offences, now_s)
+            peer = self._peers[node] = _Peer(*fresh)
+        return peer
+
+    def _check(self, node: str, peer: _Peer, now_s: float) -> None:
+        if now_s < peer.until_s:
+            left_s = peer.until_s - now_s
+            raise TurnedAway(f"turned away for {left_s:.0f} s more, last for: {peer.offence}", peer=node)
+
+
+class TurnedAway(PeerViolation):
+    """A peer that is kept out for what it did before. Being kept out is no offence of its own."""

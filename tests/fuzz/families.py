@@ -1,0 +1,324 @@
+"""Every reader of bytes that others send us, under one name each, with sound inputs to start from.
+
+A reader either returns a sound value or raises a ShoalError. Properties (``tests/property/test_decoders.py``) and the
+fuzzer (``fuzz_one.py``) both take them from here.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shoal.errors import Corrupt, PeerViolation
+from shoal.learning.layout import Layout
+from shoal.training import channel, protocol
+from shoal.training.bundle import unpack
+from shoal.training.prepared import Prepared
+from shoal.training.shards import Manifest, Shard
+from shoal.transport import certificates
+from shoal.transport.access import Access
+from shoal.transport.enrol import _enrolled, _json_object, _Request, _Return
+from shoal.transport.identity import Authority, Identity, Peer
+from shoal.transport.join_code import JoinCode
+from shoal.wire import tensors
+from shoal.wire.encoding import decode_envelope, encode_envelope
+from shoal.wire.frames import frames, read_chunk_frame, read_message
+from shoal.wire.limits import BUNDLE_UNPACKED_MAX_BYTES, REPLY_MAX_BYTES
+from shoal.wire.messages import (
+    AskStatus,
+    Blob,
+    Evaluated,
+    Facts,
+    Failed,
+    Heartbeat,
+    Hello,
+    Leave,
+    Message,
+    NodeView,
+    Offer,
+    Progress,
+    Ready,
+    Status,
+    Update,
+    WorkerView,
+)
+
+#: What one message may make these readers take.
+PAYLOAD_BYTES = 64 << 10
+
+LENGTH_BYTES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    read: Callable[[bytes], object]
+    #: Made when first asked for: some need keys.
+    make_seeds: Callable[[], list[bytes]]
+
+    @functools.cached_property
+    def seeds(self) -> list[bytes]:
+        return self.make_seeds()
+
+
+# The wire -------------------------------------------------------------------------------------------------
+
+
+def sound_messages() -> list[Message]:
+    delta = np.linspace(-1, 1, 20, dtype=np.float32)
+    return [
+        Hello(node="liar", incarnation="1", facts=Facts(host="pi", cpus=4, torch="2.11")),
+        Heartbeat(seq=7, load=0.5, memory_free_mb=100),
+        Leave(reason="because"),
+        Ready(job="echo", holds_term=1, holds_version=3),
+        Offer(job="echo", term=1, lease=1, size_bytes=80),
+        Update(job="echo", term=1, lease=1, version=0, examples=1, loss_sum=0.5, tensors={"delta": delta}),
+        Evaluated(job="echo", term=1, lease=1, version=0, examples=10, loss_sum=1.0, correct=3),
+        Failed(job="echo", term=1, lease=1, reason="it broke"),
+        Progress(job="echo", term=1, state="training", workers=(WorkerView(node="liar", state="working"),)),
+        Status(cluster="c", manager="manager", nodes=(NodeView(node="liar", state="alive"),)),
+        Blob(sha256="0" * 64, size_bytes=3),
+        AskStatus(job="echo"),
+    ]
+
+
+def strung(pieces: list[bytes]) -> bytes:
+    """Frames as one input: each after its length."""
+    return b"".join(len(piece).to_bytes(LENGTH_BYTES, "big") + piece for piece in pieces)
+
+
+def unstrung(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        length = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
+        at += LENGTH_BYTES
+        yield data[at : at + length]
+        at += length
+
+
+def read_frames(data: bytes) -> object:
+    return read_message(unstrung(data), max_bytes=PAYLOAD_BYTES)
+
+
+def read_chunk(data: bytes) -> object:
+    return bytes(read_chunk_frame(data))
+
+
+def read_envelope(data: bytes) -> object:
+    message, infos = decode_envelope(data, max_bytes=REPLY_MAX_BYTES)
+    # What is read can be written, and reads the same.
+    if not infos:
+        assert decode_envelope(encode_envelope(message, max_bytes=REPLY_MAX_BYTES), max_bytes=REPLY_MAX_BYTES)
+    return message
+
+
+def read_envelope_at_server(data: bytes) -> object:
+    """As on the control stream of a node."""
+    peer = Peer(node="liar", role="node", cluster="shoal")
+    return decode_envelope(data, hears=Access(cluster="shoal").heard(peer, "Control"))
+
+
+# Files -----------------------------------------------------------------------------------------------------
+
+
+def tensor_file() -> bytes:
+    file = io.BytesIO()
+    tensors.write(file, {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, bool)}, {"note": "text"})
+    return file.getvalue()
+
+
+def sound_layout() -> Layout:
+    return Layout.of([("weight", (3, 2), "parameter"), ("bias", (3,), "parameter"), ("mean", (3,), "buffer")])
+
+
+def read_layout(data: bytes) -> object:
+    layout = Layout.from_json(data.decode("utf-8", "replace"))
+    assert Layout.from_json(layout.to_json()) == layout
+    return layout
+
+
+def sound_manifest() -> Manifest:
+    return Manifest(
+        examples=5, shards=(Shard(sha256="a" * 64, examples=3, bytes=9), Shard(sha256="b" * 64, examples=2, bytes=7))
+    )
+
+
+def read_manifest(data: bytes) -> object:
+    manifest = Manifest.from_json(data)
+    assert all("/" not in shard.sha256 and shard.examples >= 0 for shard in manifest.shards)
+    return manifest
+
+
+def sound_prepared() -> bytes:
+    prepared = Prepared(
+        model="/m",
+        model_sha256="c" * 64,
+        layout=sound_layout(),
+        train=sound_manifest(),
+        test=sound_manifest(),
+        shards="/s",
+        plan={"batch_size": 1},
+        gmacs_per_example=0.1,
+    )
+    return json.dumps(prepared.to_plain()).encode()
+
+
+def read_prepared(data: bytes) -> object:
+    try:
+        plain = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Corrupt("not JSON") from None
+    return Prepared.from_plain(plain)
+
+
+def zipped(entries: list[tuple[str, bytes]], *, how: int = zipfile.ZIP_DEFLATED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", how) as archive:
+        for name, content in entries:
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, how)
+    return file.getvalue()
+
+
+def read_bundle(data: bytes) -> object:
+    with tempfile.TemporaryDirectory(prefix="shoal-bundle-") as folder:
+        outer = Path(folder)
+        inner = outer / "inner"
+        try:
+            unpack(data, inner)
+        finally:
+            # Whatever became of it, all there is lies inside, is a plain file and within the limit.
+            assert {path.name for path in outer.iterdir()} <= {"inner"}
+            paths = list(inner.rglob("*")) if inner.exists() else []
+            assert all(not path.is_symlink() and (path.is_file() or path.is_dir()) for path in paths)
+            size_bytes = sum(path.stat().st_size for path in paths if path.is_file())
+            assert size_bytes <= BUNDLE_UNPACKED_MAX_BYTES
+        return sorted(str(path.relative_to(inner)) for path in paths)
+
+
+# The trainer -----------------------------------------------------------------------------------------------
+
+
+def trainer_bodies() -> list[bytes]:
+    values = [
+        protocol.answer("loaded", protocol.Loaded(train_examples=1, test_examples=2, seconds=0.5, engine="torch")),
+        protocol.answer("trained", protocol.TrainResult(examples=1, loss_sum=0.5, seconds=0.1, finite=True)),
+        protocol.answer("evaluated", protocol.EvalResult(examples=1, loss_sum=0.5, correct=1, seconds=0.1)),
+    ]
+    return [channel.encode(value) for value in values]
+
+
+def read_trainer(data: bytes) -> object:
+    body = data[channel.PREFIX_BYTES :]
+    length = channel.body_bytes(data[: channel.PREFIX_BYTES])
+    message = channel.decode(body[:length])
+    refused: PeerViolation | None = None
+    for read in (protocol.read_loaded, protocol.read_trained, protocol.read_evaluated):
+        try:
+            return read(message)
+        except PeerViolation as violation:
+            refused = violation
+    assert refused is not None
+    raise refused
+
+
+# Joining ---------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def cluster() -> tuple[Authority, Identity, JoinCode, certificates.Request]:
+    with tempfile.TemporaryDirectory() as folder:
+        authority = Authority.create(Path(folder) / "authority", "shoal")
+    manager = authority.identity(node="manager", role="manager")
+    code = JoinCode(host="127.0.0.1", port=7071, ca_sha256=authority.fingerprint, secret="0" * 32)
+    return authority, manager, code, certificates.new_request("device-1")
+
+
+def join_line() -> bytes:
+    return str(cluster()[2]).encode()
+
+
+def read_join_line(data: bytes) -> object:
+    code = JoinCode.parse(data.decode("utf-8", "replace"))
+    assert JoinCode.parse(str(code)) == code
+    return code
+
+
+def enrolment_request() -> bytes:
+    request = cluster()[3]
+    content = {"secret": "0" * 32, "csr_pem": request.pem.decode(), "wanted": "device-1", "facts": {"arch": "arm64"}}
+    return json.dumps(content).encode()
+
+
+def enrolment_return() -> bytes:
+    return json.dumps({"certificate": "0" * 64, "csr_pem": cluster()[3].pem.decode()}).encode()
+
+
+def read_enrolment_request(data: bytes) -> object:
+    """As for a device whose secret or certificate was good: its signing request is read, too."""
+    content = _json_object(data)
+    if "certificate" in content:
+        return certificates.requested_key_sha256(_Return.from_json(content).csr_pem.encode())
+    request = _Request.from_json(content)
+    return cluster()[0].issue(node=request.wanted, role="node", csr_pem=request.csr_pem.encode())
+
+
+def enrolment_reply() -> bytes:
+    authority, _, _, request = cluster()
+    certificate = authority.issue(node="device-1", role="node", csr_pem=request.pem)
+    content = {
+        "certificate_pem": certificate.decode(),
+        "node": "device-1",
+        "role": "node",
+        "cluster": "shoal",
+        "manager": "manager",
+        "port": 7070,
+    }
+    return json.dumps(content | {"cluster": authority.cluster}).encode()
+
+
+def read_enrolment_reply(data: bytes) -> object:
+    authority, _, code, request = cluster()
+    manager = Peer(node="manager", role="manager", cluster=authority.cluster)
+    return _enrolled(code, request.key_pem, manager, authority.certificate_der, _json_object(data))
+
+
+def member_certificate() -> bytes:
+    import ssl
+
+    return ssl.PEM_cert_to_DER_cert(cluster()[1].certificate_pem.decode())
+
+
+def read_member_certificate(data: bytes) -> object:
+    return certificates.authenticate(data, root_der=cluster()[0].certificate_der, now_s=time.time())
+
+
+FAMILIES: dict[str, Family] = {
+    "frames": Family(read=read_frames, make_seeds=lambda: [strung(list(frames(m))) for m in sound_messages()]),
+    "chunk": Family(read=read_chunk, make_seeds=lambda: [b"\x12\x03abc", b"\x12\x80\x01" + bytes(128)]),
+    "envelope": Family(read=read_envelope, make_seeds=lambda: [encode_envelope(m) for m in sound_messages()]),
+    "server": Family(read=read_envelope_at_server, make_seeds=lambda: [encode_envelope(m) for m in sound_messages()]),
+    "tensors": Family(read=tensors.read, make_seeds=lambda: [tensor_file()]),
+    "layout": Family(read=read_layout, make_seeds=lambda: [sound_layout().to_json().encode()]),
+    "manifest": Family(read=read_manifest, make_seeds=lambda: [json.dumps(sound_manifest().to_plain()).encode()]),
+    "prepared": Family(read=read_prepared, make_seeds=lambda: [sound_prepared()]),
+    "bundle": Family(
+        read=read_bundle,
+        make_seeds=lambda: [
+            zipped([("task.py", b"x = 1\n"), ("net/layers.py", b"y = 2\n" * 50)], how=how)
+            for how in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+        ],
+    ),
+    "trainer": Family(read=read_trainer, make_seeds=trainer_bodies),
+    "join": Family(read=read_join_line, make_seeds=lambda: [join_line()]),
+    "request": Family(read=read_enrolment_request, make_seeds=lambda: [enrolment_request(), enrolment_return()]),
+    "reply": Family(read=read_enrolment_reply, make_seeds=lambda: [enrolment_reply()]),
+    "certificate": Family(read=read_member_certificate, make_seeds=lambda: [member_certificate()]),
+}
