@@ -118,12 +118,15 @@ class FrameSession:
         finally:
             self._is_over = True
             reading.cancel()
-            if self._is_writing:
-                # Cut in the middle of a frame, gRPC cannot say that the stream is over, and the peer waits for it.
-                await asyncio.wait({writing}, timeout=LAST_FRAME_S)
-            writing.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
-            listener.closed(self, reason)
+            try:
+                if self._is_writing:
+                    # Cut in the middle of a frame, gRPC cannot say that the stream is over, and the peer waits for it.
+                    await asyncio.wait({writing}, timeout=LAST_FRAME_S)
+            finally:
+                # Also where this very wait is cut short: a session that nobody heard the end of never ended.
+                writing.cancel()
+                await asyncio.gather(reading, writing, return_exceptions=True)
+                listener.closed(self, reason)
         return reason
 
     def _why(self, *tasks: asyncio.Task[None]) -> str:

@@ -242,3 +242,26 @@ def test_a_peer_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         assert session.is_stuck
 
     run(story())
+
+
+def test_a_session_that_is_cancelled_while_its_last_frame_is_stuck_still_ends() -> None:
+    async def story() -> None:
+        hearer = Hearer()
+
+        async def never(frame: bytes) -> None:
+            await asyncio.Event().wait()
+
+        session = session_of([], stays=True, write=never)
+        running = asyncio.create_task(session.run(hearer))
+        session.post(HeartbeatSeen(seq=1))
+        await asyncio.sleep(0.02)
+        session.close("it is over")
+        await asyncio.sleep(0.02)
+        # It waits for the frame by now. The connection is gone: nobody waits any longer.
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert hearer.closed_for == "it is over"
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        assert not [task for task in left if "_write_all" in str(task.get_coro())]
+
+    run(story())

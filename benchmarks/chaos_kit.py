@@ -1,0 +1,389 @@
+"""A cluster to be hurt: a real manager and real agents as processes, each device in its own network if it can be.
+
+Every process that is started here is ended here, by its id. Without root there are no namespaces and no small disk:
+then a link that is down is a device that is stopped, and no disk is filled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import psutil
+
+from benchmarks.chaos_faults import (
+    FULL_DISK,
+    HANG,
+    KILL_AGENT,
+    KILL_MANAGER,
+    KILL_TRAINER,
+    LINK_DOWN,
+    MANAGER,
+    SEGFAULT,
+    STOP,
+    Fault,
+    Outage,
+)
+from benchmarks.chaos_manager import VERSIONS_VARIABLE
+from benchmarks.common import echo_job
+from benchmarks.paced_trainer import DEVICE_VARIABLE, first_model, layout_for
+from shoal.data.digits import mnist
+from shoal.errors import ShoalError, Unreachable
+from shoal.runtime.operator import Operator
+from shoal.runtime.places import Places
+from shoal.store.registry import Registry
+from shoal.training.prepared import LAYOUT_NOTE, Prepared
+from shoal.training.ready import ReadyTask
+from shoal.training.shards import write_shards
+from shoal.transport.enrol import enrol
+from shoal.transport.join_code import JoinCode
+from shoal.wire import tensors
+from shoal.wire.messages import JobView
+from testbed.namespaces import Network
+
+ROOT = Path(__file__).resolve().parent.parent
+
+BATCH_SIZE = 32
+TEST_EXAMPLES = 2000
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+
+#: Room for a few checkpoints of the job, and little to write until it is full.
+DISK_MB = 8
+
+
+def digits_job(directory: Path, *, batches: int, seed: int) -> ReadyTask:
+    """A network that learns digits, for the paced trainer: its first model and its data, made without torch."""
+    layout = layout_for(batches)
+    model = directory / f"model-{seed}.safetensors"
+    with model.open("wb") as file:
+        tensors.write(file, layout.views(first_model(layout, seed)), {LAYOUT_NOTE: layout.to_json()})
+    shards = directory / "shards"
+    (x, y), (test_x, test_y) = mnist("train"), mnist("test")
+    prepared = Prepared(
+        model=str(model),
+        model_sha256=hashlib.sha256(model.read_bytes()).hexdigest(),
+        layout=layout,
+        train=write_shards(x[: batches * BATCH_SIZE], y[: batches * BATCH_SIZE], shards),
+        test=write_shards(test_x[:TEST_EXAMPLES], test_y[:TEST_EXAMPLES], shards),
+        shards=str(shards),
+        plan={"batch_size": BATCH_SIZE, "seed": seed},
+    )
+    empty = directory / "empty"
+    empty.mkdir(exist_ok=True)
+    return dataclasses.replace(echo_job(empty, values=1, batches=1), name="digits", prepared=prepared)
+
+
+class Site:
+    """``async with Site(...) as site``: a cluster with all its devices enrolled and their agents running."""
+
+    def __init__(self, home: Path, *, devices: Mapping[str, float], network: Network | None, start_s: float) -> None:
+        self.home = home
+        self.devices = tuple(devices)
+        self.outages: list[Outage] = []
+        #: Faults that found nothing to hurt, such as a trainer that was not there.
+        self.missed: list[Fault] = []
+        self.pids: list[int] = []
+        self._paces_s = dict(devices)
+        self._network = network
+        self._start_s = start_s
+        self._host = network.address if network else "127.0.0.1"
+        self._port = _free_pair_of_ports(self._host)
+        self._join_line = ""
+        self._manager: asyncio.subprocess.Process | None = None
+        self._agents: dict[str, asyncio.subprocess.Process] = {}
+        self._disk: Path | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._make_disk()
+            await self._start_manager()
+            for device in self.devices:
+                await self._make_device(device)
+            await asyncio.gather(*(self._start_agent(device) for device in self.devices))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every process, politely first, and give the disk back."""
+        for device in list(self._agents):
+            self._wake(device)
+        await asyncio.gather(*(_end(process) for process in self._agents.values()))
+        self._agents.clear()
+        if self._manager is not None:
+            await _end(self._manager)
+            self._manager = None
+        if self._disk is not None:
+            # Lazy: whoever still maps a checkpoint keeps it, and the disk goes with the last of them.
+            await asyncio.to_thread(_command, "umount", "--lazy", str(self._disk))
+            self._disk = None
+
+    # Processes -----------------------------------------------------------------------------------------
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether the checkpoints lie on a disk that can be filled."""
+        return self._disk is not None
+
+    def _make_disk(self) -> None:
+        checkpoints = self.home / "cluster" / "checkpoints"
+        checkpoints.mkdir(parents=True, mode=0o700)
+        if os.geteuid() == 0 and sys.platform == "linux":
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                _command("mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(checkpoints))
+                self._disk = checkpoints
+
+    async def _start_manager(self) -> None:
+        options = ("--home", str(self.home), "--host", self._host, "--port", str(self._port))
+        command = (sys.executable, "-m", "benchmarks.chaos_manager", *options)
+        environment = {VERSIONS_VARIABLE: str(self.home / "versions")}
+        self._manager = await self._spawn(*command, log="manager.log", environment=environment, capture=True)
+        assert self._manager.stdout is not None
+        line = await asyncio.wait_for(self._manager.stdout.readline(), START_TIMEOUT_S)
+        if not line:
+            raise Unreachable(f"the manager did not start: {(self.home / 'manager.log').read_text()[-2000:]}")
+        self._join_line = json.loads(line)["join_line"]
+
+    async def _make_device(self, device: str) -> None:
+        directory = self._device(device)
+        enrolled = await enrol(JoinCode.parse(self._join_line), wanted=device)
+        enrolled.save(directory / "node")
+        (directory / "start").write_text(str(self._start_s))
+        self.set_pace(device, self._paces_s[device])
+
+    async def _start_agent(self, device: str) -> None:
+        prefix = self._network.enter(device) if self._network else ()
+        options = ("--home", str(self._device(device)), "--child-module", "benchmarks.paced_trainer")
+        command = (*prefix, sys.executable, "-m", "shoal.runtime.agent", *options)
+        environment = {DEVICE_VARIABLE: str(self._device(device))}
+        self._agents[device] = await self._spawn(*command, log=f"{device}.log", environment=environment)
+
+    async def _spawn(
+        self, *command: str, log: str, environment: dict[str, str], capture: bool = False
+    ) -> asyncio.subprocess.Process:
+        search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+        with (self.home / log).open("ab") as file:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                "--leash",
+                # Held open while this program lives: even if it is killed, its cluster does not stay behind.
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE if capture else file,
+                stderr=file,
+                cwd=ROOT,
+                # A signal typed at the terminal is for the soak alone: it ends the others in order.
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1", **environment},
+            )
+        self.pids.append(process.pid)
+        return process
+
+    def _device(self, device: str) -> Path:
+        return self.home / "devices" / device
+
+    def set_pace(self, device: str, pace_s: float) -> None:
+        """From its next lease on, this device takes so long a batch."""
+        draft = self._device(device) / "pace.new"
+        draft.write_text(str(pace_s))
+        draft.replace(self._device(device) / "pace")
+
+    def let_run(self) -> None:
+        """All devices as quick as this machine is."""
+        for device in self.devices:
+            self.set_pace(device, 0.0)
+
+    def _processes_of(self, device: str) -> list[psutil.Process]:
+        """The agent and its trainer."""
+        try:
+            agent = psutil.Process(self._agents[device].pid)
+            return [agent, *agent.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def _wake(self, device: str) -> None:
+        for process in self._processes_of(device):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    # Faults --------------------------------------------------------------------------------------------
+
+    async def inflict(self, fault: Fault) -> None:
+        """Hurt one part of the cluster, and put right what a service manager or a person with a cable would."""
+        ways = {
+            KILL_AGENT: self._kill_agent,
+            STOP: self._stop,
+            LINK_DOWN: self._cut if self._network else self._stop,
+            KILL_TRAINER: self._hurt_trainer,
+            SEGFAULT: self._hurt_trainer,
+            HANG: self._hang,
+            KILL_MANAGER: self._kill_manager,
+            FULL_DISK: self._fill_disk,
+        }
+        await ways[fault.kind](fault)
+
+    async def _kill_agent(self, fault: Fault) -> None:
+        with self._out(fault.victim):
+            self._agents[fault.victim].kill()
+            await self._agents[fault.victim].wait()
+            await asyncio.sleep(fault.for_s)
+            await self._start_agent(fault.victim)
+
+    async def _stop(self, fault: Fault) -> None:
+        with self._out(fault.victim):
+            for process in self._processes_of(fault.victim):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.suspend()
+            await asyncio.sleep(fault.for_s)
+            self._wake(fault.victim)
+
+    async def _cut(self, fault: Fault) -> None:
+        assert self._network is not None
+        with self._out(fault.victim):
+            await asyncio.to_thread(self._network.cut, fault.victim)
+            await asyncio.sleep(fault.for_s)
+            await asyncio.to_thread(self._network.mend, fault.victim)
+
+    async def _hang(self, fault: Fault) -> None:
+        (self._device(fault.victim) / "hang").touch()
+
+    async def _hurt_trainer(self, fault: Fault) -> None:
+        trainers = self._processes_of(fault.victim)[1:]
+        number = signal.SIGSEGV if fault.kind == SEGFAULT else signal.SIGKILL
+        for trainer in trainers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                trainer.send_signal(number)
+        if not trainers:
+            self.missed.append(fault)
+
+    async def _kill_manager(self, fault: Fault) -> None:
+        assert self._manager is not None
+        began_s = time.monotonic()
+        self._manager.kill()
+        await self._manager.wait()
+        await asyncio.sleep(fault.for_s)
+        # From here on it is its own affair to be back soon.
+        self.outages.append(Outage(who=MANAGER, from_s=began_s, to_s=time.monotonic()))
+        await self._start_manager()
+
+    async def _fill_disk(self, fault: Fault) -> None:
+        if self._disk is None:
+            self.missed.append(fault)
+            return
+        filler = self._disk / "filler"
+        try:
+            await asyncio.to_thread(_fill, filler)
+            await asyncio.sleep(fault.for_s)
+        finally:
+            filler.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _out(self, who: str) -> Iterator[None]:
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.outages.append(Outage(who=who, from_s=began_s, to_s=time.monotonic()))
+
+    # What came of it -------------------------------------------------------------------------------------
+
+    def operator(self) -> contextlib.AbstractAsyncContextManager[Operator]:
+        return Operator.open(self.home)
+
+    async def view(self, operator: Operator, job: str) -> JobView | None:
+        """How a job stands; None while there is no manager to ask."""
+        with contextlib.suppress(ShoalError):
+            return (await operator.status(job)).jobs[0]
+        return None
+
+    def versions(self, *, since_s: float = 0.0) -> list[tuple[float, int]]:
+        """When versions were made, and which. One that was made again after a crash is here again."""
+        text = (self.home / "versions").read_text() if (self.home / "versions").exists() else ""
+        # A manager that is killed may leave half a line.
+        rows = [line.split() for line in text.splitlines() if line.count(" ") == 1]
+        return [(float(at_s), int(version)) for at_s, version in rows if float(at_s) >= since_s]
+
+    def registry(self) -> Registry:
+        return Registry(Places(self.home).registry)
+
+    def tracebacks(self) -> list[str]:
+        """Logs in which some part of Shoal met a bug of its own."""
+        return [log.name for log in sorted(self.home.glob("*.log")) if "Traceback" in log.read_text(errors="replace")]
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+
+def _free_pair_of_ports(host: str) -> int:
+    """A port that is free together with the next: the manager takes both, and the same ones after a restart."""
+    while True:
+        with socket.create_server((host, 0)) as first, contextlib.suppress(OSError, OverflowError):
+            port = int(first.getsockname()[1])
+            with socket.create_server((host, port + 1)):
+                return port
+
+
+def _command(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True, timeout=STOP_TIMEOUT_S)
+
+
+def left_behind(directory: Path, pids: list[int]) -> list[str]:
+    """What should not be there any more: file systems below a directory, and processes."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    found = [f"mount {mount}" for mount in mounts if Path(mount).is_relative_to(directory)]
+    return found + [f"process {pid}" for pid in pids if psutil.pid_exists(pid)]
+
+
+def tally_of(rows: list[tuple[int, int]], *, batches: int, momentum: float) -> np.ndarray[Any, Any]:
+    """What the tally must be for a history of (version, batch): a round is the mean of its batches, then momentum."""
+    rounds: dict[int, list[int]] = {}
+    for version, batch in rows:
+        rounds.setdefault(version, []).append(batch)
+    model, velocity = np.zeros(batches), np.zeros(batches)
+    for version in sorted(rounds):
+        mean = np.zeros(batches)
+        mean[rounds[version]] = 1 / len(rounds[version])
+        velocity = momentum * velocity + mean
+        model += velocity
+    return model
