@@ -50,6 +50,8 @@ class Member:
     bytes_up: int = 0
     bytes_down: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
+    #: It came too late so often in a row that it is waited for this many times as long.
+    stretch: float = 1.0
     #: What their trainer said it took of these.
     trainings_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
 

@@ -54,7 +54,7 @@ from shoal.wire.messages import (
     clip,
 )
 from shoal.workload.admission import Admission
-from shoal.workload.deadlines import LeaseClock
+from shoal.workload.deadlines import STRETCH_MAX, LeaseClock, wait_s
 from shoal.workload.ledger import Lease, Ledger, Refusal
 
 TICK_S = 0.5
@@ -332,13 +332,17 @@ class Leader:
                 self._crew.rest(worker)
                 return []
         allowance_s = clock.allowance_s()
+        # What a worker is given and how long others wait for it are two things: late, it loses its lease and no more.
+        waits_s = allowance_s + LEASE_GRACE_S
+        if kind == "train":
+            waits_s = wait_s(worker.durations_s, stretch=worker.stretch, longest_s=waits_s)
         lease = ledger.lease(
             self._last_lease + 1,
             worker.node,
             version=self._course.version,
             count=count,
             now_s=now_s,
-            deadline_s=now_s + allowance_s + LEASE_GRACE_S,
+            deadline_s=now_s + waits_s,
         )
         if lease is None:
             return []
@@ -415,6 +419,7 @@ class Leader:
         self._course.merge(lease, update, delta)
         self._clock.returned(now_s - lease.issued_s)
         worker.durations_s.append(now_s - lease.issued_s)
+        worker.stretch = 1.0
         worker.trainings_s.append(update.train_s)
         worker.batches += len(lease.batches)
         worker.is_failing = False
@@ -621,6 +626,7 @@ class Leader:
         waited_s = now_s - lease.issued_s
         if worker is not None:
             worker.state = "late"
+            worker.stretch = min(2 * worker.stretch, STRETCH_MAX)
             worker.reason = f"no update for lease {lease.id} in {waited_s:.1f} s; its batches went to others"
         reason = f"lease {lease.id} of {lease.worker} after {waited_s:.1f} s"
         return [self._record("expired", reason), *self._upload_over(lease.id, now_s)]

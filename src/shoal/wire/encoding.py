@@ -192,7 +192,7 @@ def _tensor_infos(announced: Sequence[Any]) -> tuple[TensorInfo, ...]:
         if len(item.shape) > 8 or any(not 0 <= side <= PAYLOAD_MAX_BYTES for side in item.shape):
             raise PeerViolation(f"tensor {item.name!r} has an impossible shape")
         # A side of 0 makes it empty whatever the others are, and numpy counts the others.
-        if math.prod(max(side, 1) for side in item.shape) > PAYLOAD_MAX_BYTES:
+        if 0 in item.shape and math.prod(max(side, 1) for side in item.shape) > PAYLOAD_MAX_BYTES:
             raise PeerViolation(f"tensor {item.name!r} has an impossible shape")
         info = TensorInfo(item.name, item.dtype, tuple(item.shape))
         total += info.size_bytes

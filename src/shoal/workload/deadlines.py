@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
 
 #: Before anything is known: generous, a cold device compiles and warms up.
@@ -20,6 +21,21 @@ STRETCH_MAX = 16.0
 
 #: Returns needed before the median is trusted.
 _ENOUGH = 8
+
+
+#: A worker that has returned leases before is waited for this many times its own median, and at least so long; then its
+#: batches go to others, while it may finish. Twice as long each time that was too soon.
+OWN_PATIENCE = 3.0
+OWN_SHORTEST_S = 1.0
+OWN_ENOUGH = 3
+
+
+def wait_s(own_s: Sequence[float], *, stretch: float, longest_s: float) -> float:
+    """How long a leader waits for a worker whose recent leases took this long: a round waits for its last lease, so a
+    worker is judged by its own pace as soon as it has one."""
+    if len(own_s) < OWN_ENOUGH:
+        return longest_s
+    return min(longest_s, stretch * max(OWN_SHORTEST_S, OWN_PATIENCE * median(own_s)))
 
 
 class LeaseClock:

@@ -290,6 +290,28 @@ def test_a_lease_expires_and_its_batch_goes_to_someone_else(begin: Start) -> Non
     assert story.progress.refused == 1
 
 
+def test_a_worker_with_a_pace_is_not_waited_for_much_longer(begin: Start) -> None:
+    story = begin(lease_s=10.0, examples=40)
+    story.ready("a")
+    for _ in range(3):
+        work = story.work("a")
+        story.now_s += 0.5
+        story.update("a", work)
+    slow = story.work("a")
+    assert slow.deadline_s == 10.0, "its trainer has the time it had"
+    story.tick(1.4)
+    assert not story.records("expired")
+    story.tick(0.1)
+    assert story.records("expired") == ["lease 4 of a after 1.5 s"]
+    story.update("a", slow)
+    assert story.told("a", Refused)
+    # That was too soon for it: the next is waited for twice as long, until it comes in time.
+    story.tick(2.9)
+    assert not story.records("expired")
+    story.tick(0.1)
+    assert story.records("expired") == ["lease 5 of a after 3.0 s"]
+
+
 def test_when_too_few_are_left_the_others_are_told(begin: Start) -> None:
     story = begin(workers_min=2)
     story.ready("a", "b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.workload.deadlines import LeaseClock
+from shoal.workload.deadlines import LeaseClock, wait_s
 
 
 def after(*durations_s: float, transfer_bytes: int = 0) -> LeaseClock:
@@ -64,3 +64,11 @@ def test_one_that_came_back_shows_that_the_others_are_stuck() -> None:
     nobody = after()
     nobody.expired()
     assert nobody.allowance_s() == 2 * before_s
+
+
+def test_a_worker_is_waited_for_by_its_own_pace() -> None:
+    assert wait_s([0.4, 0.4], stretch=1.0, longest_s=7.0) == 7.0, "it has no pace yet"
+    assert wait_s([0.1, 0.1, 0.1], stretch=1.0, longest_s=7.0) == 1.0
+    assert wait_s([0.5, 0.5, 9.0], stretch=1.0, longest_s=7.0) == 1.5
+    assert wait_s([0.5, 0.5, 9.0], stretch=2.0, longest_s=7.0) == 3.0
+    assert wait_s([5.0, 5.0, 5.0], stretch=1.0, longest_s=7.0) == 7.0
