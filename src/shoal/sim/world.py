@@ -76,6 +76,8 @@ class World:
         self.machines = {HOME: Machine(HOME)}
         self.agents: dict[str, Agent | None] = {}
         self._incarnations: dict[str, int] = {}
+        #: Those whose owner wants them to go, until they have.
+        self._leaving: set[str] = set()
         self._copies = self.chance.stream("copies")
         self.network.attach(HOME, settings.home_line)
         for number, build in enumerate(settings.builds, start=1):
@@ -137,6 +139,9 @@ class World:
         if name == HOME:
             if self.home is None:
                 self._start_home(machine)
+        elif name in self._leaving:
+            # It was told to go and has not gone yet: it may be stopped. It comes back after that.
+            self.kernel.after(1.0, self.start, name)
         elif self.agents[name] is None:
             number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
             self.mark(name, "started")
@@ -195,11 +200,13 @@ class World:
         if agent is not None:
             agent.process.alive = False
             self.agents[name] = None
+            self._leaving.discard(name)
         return agent
 
     def leave(self, name: str, reason: str) -> None:
         agent = self.agents[name]
         if agent is not None:
+            self._leaving.add(name)
             agent.process.now(agent.leave, reason)
 
     def _next_presence(self, name: str) -> None:
