@@ -44,6 +44,7 @@ from benchmarks.common import echo_job
 from benchmarks.paced_trainer import DEVICE_VARIABLE, first_model, layout_for
 from shoal.data.digits import mnist
 from shoal.errors import ShoalError, Unreachable
+from shoal.runtime.local import end_process
 from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
 from shoal.store.registry import Registry
@@ -131,10 +132,10 @@ class Site:
         """End every process, politely first, and give the disk back."""
         for device in list(self._agents):
             self._wake(device)
-        await asyncio.gather(*(_end(process) for process in self._agents.values()))
+        await asyncio.gather(*(end_process(process) for process in self._agents.values()))
         self._agents.clear()
         if self._manager is not None:
-            await _end(self._manager)
+            await end_process(self._manager)
             self._manager = None
         if self._disk is not None:
             # Lazy: whoever still maps a checkpoint keeps it, and the disk goes with the last of them.
@@ -331,18 +332,6 @@ class Site:
     def tracebacks(self) -> list[str]:
         """Logs in which some part of Shoal met a bug of its own."""
         return [log.name for log in sorted(self.home.glob("*.log")) if "Traceback" in log.read_text(errors="replace")]
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
 
 
 def _fill(path: Path) -> None:

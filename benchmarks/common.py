@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal.learning.layout import Layout
+from shoal.sim.observe import Mark, Step
 from shoal.training.prepared import LAYOUT_NOTE, Prepared
 from shoal.training.ready import ReadyTask
 from shoal.training.shards import write_shards
@@ -21,6 +22,24 @@ from shoal.wire import tensors
 PERNET = 720_967
 
 ECHO = ("--child-module", "shoal.training.echo", "--quiet")
+
+
+class Versions:
+    """Watches a simulation of one job: when each version was first told to anyone, from version 1 on."""
+
+    def __init__(self) -> None:
+        self.made_s: list[float] = []
+
+    def step(self, step: Step) -> None:
+        if step.role != "leader":
+            return
+        for action in step.actions:
+            version = getattr(getattr(action, "message", None), "version", 0)
+            if version > len(self.made_s):
+                self.made_s.append(step.at_s)
+
+    def mark(self, mark: Mark) -> None:
+        pass
 
 
 def say(text: str) -> None:

@@ -12,18 +12,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-import numpy as np
-
-from benchmarks.common import PERNET, finish, say
+from benchmarks.common import PERNET, Versions, finish, say
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.sim.devices import Build
-from shoal.sim.jobs import SimulatedJob, SystemOnly
+from shoal.sim.jobs import system_job
 from shoal.sim.network import Line
-from shoal.sim.observe import Mark, Step
 from shoal.sim.rates import Steady, mbit
-from shoal.sim.world import TURN_HOLD_S, Settings, World
-from shoal.wire.messages import Dataset, JobSpec
+from shoal.sim.world import Settings, World
+from shoal.transport.commons import TURN_HOLD_S
 
 BATCH_S = 1.0
 RATES_MBIT = (100.0, 1000.0)
@@ -32,29 +29,11 @@ QUICK_WORKERS = (1, 2, 4, 8, 16)
 ROUNDS = 6
 
 _LAYOUT = Layout.of([("flat", (PERNET,), "parameter")])
-_SHA = "0" * 64
 
 
 def formula_s(workers: int, rate_mbit: float) -> float:
     """t = l + 2nS/B (EDDL §4.3)."""
     return BATCH_S + 2 * workers * PERNET * 4 / mbit(rate_mbit)
-
-
-class Versions:
-    """When each version was first sent to anyone."""
-
-    def __init__(self) -> None:
-        self.made_s: dict[int, float] = {}
-
-    def step(self, step: Step) -> None:
-        if step.role == "leader":
-            for action in step.actions:
-                version = getattr(getattr(action, "message", None), "version", None)
-                if version is not None:
-                    self.made_s.setdefault(version, step.at_s)
-
-    def mark(self, mark: Mark) -> None:
-        pass
 
 
 def simulated_s(workers: int, rate_mbit: float, *, turn_hold_s: float) -> float:
@@ -65,41 +44,21 @@ def simulated_s(workers: int, rate_mbit: float, *, turn_hold_s: float) -> float:
         kind="even",
         seconds_per_gmac=0.0,
         seconds_per_batch=BATCH_S,
-        jitter=0.0,
         memory_mb=4096,
-        battery_wh=0.0,
-        train_watts=0.0,
-        idle_watts=0.0,
-        heat=None,
         line=line,
     )
     plan = Plan(
         batch_size=1, workers_min=workers, workers_max=workers, until=Until(epochs=1), lease_s=60.0, momentum=0.0
     )
-    spec = JobSpec(
-        job="star",
-        name="star",
-        entry="task:None",
-        bundle=_SHA,
-        initial=_SHA,
-        train=Dataset(manifest=_SHA, examples=workers * ROUNDS),
-        test=Dataset(manifest=_SHA, examples=0),
-        plan=plan,
-    )
-    model = np.zeros(PERNET, dtype=np.float32)
-    model.flags.writeable = False
-    job = SimulatedJob(
-        spec=spec, layout=_LAYOUT, model=model, training=SystemOnly(PERNET), gmacs_per_example=0.0, start_s=0.1
-    )
+    job = system_job(plan, _LAYOUT, examples=workers * ROUNDS, start_s=0.1)
     versions = Versions()
     settings = Settings(seed=0, builds=[build] * workers, home_line=line, jobs=[job], turn_hold_s=turn_hold_s)
     world = World(settings, observers=[versions])
     world.begin()
     if not world.run(limit_s=3600.0):
         raise SystemExit(f"{workers} workers at {rate_mbit:g} Mb/s did not finish")
-    made_s = versions.made_s
-    # The last version is told when its save is done: up to the one before.
-    return (made_s[ROUNDS - 1] - made_s[1]) / (ROUNDS - 2)
+    # From the first version; the last is told when its save is done, so up to the one before.
+    return (versions.made_s[ROUNDS - 2] - versions.made_s[0]) / (ROUNDS - 2)
 
 
 def table(workers: Sequence[int]) -> list[dict[str, float]]:

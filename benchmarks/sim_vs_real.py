@@ -24,10 +24,8 @@ from pathlib import Path
 from statistics import median, pstdev
 from unittest import mock
 
-import numpy as np
-
 import shoal.training
-from benchmarks.common import PERNET, echo_job, finish, say
+from benchmarks.common import PERNET, Versions, echo_job, finish, say
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Action
@@ -37,19 +35,17 @@ from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.runtime.serve import Ready, run_home
 from shoal.sim.devices import Build
-from shoal.sim.jobs import SimulatedJob, SystemOnly
+from shoal.sim.jobs import system_job
 from shoal.sim.network import Line
-from shoal.sim.observe import Mark, Step
 from shoal.sim.rates import Steady
 from shoal.sim.world import Settings, World
 from shoal.training.ready import ReadyTask
-from shoal.wire.messages import Dataset, JobSpec, Update
+from shoal.wire.messages import Update
 
 WORKERS = 4
 PACES_S = (0.10, 0.13, 0.17, 0.22)
 SMALL = 500
 TIMEOUT_S = 300.0
-_SHA = "0" * 64
 _ECHO = ("--child-module", "shoal.training.echo")
 
 
@@ -96,8 +92,7 @@ async def cluster(directory: Path, options: Sequence[tuple[str, ...]]) -> AsyncI
     try:
         site.join_line = (await asyncio.wait_for(ready, TIMEOUT_S)).join_line
         for number, words in enumerate(options, start=1):
-            site._agent_options = (*words, "--quiet")
-            await site.start_agent(f"device-{number}")
+            await site.start_agent(f"device-{number}", *words, "--quiet")
         async with Operator.open(home) as operator:
             yield operator
     finally:
@@ -145,30 +140,10 @@ async def measured_line(directory: Path, rounds: int) -> Line:
 # The same in the simulator -----------------------------------------------------------------------------
 
 
-class Versions:
-    def __init__(self) -> None:
-        self.seen = Observed()
-        self._version = 0
-
-    def step(self, step: Step) -> None:
-        if step.role != "leader":
-            return
-        for action in step.actions:
-            version = getattr(getattr(action, "message", None), "version", self._version)
-            if version > self._version:
-                self._version = version
-                self.seen.versions_s.append(step.at_s)
-
-    def mark(self, mark: Mark) -> None:
-        pass
-
-
 def simulated(real: Observed, line: Line, *, values: int, batches: int, lease_batches: int) -> float:
     """Rounds a second of a simulation with these device speeds."""
     devices = [_device(real.trainings_s[node], line, lease_batches) for node in sorted(real.trainings_s)]
     layout = Layout.of([("flat", (values,), "parameter")])
-    model = np.zeros(values, dtype=np.float32)
-    model.flags.writeable = False
     workers = len(devices)
     plan = Plan(
         batch_size=1,
@@ -178,25 +153,13 @@ def simulated(real: Observed, line: Line, *, values: int, batches: int, lease_ba
         until=Until(epochs=1),
         momentum=0.0,
     )
-    spec = JobSpec(
-        job="twin",
-        name="twin",
-        entry="task:None",
-        bundle=_SHA,
-        initial=_SHA,
-        train=Dataset(manifest=_SHA, examples=batches),
-        test=Dataset(manifest=_SHA, examples=0),
-        plan=plan,
-    )
-    job = SimulatedJob(
-        spec=spec, layout=layout, model=model, training=SystemOnly(values), gmacs_per_example=0.0, start_s=0.5
-    )
+    job = system_job(plan, layout, examples=batches, start_s=0.5)
     versions = Versions()
     world = World(Settings(seed=1, builds=devices, home_line=line, jobs=[job]), observers=[versions])
     world.begin()
     if not world.run(limit_s=3600.0):
         raise SystemExit("the simulation did not finish")
-    return versions.seen.rounds_per_s()
+    return Observed(versions_s=versions.made_s).rounds_per_s()
 
 
 def _device(trainings_s: list[float], line: Line, lease_batches: int) -> Build:
@@ -208,10 +171,6 @@ def _device(trainings_s: list[float], line: Line, lease_batches: int) -> Build:
         seconds_per_batch=median(settled) / lease_batches,
         jitter=pstdev(logs),
         memory_mb=4096,
-        battery_wh=0.0,
-        train_watts=0.0,
-        idle_watts=0.0,
-        heat=None,
         line=line,
     )
 

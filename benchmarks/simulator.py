@@ -11,19 +11,16 @@ import resource
 import sys
 import time
 
-import numpy as np
-
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.membership import Patience
 from shoal.sim.chance import Chance
 from shoal.sim.fault_text import parse
 from shoal.sim.inflict import Inflicter
-from shoal.sim.jobs import SimulatedJob, SystemOnly
+from shoal.sim.jobs import SimulatedJob, system_job
 from shoal.sim.observe import Mark, Step
 from shoal.sim.profiles import builds, home_line
 from shoal.sim.world import Settings, World
-from shoal.wire.messages import Dataset, JobSpec
 
 DEVICES = 100_000
 QUICK_DEVICES = 5_000
@@ -31,7 +28,6 @@ QUICK_DEVICES = 5_000
 #: A linear model of MNIST: 31 kB.
 LAYOUT = Layout.of([("weight", (10, 784), "parameter"), ("bias", (10,), "parameter")])
 BATCH_SIZE = 64
-SHA = "0" * 64
 
 #: A fleet this large is not asked every second how it is.
 PATIENCE = Patience(heartbeat_s=10.0, suspect_after_s=30.0, lost_after_s=60.0, reconnect_s=15.0)
@@ -67,27 +63,8 @@ def job(devices: int) -> SimulatedJob:
         lease_s=60.0,
     )
     # Two and a half leases a device.
-    train = Dataset(manifest=SHA, examples=int(2.5 * devices) * BATCH_SIZE)
-    spec = JobSpec(
-        job="fleet",
-        name="fleet",
-        entry="task:None",
-        bundle=SHA,
-        initial=SHA,
-        train=train,
-        test=Dataset(manifest=SHA, examples=0),
-        plan=plan,
-    )
-    model = np.zeros(LAYOUT.size, dtype=np.float32)
-    model.flags.writeable = False
-    return SimulatedJob(
-        spec=spec,
-        layout=LAYOUT,
-        model=model,
-        training=SystemOnly(LAYOUT.size),
-        gmacs_per_example=7840e-9,
-        fetch_bytes=200_000,
-    )
+    examples = int(2.5 * devices) * BATCH_SIZE
+    return system_job(plan, LAYOUT, examples=examples, job="fleet", gmacs_per_example=7840e-9, fetch_bytes=200_000)
 
 
 def peak_rss_mb() -> float:

@@ -40,3 +40,15 @@ JobOrLatest = Annotated[
         show_default=False,
     ),
 ]
+
+UntilAccuracy = Annotated[
+    float | None,
+    typer.Option(metavar="SHARE", help="End at this share of held-out examples right, such as 0.98."),
+]
+
+Epochs = Annotated[int | None, typer.Option(metavar="N", help="End after using every example N times.")]
+
+TaskArguments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="An argument of the task's constructor; may be repeated."),
+]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shoal.cli.exits import Exit, exit_for_state
-from shoal.cli.options import DEFAULT_HOME, Home, Json
+from shoal.cli.options import DEFAULT_HOME, Epochs, Home, Json, TaskArguments, UntilAccuracy
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
@@ -26,16 +26,10 @@ def simulate(
     ] = "",
     devices: Annotated[int, typer.Option(metavar="N", min=1, help="How many devices.")] = 20,
     profile: Annotated[str, typer.Option(metavar="NAME", help="What devices they are; see --profiles.")] = "pi4-lan",
-    until_accuracy: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="End at this share of held-out examples right, such as 0.98."),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(metavar="N", help="End after using every example N times.")] = None,
+    until_accuracy: UntilAccuracy = None,
+    epochs: Epochs = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M virtual minutes.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An argument of the task's constructor; may be repeated."),
-    ] = None,
+    set_: TaskArguments = None,
     plan: Annotated[
         list[str] | None,
         typer.Option("--plan", metavar="KEY=VALUE", help="Anything the plan says; may be repeated."),
@@ -147,7 +141,7 @@ def _tell(question: Question, answers: list[tuple[str, Outcome]], *, seconds: fl
 
 def _draw(answers: list[tuple[str, Outcome]], path: Path | None) -> None:
     from shoal.cli import console
-    from shoal.sim.picture import draw
+    from shoal.cli.picture import draw
 
     try:
         draw(answers, path or Path(_PICTURE))

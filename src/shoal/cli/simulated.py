@@ -109,9 +109,8 @@ def _devices(title: str, outcome: Outcome, width: int) -> Iterator[RenderableTyp
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
     more = len(outcome.devices) - len(lanes)
     head = f"0 to {span_text(outcome.seconds)}" + (f"; {plural(more, 'more device')} not shown" if more > 0 else "")
-    for name, justify in (("  device", "left"), ("kind", "left"), ("batches", "right"), ("busy", "right")):
-        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
-    table.add_column(head, no_wrap=True)
+    for name in ("  device", "kind", "batches", "busy", head):
+        table.add_column(name, justify="right" if name in ("batches", "busy") else "left", no_wrap=True)
     for lane in lanes:
         device = by_node[lane.node]
         busy = share_text(device.busy_s / device.here_s, 0) if device.here_s else "–"

@@ -21,7 +21,7 @@ from shoal.sim.observe import Observer
 from shoal.sim.profiles import PROFILES
 from shoal.sim.real import close, simulated_job
 from shoal.sim.study import Glance, Study, simulate
-from shoal.sim.trace import Difference, TraceWriter, read_header
+from shoal.sim.trace import Comparison, Difference, TraceWriter, read_header
 from shoal.training.find import find_task
 from shoal.training.ready import ReadyTask, make_ready, plan_from
 
@@ -139,8 +139,7 @@ def _read_faults(path: Path | None) -> tuple[Fault, ...]:
 class _Look:
     """Turns glances into a line that moves."""
 
-    def __init__(self, screen: Any, status: Any) -> None:
-        self._screen = screen
+    def __init__(self, status: Any) -> None:
         self._status = status
 
     def __call__(self, glance: Glance) -> None:
@@ -157,9 +156,8 @@ class _Look:
 
 @contextmanager
 def _progress(title: str) -> Iterator[_Look]:
-    screen = console.err()
-    with screen.status(f"  {title}") as status:
-        yield _Look(screen, status)
+    with console.err().status(f"  {title}") as status:
+        yield _Look(status)
 
 
 # Traces that are played again --------------------------------------------------------------------------
@@ -189,29 +187,16 @@ def _short(value: object) -> str:
 
 
 class _Parted(Exception):
-    """The replay differs from the trace: there is no use in going on."""
+    """The replay differs from the trace."""
 
 
-class _Compared:
-    """A file to which a trace is written again: every line must be the next of the old one."""
+class _UpToThere(Comparison):
+    """Ends the run at the first line that differs: there is no use in going on."""
 
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines = lines
-        self.count = 0
-        self.difference: Difference | None = None
-
-    def write(self, line: str) -> int:
-        self.count += 1
-        old = next(self._lines, None)
-        if old != line:
-            self.difference = Difference(self.count, old, line)
+    def write(self, line: str) -> None:
+        super().write(line)
+        if self.difference is not None:
             raise _Parted
-        return len(line)
-
-    def finish(self) -> None:
-        old = next(self._lines, None)
-        if old is not None:
-            self.difference = Difference(self.count + 1, old, None)
 
 
 def replay(path: Path, home: Path) -> Replayed:
@@ -223,7 +208,7 @@ def replay(path: Path, home: Path) -> Replayed:
     with file:
         header = read_header(file)
         file.seek(0)
-        compared = _Compared(iter(file))
+        compared = _UpToThere(file)
         try:
             _play_again(header, home, compared)
             compared.finish()
@@ -232,7 +217,7 @@ def replay(path: Path, home: Path) -> Replayed:
     return Replayed(compared.count, compared.difference)
 
 
-def _play_again(header: dict[str, Any], home: Path, compared: _Compared) -> None:
+def _play_again(header: dict[str, Any], home: Path, compared: Comparison) -> None:
     from shoal.sim.hunt import Case, disaster
 
     writer = TraceWriter(compared, {name: value for name, value in header.items() if name != "shoal_trace"})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Home, Json
+from shoal.cli.options import DEFAULT_HOME, Epochs, Home, Json, TaskArguments, UntilAccuracy
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
@@ -25,19 +25,13 @@ def train(
     workers: Annotated[
         str, typer.Option(metavar="MIN:MAX", help="How many devices at least and at most.", show_default=False)
     ] = "",
-    until_accuracy: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="End at this share of held-out examples right, such as 0.98."),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(metavar="N", help="End after using every example N times.")] = None,
+    until_accuracy: UntilAccuracy = None,
+    epochs: Epochs = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M minutes.")] = None,
     batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples in one step of one device.")] = None,
     learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The size of a step.")] = None,
     momentum: Annotated[float | None, typer.Option(metavar="X", help="How much of the last step is kept.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An argument of the task's constructor; may be repeated."),
-    ] = None,
+    set_: TaskArguments = None,
     plan: Annotated[
         list[str] | None,
         typer.Option("--plan", metavar="KEY=VALUE", help="Any other number of the plan; may be repeated."),

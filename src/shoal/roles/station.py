@@ -18,6 +18,9 @@ BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 #: How long a manager may take to welcome us.
 WELCOME_TIMEOUT_S = 15.0
 
+#: How long a device waits for its goodbye to be heard.
+GOODBYE_TIMEOUT_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class ToWorker:

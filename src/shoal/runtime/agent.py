@@ -20,7 +20,7 @@ from pathlib import Path
 
 from shoal.errors import Refused, ShoalError, Unreachable
 from shoal.roles.events import Received
-from shoal.roles.station import Duty, Employ, HangUp, Say, Station, ToWorker
+from shoal.roles.station import GOODBYE_TIMEOUT_S, Duty, Employ, HangUp, Say, Station, ToWorker
 from shoal.roles.worker import Worker
 from shoal.runtime import probe
 from shoal.runtime.heap import keep_freed_memory
@@ -38,9 +38,6 @@ from shoal.wire.limits import PAYLOAD_MAX_BYTES
 from shoal.wire.messages import Assign, Message, Welcome, Work
 
 log = logging.getLogger("shoal")
-
-#: How long a manager may take to hear our goodbye.
-GOODBYE_TIMEOUT_S = 1.0
 
 
 @dataclass(slots=True)

@@ -68,12 +68,12 @@ class LocalCluster:
             raise Unreachable(f"the manager did not start: {self.log_tail('manager.log')}") from None
         self._port, self.join_line, self.endpoint = ready["port"], ready["join_line"], ready["endpoint"]
 
-    async def start_agent(self, name: str) -> asyncio.subprocess.Process:
-        """Enrol a device if it is new, and start its agent."""
+    async def start_agent(self, name: str, *options: str) -> asyncio.subprocess.Process:
+        """Enrol a device if it is new, and start its agent, with options of its own besides those of all."""
         home = self.agent_home(name)
         if not (home / "node").exists():
             await self._enrol(name, home)
-        command = ("-m", "shoal.runtime.agent", "--home", str(home), *self._agent_options)
+        command = ("-m", "shoal.runtime.agent", "--home", str(home), *self._agent_options, *options)
         process = await self._spawn(*command, log=f"{name}.log")
         self.agents[name] = process
         return process
@@ -113,16 +113,17 @@ class LocalCluster:
 
     async def close(self) -> None:
         """End every process, politely first."""
-        await asyncio.gather(*(_end(process) for process in self.agents.values()))
+        await asyncio.gather(*(end_process(process) for process in self.agents.values()))
         self.agents.clear()
         if self.manager is not None:
-            await _end(self.manager)
+            await end_process(self.manager)
             self.manager = None
         if self._temporary is not None:
             self._temporary.cleanup()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end_process(process: asyncio.subprocess.Process) -> None:
+    """End a process that we started: politely, then not."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             # A stopped process handles nothing: wake it first.

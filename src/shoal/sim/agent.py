@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shoal.roles.events import Received
-from shoal.roles.station import Duty, Employ, HangUp, Say, Station, ToWorker
+from shoal.roles.station import GOODBYE_TIMEOUT_S, Duty, Employ, HangUp, Say, Station, ToWorker
 from shoal.roles.worker import Worker
 from shoal.sim.chance import Stream
 from shoal.sim.connection import Connection
@@ -21,9 +21,6 @@ from shoal.wire.messages import Assign, Facts, Message
 
 #: A machine that does not answer is given up after this.
 CONNECT_TIMEOUT_S = 10.0
-
-#: How long a device waits for its goodbye to be heard.
-GOODBYE_TIMEOUT_S = 1.0
 
 #: Trips to the manager and back that TCP, TLS and the first call take.
 HANDSHAKE_S = 0.02

@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from shoal.errors import Misuse
-from shoal.workload.batches import splitmix64
+from shoal.workload.batches import GAMMA, MASK, splitmix64
 
 _T = TypeVar("_T")
 
-_GAMMA = 0x9E3779B97F4A7C15
-_MASK = 0xFFFFFFFFFFFFFFFF
 _UNIT = 2.0**-53
 
 
@@ -28,11 +26,11 @@ class Stream:
     __slots__ = ("_state",)
 
     def __init__(self, key: int) -> None:
-        self._state = key & _MASK
+        self._state = key & MASK
 
     def _bits(self) -> int:
         state = self._state
-        self._state = (state + _GAMMA) & _MASK
+        self._state = (state + GAMMA) & MASK
         return splitmix64(state)
 
     def random(self) -> float:

@@ -108,14 +108,14 @@ class Build:
     #: What a step costs however small the model.
     seconds_per_batch: float
     #: The deviation of a lognormal factor, drawn for each lease.
-    jitter: float
+    jitter: float = 0.0
     #: What a trainer may take.
     memory_mb: int
     #: The charge at the beginning; 0: on the mains.
-    battery_wh: float
-    train_watts: float
-    idle_watts: float
-    heat: Heat | None
+    battery_wh: float = 0.0
+    train_watts: float = 0.0
+    idle_watts: float = 0.0
+    heat: Heat | None = None
     line: Line
     #: None: always there.
     presence: Presence | None = None

@@ -34,7 +34,7 @@ from shoal.sim.faults import (
 )
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Invariants, Violation
-from shoal.sim.jobs import SimulatedJob
+from shoal.sim.jobs import SimulatedJob, bare_spec
 from shoal.sim.network import Line
 from shoal.sim.observe import Mark, Observer, Step
 from shoal.sim.parcels import Encoded
@@ -42,7 +42,7 @@ from shoal.sim.rates import Steady
 from shoal.sim.toy import FIRST_MODEL, LAYOUT, Toy
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
-from shoal.wire.messages import Dataset, JobSpec
+from shoal.wire.messages import JobSpec
 
 #: Faults begin within this time; then everyone is left in peace.
 FAULTS_UNTIL_S = 30.0
@@ -62,7 +62,6 @@ FREE_WITHIN_S = 90.0
 _AMBUSHES = ("started", "resumed", "joined", "epoch", "evaluated", "ending", "expired", "lost", "refused", "failed")
 
 _CHECK_EVERY_S = 5.0
-_SHA = "0" * 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,9 +139,8 @@ def _spec(stream: Stream, name: str) -> JobSpec:
             seconds=stream.between(5.0, 60.0) if stream.happens(0.2) else None,
         ),
     )
-    test = Dataset(manifest=_SHA, examples=stream.below(4) * 700)
-    train = Dataset(manifest=_SHA, examples=100 * (6 + stream.below(75)))
-    return JobSpec(job=name, name=name, entry="task:Toy", bundle=_SHA, initial=_SHA, train=train, test=test, plan=plan)
+    test_examples = stream.below(4) * 700
+    return bare_spec(name, plan, examples=100 * (6 + stream.below(75)), test_examples=test_examples)
 
 
 def _job(spec: JobSpec, stream: Stream) -> SimulatedJob:
@@ -167,12 +165,7 @@ def _build(stream: Stream) -> Build:
         seconds_per_batch=stream.between(0.05, 0.8),
         jitter=stream.pick((0.0, 0.3)),
         memory_mb=1024,
-        battery_wh=0.0,
-        train_watts=0.0,
-        idle_watts=0.0,
-        heat=None,
         line=line,
-        presence=None,
     )
 
 

@@ -111,7 +111,6 @@ class Invariants:
         self._accepted: set[str] = set()
         #: Node -> since when no process of it runs.
         self._down_s: dict[str, float] = {}
-        self.checks = 0
 
     # What roles did ------------------------------------------------------------------------------------
 
@@ -410,10 +409,6 @@ class Invariants:
 
     # Progress ------------------------------------------------------------------------------------------
 
-    def moved_s(self, job: str) -> float:
-        """When its version last grew."""
-        return self._courses[job].moved_s
-
     def stuck(self, job: str, since_s: float, now_s: float, *, bound_s: float) -> None:
         """A job that had enough live workers all this time must have moved."""
         course = self._courses[job]
@@ -432,6 +427,5 @@ class Invariants:
         )
 
     def _hold(self, holds: bool, at_s: float, what: str) -> None:
-        self.checks += 1
         if not holds:
             raise Violation(f"at {at_s:.3f} s: {what}")

@@ -8,9 +8,12 @@ from typing import Protocol
 import numpy as np
 
 from shoal.learning.layout import Layout
+from shoal.plan import Plan
 from shoal.roles.exam import chunk_range
-from shoal.wire.messages import JobSpec
+from shoal.wire.messages import Dataset, JobSpec
 from shoal.workload.batches import examples_in
+
+_NOTHING = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,44 @@ class SimulatedJob:
     #: What starting a trainer takes (importing torch, opening the data).
     start_s: float = 3.0
     submit_s: float = 0.0
+
+
+def bare_spec(job: str, plan: Plan, *, examples: int, test_examples: int = 0) -> JobSpec:
+    """A job without a task: nobody fetches its code and data, so their names name nothing."""
+    return JobSpec(
+        job=job,
+        name=job,
+        entry="task:Any",
+        bundle=_NOTHING,
+        initial=_NOTHING,
+        train=Dataset(manifest=_NOTHING, examples=examples),
+        test=Dataset(manifest=_NOTHING, examples=test_examples),
+        plan=plan,
+    )
+
+
+def system_job(
+    plan: Plan,
+    layout: Layout,
+    *,
+    examples: int,
+    job: str = "job",
+    gmacs_per_example: float = 0.0,
+    fetch_bytes: int = 0,
+    start_s: float = 3.0,
+) -> SimulatedJob:
+    """A job of which only time, bytes and devices count: a model of this layout, and nothing that is learned."""
+    model = np.zeros(layout.size, dtype=np.float32)
+    model.flags.writeable = False
+    return SimulatedJob(
+        spec=bare_spec(job, plan, examples=examples),
+        layout=layout,
+        model=model,
+        training=SystemOnly(layout.size),
+        gmacs_per_example=gmacs_per_example,
+        fetch_bytes=fetch_bytes,
+        start_s=start_s,
+    )
 
 
 def examples_to_train(spec: JobSpec, batches: tuple[int, ...]) -> int:

@@ -47,7 +47,7 @@ class Surroundings(Protocol):
 class Labour:
     """One child process at a time: answers in order, fails, hangs, and must be prepared again then."""
 
-    __slots__ = ("_around", "_at", "_device", "_flaws", "_free_s", "_generation", "_job", "_model", "busy_s")
+    __slots__ = ("_around", "_at", "_device", "_flaws", "_free_s", "_generation", "_job", "_model")
 
     def __init__(self, job: SimulatedJob, around: Surroundings, device: Device, flaws: Stream | None = None) -> None:
         self._job = job
@@ -62,7 +62,6 @@ class Labour:
         self._free_s = 0.0
         #: The lease it is at.
         self._at: Train | Evaluate | None = None
-        self.busy_s = 0.0
 
     def perform(self, host: Host, action: Action) -> float:
         match action:
@@ -133,7 +132,6 @@ class Labour:
             self._model = None
             self._post(host, self._free_s - now_s, TrainerFailed(lease=action.lease, reason=RAISED))
             return
-        self.busy_s += seconds
         self._post(host, self._free_s - now_s, self._answer(action, self._model, seconds))
 
     def _seconds_for(self, action: Train | Evaluate, begin_s: float) -> float:

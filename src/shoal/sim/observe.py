@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -40,3 +40,8 @@ class Observer(Protocol):
     def step(self, step: Step) -> None: ...
 
     def mark(self, mark: Mark) -> None: ...
+
+
+def announce(observers: Iterable[Observer], mark: Mark) -> None:
+    for observer in observers:
+        observer.mark(mark)

@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.sim.devices import Device
 from shoal.sim.kernel import Do, Kernel
-from shoal.sim.observe import Mark, Observer
+from shoal.sim.observe import Mark, Observer, announce
 
 
 class Machine:
@@ -71,6 +71,4 @@ class Process:
             self.now(do, *args)
 
     def mark(self, kind: str, **facts: object) -> None:
-        mark = Mark(self.kernel.now_s, self.node, kind, facts)
-        for observer in self.observers:
-            observer.mark(mark)
+        announce(self.observers, Mark(self.kernel.now_s, self.node, kind, facts))

@@ -8,10 +8,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from itertools import zip_longest
 from typing import Any, Protocol, TextIO
 
 import numpy as np
@@ -104,10 +103,33 @@ class Difference:
     second: str | None
 
 
+class Comparison:
+    """Takes the lines of one trace and holds them against another: also as the file a trace is written to."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self.count = 0
+        self.difference: Difference | None = None
+
+    def write(self, line: str) -> None:
+        """The next line. After the first that differs, nothing is compared any more."""
+        if self.difference is None:
+            self.count += 1
+            old = next(self._lines, None)
+            if old != line:
+                self.difference = Difference(self.count, old, line)
+
+    def finish(self) -> None:
+        """There are no more lines."""
+        old = next(self._lines, None)
+        if self.difference is None and old is not None:
+            self.difference = Difference(self.count + 1, old, None)
+
+
 def difference(first: Iterable[str], second: Iterable[str]) -> Difference | None:
     """Where two traces part, if they do."""
-    pairs: Iterator[tuple[str | None, str | None]] = zip_longest(first, second)
-    for number, (left, right) in enumerate(pairs, start=1):
-        if left != right:
-            return Difference(number, left, right)
-    return None
+    comparison = Comparison(first)
+    for line in second:
+        comparison.write(line)
+    comparison.finish()
+    return comparison.difference

@@ -16,9 +16,10 @@ from shoal.sim.home import Home
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
 from shoal.sim.network import Line, Network
-from shoal.sim.observe import Observer
+from shoal.sim.observe import Mark, Observer, announce
 from shoal.sim.parcels import Parcels, Weighed
 from shoal.sim.process import Machine, Process
+from shoal.transport.commons import TURN_HOLD_S
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import Message
 
@@ -30,9 +31,6 @@ AGENT_START_S = 0.3
 
 #: A late copy of a message comes within this.
 COPY_WITHIN_S = 10.0
-
-#: As long as the transport holds a turn.
-TURN_HOLD_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -226,7 +224,7 @@ class World:
         self._next_presence(name)
 
     def mark(self, node: str, kind: str, **facts: object) -> None:
-        Process(self.machines[node], self.kernel, self.observers).mark(kind, **facts)
+        announce(self.observers, Mark(self.kernel.now_s, node, kind, facts))
 
     # What agents and home ask --------------------------------------------------------------------------
 

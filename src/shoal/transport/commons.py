@@ -78,6 +78,10 @@ class Uploads:
                 waiter.set_result(None)
 
 
+#: The longest a turn lasts while its message is not out.
+TURN_HOLD_S = 0.02
+
+
 class Turns:
     """Models leave one after the other rather than all at once, so that the first worker to have one begins early.
 
@@ -85,7 +89,7 @@ class Turns:
     and answered. A turn ends when the message is out or after a moment: a slow peer never holds up a fast one.
     """
 
-    def __init__(self, *, at_once: int = 1, hold_s: float = 0.02) -> None:
+    def __init__(self, *, at_once: int = 1, hold_s: float = TURN_HOLD_S) -> None:
         self._free = at_once
         self._hold_s = hold_s
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -16,15 +16,15 @@ from shoal.errors import Misuse
 
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-_GAMMA = 0x9E3779B97F4A7C15
-_MASK = 0xFFFFFFFFFFFFFFFF
+GAMMA = 0x9E3779B97F4A7C15
+MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def splitmix64(state: int) -> int:
     """The output of splitmix64 for one state; a bijection on 64 bits."""
-    mixed = (state + _GAMMA) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    mixed = (state + GAMMA) & MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
     return mixed ^ (mixed >> 31)
 
 
@@ -32,7 +32,7 @@ def mix(*numbers: int) -> int:
     """Fold numbers into one 64-bit seed; order matters."""
     folded = 0
     for number in numbers:
-        folded = splitmix64(folded ^ (number & _MASK))
+        folded = splitmix64(folded ^ (number & MASK))
     return folded
 
 
@@ -44,7 +44,7 @@ def epoch_order(count: int, *, seed: int, epoch: int) -> Indices:
     """
     if count < 0:
         raise Misuse(f"a set has no negative number of examples: {count}")
-    states = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GAMMA) + np.uint64(mix(seed, epoch))
+    states = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GAMMA) + np.uint64(mix(seed, epoch))
     keys = (states ^ (states >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     keys ^= keys >> np.uint64(31)

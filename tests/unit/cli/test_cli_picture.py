@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shoal.cli.picture import PLANS_MAX, draw, lane_colours, result_text, span_text
 from shoal.errors import Misuse
 from shoal.sim.outcome import LANES_MAX, DeviceOutcome, Lane, Note, Outcome, Point, Span, State
-from shoal.sim.picture import PLANS_MAX, draw, lane_colours, result_text, span_text
 
 TRAINING = (0x2B, 0x6C, 0xA3)
 EVALUATING = (0xE8, 0xA3, 0x3D)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shoal.cli.words import clean, plural, share_text, span_text
 from shoal.errors import Misuse
 from shoal.sim.outcome import Lane, Note, Outcome, State
 
@@ -116,7 +117,7 @@ def _draw_heading(figure: Figure, outcomes: Sequence[tuple[str, Outcome]], left:
     beneath = " · ".join(f"{name}: {_reason_text(outcome)}" for name, outcome in outcomes)
     if len(outcomes) == 1:
         beneath = f"{_reason_text(outcomes[0][1])}  ·  {_facts_text(outcomes[0][1])}"
-    figure.text(left, 0.915, _clipped(beneath, 190), fontsize=10.5, color=_FAINT, parse_math=False)
+    figure.text(left, 0.915, clean(beneath, 190), fontsize=10.5, color=_FAINT, parse_math=False)
 
 
 def result_text(outcome: Outcome) -> str:
@@ -127,22 +128,22 @@ def result_text(outcome: Outcome) -> str:
     if outcome.state != "finished":
         return f"not over after {took}"
     if outcome.is_system_only or not outcome.evaluations:
-        return f"{_counted(outcome.rounds, 'version')} in {took}"
+        return f"{plural(outcome.rounds, 'version')} in {took}"
     last = outcome.evaluations[-1]
-    return f"{_percent(last.accuracy)} after {span_text(last.at_s)}"
+    return f"{share_text(last.accuracy, 1)} after {span_text(last.at_s)}"
 
 
 def _reason_text(outcome: Outcome) -> str:
-    return _clipped(outcome.reason, _REASON_CHARS) or outcome.state
+    return clean(outcome.reason, _REASON_CHARS) or outcome.state
 
 
 def _facts_text(outcome: Outcome) -> str:
-    facts = [_counted(outcome.epochs, "epoch"), _counted(outcome.rounds, "version")]
+    facts = [plural(outcome.epochs, "epoch"), plural(outcome.rounds, "version")]
     for count, one in ((outcome.refused, "refused update"), (outcome.leases_expired, "expired lease")):
         if count:
-            facts.append(_counted(count, one))
+            facts.append(plural(count, one))
     if outcome.crashes:
-        facts.append(f"{outcome.crashes:,} crash{'' if outcome.crashes == 1 else 'es'}")
+        facts.append(plural(outcome.crashes, "crash", "crashes"))
     return ", ".join(facts)
 
 
@@ -150,35 +151,8 @@ def _devices_text(outcome: Outcome) -> str:
     kinds = list(dict.fromkeys(device.kind for device in outcome.devices))
     of_kind = f" ({kinds[0]})" if len(kinds) == 1 else ""
     shown = f", {len(outcome.lanes)} of them shown" if len(outcome.lanes) < len(outcome.devices) else ""
-    devices = f"{_counted(len(outcome.devices), 'device')}{of_kind}{shown}"
-    return f"{devices}; idle for {100 * outcome.idle_share:.0f} % of the time"
-
-
-def span_text(span_s: float) -> str:
-    """75.2 -> ``1 min 15 s``."""
-    if span_s < 9.95:
-        return f"{span_s:.1f} s"
-    whole = round(span_s)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 172_800:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86_400} days {whole % 86_400 // 3600} h"
-
-
-def _counted(count: int, one: str) -> str:
-    return f"{count:,} {one}{'' if count == 1 else 's'}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _clipped(text: str, chars: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= chars else line[: chars - 1] + "…"
+    devices = f"{plural(len(outcome.devices), 'device')}{of_kind}{shown}"
+    return f"{devices}; idle for {share_text(outcome.idle_share, 0)} of the time"
 
 
 # Time --------------------------------------------------------------------------------------------------
@@ -303,7 +277,7 @@ def _draw_lanes(axes: Axes, outcome: Outcome, end_s: float, *, has_kinds: bool) 
         gap = max(1.0, min(6.0, 0.22 * height)) * _POINTS_PER_PIXEL
         axes.hlines(range(len(lanes) + 1), 0, end_s / seconds, color="white", linewidth=gap)
     axes.spines["left"].set_visible(False)
-    labels = [f"{_clipped(lane.kind, _KIND_CHARS)}  {lane.node}" if has_kinds else lane.node for lane in lanes]
+    labels = [f"{clean(lane.kind, _KIND_CHARS)}  {lane.node}" if has_kinds else lane.node for lane in lanes]
     size = max(5.0, min(9.0, 0.85 * height * _POINTS_PER_PIXEL))
     axes.set_yticks([lane + 0.5 for lane in range(len(lanes))], labels, fontsize=size)
     axes.tick_params(axis="y", length=0, pad=8)
