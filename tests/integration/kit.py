@@ -10,20 +10,23 @@ import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
 import numpy as np
 import psutil
+import pytest
 
 from benchmarks.common import echo_job
 from shoal.errors import Unreachable
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
+from shoal.runtime.serve import Ready, run_home
 from shoal.store.registry import Registry
 from shoal.store.rows import EpochAudit, Evaluation, Event
 from shoal.wire import tensors
@@ -45,6 +48,33 @@ T = TypeVar("T")
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(story, STORY_S))
+
+
+@contextlib.asynccontextmanager
+async def manager_in(home: Path, **options: Any) -> AsyncIterator[Ready]:
+    """A manager in this process, as `shoal up` runs it with these options."""
+    ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(run_home(home, host="127.0.0.1", port=0, on_ready=ready.set_result, **options))
+    try:
+        yield await asyncio.wait_for(ready, WAIT_S)
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, *, size: str, inodes: int) -> Iterator[Path]:
+    """A file system of this size over a directory; skips the test where that may not be."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size},nr_inodes={inodes}", "tmpfs", str(path)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True, timeout=10)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"cannot mount a small file system here, which takes root: {error}")
+    try:
+        yield path
+    finally:
+        # Lazy: a mapped checkpoint may still be referenced by the failed test's traceback.
+        subprocess.run(["umount", "--lazy", str(path)], check=True, capture_output=True, timeout=10)
 
 
 @contextlib.asynccontextmanager

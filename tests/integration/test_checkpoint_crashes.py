@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kit import small_disk
 
 from benchmarks.checkpoint_crashes import (
     KINDS,
@@ -162,18 +162,10 @@ def test_a_full_disk_does_not_keep_a_damaged_file_from_being_passed_over(tmp_pat
     assert told > 1, "the load got through only where there was room to the end"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k,nr_inodes=100", "tmpfs", str(tmp_path)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True, timeout=10)
-    except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"cannot mount a small file system here, which takes root: {error}")
-    try:
-        yield tmp_path
-    finally:
-        # Lazy: a mapped checkpoint may still be referenced by the failed test's traceback.
-        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True, capture_output=True, timeout=10)
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path, size="512k", inodes=100) as disk:
+        yield disk
 
 
 def test_a_real_disk_that_fills_up_anywhere_in_a_save(small_disk: Path) -> None:

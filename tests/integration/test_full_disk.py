@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kit import small_disk
 
 from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore
@@ -17,18 +17,10 @@ from shoal.store.files import DiskFull
 from shoal.store.registry import Registry
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "tmpfs", str(tmp_path)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True, timeout=10)
-    except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"cannot mount a small file system here, which takes root: {error}")
-    try:
-        yield tmp_path
-    finally:
-        # Lazy: a mapped checkpoint may still be referenced by the failed test's traceback.
-        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True, capture_output=True, timeout=10)
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path, size="1m", inodes=200) as disk:
+        yield disk
 
 
 def test_a_full_disk_costs_no_earlier_checkpoint(small_disk: Path) -> None:

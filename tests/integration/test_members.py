@@ -6,13 +6,10 @@ import asyncio
 import dataclasses
 import hashlib
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kit import WAIT_S, cluster_in, run
+from kit import WAIT_S, cluster_in, manager_in, run
 
 from benchmarks.common import echo_job
 from shoal.cli import main
@@ -21,7 +18,6 @@ from shoal.roles.membership import Patience
 from shoal.runtime.agent import Agent
 from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
-from shoal.runtime.serve import Ready, run_home
 from shoal.transport.base import Session
 from shoal.transport.enrol import Enrolled, enrol
 from shoal.transport.grpc import GrpcLink
@@ -188,18 +184,6 @@ def test_a_download_of_a_revoked_device_stops(tmp_path: Path) -> None:
 
 
 # Held back ----------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def manager_in(home: Path, **options: Any) -> AsyncIterator[Ready]:
-    """A manager in this process, as `shoal up` runs it with these options."""
-    ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(run_home(home, host="127.0.0.1", port=0, on_ready=ready.set_result, **options))
-    try:
-        yield await asyncio.wait_for(ready, WAIT_S)
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
 
 
 async def node_view(operator: Operator, name: str, *, limit_s: float = WAIT_S, **wanted: str) -> NodeView:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
-from kit import WAIT_S, run
+from kit import WAIT_S, manager_in, run
 
 from shoal.errors import PeerViolation, Refused, Unreachable
 from shoal.runtime.agent import Agent
 from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
 from shoal.runtime.roll import LAPSED_MAX_S
-from shoal.runtime.serve import Ready, run_home
 from shoal.store.registry import Registry
 from shoal.store.rows import Certificate
 from shoal.transport import certificates, renew
@@ -34,18 +31,6 @@ DAY_S = 86400.0
 
 #: Lives of certificates in these tests: long enough to connect with on a loaded machine, short enough to wait for.
 SHORT_S = 9.0
-
-
-@asynccontextmanager
-async def manager_in(home: Path, **options: Any) -> AsyncIterator[Ready]:
-    """A manager in this process, as `shoal up` runs it with these options."""
-    ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(run_home(home, host="127.0.0.1", port=0, on_ready=ready.set_result, **options))
-    try:
-        yield await asyncio.wait_for(ready, WAIT_S)
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
 
 
 async def until(what: str, is_so: Callable[[], bool]) -> None:
