@@ -1,0 +1,202 @@
+"""Which shape: the alternatives, what a batch would take in each, the best and why; and when to ask again. Pure.
+
+A shape with more parts has more that can break, so a simpler one is kept unless the other is faster by ``WORTH``. The
+answer is as good as what was measured, so the rounds are watched: ``Watch`` says when they differ from what was
+predicted for long enough that it is worth measuring and choosing anew. If they still differ from what the new
+measurements predict, the model is wrong about this shape: ``choose_again`` carries along by how much, for each shape
+that was tried, so that a job goes back to a shape that was better in fact, and does not go to and fro.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from shoal.errors import Misuse
+from shoal.topology import predict
+from shoal.topology.cluster import Cluster
+from shoal.topology.predict import HOLD_S, Prediction
+from shoal.topology.shard import Shares, water_fill
+from shoal.topology.split import Tree, split, sub_leaders_about
+
+#: From the simplest on.
+SHAPES = ("star", "tree", "shard")
+
+#: A shape with more parts must be faster by this share of the simpler one's time.
+WORTH = 0.05
+
+#: Measured and predicted may differ by this share of the prediction ...
+MARGIN = 0.15
+#: ... before so many rounds in a row of the same sign are a reason to choose anew.
+ROUNDS_OFF = 5
+#: After a choice, rounds that are not judged: models still travel to where they are now led.
+ROUNDS_SETTLING = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The best shape, with what is needed to build it, and what else there was."""
+
+    best: Prediction
+    #: From the simplest on, one of each shape.
+    alternatives: tuple[Prediction, ...]
+    reason: str
+    tree: Tree | None = None
+    shares: Shares | None = None
+    #: Shape -> what a batch took in it, as a multiple of what the model says. Of shapes that were tried and differed.
+    corrections: tuple[tuple[str, float], ...] = ()
+
+
+def choose(
+    cluster: Cluster,
+    *,
+    model_bytes: float,
+    shapes: tuple[str, ...] = SHAPES,
+    above: str = "sync",
+    hold_s: float = HOLD_S,
+    corrections: Mapping[str, float] | None = None,
+) -> Choice:
+    """The fastest of ``shapes`` for these devices, or a simpler one that is nearly as fast."""
+    if not shapes or any(shape not in SHAPES for shape in shapes):
+        raise Misuse(f"shapes are of {', '.join(SHAPES)}, not {list(shapes)}")
+    alternatives: list[Prediction] = []
+    tree, shares = None, None
+    for shape in sorted(set(shapes), key=SHAPES.index):
+        if shape == "star":
+            alternatives.append(predict.star(cluster, model_bytes=model_bytes, hold_s=hold_s))
+        elif shape == "tree":
+            tree, told = best_tree(cluster, model_bytes=model_bytes, above=above, hold_s=hold_s)
+            alternatives.append(told)
+        else:
+            shares = water_fill(cluster.workers, model_bytes=model_bytes)
+            alternatives.append(predict.shard(cluster, model_bytes=model_bytes, shares=shares))
+    known = dict(corrections or {})
+    alternatives = [_corrected(told, known.get(told.shape, 1.0), cluster) for told in alternatives]
+    best = alternatives[0]
+    for other in alternatives[1:]:
+        if other.batch_s < best.batch_s * (1 - WORTH):
+            best = other
+    return Choice(
+        best=best,
+        alternatives=tuple(alternatives),
+        reason=_reason(cluster, best, alternatives),
+        tree=tree if best.shape == "tree" else None,
+        shares=shares if best.shape == "shard" else None,
+        corrections=tuple(sorted(known.items())),
+    )
+
+
+def choose_again(
+    cluster: Cluster,
+    before: Choice,
+    *,
+    measured_s: float,
+    model_bytes: float,
+    shapes: tuple[str, ...] = SHAPES,
+    above: str = "sync",
+    hold_s: float = HOLD_S,
+) -> Choice:
+    """Choose for the cluster as it was measured now, knowing what a batch really takes in the shape it has."""
+    _positive(measured_s)
+    plain = choose(cluster, model_bytes=model_bytes, shapes=shapes, above=above, hold_s=hold_s)
+    corrections = dict(before.corrections)
+    corrections.pop(before.best.shape, None)
+    for told in plain.alternatives:
+        if told.shape == before.best.shape and abs(measured_s / told.batch_s - 1) > MARGIN:
+            corrections[told.shape] = measured_s / told.batch_s
+    if not corrections:
+        return plain
+    return choose(cluster, model_bytes=model_bytes, shapes=shapes, above=above, hold_s=hold_s, corrections=corrections)
+
+
+def _corrected(told: Prediction, factor: float, cluster: Cluster) -> Prediction:
+    if factor == 1.0:
+        return told
+    batch_s = _positive(told.batch_s * factor)
+    detail = f"{told.detail}; {factor:.2f} times the model's {told.batch_s:.2f} s, as measured"
+    return Prediction(shape=told.shape, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail)
+
+
+def best_tree(
+    cluster: Cluster, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
+) -> tuple[Tree, Prediction]:
+    """The tree with the best number of sub-leaders near √n: rates differ, so the neighbours are tried too."""
+    about = sub_leaders_about(cluster)
+    counts = sorted({count for count in range(about - 2, about + 3) if 1 <= count <= len(cluster.workers)})
+    found: list[tuple[float, int, Tree, Prediction]] = []
+    for count in counts:
+        tree = split(cluster, sub_leaders=count, like_speeds_together=above == "async")
+        told = predict.tree(cluster, tree, model_bytes=model_bytes, above=above, hold_s=hold_s)
+        found.append((told.batch_s, count, tree, told))
+    _, _, tree, told = min(found, key=lambda one: (one[0], one[1]))
+    return tree, told
+
+
+def _reason(cluster: Cluster, best: Prediction, alternatives: list[Prediction]) -> str:
+    others = [other for other in alternatives if other is not best]
+    told = f"{best.shape}: {best.batch_s:.2f} s a batch"
+    if others:
+        told += ", where " + " and ".join(f"a {other.shape} takes {other.batch_s:.2f} s" for other in others)
+    told += f"; {best.detail}"
+    faster = min(others, key=lambda other: other.batch_s, default=best)
+    if faster.batch_s < best.batch_s:
+        told += f"; a {faster.shape} is not faster by {100 * WORTH:.0f} %, and has more parts"
+    media = sorted({worker.medium for worker in cluster.workers if worker.medium})
+    if best.shape == "star" and media and others:
+        told += f"; {', '.join(media)} is shared: what one link is spared, others send over the same air"
+    return told
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Off:
+    """Rounds are not what was predicted."""
+
+    predicted_s: float
+    measured_s: float
+    reason: str
+
+
+class Watch:
+    """Compares rounds with the prediction for the present shape; says when to choose anew. One for each choice.
+
+    One slow round is a straggler and no reason; several in a row, all slower or all faster, are.
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        self._shape = choice.best.shape
+        self._expected_s = _positive(choice.best.batch_s)
+        self._settling = ROUNDS_SETTLING
+        #: Those that are off, since the last that was not.
+        self._off: deque[float] = deque(maxlen=ROUNDS_OFF)
+        self._way = 0
+
+    def measured(self, batch_s: float) -> Off | None:
+        """One round; what is wrong, if it has been for long enough."""
+        ratio = _positive(batch_s) / self._expected_s
+        if self._settling:
+            self._settling -= 1
+            return None
+        way = 1 if ratio > 1 + MARGIN else -1 if ratio < 1 - MARGIN else 0
+        if way != self._way:
+            self._off.clear()
+            self._way = way
+        if way == 0:
+            return None
+        self._off.append(batch_s)
+        if len(self._off) < ROUNDS_OFF:
+            return None
+        measured_s = median(self._off)
+        reason = (
+            f"{ROUNDS_OFF} rounds in a row took {'longer' if way > 0 else 'less'} than predicted for a {self._shape}:"
+            f" {measured_s:.2f} s, not {self._expected_s:.2f} s ({100 * (measured_s / self._expected_s - 1):+.0f} %)"
+        )
+        return Off(predicted_s=self._expected_s, measured_s=measured_s, reason=reason)
+
+
+def _positive(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise Misuse(f"a batch takes a positive time, not {seconds} s")
+    return seconds

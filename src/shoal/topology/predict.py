@@ -1,0 +1,208 @@
+"""How long a batch takes in a star, a tree or a shard. Pure; knows no roles, and nothing of how a shape is built.
+
+A batch here is what EDDL's Figure 6 shows: from one version to the next, every worker having trained one lease. S is
+the model's size, B a link, l the training. On equal links of a switch
+
+    star    l + 2nS/B          sent to all at once (EDDL §4.3)
+            l + (n+1)S/B       sent strictly one after the other: the first trains while the others still wait
+    tree    l + 2(g + n/g - 2)S/B     sent at once; the leader one of the g sub-leaders, these among the n workers
+    shard   l + 2(n-1)/n · S/B
+
+Shoal's leader passes its turn on after ``HOLD_S``, so its star lies between the two forms: near the second if a model
+is out within that time, near the first if it takes many times as long. Star and tree are therefore played through on
+the fluid model of ``flows``, of which these forms are special cases. Left out: the time to merge an update, heartbeats,
+and what is lost on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.errors import Misuse
+from shoal.topology.cluster import Cluster, Node
+from shoal.topology.flows import Transfer, finish_times_s
+from shoal.topology.shard import Shares, phases_s, water_fill
+from shoal.topology.split import Tree
+
+#: How long a sender keeps others waiting for one message: ``shoal.transport.commons.TURN_HOLD_S``, which is above us.
+HOLD_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """A shape and what a batch would take in it."""
+
+    shape: str
+    batch_s: float
+    #: Of it, what is not the slowest worker's training.
+    sync_s: float
+    detail: str
+
+
+def star_at_once_s(workers: int, *, compute_s: float, model_bytes: float, bytes_per_s: float) -> float:
+    """t = l + 2nS/B: all models leave and return at once over one link (EDDL §4.3)."""
+    return compute_s + 2 * workers * model_bytes / bytes_per_s
+
+
+def star_in_turn_s(workers: int, *, compute_s: float, model_bytes: float, bytes_per_s: float) -> float:
+    """t = l + (n + 1)S/B: while the last model leaves, the first updates return over the other direction."""
+    return compute_s + (workers + 1) * model_bytes / bytes_per_s
+
+
+def tree_at_once_s(
+    workers: int, *, sub_leaders: int, compute_s: float, model_bytes: float, bytes_per_s: float
+) -> float:
+    """t = l + 2(g - 1 + n/g - 1)S/B: EDDL's 1-g-n, with the leader one of the sub-leaders and all of these working."""
+    return compute_s + 2 * (sub_leaders - 1 + workers / sub_leaders - 1) * model_bytes / bytes_per_s
+
+
+def star(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S) -> Prediction:
+    """One leader; every worker fetches the model from it and brings its update back."""
+    transfers = _exchange(cluster.leader, cluster.workers, model_bytes=model_bytes)
+    batch_s = max(finish_times_s(transfers, cluster.nodes, hold_s=hold_s))
+    models = len(cluster.workers) - cluster.leader_works
+    through_s = _through_s(cluster.leader, models, model_bytes)
+    what = "1 model" if models == 1 else f"{models} models"
+    detail = f"{what} over the link of {cluster.leader.name} ({through_s:.2f} s each way)"
+    return _told("star", batch_s, cluster, detail)
+
+
+def tree(
+    cluster: Cluster, shape: Tree, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
+) -> Prediction:
+    """Sub-leaders fetch the model, hand it on, train, sum up, and bring one update each.
+
+    Below, a sub-leader waits for all of its group. ``above`` says whether the leader waits for all sub-leaders (sync)
+    or each goes on when it has its answer (async, as EDDL §6.5): then a batch is what a round of a group takes on
+    average, or what the leader's link needs to serve every group once, if that is more.
+    """
+    if above not in ("sync", "async"):
+        raise Misuse(f"above a sub-leader it goes sync or async, not {above!r}")
+    _check_all_are_in(cluster, shape)
+    if above == "sync":
+        transfers = _tree_transfers(cluster, shape, model_bytes=model_bytes)
+        batch_s = max(finish_times_s(transfers, cluster.nodes, hold_s=hold_s))
+    else:
+        batch_s = _async_above_s(cluster, shape, model_bytes=model_bytes, hold_s=hold_s)
+    most = max(len(group.members) for group in shape.groups)
+    detail = f"{shape.notation}, {above} above: {len(shape.groups)} sub-leaders with up to {most} workers each"
+    return _told("tree", batch_s, cluster, detail)
+
+
+def shard(cluster: Cluster, *, model_bytes: float, shares: Shares | None = None) -> Prediction:
+    """Every worker leads a share. All wait for the slowest to train; then the halves follow each other.
+
+    The delay of the way is paid once a half: a node sends to all others at once.
+    """
+    workers = cluster.workers
+    shares = water_fill(workers, model_bytes=model_bytes) if shares is None else shares
+    if shares.nodes != tuple(worker.name for worker in workers):
+        raise Misuse("these shares are for other nodes than the workers of this cluster")
+    halves_s = phases_s(workers, shares.shares, model_bytes=model_bytes)
+    latencies_s = sorted(worker.latency_s for worker in workers)
+    delay_s = sum(latencies_s[-2:]) if len(workers) > 1 else 0.0
+    batch_s = cluster.slowest_s + sum(halves_s) + 2 * delay_s
+    return _told("shard", batch_s, cluster, shares.reason)
+
+
+def _told(shape: str, batch_s: float, cluster: Cluster, detail: str) -> Prediction:
+    return Prediction(shape=shape, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail)
+
+
+def _exchange(
+    leader: Node,
+    workers: tuple[Node, ...],
+    *,
+    model_bytes: float,
+    start: tuple[int, ...] = (),
+    first: tuple[int, ...] = (),
+    already: int = 0,
+) -> list[Transfer]:
+    """The model to each worker, the update back once it has trained; the leader's own training, if it is one of them.
+
+    It begins after the transfers of ``start``, which bring the model; a leader that has it sends those of ``first``
+    before. ``already`` is how many transfers are in the list that this goes to.
+    """
+    others = [worker for worker in workers if worker.name != leader.name]
+    down = [
+        Transfer(source=leader.name, target=worker.name, size_bytes=model_bytes, after=start or first)
+        for worker in others
+    ]
+    up = [
+        Transfer(
+            source=worker.name,
+            target=leader.name,
+            size_bytes=model_bytes,
+            after=(already + place,),
+            wait_s=worker.compute_s,
+        )
+        for place, worker in enumerate(others)
+    ]
+    own = [
+        Transfer(source=leader.name, target=leader.name, size_bytes=0, after=start, wait_s=worker.compute_s)
+        for worker in workers
+        if worker.name == leader.name
+    ]
+    return [*down, *up, *own]
+
+
+def _tree_transfers(cluster: Cluster, shape: Tree, *, model_bytes: float) -> list[Transfer]:
+    nodes, top = cluster.nodes, cluster.leader.name
+    remote = [group for group in shape.groups if group.sub_leader != top]
+    transfers = [Transfer(source=top, target=group.sub_leader, size_bytes=model_bytes) for group in remote]
+    starts: dict[str, tuple[int, ...]] = {group.sub_leader: (place,) for place, group in enumerate(remote)}
+    for group in shape.groups:
+        start = starts.get(group.sub_leader, ())
+        crew = tuple(nodes[name] for name in (group.sub_leader, *group.members))
+        began = len(transfers)
+        # A leader with a group of its own serves the other sub-leaders first: they have others to serve.
+        transfers += _exchange(
+            nodes[group.sub_leader],
+            crew,
+            model_bytes=model_bytes,
+            start=start,
+            first=tuple(range(len(remote))),
+            already=began,
+        )
+        if group.sub_leader != top:
+            summed = tuple(range(began + len(group.members), len(transfers)))
+            transfers.append(Transfer(source=group.sub_leader, target=top, size_bytes=model_bytes, after=summed))
+    return transfers
+
+
+def _async_above_s(cluster: Cluster, shape: Tree, *, model_bytes: float, hold_s: float) -> float:
+    """A round of each group alone, averaged as rates are, and what the leader's link needs for one from each."""
+    nodes = cluster.nodes
+    rates = 0.0
+    for group in shape.groups:
+        alone = Tree(groups=(group,), reason="")
+        transfers = _tree_transfers(cluster, alone, model_bytes=model_bytes)
+        rates += 1 / max(finish_times_s(transfers, nodes, hold_s=hold_s))
+    mean_s = len(shape.groups) / rates
+    remote = sum(group.sub_leader != cluster.leader.name for group in shape.groups)
+    return max(mean_s, _through_s(cluster.leader, remote, model_bytes), _air_s(nodes, shape, cluster, model_bytes))
+
+
+def _air_s(nodes: Mapping[str, Node], shape: Tree, cluster: Cluster, model_bytes: float) -> float:
+    """How long the busiest air is busy with one round of every group."""
+    busy_s: dict[str, float] = {}
+    pairs = [(cluster.leader.name, group.sub_leader) for group in shape.groups]
+    pairs += [(group.sub_leader, member) for group in shape.groups for member in group.members]
+    for pair in pairs:
+        for node in (nodes[name] for name in pair if pair[0] != pair[1]):
+            if node.medium:
+                both_ways_s = model_bytes / node.up_bytes_per_s + model_bytes / node.down_bytes_per_s
+                busy_s[node.medium] = busy_s.get(node.medium, 0.0) + both_ways_s
+    return max(busy_s.values(), default=0.0)
+
+
+def _through_s(leader: Node, models: int, model_bytes: float) -> float:
+    """So many models over the narrower direction of this link."""
+    return models * model_bytes / leader.narrow_bytes_per_s
+
+
+def _check_all_are_in(cluster: Cluster, shape: Tree) -> None:
+    named = sorted(name for group in shape.groups for name in (group.sub_leader, *group.members))
+    if named != sorted(worker.name for worker in cluster.workers):
+        raise Misuse("a tree names every worker of its cluster once, sub-leaders among them: split the cluster anew")

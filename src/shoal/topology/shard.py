@@ -1,0 +1,135 @@
+"""Every node leads a share of the parameters: which share, and how long a round then takes. Pure; knows no leader.
+
+The load. N workers train a model of S bytes; node i leads the share x_i of it. To sum up the shares it sends what
+others lead, (1 - x_i) S, and receives its own share from the N - 1 others; to give the result back it is the other way
+round. Over both halves each direction of its link carries
+
+    S (1 + (N - 2) x_i)          of a node that trains,        S N x_i          of one that only leads,
+
+so of the two directions the narrower decides: b_i = min(up, down). All finish together at the time t if
+
+    x_i = max(0, (b_i t / S - 1) / (N - 2)),   Σ x_i = 1:
+
+water is poured until one unit is in. A link too slow even to send its own update by then gets no share, and the round
+takes as long as the slowest of those needs: t* = max(S / b_min, 2 (N - 1) S / Σ b_i) if all train (DeDLOC's and
+hivemind's load balancing in closed form; EDDL's splitting 1-g-n is the case of g whole leaders).
+
+t* supposes that giving back begins while summing goes on, piece by piece. ``phases_s`` is the time with a pause between
+the two. On equal links both are 2 (N - 1)/N · S/b.
+
+On one shared medium none of this helps: the air carries the sum of all loads, 2 (N - 1) S whatever the shares are,
+where a star has 2 N S; and between two stations of an access point every byte is in the air twice, where a star with a
+wired leader has it there once. Of all shares the best is then all to the node with the best link, which is a star.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.errors import Misuse
+from shoal.topology.cluster import Node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shares:
+    """Who leads how much, in the order of the nodes, and what it takes."""
+
+    nodes: tuple[str, ...]
+    shares: tuple[float, ...]
+    #: Summing up and giving back, one overlapping the other; without training.
+    sync_s: float
+    reason: str
+
+
+def water_fill(workers: Sequence[Node], *, model_bytes: float, only_lead: Sequence[Node] = ()) -> Shares:
+    """The best shares for nodes that each have a link of their own.
+
+    ``only_lead`` are nodes that hold shares without training, such as an always-on machine.
+    """
+    if not workers:
+        raise Misuse("nobody trains: shares are for the nodes that do")
+    if not model_bytes > 0:
+        raise Misuse(f"a model of {model_bytes} bytes has no shares")
+    nodes = (*workers, *only_lead)
+    rates = np.array([node.narrow_bytes_per_s for node in nodes]) / model_bytes
+    trains = np.arange(len(nodes)) < len(workers)
+    if len(workers) <= 2:
+        # With two, each sends one model's worth and receives as much, whoever leads what; alone, nothing is sent.
+        shares = trains / len(workers)
+    else:
+        shares = _pour(rates, at_first=trains.astype(float), for_all=np.where(trains, len(workers) - 2, len(workers)))
+    loads_s = _loads(shares, trains) / rates
+    return Shares(
+        nodes=tuple(node.name for node in nodes),
+        shares=tuple(float(share) for share in shares),
+        sync_s=float(loads_s.max()),
+        reason=_reason(nodes, shares, loads_s),
+    )
+
+
+def _pour(rates: np.ndarray, *, at_first: np.ndarray, for_all: np.ndarray) -> np.ndarray:
+    """Shares x with (at_first + for_all · x) / rate equal for all that have one, and Σ x = 1.
+
+    The sum of x over the time grows along straight lines that bend where a node begins to take part: so the node that
+    begins last is found by going through them in order, and the time on its line by division.
+    """
+    begins_s = at_first / rates
+    taking_part = np.zeros(len(rates), dtype=bool)
+    time_s = 0.0
+    for place in np.argsort(begins_s, kind="stable"):
+        if taking_part.any() and time_s <= begins_s[place]:
+            break
+        taking_part[place] = True
+        slope = float(np.sum((rates / for_all)[taking_part]))
+        time_s = (1 + float(np.sum((at_first / for_all)[taking_part]))) / slope
+    shares = np.where(taking_part, np.maximum(0.0, (rates * time_s - at_first) / for_all), 0.0)
+    return np.asarray(shares / shares.sum())
+
+
+def _loads(shares: np.ndarray, trains: np.ndarray) -> np.ndarray:
+    """Models' worth of bytes over each direction of each node's link, in both halves together."""
+    count = int(trains.sum())
+    return np.where(trains, 1 + (count - 2) * shares, count * shares)
+
+
+def phases_s(
+    workers: Sequence[Node],
+    shares: Sequence[float],
+    *,
+    model_bytes: float,
+    only_lead: Sequence[Node] = (),
+) -> tuple[float, float]:
+    """How long summing up takes, and then giving back, if the second begins when the first is over everywhere.
+
+    Each half is as long as its busiest link, or air, is busy.
+    """
+    nodes = (*workers, *only_lead)
+    if len(shares) != len(nodes):
+        raise Misuse(f"{len(shares)} shares for {len(nodes)} nodes")
+    count = len(workers)
+    busy_s: list[dict[tuple[str, str], float]] = [{}, {}]
+    for place, (node, share) in enumerate(zip(nodes, shares, strict=True)):
+        trains = place < count
+        # What others lead, and its own share for or from each of the others.
+        theirs_bytes = model_bytes * (1 - share) if trains else 0.0
+        own_bytes = model_bytes * share * (count - 1 if trains else count)
+        for half, (up_bytes, down_bytes) in enumerate(((theirs_bytes, own_bytes), (own_bytes, theirs_bytes))):
+            for way, link_s in (("up", up_bytes / node.up_bytes_per_s), ("down", down_bytes / node.down_bytes_per_s)):
+                link = ("air", node.medium) if node.medium else (way, node.name)
+                busy_s[half][link] = busy_s[half].get(link, 0.0) + link_s
+    first, second = (max(half.values()) for half in busy_s)
+    return first, second
+
+
+def _reason(nodes: Sequence[Node], shares: np.ndarray, loads_s: np.ndarray) -> str:
+    leading = int(np.count_nonzero(shares > 0))
+    least, most = float(shares[shares > 0].min()), float(shares.max())
+    each = f"{100 * most:.1f} %" if most - least < 5e-4 else f"{100 * least:.1f} to {100 * most:.1f} %"
+    told = f"{leading} of {len(nodes)} nodes lead {each} of the model each"
+    slowest = int(np.argmax(loads_s))
+    if leading < len(nodes) and shares[slowest] == 0:
+        told += f"; {nodes[slowest].name} leads nothing, and is still the last to be done: {loads_s[slowest]:.2f} s"
+    return told

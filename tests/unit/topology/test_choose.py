@@ -1,0 +1,211 @@
+"""Which shape, why, and when to ask again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.errors import Misuse
+from shoal.topology.choose import (
+    MARGIN,
+    ROUNDS_OFF,
+    ROUNDS_SETTLING,
+    WORTH,
+    Choice,
+    Watch,
+    best_tree,
+    choose,
+    choose_again,
+)
+from shoal.topology.cluster import Cluster, Node
+from shoal.topology.predict import tree as predict_tree
+from shoal.topology.split import split
+
+PERNET_BYTES = 720_967 * 4
+
+
+def node(name: str, mbit: float, *, compute_s: float = 1.0, medium: str = "") -> Node:
+    rate = mbit * 1e6 / 8
+    return Node(name=name, up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=compute_s, medium=medium)
+
+
+def even(count: int, mbit: float, *, home: float | None = None, medium: str = "") -> Cluster:
+    leader = node("home", mbit if home is None else home)
+    return Cluster(leader=leader, workers=tuple(node(f"w{i:02}", mbit, medium=medium) for i in range(count)))
+
+
+def times(choice: Choice) -> dict[str, float]:
+    return {told.shape: told.batch_s for told in choice.alternatives}
+
+
+def test_sixteen_at_100_mbit_are_sharded() -> None:
+    choice = choose(even(16, 100.0), model_bytes=PERNET_BYTES)
+    assert choice.best.shape == "shard"
+    assert choice.shares is not None
+    assert choice.tree is None
+    assert list(times(choice)) == ["star", "tree", "shard"]
+    assert choice.reason.startswith(
+        "shard: 1.43 s a batch, where a star takes 7.69 s and a tree takes 4.09 s; 16 of 16"
+    )
+
+
+def test_where_shards_are_not_to_be_had_it_is_a_tree() -> None:
+    choice = choose(even(16, 100.0), model_bytes=PERNET_BYTES, shapes=("tree", "star"))
+    assert choice.best.shape == "tree"
+    assert choice.tree is not None
+    assert choice.tree.notation == "1-4-16"
+    assert choice.shares is None
+
+
+def test_on_shared_air_it_is_a_star_and_the_reason_says_so() -> None:
+    choice = choose(even(16, 100.0, medium="ap"), model_bytes=PERNET_BYTES)
+    assert choice.best.shape == "star"
+    assert choice.reason.endswith("ap is shared: what one link is spared, others send over the same air")
+
+
+def test_a_simpler_shape_that_is_nearly_as_fast_is_kept() -> None:
+    choice = choose(even(2, 1000.0), model_bytes=PERNET_BYTES)
+    assert choice.best.shape == "star"
+    assert times(choice)["shard"] < choice.best.batch_s
+    assert times(choice)["shard"] >= choice.best.batch_s * (1 - WORTH)
+    assert choice.reason.endswith("a shard is not faster by 5 %, and has more parts")
+
+
+def test_a_wide_leader_needs_no_tree() -> None:
+    choice = choose(even(16, 10.0, home=1000.0), model_bytes=PERNET_BYTES, shapes=("star", "tree"))
+    assert choice.best.shape == "star"
+
+
+def test_the_choice_is_never_much_slower_than_the_best() -> None:
+    for count in (1, 2, 3, 5, 8, 16):
+        for mbit in (5.0, 100.0, 1000.0):
+            for medium in ("", "ap"):
+                choice = choose(even(count, mbit, medium=medium), model_bytes=PERNET_BYTES)
+                # Twice: from star to tree, from tree to shard.
+                assert choice.best.batch_s <= min(times(choice).values()) / (1 - WORTH) ** 2
+
+
+def test_the_number_of_sub_leaders_is_about_the_best() -> None:
+    clusters = [even(n, 100.0) for n in (4, 9, 16, 30)]
+    clusters += [even(16, 100.0, home=home) for home in (20.0, 400.0)]
+    mixed = tuple(node(f"w{i:02}", (20.0, 100.0, 300.0)[i % 3], compute_s=1 + 0.2 * (i % 4)) for i in range(18))
+    clusters.append(Cluster(leader=node("home", 100.0), workers=mixed))
+    for cluster in clusters:
+        _, told = best_tree(cluster, model_bytes=PERNET_BYTES)
+        every = [
+            predict_tree(cluster, split(cluster, sub_leaders=g), model_bytes=PERNET_BYTES).batch_s
+            for g in range(1, len(cluster.workers) + 1)
+        ]
+        assert told.batch_s <= 1.1 * min(every)
+
+
+def test_only_known_shapes() -> None:
+    for shapes in ((), ("ring",)):
+        with pytest.raises(Misuse, match="shapes are of star, tree, shard"):
+            choose(even(2, 10.0), model_bytes=1, shapes=shapes)
+
+
+# Asking again ------------------------------------------------------------------------------------------------
+
+
+def settled(choice: Choice) -> Watch:
+    watch = Watch(choice)
+    for _ in range(ROUNDS_SETTLING):
+        assert watch.measured(1000 * choice.best.batch_s) is None
+    return watch
+
+
+def test_rounds_as_predicted_are_no_reason() -> None:
+    choice = choose(even(4, 100.0), model_bytes=PERNET_BYTES)
+    watch = settled(choice)
+    for number in range(100):
+        within = 1 + 0.9 * MARGIN * (-1) ** number
+        assert watch.measured(choice.best.batch_s * within) is None
+
+
+def test_a_straggler_now_and_then_is_no_reason() -> None:
+    choice = choose(even(4, 100.0), model_bytes=PERNET_BYTES)
+    watch = settled(choice)
+    for _ in range(20):
+        for _ in range(ROUNDS_OFF - 1):
+            assert watch.measured(3 * choice.best.batch_s) is None
+        assert watch.measured(choice.best.batch_s) is None
+
+
+def test_too_slow_and_too_fast_in_turn_are_no_reason() -> None:
+    choice = choose(even(4, 100.0), model_bytes=PERNET_BYTES)
+    watch = settled(choice)
+    for number in range(50):
+        assert watch.measured(choice.best.batch_s * (2.0 if number % 2 else 0.5)) is None
+
+
+@pytest.mark.parametrize(("factor", "words"), [(2.0, "took longer"), (0.5, "took less")])
+def test_rounds_that_stay_off_are_a_reason(factor: float, words: str) -> None:
+    choice = choose(even(16, 100.0), model_bytes=PERNET_BYTES)
+    watch = settled(choice)
+    for _ in range(ROUNDS_OFF - 1):
+        assert watch.measured(factor * choice.best.batch_s) is None
+    off = watch.measured(factor * choice.best.batch_s)
+    assert off is not None
+    assert off.measured_s == pytest.approx(factor * choice.best.batch_s)
+    assert f"5 rounds in a row {words} than predicted for a shard" in off.reason
+    assert "(+100 %)" in off.reason or "(-50 %)" in off.reason
+
+
+def test_new_measurements_that_explain_it_leave_no_correction() -> None:
+    before = choose(even(16, 100.0), model_bytes=PERNET_BYTES)
+    slower = even(16, 50.0)
+    measured_s = times(choose(slower, model_bytes=PERNET_BYTES))["shard"]
+    again = choose_again(slower, before, measured_s=measured_s, model_bytes=PERNET_BYTES)
+    assert again.best.shape == "shard"
+    assert again.corrections == ()
+    assert again.best.batch_s == pytest.approx(measured_s)
+
+
+def test_where_the_model_is_wrong_about_a_shape_another_is_tried_and_it_does_not_go_to_and_fro() -> None:
+    cluster = even(16, 100.0)
+    real_s = {"star": 7.7, "tree": 4.1, "shard": 6.0}
+    choice = choose(cluster, model_bytes=PERNET_BYTES)
+    tried = [choice.best.shape]
+    for _ in range(200):
+        watch = Watch(choice)
+        off = None
+        for _ in range(ROUNDS_SETTLING + ROUNDS_OFF):
+            off = off or watch.measured(real_s[choice.best.shape])
+        if off is None:
+            break
+        choice = choose_again(cluster, choice, measured_s=off.measured_s, model_bytes=PERNET_BYTES)
+        tried.append(choice.best.shape)
+    assert tried == ["shard", "tree"]
+    assert dict(choice.corrections)["shard"] == pytest.approx(6.0 / 1.43, rel=0.01)
+    # What was learned of it is told among the alternatives.
+    assert times(choice)["shard"] == pytest.approx(6.0)
+    assert any("times the model's 1.43 s, as measured" in told.detail for told in choice.alternatives)
+
+
+def test_a_correction_goes_when_the_model_is_right_again() -> None:
+    cluster = even(16, 100.0)
+    before = choose(cluster, model_bytes=PERNET_BYTES, corrections={"shard": 1.5})
+    assert before.best.shape == "shard"
+    again = choose_again(cluster, before, measured_s=1.43, model_bytes=PERNET_BYTES)
+    assert again.corrections == ()
+
+
+def test_if_every_shape_is_slow_the_least_slow_is_kept_and_expected() -> None:
+    cluster = even(16, 100.0)
+    choice = choose(cluster, model_bytes=PERNET_BYTES)
+    again = choose_again(cluster, choice, measured_s=3.0, model_bytes=PERNET_BYTES)
+    assert again.best.shape == "shard"
+    watch = settled(again)
+    for _ in range(50):
+        assert watch.measured(3.0) is None
+
+
+def test_a_batch_takes_time() -> None:
+    choice = choose(even(2, 100.0), model_bytes=PERNET_BYTES)
+    for seconds in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(Misuse, match="positive time"):
+            Watch(choice).measured(seconds)
+    with pytest.raises(Misuse, match="positive time"):
+        Watch(replace(choice, best=replace(choice.best, batch_s=0.0)))
