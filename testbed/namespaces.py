@@ -11,21 +11,20 @@ next one that makes a network.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-#: What one command may take. All of them only talk to the kernel.
-COMMAND_TIMEOUT_S = 10.0
+from testbed import owners
+from testbed.commands import NoNamespaces, ip, ip_path, listed
+from testbed.rates import OWN_QUEUE_FRAMES, make_medium, shape, through_medium, unshape
+
+__all__ = ["Network", "NoNamespaces", "left_of", "remove_stale", "why_no_namespaces"]
 
 #: 198.18.0.0/15 is set aside for measurements of networks (RFC 2544): nobody's real network is there.
 _NETWORKS = tuple(f"198.{second}.{third}" for second in (18, 19) for third in range(256))
@@ -33,31 +32,25 @@ _PREFIX_BITS = 24
 #: The bridge has the first address of its network, devices those above.
 _DEVICES_MAX = 250
 
-#: Enough for one frame of the largest size a virtual link passes on at once.
-_BURST_BYTES = 65_536
-_QUEUE_MS = 100
-
-#: A link's name has at most 15 characters, and a process id may have seven digits.
-_NAME = re.compile(r"(?:shoal-|shb|shv)(\d+)(?:-\d+)?")
-
-
-class NoNamespaces(Exception):
-    """This machine, or this user, cannot make networks. The text says why."""
-
 
 class Network:
     """Devices that reach this machine, and one another, over a bridge."""
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[str], *, shared_mbps: float | None = None) -> None:
+        """``shared_mbps``: all of them together have this much, whoever sends to whom, as on one radio channel."""
         if len(set(devices)) != len(devices) or not 1 <= len(devices) <= _DEVICES_MAX:
             raise NoNamespaces(f"a network has 1 to {_DEVICES_MAX} devices of different names, not {len(devices)}")
-        self._numbers = {device: number for number, device in enumerate(devices, start=1)}
-        self._bridge = f"shb{os.getpid()}"
+        self._pid = os.getpid()
+        self._hosts = {device: host for host, device in enumerate(devices, start=2)}
+        self._tags = {device: f"{self._pid}-{owners.next_number()}" for device in devices}
+        tag = f"{self._pid}-{owners.next_number()}"
+        self._bridge, self._medium = f"{owners.BRIDGE}{tag}", f"{owners.MEDIUM}{tag}"
+        self._shared_mbps = shared_mbps
         self._network = ""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return tuple(self._numbers)
+        return tuple(self._hosts)
 
     @property
     def address(self) -> str:
@@ -65,11 +58,14 @@ class Network:
         return f"{self._network}.1"
 
     def address_of(self, device: str) -> str:
-        return f"{self._network}.{self._numbers[device] + 1}"
+        return f"{self._network}.{self._hosts[device]}"
+
+    def namespace_of(self, device: str) -> str:
+        return f"{owners.NAMESPACE}{self._tags[device]}"
 
     def enter(self, device: str) -> tuple[str, ...]:
         """What to put before a command that shall run on this device. The process keeps the id it was started with."""
-        return (_ip(), "netns", "exec", self._namespace(device))
+        return (ip_path(), "netns", "exec", self.namespace_of(device))
 
     # Made and taken down -------------------------------------------------------------------------------
 
@@ -78,6 +74,7 @@ class Network:
         if why_not:
             raise NoNamespaces(why_not)
         remove_stale()
+        owners.record()
         try:
             self._make()
         except BaseException:
@@ -92,52 +89,66 @@ class Network:
 
     def close(self) -> None:
         """Take everything down. Processes that still run on a device are ended: they would reach nothing."""
-        _remove_of(os.getpid())
+        if os.getpid() != self._pid:
+            # A copy of the process that made it: the network is not ours to remove.
+            return
+        with owners.undisturbed():
+            links = {self._bridge, self._medium, *(self._link(device) for device in self._hosts)}
+            _remove({self.namespace_of(device) for device in self._hosts}, links)
+            if not left_of(self._pid):
+                owners.forget(self._pid)
 
     def _make(self) -> None:
-        self._network = _free_network()
-        _run("link", "add", self._bridge, "type", "bridge")
-        _run("addr", "add", f"{self.address}/{_PREFIX_BITS}", "dev", self._bridge)
-        _run("link", "set", self._bridge, "up")
-        for device in self._numbers:
+        with owners.alone():
+            self._network = _free_network()
+            ip("link", "add", self._bridge, "type", "bridge")
+            ip("addr", "add", f"{self.address}/{_PREFIX_BITS}", "dev", self._bridge)
+        ip("link", "set", self._bridge, "up")
+        if self._shared_mbps is not None:
+            make_medium(self._medium, self._shared_mbps)
+            # Every frame once: those of devices where they come in, those of this machine where they go out.
+            through_medium(self._medium, self._bridge, arriving=False)
+        for device in self._hosts:
             self._plug_in(device)
 
     def _plug_in(self, device: str) -> None:
-        namespace, outside = self._namespace(device), self._link(device)
-        _run("netns", "add", namespace)
-        _run("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", namespace)
-        _run("link", "set", outside, "master", self._bridge)
-        _run("link", "set", outside, "up")
+        namespace, outside = self.namespace_of(device), self._link(device)
+        ip("netns", "add", namespace)
+        ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        ip("link", "set", outside, "master", self._bridge, "up")
         inside = ("-n", namespace)
-        _run(*inside, "link", "set", "lo", "up")
-        _run(*inside, "addr", "add", f"{self.address_of(device)}/{_PREFIX_BITS}", "dev", "eth0")
-        _run(*inside, "link", "set", "eth0", "up")
-
-    def _namespace(self, device: str) -> str:
-        return f"shoal-{os.getpid()}-{self._numbers[device]}"
+        ip(*inside, "link", "set", "lo", "up")
+        ip(*inside, "addr", "add", f"{self.address_of(device)}/{_PREFIX_BITS}", "dev", "eth0")
+        ip(*inside, "link", "set", "eth0", "up")
+        if self._shared_mbps is not None:
+            through_medium(self._medium, outside, arriving=True)
 
     def _link(self, device: str) -> str:
-        return f"shv{os.getpid()}-{self._numbers[device]}"
+        return f"{owners.LINK}{self._tags[device]}"
 
     # What can be done to a device's link ---------------------------------------------------------------
 
     def cut(self, device: str) -> None:
         """Nothing passes in either direction, and nobody is told."""
-        _run("link", "set", self._link(device), "down")
+        ip("link", "set", self._link(device), "down")
 
     def mend(self, device: str) -> None:
-        _run("link", "set", self._link(device), "up")
+        ip("link", "set", self._link(device), "up")
 
-    def limit(self, device: str, *, down_mbps: float, up_mbps: float) -> None:
-        """Let this much pass to the device and from it; called again, the new figures hold."""
-        _shape((), self._link(device), down_mbps)
-        _shape(("-n", self._namespace(device)), "eth0", up_mbps)
+    def limit(self, device: str, *, down_mbps: float | None, up_mbps: float | None) -> None:
+        """Let this much pass to the device and from it, None for no limit; called again, the new figures hold."""
+        outside, inside = self._link(device), ("-n", self.namespace_of(device))
+        if down_mbps is None:
+            unshape(outside)
+        else:
+            shape(outside, down_mbps)
+        if up_mbps is None:
+            unshape("eth0", inside=inside)
+        else:
+            shape("eth0", up_mbps, inside=inside, queue_frames=OWN_QUEUE_FRAMES)
 
     def unlimit(self, device: str) -> None:
-        for inside, link in (((), self._link(device)), (("-n", self._namespace(device)), "eth0")):
-            # There may be no limit to take away.
-            with suppress(NoNamespaces):
-                _tc(*inside, "qdisc", "del", "dev", link, "root")
+        self.limit(device, down_mbps=None, up_mbps=None)
 
 
 def why_no_namespaces() -> str:
@@ -148,10 +159,11 @@ def why_no_namespaces() -> str:
         return "network namespaces take root"
     if shutil.which("ip") is None or shutil.which("tc") is None:
         return "network namespaces take the commands ip and tc: install iproute2"
-    trial = f"shoal-{os.getpid()}-0"
+    trial = f"{owners.NAMESPACE}{os.getpid()}-0"
     try:
-        _run("netns", "add", trial)
-        _run("netns", "del", trial)
+        with owners.undisturbed():
+            ip("netns", "add", trial)
+            ip("netns", "del", trial)
     except NoNamespaces as error:
         return str(error)
     return ""
@@ -159,87 +171,62 @@ def why_no_namespaces() -> str:
 
 def left_of(pid: int) -> list[str]:
     """Namespaces and links that a process made and that are still there."""
-    return [name for name in (*_namespaces(), *_links()) if _maker(name) == pid]
+    return [name for name in (*_namespaces(), *_links()) if owners.owner_of(name) == pid]
+
+
+def makers() -> list[int]:
+    """Processes, alive or not, of which there are namespaces or links."""
+    found = {owner for name in (*_namespaces(), *_links()) if (owner := owners.owner_of(name)) is not None}
+    return sorted(found)
 
 
 def remove_stale() -> None:
     """Remove what processes made that are gone."""
-    makers = {maker for name in (*_namespaces(), *_links()) if (maker := _maker(name)) is not None}
-    for maker in sorted(makers):
-        if not Path(f"/proc/{maker}").exists():
-            _remove_of(maker)
+    for maker in makers():
+        if not owners.is_alive(maker):
+            remove_of(maker)
+
+
+def remove_of(pid: int) -> None:
+    names = set(left_of(pid))
+    with owners.undisturbed():
+        _remove({name for name in names if name.startswith(owners.NAMESPACE)}, names)
 
 
 # Below here: commands ----------------------------------------------------------------------------------
 
 
-def _remove_of(pid: int) -> None:
+def _remove(namespaces: set[str], links: set[str]) -> None:
     """Each on its own: one that cannot be removed does not keep the others."""
-    for name in [name for name in _namespaces() if _maker(name) == pid]:
+    for name in [name for name in _namespaces() if name in namespaces]:
         with suppress(NoNamespaces):
-            for process in _run("netns", "pids", name).split():
-                with suppress(ProcessLookupError):
-                    os.kill(int(process), signal.SIGKILL)
+            owners.end_all(partial(_processes_in, name))
         with suppress(NoNamespaces):
-            _run("netns", "del", name)
-    for name in [name for name in _links() if _maker(name) == pid]:
+            ip("netns", "del", name)
+    for name in [name for name in _links() if name in links]:
         # A link may have gone with the namespace its other end was in.
         with suppress(NoNamespaces):
-            _run("link", "del", name)
+            ip("link", "del", name)
 
 
-def _maker(name: str) -> int | None:
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
+def _processes_in(namespace: str) -> list[int]:
+    return [int(pid) for pid in ip("netns", "pids", namespace).split()]
 
 
 def _namespaces() -> list[str]:
-    return sorted(line.split()[0] for line in _run("netns", "list").splitlines() if line.strip())
+    return sorted(line.split()[0] for line in ip("netns", "list").splitlines() if line.strip())
 
 
 def _links() -> list[str]:
-    return sorted(str(link["ifname"]) for link in _listed("link"))
+    return sorted(str(link["ifname"]) for link in listed("link"))
 
 
 def _free_network() -> str:
     """One that no link has an address of. Two processes begin to look at different places."""
-    taken = {address.rpartition(".")[0] for link in _listed("addr") for address in _addresses(link)}
+    taken = {address.rpartition(".")[0] for link in listed("addr") for address in _addresses(link)}
     first = os.getpid() % len(_NETWORKS)
     return next(network for network in (*_NETWORKS[first:], *_NETWORKS[:first]) if network not in taken)
 
 
 def _addresses(link: dict[str, Any]) -> list[str]:
     return [str(entry["local"]) for entry in link.get("addr_info", []) if "local" in entry]
-
-
-def _listed(what: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(_run("-j", what, "show") or "[]")
-    # Older versions of ip list an empty entry for what a filter leaves out.
-    return [entry for entry in found if entry]
-
-
-def _shape(inside: tuple[str, ...], link: str, mbps: float) -> None:
-    limit = ("tbf", "rate", f"{round(mbps * 1e6)}bit", "burst", str(_BURST_BYTES), "latency", f"{_QUEUE_MS}ms")
-    _tc(*inside, "qdisc", "replace", "dev", link, "root", *limit)
-
-
-def _ip() -> str:
-    return shutil.which("ip") or "ip"
-
-
-def _run(*arguments: str) -> str:
-    return _command(_ip(), *arguments)
-
-
-def _tc(*arguments: str) -> str:
-    return _command(shutil.which("tc") or "tc", *arguments)
-
-
-def _command(*words: str) -> str:
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoNamespaces(f"{' '.join(words)}: {error}") from None
-    if done.returncode:
-        raise NoNamespaces(f"{' '.join(words)}: {done.stderr.strip() or f'ended with code {done.returncode}'}")
-    return done.stdout
