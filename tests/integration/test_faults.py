@@ -191,7 +191,12 @@ def _line_of(statement: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_hang_in_user_code_is_reported_by_name_and_does_not_stop_the_job(tmp_path: Path) -> None:
+def test_a_hang_in_user_code_is_reported_by_name_and_does_not_stop_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The task leaves a mark beside the cluster, where no other user can go.
+    monkeypatch.setenv("SHOAL_TRAINER_USER", "root")
+
     async def story() -> None:
         async with cluster_in(tmp_path, workers=2, options=()) as site:
             marker = tmp_path / "hung"

@@ -236,16 +236,16 @@ def test_a_stopped_process_does_not_hold_up_the_agent(make_job):
     run(story())
 
 
-def test_whatever_the_task_started_ends_with_the_trainer(make_job, tmp_path):
-    note = tmp_path / "grandchild"
-    fault = f"import subprocess; open({str(note)!r}, 'w').write(str(subprocess.Popen(['sleep', '60']).pid))"
+def test_whatever_the_task_started_ends_with_the_trainer(make_job):
+    fault = "import subprocess; print('grandchild', subprocess.Popen(['sleep', '60']).pid, flush=True)"
     job = make_job(sample(fault), examples())
 
     async def story():
         async with started(job) as (host, _):
             await host.train(0, [0])
             await host.kill()
-            assert gone(int(note.read_text()))
+            (grandchild,) = [words.split()[1] for words in host.last_words if words.startswith("grandchild")]
+            assert gone(int(grandchild))
 
     run(story())
 

@@ -51,7 +51,7 @@ class Labour:
         self._around = surroundings
         self._cache = cache
         self._blobs = BlobStore(cache / "blobs")
-        self._trainer = TrainerHost(child_module=child_module)
+        self._trainer = TrainerHost(child_module=child_module, rooms=cache / "rooms")
         self._pace_s = pace_s
         self._busy = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,6 +101,7 @@ class Labour:
             except (ShoalError, OSError, ValueError, KeyError) as error:
                 host.post(PrepareFailed(reason=str(error)))
                 return
+        log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
         log.info("[%s] ready: %s, %d examples", self._spec.job, loaded.engine, loaded.train_examples)
         host.post(Prepared())
 

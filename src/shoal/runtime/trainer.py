@@ -11,12 +11,15 @@ import socket
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from shoal.errors import Misuse, PeerViolation
+from shoal.runtime.room import Room
 from shoal.training import channel, protocol
 from shoal.training.channel import Message
+from shoal.training.confine import Limits, device_memory_bytes, says_no_memory, too_much_memory
 from shoal.training.protocol import EvalResult, Loaded, TrainerFailed, TrainerSettings, TrainResult
 from shoal.training.shared import SharedVectors
 from shoal.training.stacks import place_in
@@ -24,6 +27,8 @@ from shoal.wire.limits import REASON_MAX_CHARS
 
 __all__ = ["EvalResult", "Loaded", "TrainResult", "TrainerFailed", "TrainerHost", "TrainerSettings"]
 
+#: The module that runs a task's code. Others in its place are code of ours, which needs the agent's files.
+_TASK_MODULE = "shoal.training.child"
 #: Python and torch may take minutes to import from the SD card of a small board.
 START_TIMEOUT_S = 300.0
 #: The leader's lease ends long before; this only bounds the wait.
@@ -47,12 +52,26 @@ _T = TypeVar("_T")
 class TrainerHost:
     """One trainer process at a time. After a failure, ``start`` makes a new one."""
 
-    def __init__(self, *, child_module: str = "shoal.training.child", start_timeout_s: float = START_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        *,
+        child_module: str = _TASK_MODULE,
+        start_timeout_s: float = START_TIMEOUT_S,
+        limits: Limits | None = None,
+        rooms: Path | None = None,
+    ) -> None:
         self._child_module = child_module
         self._start_timeout_s = start_timeout_s
+        #: None: what the environment says, when a process starts.
+        self._limits = limits
+        #: Where a process gets a folder of its own, unless another user needs it where everyone can go.
+        self._rooms = rooms
+        self._confined: tuple[str, ...] = ()
         self._running: _Running | None = None
         self._shared: SharedVectors | None = None
         self._bundle_dir = ""
+        #: Where the process finds the task's code: there, or in a copy that ends with the process.
+        self._copied_to = ""
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS_LINES)
         self._asking = asyncio.Lock()
         self._seq = 0
@@ -81,19 +100,34 @@ class TrainerHost:
         """The last lines the process printed, whoever in it did."""
         return tuple(self._last_words)
 
+    @property
+    def confined(self) -> tuple[str, ...]:
+        """What the process may and may not do, in words, as it said itself when it started."""
+        return self._confined
+
     async def start(self, settings: TrainerSettings) -> Loaded:
         """Start the process and load the task. If this raises, no process is left."""
         if self._running is not None:
             raise Misuse("the trainer already runs: stop() or kill() it first")
         settings = _with_absolute_paths(settings)
+        limits = self._limits or Limits.from_environment(os.environ, device_bytes=device_memory_bytes())
+        limits = limits.narrowed(memory_bytes=settings.memory_max_bytes, nice=settings.nice)
+        if self._child_module != _TASK_MODULE:
+            limits = limits.for_own_code()
         self._last_words.clear()
-        self._bundle_dir = settings.bundle_dir
         self._renew_shared(settings.layout.size)
-        self._running = await _Running.spawn(
-            self._child_module, self.shared.fd, settings.torch_threads, self._last_words
-        )
+        # In a thread: it copies the task's code, and sweeps up after agents that were killed.
+        room = await asyncio.to_thread(Room, settings, limits, self._rooms)
+        self._bundle_dir, self._copied_to = settings.bundle_dir, room.settings.bundle_dir
+        settings = room.settings
         try:
-            await self._expect(self._running, "ready", self._start_timeout_s)
+            self._running = await _Running.spawn(self._child_module, self.shared.fd, room, self._last_words)
+        except BaseException:
+            room.close()
+            raise
+        try:
+            ready = await self._expect(self._running, "ready", self._start_timeout_s)
+            self._confined = _words(ready.get("confined"))
             loaded = await self._ask(settings.to_message(), "loaded", self._start_timeout_s)
             return self._sound(protocol.read_loaded, loaded)
         except BaseException:
@@ -139,7 +173,11 @@ class TrainerHost:
         if not running.ready:
             return "the start of Python"
         dump = await running.dump()
-        return place_in(dump.splitlines(), self._bundle_dir) or "no line of Python: it does not answer signals"
+        return self._place_in(dump.splitlines()) or "no line of Python: it does not answer signals"
+
+    def _place_in(self, dump: Iterable[str]) -> str:
+        ours = (line.replace(self._copied_to, self._bundle_dir) for line in dump)
+        return place_in(ours, self._bundle_dir)
 
     async def _ask(self, command: Message, kind: str, timeout_s: float) -> Message:
         async with self._asking:
@@ -184,7 +222,11 @@ class TrainerHost:
             return TrainerFailed("the trainer was ended on request")
         code = await running.exited(STOP_TIMEOUT_S)
         await self._discard(running)
-        where = place_in(self._last_words, self._bundle_dir)
+        where = self._place_in(self._last_words)
+        # Native code that is refused memory ends the process by itself; what it printed tells why.
+        gave_up = code is not None and (code > 0 or code == -signal.SIGABRT)
+        if gave_up and running.memory_bytes and any(map(says_no_memory, self._last_words)):
+            return TrainerFailed(too_much_memory(running.memory_bytes), where)
         if code is None:
             return TrainerFailed("the trainer broke its protocol and was ended", where)
         if code >= 0:
@@ -217,8 +259,11 @@ class _Running:
         answers: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         log: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         last_words: deque[str],
+        room: Room,
     ) -> None:
         self.process = process
+        self.memory_bytes = room.limits.memory_bytes
+        self._room = room
         self.ready = False
         self.ended_on_request = False
         self.writer = answers[1]
@@ -235,7 +280,8 @@ class _Running:
         ]
 
     @classmethod
-    async def spawn(cls, module: str, shared_fd: int, threads: int, last_words: deque[str]) -> _Running:
+    async def spawn(cls, module: str, shared_fd: int, room: Room, last_words: deque[str]) -> _Running:
+        threads = room.settings.torch_threads
         ours, theirs = socket.socketpair()
         log_ours, log_theirs = socket.socketpair()
         # Appending, so that dumps land at the end wherever this side has cut the file.
@@ -247,7 +293,7 @@ class _Running:
             with theirs, log_theirs:
                 process = await asyncio.create_subprocess_exec(
                     # -P: a file in the working directory must not pass for a module.
-                    *(sys.executable, "-P", "-m", module),
+                    *(sys.executable, "-P", "-m", "shoal.training.launch", str(room.plan), module),
                     *(part for name, fd in fds.items() for part in (f"--{name}-fd", str(fd))),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
@@ -261,7 +307,7 @@ class _Running:
             for open_file in (answers[1], log[1], stacks):
                 open_file.close()
             raise
-        return cls(process, stacks, answers, log, last_words)
+        return cls(process, stacks, answers, log, last_words, room)
 
     async def exited(self, timeout_s: float) -> int | None:
         """The exit status, or None if there is none in time."""
@@ -285,6 +331,7 @@ class _Running:
             with contextlib.suppress(OSError):
                 await _bounded(writer.wait_closed(), 1.0)
         self._stacks.close()
+        await asyncio.to_thread(self._room.close)
         while self.answers.full():
             self.answers.get_nowait()
         self.answers.put_nowait(None)
@@ -336,6 +383,11 @@ async def _bounded(waiting: Awaitable[_T], timeout_s: float) -> _T | None:
             return await waiting
     except TimeoutError:
         return None
+
+
+def _words(said: object) -> tuple[str, ...]:
+    """What a process says of itself, bounded: it goes to the log."""
+    return tuple(str(word)[:_LINE_MAX_CHARS] for word in said[:16]) if isinstance(said, list) else ()
 
 
 def _with_absolute_paths(settings: TrainerSettings) -> TrainerSettings:

@@ -6,9 +6,9 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
+import json
 import os
 import queue
-import resource
 import signal
 import socket
 import sys
@@ -20,6 +20,7 @@ from typing import Protocol, TypeAlias
 
 from shoal.errors import Misuse, ShoalError
 from shoal.training.channel import Channel, Message
+from shoal.training.confine import Reserve, says_no_memory, too_much_memory
 from shoal.training.inside import TRAINER_VARIABLE
 from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult, answer
 from shoal.training.shared import SharedVectors
@@ -28,8 +29,6 @@ from shoal.wire.limits import REASON_MAX_CHARS
 #: The agent waits for each answer, so more than one waiting command is already a surplus.
 _COMMANDS_WAITING_MAX = 8
 _PR_SET_PDEATHSIG = 1
-#: Where memory runs out, the kernel should take the trainer, not the agent that would start it again.
-_OOM_SCORE_ADJUSTMENT = "500"
 
 
 class Trainer(Protocol):
@@ -48,6 +47,9 @@ def main(build: Build) -> None:
     parser = argparse.ArgumentParser(description="A trainer process. Started by the agent, not by hand.")
     for name in ("socket", "shared", "stacks"):
         parser.add_argument(f"--{name}-fd", type=int, required=True)
+    parser.add_argument(
+        "--confined", type=json.loads, default=[], help="what is in force, as shoal.training.launch says"
+    )
     given = parser.parse_args()
     for fd in (given.socket_fd, given.shared_fd, given.stacks_fd):
         os.set_inheritable(fd, False)
@@ -58,7 +60,7 @@ def main(build: Build) -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, file=given.stacks_fd, all_threads=True)
     channel = Channel(socket.socket(fileno=given.socket_fd))
-    channel.send({"kind": "ready"})
+    channel.send({"kind": "ready", "confined": given.confined})
     _Service(channel, given.shared_fd, build).run()
 
 
@@ -66,16 +68,6 @@ def print_to_stderr() -> None:
     """What user code prints belongs to the log, whether Python or C wrote it."""
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-
-
-def limit(settings: TrainerSettings) -> None:
-    """Take the resource limits the agent asked for, as far as this system knows them."""
-    if settings.nice:
-        os.nice(settings.nice)
-    if settings.memory_max_bytes:
-        # macOS refuses RLIMIT_AS; there the limit is advice.
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_AS, (settings.memory_max_bytes, settings.memory_max_bytes))
 
 
 def place_of(error: BaseException, bundle_dir: str) -> str:
@@ -105,6 +97,7 @@ class _Service:
         self._build = build
         self._trainer: Trainer | None = None
         self._bundle_dir = ""
+        self._reserve = Reserve()
         self._commands: queue.Queue[Message] = queue.Queue(_COMMANDS_WAITING_MAX)
 
     def run(self) -> None:
@@ -114,6 +107,7 @@ class _Service:
             if command["kind"] == "stop":
                 return
             self._channel.send(self._answer(command) | {"seq": command.get("seq", 0)})
+            self._reserve.shut()
 
     def _listen(self) -> None:
         # A thread of its own, so that the agent's end is noticed while a batch is being trained.
@@ -128,15 +122,17 @@ class _Service:
             return self._do(command)
         # SystemExit and the like too: user code ends its batch, never its process.
         except BaseException as error:
+            # First of all: there may be no memory left to say why.
+            self._reserve.open()
             traceback.print_exc()
-            return {"kind": "failed", "reason": reason_of(error), "where": place_of(error, self._bundle_dir)}
+            reason = _reason(error, self._reserve.task_bytes)
+            return {"kind": "failed", "reason": reason, "where": place_of(error, self._bundle_dir)}
 
     def _do(self, command: Message) -> Message:
         match command:
             case {"kind": "load"}:
                 settings = TrainerSettings.from_message(command)
                 self._bundle_dir = settings.bundle_dir
-                limit(settings)
                 shared = SharedVectors.attach(self._shared_fd, settings.layout.size)
                 self._trainer = self._build(settings, shared)
                 return answer("loaded", self._trainer.loaded())
@@ -145,6 +141,14 @@ class _Service:
             case {"kind": "evaluate", "start": int(start), "stop": int(stop)} if self._trainer:
                 return answer("evaluated", self._trainer.evaluate(start, stop))
         raise Misuse(f"the trainer cannot {command['kind']} now" if self._trainer else "nothing is loaded yet")
+
+
+def _reason(error: BaseException, limit_bytes: int) -> str:
+    """As ``reason_of``, and in plain words where the task met the limit of its memory."""
+    text = reason_of(error)
+    if limit_bytes and says_no_memory(text):
+        return f"{too_much_memory(limit_bytes)} ({text})"[:REASON_MAX_CHARS]
+    return text
 
 
 def _is_inside(filename: str, bundle_dir: str) -> bool:
@@ -163,5 +167,3 @@ def _die_with_parent() -> None:
         return
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJUSTMENT)

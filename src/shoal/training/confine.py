@@ -1,0 +1,303 @@
+"""What a trainer process takes away from itself before it loads a task. Standard library only; knows no task.
+
+Every step is one the system may refuse. A device that refuses one still trains, and the words that ``confine`` gives
+say what is in force and what is not, and why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import errno
+import os
+import pwd
+import resource
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import Misuse
+
+USER_VARIABLE = "SHOAL_TRAINER_USER"
+MEMORY_VARIABLE = "SHOAL_TRAINER_MEMORY_MB"
+NETWORK_VARIABLE = "SHOAL_TRAINER_NETWORK"
+
+#: Of the device's memory, the part a trainer may take. The rest is for the system, the agent and the file cache.
+MEMORY_SHARE = 0.8
+#: PyTorch with a small model maps about 300 MB of its own: below this a default would refuse what may well fit.
+MEMORY_FLOOR_BYTES = 512 << 20
+#: Kept back from the task, so that its failure can still be told in words.
+RESERVE_BYTES = 32 << 20
+
+#: Where memory runs out, the kernel should take the trainer, not the agent that would start it again.
+_OOM_SCORE_ADJUSTMENT = 500
+
+_PR_SET_NO_NEW_PRIVS = 38
+_CLONE_NEWNET = 0x40000000
+
+#: How Python, numpy, PyTorch and the C++ library say that they were given no memory.
+_NO_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory", "bad_alloc", "Unable to allocate")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a trainer may use. A count of 0 sets no limit."""
+
+    #: Memory of its own, in use or promised: what it shares with the agent and files it maps do not count.
+    memory_bytes: int = 0
+    #: Added to its niceness, so that a device's own work comes first.
+    nice: int = 0
+    files_max: int = 4096
+    #: All processes and threads of the trainer's user, so it is set only where that is not the agent's.
+    processes_max: int = 512
+    file_max_bytes: int = 1 << 30
+    #: Whether it may reach other machines, and this one by its addresses.
+    network: bool = False
+    #: Whom it becomes if it starts as root; empty to stay.
+    user: str = "nobody"
+
+    def __post_init__(self) -> None:
+        counts = (self.memory_bytes, self.nice, self.files_max, self.processes_max, self.file_max_bytes)
+        if min(counts) < 0:
+            raise Misuse(f"a trainer's limits are at least 0, not {min(counts)}")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], *, device_bytes: int) -> Limits:
+        """What the owner of a device chose, or else what suits a device with this much memory (0: not known)."""
+        memory_bytes = max(int(device_bytes * MEMORY_SHARE), MEMORY_FLOOR_BYTES) if device_bytes else 0
+        if memory_mb := environment.get(MEMORY_VARIABLE):
+            if not (memory_mb.isascii() and memory_mb.isdigit()):
+                raise Misuse(f"{MEMORY_VARIABLE} is {memory_mb!r}: say a number of megabytes, or 0 for no limit")
+            memory_bytes = int(memory_mb) * 1_000_000
+        network = environment.get(NETWORK_VARIABLE, "off")
+        if network not in ("on", "off"):
+            raise Misuse(f"{NETWORK_VARIABLE} is {network!r}: say on or off")
+        return cls(memory_bytes=memory_bytes, network=network == "on", user=environment.get(USER_VARIABLE) or "nobody")
+
+    def narrowed(self, *, memory_bytes: int, nice: int) -> Limits:
+        """The same, with less memory and less haste where those are given."""
+        if memory_bytes and self.memory_bytes:
+            memory_bytes = min(memory_bytes, self.memory_bytes)
+        return dataclasses.replace(self, memory_bytes=memory_bytes or self.memory_bytes, nice=nice or self.nice)
+
+    def for_own_code(self) -> Limits:
+        """For a trainer that runs no task: nothing in it needs to be kept from the device's files."""
+        return dataclasses.replace(self, network=True, user="")
+
+
+def device_memory_bytes() -> int:
+    """The memory of this device, or of the container we run in; 0 if the system does not tell."""
+    sizes: list[int] = []
+    with contextlib.suppress(ValueError, OSError):
+        sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for file in _memory_files():
+        # Version 2 says "max" where there is no limit, version 1 a huge number.
+        with contextlib.suppress(ValueError, OSError):
+            sizes.append(int(file.read_text()))
+    return min((size for size in sizes if size > 0), default=0)
+
+
+def _memory_files() -> list[Path]:
+    """Where Linux says how much memory our control group may use: both versions, our own group and the outermost."""
+    old, new = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    files = [old / "memory.limit_in_bytes", new / "memory.max"]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, group = line.split(":", 2)
+            if "memory" in kinds.split(","):
+                files.append(old / group.lstrip("/") / "memory.limit_in_bytes")
+            if not kinds:
+                files.append(new / group.lstrip("/") / "memory.max")
+    return files
+
+
+def user_id(name: str) -> tuple[int, int] | None:
+    """The user and group of a name or a number; None if there is no such user."""
+    try:
+        entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
+    except (KeyError, OverflowError):
+        return None
+    return entry.pw_uid, entry.pw_gid
+
+
+def confine(limits: Limits, needs: Sequence[str] = ()) -> tuple[str, ...]:
+    """Apply what this system allows, for good, and say what is in force. ``needs`` are files it must still read."""
+    # The order matters: a network of its own takes root's rights, and a new user may not raise what was lowered.
+    network = _cut_network(limits)
+    _be_killed_first()
+    if limits.nice:
+        os.nice(limits.nice)
+    lowered = [_limit_memory(limits.memory_bytes), *_limit_files(limits)]
+    user, changed = _change_user(limits.user, needs)
+    processes = _limit_processes(limits.processes_max, changed=changed)
+    return (user, *lowered, network, processes, _refuse_new_privileges())
+
+
+class Reserve:
+    """The memory that was kept back from the task: one that filled its own leaves none to say so.
+
+    Made beforehand, because whoever needs it has nothing left to make it from.
+    """
+
+    def __init__(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        self._kept, self._opened = (soft, hard), (hard, hard)
+        #: What the task in this process may take; 0 if nothing limits it.
+        self.task_bytes = 0 if soft == resource.RLIM_INFINITY or sys.platform != "linux" else soft
+
+    def open(self) -> None:
+        self._set(self._opened)
+
+    def shut(self) -> None:
+        self._set(self._kept)
+
+    def _set(self, limits: tuple[int, int]) -> None:
+        try:
+            resource.setrlimit(resource.RLIMIT_DATA, limits)
+        except (ValueError, OSError):
+            pass  # the task lowered it itself
+
+
+def says_no_memory(text: str) -> bool:
+    """Whether an error, as its text, is the system's refusal to give memory."""
+    return any(words in text for words in _NO_MEMORY)
+
+
+def too_much_memory(memory_bytes: int) -> str:
+    return f"the task wanted more than the {megabytes(memory_bytes)} it may use"
+
+
+def megabytes(count: int) -> str:
+    return f"{count // 1_000_000:,} MB"
+
+
+# One step each: do it, and say how it went ------------------------------------------------------------
+
+
+def _cut_network(limits: Limits) -> str:
+    if limits.network:
+        return "network as the agent's"
+    if sys.platform != "linux":
+        return "network not cut (only Linux can)"
+    if os.geteuid() != 0:
+        return "network not cut (only root can)"
+    if len(os.listdir("/proc/self/task")) > 1:
+        # It holds for one thread and those it starts: the rest would be a way around it.
+        return "network not cut (threads run already)"
+    refused = _call("unshare", _CLONE_NEWNET)
+    return f"network not cut ({refused})" if refused else "no network"
+
+
+def _be_killed_first() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJUSTMENT))
+
+
+def _limit_memory(memory_bytes: int) -> str:
+    if not memory_bytes:
+        return "memory not limited"
+    if sys.platform != "linux":
+        return "memory not limited (only Linux can)"
+    # Not RLIMIT_AS: address space that is reserved and never used, as PyTorch and CUDA do it, would count.
+    soft = _lower(resource.RLIMIT_DATA, memory_bytes, spare=RESERVE_BYTES)
+    return f"at most {megabytes(soft)}"
+
+
+def _limit_files(limits: Limits) -> Iterator[str]:
+    _lower(resource.RLIMIT_CORE, 0)
+    if limits.files_max:
+        _lower(resource.RLIMIT_NOFILE, limits.files_max)
+    if limits.file_max_bytes:
+        yield f"files up to {megabytes(_lower(resource.RLIMIT_FSIZE, limits.file_max_bytes))}"
+
+
+def _limit_processes(processes_max: int, *, changed: bool) -> str:
+    if not changed or not processes_max:
+        # The system counts all of a user's processes: those of the agent's user are not ours to limit.
+        return "processes not limited"
+    return f"at most {_lower(resource.RLIMIT_NPROC, processes_max)} processes"
+
+
+def _refuse_new_privileges() -> str:
+    """From here on no program it starts, such as sudo, has more rights than it has itself."""
+    if sys.platform != "linux":
+        return "new privileges not refused (only Linux can)"
+    refused = _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    return f"new privileges not refused ({refused})" if refused else "no new privileges"
+
+
+def _change_user(name: str, needs: Sequence[str]) -> tuple[str, bool]:
+    """Stop being root, if we are and the other user can read what a trainer needs."""
+    now = _name_of(os.geteuid())
+    if os.geteuid() != 0 or name in ("", now):
+        return f"user {now}", False
+    wanted = user_id(name)
+    if wanted is None:
+        return f"user {now} (there is no user {name})", False
+    before = os.getegid(), os.getgroups()
+    try:
+        hidden = _become_for_a_moment(*wanted, needs=needs)
+        if not hidden:
+            # Of root these change all: the real, the effective and the saved one.
+            os.setgid(wanted[1])
+            os.setuid(wanted[0])
+            return f"user {name}", True
+        why = f"{name} cannot read {hidden}"
+    except OSError as error:
+        why = f"becoming {name} failed: {os.strerror(error.errno or errno.EPERM)}"
+    with contextlib.suppress(OSError):
+        os.setegid(before[0])
+        os.setgroups(before[1])
+    return f"user {now} ({why})", False
+
+
+def _become_for_a_moment(user: int, group: int, *, needs: Sequence[str]) -> str:
+    """The first needed path that this user cannot read. Asked of the kernel itself, which knows all rules."""
+    # As root: what is missing for everyone, such as a folder of the path that was never made, is not needed.
+    paths = [path for path in (*sys.path, __file__, *needs) if os.path.exists(path)]
+    os.setgroups([])
+    os.setegid(group)
+    os.seteuid(user)
+    try:
+        return next((path for path in paths if not _is_readable(path)), "")
+    finally:
+        os.seteuid(0)
+
+
+def _is_readable(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        # To list a folder is one right, to reach what is in it another.
+        return not os.path.isdir(path) or os.path.exists(os.path.join(path, "."))
+    except OSError:
+        return False
+
+
+def _lower(kind: int, wanted: int, *, spare: int = 0) -> int:
+    """Set a limit that can be raised by ``spare`` at most; never above one that is there. The limit in force."""
+    soft, hard = resource.getrlimit(kind)
+    hard = wanted + spare if hard == resource.RLIM_INFINITY else min(wanted + spare, hard)
+    soft = min(wanted, hard) if soft == resource.RLIM_INFINITY else min(wanted, soft, hard)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(kind, (soft, hard))
+    return resource.getrlimit(kind)[0]
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def _call(function: str, *arguments: int) -> str:
+    """Call the C library; why it refused, or nothing."""
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        if getattr(library, function)(*(ctypes.c_ulong(each) for each in arguments)) == 0:
+            return ""
+    except (OSError, AttributeError):
+        return os.strerror(errno.ENOSYS)
+    return os.strerror(ctypes.get_errno())

@@ -1,0 +1,430 @@
+"""A task that wants more than it may: real trainers, as root's children and as a plain user's, and an agent that stays.
+
+The task asks its own model what to try: the test writes a number into the model, and ``loss`` does what has it.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from shoal.runtime.room import Room
+from shoal.runtime.trainer import TrainerFailed, TrainerHost
+from shoal.training.confine import Limits, user_id
+from shoal.transport.identity import save_private_json
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="most of it is Linux's")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+PYTHON = sys.executable
+MEMORY_BYTES = 1_500_000_000
+
+SAMPLE = """\
+import json, os, socket, subprocess, sys, tempfile, time
+import numpy as np
+import torch
+from torch import nn
+from shoal.task import Task
+
+HOARD = None
+
+class Sample(Task):
+    def __init__(self, key="", port=0, tool=""):
+        self.key, self.port, self.tool = key, port, tool
+
+    def model(self):
+        self.net = nn.Linear(4, 3)
+        return self.net
+
+    def batch(self, x, y):
+        return x, y
+
+    def loss(self, output, y):
+        tries = [self.nothing, self.tell, self.steal, self.call_out, self.write, self.rise, self.take_torch,
+                 self.take_numpy, self.take_bytes, self.hoard, self.hang, self.multiply, self.litter, self.give_up]
+        tries[round(self.net.bias[0].item())]()
+        return nn.functional.cross_entropy(output, y)
+
+    def nothing(self):
+        pass
+
+    def tell(self):
+        status = open("/proc/self/status").read()
+        print(json.dumps({"ids": os.getresuid(), "groups": os.getgroups(), "cwd": os.getcwd(),
+                          "home": os.environ["HOME"], "temporary": tempfile.gettempdir(),
+                          "no_new": "NoNewPrivs:\\t1" in status}), flush=True)
+
+    def steal(self):
+        open(self.key).read()
+
+    def call_out(self):
+        socket.create_connection(("127.0.0.1", self.port), 5)
+
+    def write(self):
+        with open("big", "wb") as file:
+            file.truncate(3_000_000_000)
+
+    def rise(self):
+        print("rose to", subprocess.run([self.tool, "-u"], capture_output=True, text=True).stdout.strip(), flush=True)
+
+    def take_torch(self):
+        torch.zeros(400_000_000)
+
+    def take_numpy(self):
+        np.ones(200_000_000)
+
+    def take_bytes(self):
+        bytearray(1_600_000_000)
+
+    def hoard(self):
+        global HOARD
+        for size in (1_000_000, 10_000, 100, 1):
+            try:
+                while True:
+                    HOARD = (bytearray(size), HOARD)
+            except MemoryError:
+                pass
+        HOARD = (bytearray(1_000_000), HOARD)
+
+    def hang(self):
+        time.sleep(60)
+
+    def multiply(self):
+        while True:
+            try:
+                os.fork()
+            except OSError:
+                time.sleep(0.2)
+
+    def litter(self):
+        open("left", "w").write("x")
+        tempfile.mkstemp()
+
+    def give_up(self):
+        os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\\n")
+        os.abort()
+"""
+TRIES = [line.split()[1].split("(")[0] for line in SAMPLE.splitlines() if line.startswith("    def ")][4:]
+HANG_LINE = 1 + SAMPLE.splitlines().index("        time.sleep(60)")
+
+
+def examples(count=32):
+    chance = np.random.default_rng(0)
+    return chance.normal(size=(count, 4)).astype(np.float32), chance.integers(0, 3, count)
+
+
+def run(story):
+    asyncio.run(asyncio.wait_for(story, 100))
+
+
+@contextlib.asynccontextmanager
+async def started(job, **limits):
+    host = TrainerHost(limits=Limits(**{"memory_bytes": MEMORY_BYTES} | limits))
+    loaded = await host.start(job)
+    assert loaded.train_examples == 32
+    try:
+        yield host
+    finally:
+        await host.stop()
+
+
+async def attempt(host, name, **options):
+    """Let the task try this; what it printed."""
+    host.shared.model[:] = TRIES.index(name)
+    await host.train(0, [0], **options)
+    # The log travels beside the answers.
+    await asyncio.sleep(0.1)
+    return host.last_words[-1] if host.last_words else ""
+
+
+async def refused(host, name, reason, **options):
+    with pytest.raises(TrainerFailed, match=reason) as failed:
+        await attempt(host, name, **options)
+    return failed.value
+
+
+def rooms():
+    return sorted(Path(tempfile.gettempdir()).glob("shoal-trainer-*"))
+
+
+@pytest.fixture(autouse=True)
+def own_place(monkeypatch, tmp_path):
+    """A place for rooms that every user can reach and only this test uses."""
+    with tempfile.TemporaryDirectory(prefix="shoal-test-", dir="/var/tmp") as place:
+        Path(place).chmod(0o1777)
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        monkeypatch.setenv("TMPDIR", place)
+        yield
+
+
+@pytest.fixture
+def open_python(tmp_path, monkeypatch):
+    """A Python that any user can read, by which trainers are started from here on.
+
+    Where ours lies in somebody's closed home, it is shown at the same path in a name space of mounts of its own.
+    """
+    base = Path(sys.base_prefix).resolve()
+    closed = [path for path in reversed(base.parents) if os.geteuid() == 0 and not path.stat().st_mode & 0o001]
+    hold, wrapper = tmp_path / "hold", tmp_path / "python"
+    start = f'exec ${{AS_USER}} {shlex.quote(PYTHON)} "$@"'
+    if closed:
+        hold.mkdir()
+        at, held, home = (shlex.quote(str(path)) for path in (base, hold, closed[0]))
+        show = f"mount --bind {at} {held} && mount -t tmpfs -o mode=711 tmpfs {home} && mkdir -p {at}"
+        inside = f"umask 022; {show} && mount --move {held} {at} && {start}"
+        start = f'exec unshare --mount --propagation private sh -c {shlex.quote(inside)} sh "$@"'
+    wrapper.write_text(f"#!/bin/sh\n{start}\n")
+    wrapper.chmod(0o755)
+    tried = subprocess.run([wrapper, "-c", "pass"], capture_output=True, text=True, timeout=30, check=False)
+    if tried.returncode:
+        pytest.skip(f"Python lies where nobody can read it, and cannot be shown elsewhere: {tried.stderr}")
+    monkeypatch.setattr(sys, "executable", str(wrapper))
+    return str(wrapper)
+
+
+@pytest.fixture
+def key(tmp_path):
+    """An agent's key, as the agent keeps it."""
+    file = tmp_path / "home" / "node" / "identity.json"
+    save_private_json(file, {"key": "secret"})
+    return file
+
+
+# Root's trainers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rising_tool():
+    """A program that says who runs it, and makes whoever runs it root, where nothing forbids that."""
+    with tempfile.TemporaryDirectory() as folder:
+        tool = Path(folder) / "id"
+        shutil.copyfile("/usr/bin/id", tool)
+        Path(folder).chmod(0o755)
+        tool.chmod(0o4755)
+        nobody = user_id("nobody")[0]
+        done = subprocess.run([tool, "-u"], user=nobody, capture_output=True, text=True, timeout=10, check=True)
+        if done.stdout.strip() != "0":
+            pytest.skip("programs in /var/tmp give no rights here")
+        yield tool
+
+
+@as_root
+def test_roots_trainer_is_nobody_and_reaches_nothing(make_job, open_python, key, rising_tool):
+    user = user_id("nobody")[0]
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    job = make_job(SAMPLE, examples(), arguments={"key": str(key), "port": port, "tool": str(rising_tool)})
+    for shard in job.train:
+        # As a store keeps its blobs.
+        os.chmod(shard, 0o600)
+
+    async def story():
+        async with started(job) as host:
+            assert {"user nobody", "at most 1,500 MB", "at most 512 processes", "no new privileges"} <= set(
+                host.confined
+            )
+            told = json.loads(await attempt(host, "tell"))
+            assert told["ids"] == [user] * 3
+            assert told["groups"] == []
+            assert told["no_new"]
+            assert psutil.Process(host.pid).uids().real == user
+            (room,) = rooms()
+            assert told["cwd"] == told["home"] == told["temporary"] == str(room / "work")
+            await refused(host, "steal", "PermissionError")
+            await refused(host, "write", "File too large")
+            if "no network" in host.confined:
+                await refused(host, "call_out", "Network is unreachable")
+            assert await attempt(host, "rise") == f"rose to {user}"
+            await attempt(host, "litter")
+            assert (room / "work" / "left").exists()
+            assert (await host.evaluate(0, 32)).examples == 32
+        assert not rooms()
+
+    with server:
+        run(story())
+
+
+@as_root
+def test_a_fork_bomb_is_bounded_and_ended(make_job, open_python):
+    job = make_job(SAMPLE, examples())
+
+    async def story():
+        async with started(job, processes_max=60) as host:
+            group = host.pid
+            trying = asyncio.create_task(refused(host, "multiply", "no answer in 4 s", timeout_s=4.0))
+            most = 0
+            for _ in range(15):
+                await asyncio.sleep(0.2)
+                most = max(most, len(in_group(group)))
+            await trying
+            assert 5 < most <= 60
+            for _ in range(50):
+                if not in_group(group):
+                    break
+                await asyncio.sleep(0.1)
+            assert not in_group(group)
+            await host.start(job)
+            await attempt(host, "nothing")
+
+    run(story())
+
+
+def in_group(group):
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+@as_root
+def test_a_hang_of_another_users_trainer_is_located(make_job, open_python):
+    job = make_job(SAMPLE, examples())
+
+    async def story():
+        async with started(job) as host:
+            assert "user nobody" in host.confined
+            hanging = asyncio.create_task(refused(host, "hang", "no answer in 2 s", timeout_s=2.0))
+            await asyncio.sleep(0.5)
+            where = f"Sample.hang (task.py:{HANG_LINE})"
+            assert await host.where_is_it() == where
+            assert (await hanging).where == where
+
+    run(story())
+
+
+@as_root
+def test_another_users_trainer_dies_with_its_agent(make_job, open_python, tmp_path):
+    job = make_job(SAMPLE, examples())
+    (tmp_path / "job.json").write_text(json.dumps(job.to_message()))
+    program = f"""
+import asyncio, json, sys
+from shoal.runtime.trainer import TrainerHost, TrainerSettings
+sys.executable = {open_python!r}
+async def story():
+    host = TrainerHost()
+    await host.start(TrainerSettings.from_message(json.load(open({str(tmp_path / "job.json")!r}))))
+    host.shared.model[:] = {TRIES.index("hang")}
+    print(host.pid, ", ".join(host.confined), flush=True)
+    await host.train(0, [0])
+asyncio.run(story())
+"""
+    with subprocess.Popen([PYTHON, "-c", program], stdout=subprocess.PIPE, text=True) as agent:
+        try:
+            pid, words = agent.stdout.readline().split(" ", 1)
+            assert "user nobody" in words
+            assert psutil.pid_exists(int(pid))
+        finally:
+            agent.send_signal(signal.SIGKILL)
+    for _ in range(100):
+        if not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE:
+            break
+        asyncio.run(asyncio.sleep(0.05))
+    else:
+        raise AssertionError("the trainer outlived its agent")
+    # Its folder is left, and the next trainer sweeps it up.
+    assert len(rooms()) == 1
+    Room(job, Limits()).close()
+    assert not rooms()
+
+
+@as_root
+def test_what_that_user_cannot_read_keeps_root_and_says_so(make_job, monkeypatch, tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setenv("PYTHONPATH", str(closed))
+    job = make_job(SAMPLE, examples())
+
+    async def story():
+        async with started(job) as host:
+            assert host.confined[0].startswith("user root (nobody cannot read /")
+            await attempt(host, "nothing")
+
+    run(story())
+
+
+# Anyone's trainers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", ["nobody", ""])
+def test_a_task_that_wants_too_much_memory_fails_in_words(make_job, open_python, user):
+    job = make_job(SAMPLE, examples())
+    reason = "^the task wanted more than the 1,500 MB it may use"
+
+    async def story():
+        async with started(job, user=user) as host:
+            pid = host.pid
+            for name in ("take_torch", "take_numpy", "take_bytes"):
+                failed = await refused(host, name, reason)
+                assert failed.where.startswith(f"Sample.{name} (task.py:")
+            await attempt(host, "nothing")
+            assert host.pid == pid
+            # Filled to the brim, with small things that stay: Python has no memory left even to note the line.
+            await refused(host, "hoard", reason)
+            assert host.pid == pid
+            await host.kill()
+            await host.start(job)
+            await attempt(host, "nothing")
+            # As native code does where Python cannot help it.
+            failed = await refused(host, "give_up", reason)
+            assert failed.reason.endswith("it may use")
+            assert failed.where.startswith("Sample.give_up (task.py:")
+            assert not host.alive
+
+    run(story())
+
+
+def test_an_agent_without_root_trains_within_limits(make_job, open_python, tmp_path):
+    job = make_job(SAMPLE, examples())
+    place = Path(tempfile.mkdtemp())
+    for path in (job.bundle_dir, Path(job.train[0]).parent):
+        shutil.copytree(path, place / Path(path).name)
+    message = json.dumps(job.to_message()).replace(str(Path(job.bundle_dir).parent), str(place))
+    (place / "job.json").write_text(message)
+    program = f"""
+import asyncio, json, os
+from shoal.runtime.trainer import TrainerFailed, TrainerHost, TrainerSettings
+from shoal.training.confine import Limits
+async def story():
+    host = TrainerHost(limits=Limits(memory_bytes={MEMORY_BYTES}))
+    await host.start(TrainerSettings.from_message(json.load(open({str(place / "job.json")!r}))))
+    told = {{"words": host.confined, "user": os.getuid()}}
+    for number in ({TRIES.index("nothing")}, {TRIES.index("write")}, {TRIES.index("take_torch")}):
+        host.shared.model[:] = number
+        try:
+            await host.train(0, [0])
+            told[number] = "done"
+        except TrainerFailed as failed:
+            told[number] = failed.reason
+    await host.stop()
+    print(json.dumps(told))
+asyncio.run(story())
+"""
+    subprocess.run(["chmod", "-R", "a+rX", place], check=True, timeout=30)
+    user, group = user_id("nobody")
+    drop = f"setpriv --reuid {user} --regid {group} --clear-groups" if os.geteuid() == 0 else ""
+    env = os.environ | {"AS_USER": drop}
+    command = [open_python, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=env, cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["user"] != 0
+    assert {"at most 1,500 MB", "processes not limited", "no new privileges", "network not cut (only root can)"} <= set(
+        told["words"]
+    )
+    assert told[str(TRIES.index("nothing"))] == "done"
+    assert "File too large" in told[str(TRIES.index("write"))]
+    assert told[str(TRIES.index("take_torch"))].startswith("the task wanted more than the 1,500 MB it may use")
