@@ -36,9 +36,13 @@ import numpy as np
 
 from benchmarks.chaos_faults import (
     FULL_DISK,
+    KILL_LEADER,
     KILL_MANAGER,
+    LINK_DOWN,
     ON_WORKERS,
     OUTAGES,
+    STOP,
+    WITH_LEADER,
     WITH_MANAGER,
     Fault,
     at_their_pace,
@@ -80,6 +84,8 @@ class Settings:
     batches: int
     start_s: float
     brief: bool
+    #: Who leads in the run with faults on leaders: ``devices``, or the manager's node (``here``).
+    lead: str
     #: Plan values to try instead of the soak's own.
     plan: Mapping[str, Any]
 
@@ -138,11 +144,11 @@ class Workshop:
         self.pids: list[int] = []
 
     @contextlib.asynccontextmanager
-    async def site(self, name: str) -> AsyncIterator[tuple[Site, Operator]]:
+    async def site(self, name: str, *, lead: str = "here") -> AsyncIterator[tuple[Site, Operator]]:
         home = self._directory / name
         home.mkdir()
         settings = self._settings
-        site = Site(home, devices=settings.devices, network=self._network, start_s=settings.start_s)
+        site = Site(home, devices=settings.devices, network=self._network, start_s=settings.start_s, lead=lead)
         self.pids = site.pids
         async with site, site.operator() as operator:
             yield site, operator
@@ -221,7 +227,7 @@ class Workshop:
             await asyncio.sleep(settings.rate_seconds)
             to_s = time.monotonic()
             outcomes.append(await self.finish(site, operator, job))
-            made_s = [at_s for at_s, _ in site.versions() if from_s <= at_s <= to_s]
+            made_s = [made.at_s for made in site.versions() if from_s <= made.at_s <= to_s]
             applied = _applied_between(site, job, from_s, to_s)
             rate = Rate(
                 batches_per_device_s=applied / (to_s - from_s) / len(site.devices),
@@ -234,9 +240,9 @@ class Workshop:
         say("loss without faults: " + ", ".join(f"{outcome.loss:.4f}" for outcome in outcomes))
         return rate, outcomes
 
-    async def with_faults(self, name: str, kinds: tuple[str, ...], rate: Rate) -> Soak:
+    async def with_faults(self, name: str, kinds: tuple[str, ...], rate: Rate, *, lead: str = "here") -> Soak:
         settings = self._settings
-        async with self.site(name) as (site, operator):
+        async with self.site(name, lead=lead) as (site, operator):
             if not site.has_disk:
                 kinds = tuple(kind for kind in kinds if kind != FULL_DISK)
             faults = draw_faults(
@@ -253,7 +259,8 @@ class Workshop:
             struck_s = await self._strike(site, faults, from_s)
             to_s = from_s + settings.seconds
             outcome = await self.finish(site, operator, job)
-            return self._weigh(site, job, rate, struck_s, outcome, window_s=(from_s, to_s))
+            manager_leads = lead == "here"
+            return self._weigh(site, job, rate, struck_s, outcome, window_s=(from_s, to_s), manager_leads=manager_leads)
 
     async def _strike(self, site: Site, faults: list[Fault], from_s: float) -> list[tuple[float, Fault]]:
         """All faults in their time; returns when the span is over and everything was put right."""
@@ -261,6 +268,7 @@ class Workshop:
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 await asyncio.sleep(max(0.0, from_s + fault.at_s - time.monotonic()))
+                fault = site.aimed(fault)
                 lasts = f" for {fault.for_s:.1f} s" if fault.for_s else ""
                 say(f"{time.monotonic() - from_s:6.1f} s  {fault.kind}: {fault.victim}{lasts}")
                 struck_s.append((time.monotonic(), fault))
@@ -277,17 +285,18 @@ class Workshop:
         outcome: Outcome,
         *,
         window_s: tuple[float, float],
+        manager_leads: bool,
     ) -> Soak:
         settings, (from_s, to_s) = self._settings, window_s
 
         def expected(low_s: float, high_s: float) -> float:
-            found = stretches(site.outages, devices=site.devices, from_s=low_s, to_s=high_s)
+            found = stretches(site.outages, devices=site.devices, from_s=low_s, to_s=high_s, leads=manager_leads)
             return rate.batches_per_device_s * sum(stretch.device_s for stretch in found)
 
-        whole = stretches(site.outages, devices=site.devices, from_s=from_s, to_s=to_s)
+        whole = stretches(site.outages, devices=site.devices, from_s=from_s, to_s=to_s, leads=manager_leads)
         overhead_s = rate.round_s - max(settings.devices.values())
         applied = _applied_between(site, job, from_s, to_s)
-        made_s = [at_s for at_s, _ in site.versions()]
+        made_s = [made.at_s for made in site.versions()]
         lost: dict[str, list[float]] = {}
         pauses_s: dict[str, list[float]] = {}
         ends_s = [at_s for at_s, _ in struck_s[1:]] + [to_s]
@@ -307,9 +316,7 @@ class Workshop:
             if fault.kind in OUTAGES and back < to_s:
                 back_s.setdefault(fault.kind, []).append(back - ended_s)
         recoveries_s = [
-            min((t for t in made_s if t > at_s), default=math.inf) - at_s
-            for at_s, fault in struck_s
-            if fault.kind == KILL_MANAGER
+            led_s - at_s for at_s, fault in struck_s if (led_s := _next_leader_s(site, at_s, fault)) is not None
         ]
         return Soak(
             faults=[fault for _, fault in struck_s],
@@ -324,9 +331,32 @@ class Workshop:
         )
 
 
+def _next_leader_s(site: Site, at_s: float, fault: Fault) -> float | None:
+    """When a version was made by the next leader, where this fault took the leader away; None where it did not."""
+    made = site.versions()
+    before = [each for each in made if each.at_s <= at_s]
+    if not before or before[-1].node != fault.victim or fault.kind not in (KILL_MANAGER, KILL_LEADER, *OUTAGES):
+        return None
+    term = before[-1].term
+    later = [each.at_s for each in made if each.at_s > at_s and each.term > term]
+    same = [each.at_s for each in made if each.at_s > at_s and each.term == term]
+    if fault.kind in (STOP, LINK_DOWN) and same and (not later or same[-1] > later[0] or same[0] < later[0]):
+        # It was away for so short a time that it went on leading.
+        later = [*same, *later]
+    return min(later, default=math.inf)
+
+
+def _made_at(site: Site) -> dict[int, float]:
+    """Version -> when it was made; of one that was made again, the last time by the newest leader counts."""
+    newest: dict[int, tuple[int, float]] = {}
+    for made in site.versions():
+        newest[made.version] = max(newest.get(made.version, (0, 0.0)), (made.term, made.at_s))
+    return {version: at_s for version, (_, at_s) in newest.items()}
+
+
 def _worked(site: Site, job: str) -> dict[str, list[float]]:
     """Device -> when versions were made that hold a batch of it."""
-    made_s = {version: at_s for at_s, version in site.versions()}
+    made_s = _made_at(site)
     worked_s: dict[str, list[float]] = {}
     with site.registry() as registry:
         for row in registry.applied(job):
@@ -336,7 +366,7 @@ def _worked(site: Site, job: str) -> dict[str, list[float]]:
 
 def _applied_between(site: Site, job: str, from_s: float, to_s: float) -> int:
     """Batches of the surviving history whose version was made in this time. Made again, the last time counts."""
-    made_s = {version: at_s for at_s, version in site.versions()}
+    made_s = _made_at(site)
     with site.registry() as registry:
         return sum(from_s <= made_s[row.version] < to_s for row in registry.applied(job))
 
@@ -360,8 +390,9 @@ async def soak(settings: Settings, directory: Path, network: Network | None) -> 
     on_workers = await workshop.with_faults("faults-on-workers", ON_WORKERS, rate)
     _tell("faults on workers", on_workers)
     pids += workshop.pids
-    with_manager = await workshop.with_faults("faults-on-all", WITH_MANAGER, rate)
-    _tell("faults on workers and the manager", with_manager)
+    kinds = WITH_MANAGER if settings.lead == "here" else WITH_LEADER
+    with_manager = await workshop.with_faults("faults-on-all", kinds, rate, lead=settings.lead)
+    _tell("faults on workers, leaders and the manager", with_manager)
     pids += workshop.pids
     soaks = (on_workers, with_manager)
     ended = [*plain, *(each.outcome for each in soaks)]
@@ -377,6 +408,7 @@ async def soak(settings: Settings, directory: Path, network: Network | None) -> 
         "goodput_with_leader_faults": with_manager.goodput,
         "goodput_at_their_pace": on_workers.goodput_at_their_pace,
         "goodput_at_their_pace_with_leader_faults": with_manager.goodput_at_their_pace,
+        "leader_on": settings.lead,
         "leader_faults": len(with_manager.recoveries_s),
         "leader_recovery_median_s": percentile(with_manager.recoveries_s or [math.nan], 0.5),
         "leader_recovery_p95_s": percentile(with_manager.recoveries_s or [math.nan], 0.95),
@@ -403,7 +435,7 @@ def _tell(title: str, each: Soak) -> None:
         pause_s = each.longest_pause_s[kind]
         say(f"    {kind:18} {count:3} x {lost:6.1f} device-s lost, longest pause {pause_s:.1f} s{back}")
     if each.recoveries_s:
-        say("    back after the manager was killed: " + ", ".join(f"{s:.1f}" for s in each.recoveries_s) + " s")
+        say("    led again after the leader was taken away: " + ", ".join(f"{s:.1f}" for s in each.recoveries_s) + " s")
     say(f"    events: {dict(each.outcome.events)}")
 
 
@@ -442,6 +474,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
         batches=60 if given.quick else 1200,
         start_s=given.start_s,
         brief=given.quick,
+        lead=given.lead,
         plan={name: float(value) for name, _, value in (text.partition("=") for text in given.plan)},
     )
 
@@ -456,6 +489,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two faults")
     parser.add_argument("--devices", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lead", choices=("devices", "here"), default="devices", help="who leads in the last run")
     parser.add_argument("--start-s", type=float, default=0.0, help="what loading torch would take, for every trainer")
     parser.add_argument("--plan", action="append", default=[], metavar="NAME=NUMBER", help="such as lease_s=1.5")
     parser.add_argument("--quick", action="store_true", help="15 s a run, a fault every 3 s, one seed")

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from shoal.sim.chance import Stream
 
 MANAGER = "manager"
+#: Whoever leads when the fault strikes.
+LEADER = "leader"
 
 KILL_AGENT = "kill agent"
 STOP = "stop"
@@ -18,6 +20,7 @@ SEGFAULT = "segfault trainer"
 HANG = "hang in task"
 LINK_DOWN = "link down"
 KILL_MANAGER = "kill manager"
+KILL_LEADER = "kill leader"
 FULL_DISK = "full disk"
 
 #: Kind -> how long it lasts, from and to. For one that is killed: until it is started again, as a service would be.
@@ -29,12 +32,15 @@ LASTS_S: dict[str, tuple[float, float]] = {
     HANG: (0.0, 0.0),
     LINK_DOWN: (5.0, 15.0),
     KILL_MANAGER: (1.0, 1.0),
+    KILL_LEADER: (2.0, 4.0),
     FULL_DISK: (4.0, 8.0),
 }
 ON_WORKERS = (KILL_AGENT, STOP, KILL_TRAINER, SEGFAULT, HANG, LINK_DOWN)
 #: Those in which a device is away.
 OUTAGES = (KILL_AGENT, STOP, LINK_DOWN)
-#: Killing the manager counts twice: it is what the soak is about.
+#: With a leader on a device, any of those may strike the one that leads; and it is killed as often as the manager.
+WITH_LEADER = (KILL_LEADER, *ON_WORKERS[:3], KILL_MANAGER, *ON_WORKERS[3:], FULL_DISK)
+#: Where the manager's node leads, killing it is both, and counts twice.
 WITH_MANAGER = (KILL_MANAGER, *ON_WORKERS[:3], KILL_MANAGER, *ON_WORKERS[3:], FULL_DISK)
 
 #: After a fault a device has this long to come back before it is struck again.
@@ -71,7 +77,7 @@ def draw_faults(
         kind = next(kind_deck)
         low_s, high_s = LASTS_S[kind]
         for_s = chance.between(low_s, min(high_s, low_s + 2.0) if brief else high_s)
-        victim = MANAGER
+        victim = LEADER if kind == KILL_LEADER else MANAGER
         if kind in ON_WORKERS:
             # Somebody is always free in a cluster of some size; in a small one the next in the deck is struck again.
             tried = [next(device_deck) for _ in devices]
@@ -105,14 +111,16 @@ class Stretch:
         return len(self.alive) * (self.to_s - self.from_s)
 
 
-def stretches(outages: Sequence[Outage], *, devices: Sequence[str], from_s: float, to_s: float) -> list[Stretch]:
-    """Who was alive when. Without a manager nobody is: there is no work to be had."""
+def stretches(
+    outages: Sequence[Outage], *, devices: Sequence[str], from_s: float, to_s: float, leads: bool = True
+) -> list[Stretch]:
+    """Who was alive when. Without a manager that ``leads`` nobody is: there is no work to be had."""
     edges = {from_s, to_s} | {edge for outage in outages for edge in (outage.from_s, outage.to_s)}
     times = sorted(edge for edge in edges if from_s <= edge <= to_s)
     found: list[Stretch] = []
     for low, high in itertools.pairwise(times):
         down = {outage.who for outage in outages if outage.from_s <= low and high <= outage.to_s}
-        alive = () if MANAGER in down else tuple(device for device in devices if device not in down)
+        alive = () if MANAGER in down and leads else tuple(device for device in devices if device not in down)
         found.append(Stretch(from_s=low, to_s=high, alive=alive))
     return found
 

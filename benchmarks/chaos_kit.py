@@ -26,12 +26,15 @@ from typing import Any, Self
 import numpy as np
 import psutil
 
+from benchmarks.chaos_agent import NAME_VARIABLE
 from benchmarks.chaos_faults import (
     FULL_DISK,
     HANG,
     KILL_AGENT,
+    KILL_LEADER,
     KILL_MANAGER,
     KILL_TRAINER,
+    LEADER,
     LINK_DOWN,
     MANAGER,
     SEGFAULT,
@@ -39,7 +42,7 @@ from benchmarks.chaos_faults import (
     Fault,
     Outage,
 )
-from benchmarks.chaos_manager import VERSIONS_VARIABLE
+from benchmarks.chaos_watch import VERSIONS_VARIABLE, Made, versions_in
 from benchmarks.common import echo_job
 from benchmarks.paced_trainer import DEVICE_VARIABLE, first_model, layout_for
 from shoal.data.digits import mnist
@@ -94,8 +97,12 @@ def digits_job(directory: Path, *, batches: int, seed: int) -> ReadyTask:
 class Site:
     """``async with Site(...) as site``: a cluster with all its devices enrolled and their agents running."""
 
-    def __init__(self, home: Path, *, devices: Mapping[str, float], network: Network | None, start_s: float) -> None:
+    def __init__(
+        self, home: Path, *, devices: Mapping[str, float], network: Network | None, start_s: float, lead: str = "here"
+    ) -> None:
+        """``lead``: whether the manager's node leads, or ``devices`` do."""
         self.home = home
+        self._lead = lead
         self.devices = tuple(devices)
         self.outages: list[Outage] = []
         #: Faults that found nothing to hurt, such as a trainer that was not there.
@@ -158,7 +165,8 @@ class Site:
                 self._disk = checkpoints
 
     async def _start_manager(self) -> None:
-        options = ("--home", str(self.home), "--host", self._host, "--port", str(self._port))
+        where = ("--host", self._host, "--port", str(self._port))
+        options = ("--home", str(self.home), *where, "--lead", self._lead)
         command = (sys.executable, "-m", "benchmarks.chaos_manager", *options)
         environment = {VERSIONS_VARIABLE: str(self.home / "versions")}
         self._manager = await self._spawn(*command, log="manager.log", environment=environment, capture=True)
@@ -178,8 +186,12 @@ class Site:
     async def _start_agent(self, device: str) -> None:
         prefix = self._network.enter(device) if self._network else ()
         options = ("--home", str(self._device(device)), "--child-module", "benchmarks.paced_trainer")
-        command = (*prefix, sys.executable, "-m", "shoal.runtime.agent", *options)
-        environment = {DEVICE_VARIABLE: str(self._device(device))}
+        command = (*prefix, sys.executable, "-m", "benchmarks.chaos_agent", *options)
+        environment = {
+            DEVICE_VARIABLE: str(self._device(device)),
+            NAME_VARIABLE: device,
+            VERSIONS_VARIABLE: str(self.home / "versions"),
+        }
         self._agents[device] = await self._spawn(*command, log=f"{device}.log", environment=environment)
 
     async def _spawn(
@@ -231,10 +243,15 @@ class Site:
 
     # Faults --------------------------------------------------------------------------------------------
 
+    def aimed(self, fault: Fault) -> Fault:
+        """The fault with its victim by name, as things are now."""
+        return dataclasses.replace(fault, victim=self.leader()) if fault.victim == LEADER else fault
+
     async def inflict(self, fault: Fault) -> None:
         """Hurt one part of the cluster, and put right what a service manager or a person with a cable would."""
         ways = {
             KILL_AGENT: self._kill_agent,
+            KILL_LEADER: self._kill_agent,
             STOP: self._stop,
             LINK_DOWN: self._cut if self._network else self._stop,
             KILL_TRAINER: self._hurt_trainer,
@@ -246,6 +263,10 @@ class Site:
         await ways[fault.kind](fault)
 
     async def _kill_agent(self, fault: Fault) -> None:
+        if self._agents[fault.victim].returncode is not None:
+            # Dead already, and nobody leads in its place yet.
+            self.missed.append(fault)
+            return
         with self._out(fault.victim):
             self._agents[fault.victim].kill()
             await self._agents[fault.victim].wait()
@@ -319,12 +340,14 @@ class Site:
             return (await operator.status(job)).jobs[0]
         return None
 
-    def versions(self, *, since_s: float = 0.0) -> list[tuple[float, int]]:
-        """When versions were made, and which. One that was made again after a crash is here again."""
-        text = (self.home / "versions").read_text() if (self.home / "versions").exists() else ""
-        # A manager that is killed may leave half a line.
-        rows = [line.split() for line in text.splitlines() if line.count(" ") == 1]
-        return [(float(at_s), int(version)) for at_s, version in rows if float(at_s) >= since_s]
+    def versions(self) -> list[Made]:
+        """When versions were made, which, and by whom. One that was made again after a crash is here again."""
+        return versions_in(self.home / "versions")
+
+    def leader(self) -> str:
+        """Who made the newest version; a device, where devices lead."""
+        made = self.versions()
+        return made[-1].node if made else MANAGER
 
     def registry(self) -> Registry:
         return Registry(Places(self.home).registry)

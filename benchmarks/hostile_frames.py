@@ -2,7 +2,8 @@
 
 Most go through the manager's read path in memory: real sessions over a real ``Home`` that leads a job, without gRPC, in
 a process of their own, and with the limits on how fast one peer may misbehave lifted (else nearly all would be refused
-at the door). The others come over real sockets from enrolled nodes with certificates of their own, against a real
+at the door). A tenth of these come to the door of a device that leads, from workers that it was told to admit. The
+others come over real sockets from enrolled nodes with certificates of their own, against a real
 manager process with every limit in force, while an honest worker trains and an honest node's heartbeats are timed.
 
     crashes        the manager died, or an error that is a bug was logged
@@ -45,11 +46,12 @@ from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.home import Home
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
+from shoal.runtime.outpost import Outpost
 from shoal.runtime.places import Places
 from shoal.store.blobs import BlobStore
 from shoal.training.ready import listing_of, plan_from, spec_of
 from shoal.transport.access import Access
-from shoal.transport.base import BROKE_CONTRACT
+from shoal.transport.base import BROKE_CONTRACT, Listener
 from shoal.transport.commons import Commons
 from shoal.transport.conduct import Conduct, Rate
 from shoal.transport.enrol import enrol
@@ -57,14 +59,35 @@ from shoal.transport.grpc import SERVICE
 from shoal.transport.identity import Authority, Identity, Peer, channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
 from shoal.transport.session import FrameSession
+from shoal.transport.signing import sign
 from shoal.wire.frames import envelope_frame, frames, read_opening
 from shoal.wire.lanes import Lane
 from shoal.wire.limits import MESSAGE_MAX_BYTES, OFFENCES_MAX
-from shoal.wire.messages import AskStatus, Facts, Heartbeat, Hello, Ready, Refused, Submit, Update, Work
+from shoal.wire.messages import (
+    Admit,
+    AskStatus,
+    Assign,
+    Checkpoint,
+    CheckpointKept,
+    Facts,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    Leads,
+    Message,
+    Ready,
+    Refused,
+    Submit,
+    Update,
+    Work,
+)
 
 #: Nodes that lie: in memory, and over sockets for so many frames each.
 LIARS = 64
 FRAMES_A_LIAR = 100
+
+#: One in so many of the frames in memory comes to a leader's door rather than to the manager's.
+DOOR_SHARE = 10
 
 #: Liars that call at the same time.
 AT_ONCE = 2
@@ -73,7 +96,7 @@ AT_ONCE = 2
 WAIT_S = 60.0
 
 _BUG = re.compile(r"Traceback|failed to handle an event|could not be handled")
-_NAMED = re.compile(r"refused: (?:update of )?(liar-[0-9]+)")
+_NAMED = re.compile(r"(?:refused: (?:update of )?|^(?=\S+ broke))(liar-[0-9]+)")
 
 
 @dataclass(slots=True)
@@ -190,24 +213,77 @@ def unlimited() -> Commons:
     return Commons(conduct=Conduct(messages=dict.fromkeys(Lane, rate), openings=rate, offences=rate))
 
 
-async def led_job(home: Home, places: Places, folder: Path) -> str:
+async def led_job(home: Home, places: Places, folder: Path, operator: Identity) -> JobSpec:
     ready = echo_job(folder, values=VALUES, batches=1_000_000)
     prepared, blobs = ready.prepared, BlobStore(places.blobs)
     for data in (ready.bundle, Path(prepared.model), listing_of(prepared.train), listing_of(prepared.test)):
         blobs.put(data)
     spec = spec_of(ready, plan_from({**prepared.plan, "until": {"epochs": 1}}), job="echo")
-    await home.operate(Peer(node="operator", role="operator", cluster="shoal"), Submit(spec=spec))
-    return spec.job
+    home.roll.reserve(operator.node, operator.role, now_s=time.time())
+    peer = Peer(node=operator.node, role=operator.role, cluster=operator.cluster)
+    await home.operate(peer, Submit(spec=sign(spec, operator)))
+    return spec
+
+
+class Around:
+    """What a device that leads asks of its agent: here a manager that keeps whatever it is sent."""
+
+    def __init__(self, identity: Identity, model: Path) -> None:
+        self.identity = identity
+        self._model = model
+        self.outpost: Outpost | None = None
+        self.leads = asyncio.Event()
+
+    def to_manager(self, message: Message) -> None:
+        if isinstance(message, Leads):
+            self.leads.set()
+        if isinstance(message, Checkpoint) and self.outpost is not None:
+            kept = CheckpointKept(job=message.job, term=message.term, version=message.version)
+            asyncio.get_running_loop().call_soon(self.outpost.told, kept)
+
+    async def fetch(self, sha256: str) -> Path:
+        return self._model
+
+
+@contextlib.asynccontextmanager
+async def leading(identity: Identity, spec: JobSpec, model: Path) -> AsyncIterator[Outpost]:
+    """A device that leads this job, and admits the honest and the liars alike."""
+    around = Around(identity, model)
+    outpost = around.outpost = Outpost(around, manager="manager", manager_endpoint="127.0.0.1:9")
+    try:
+        outpost.told(Assign(job=spec.job, role="leader", term=1, leader=identity.node, spec=spec))
+        outpost.told(Checkpoint(job=spec.job, term=1, version=-1))
+        await asyncio.wait_for(around.leads.wait(), WAIT_S)
+        workers = ("device-1", *(f"liar-{number}" for number in range(LIARS)))
+        outpost.told(Admit(job=spec.job, term=1, nodes=workers))
+        yield outpost
+    finally:
+        await outpost.stop()
+
+
+@contextlib.asynccontextmanager
+async def working(service: Listener, job: str) -> AsyncIterator[Honest]:
+    honest = Honest(service, job)
+    running = asyncio.create_task(honest.run())
+    try:
+        await asyncio.sleep(0.5)
+        yield honest
+        honest.is_alive = not running.done() and honest.updates > 1
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 class Honest:
     """A worker in memory that does what it is lent, so that the job goes on and leases are out when lies come."""
 
-    def __init__(self, home: Home, job: str) -> None:
-        self._home = home
+    def __init__(self, service: Listener, job: str) -> None:
+        self._service = service
         self._job = job
         self._inbox: asyncio.Queue[bytes] = asyncio.Queue()
         self.updates = 0
+        #: Whether it was still at work when it was told to stop.
+        self.is_alive = False
 
     async def run(self) -> None:
         peer = Peer(node="device-1", role="node", cluster="shoal")
@@ -217,8 +293,8 @@ class Honest:
         control = FrameSession(lane=Lane.CONTROL, read=hello.get, write=self._ignore, **shared)
         work = FrameSession(lane=Lane.WORK, read=self._inbox.get, write=self._work, **shared)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(control.run(self._home))
-            tasks.create_task(work.run(self._home))
+            tasks.create_task(control.run(self._service))
+            tasks.create_task(work.run(self._service))
             # Once it has its role: what comes from one that is not known yet is not heard.
             await asyncio.sleep(0.2)
             self._inbox.put_nowait(envelope_frame(Ready(job=self._job)))
@@ -248,7 +324,7 @@ class Honest:
 
 
 async def attack_inside(count: int, seed: int) -> dict[str, Any]:
-    """Frames through sessions and a ``Home`` of this process."""
+    """Frames through sessions and a ``Home`` of this process, then an ``Outpost``."""
     tally = Tally()
     ear = Ear(tally)
     for name in ("shoal", "asyncio", "grpc"):
@@ -257,30 +333,52 @@ async def attack_inside(count: int, seed: int) -> dict[str, Any]:
     logging.getLogger("shoal").setLevel(logging.INFO)
     with tempfile.TemporaryDirectory() as folder:
         places = Places(Path(folder) / "home")
-        identity = Authority.create(places.authority, "shoal").identity(node="manager", role="manager")
-        home = Home(identity, places)
+        authority = Authority.create(places.authority, "shoal")
+        home = Home(authority.identity(node="manager", role="manager"), places)
         await home.start()
-        job = await led_job(home, places, Path(folder))
-        honest = Honest(home, job)
-        working = asyncio.create_task(honest.run())
+        operator = authority.identity(node="operator", role="operator")
+        spec = await led_job(home, places, Path(folder), operator)
+        model = BlobStore(places.blobs).path(spec.initial)
+        device = authority.identity(node="lead", role="node")
+        at_home = Attacked(home, Access(cluster="shoal"), at="manager")
         try:
-            await asyncio.sleep(0.5)
-            await _attack_inside(home, job, tally, count=count, seed=seed)
-            alive = not working.done() and honest.updates > 1
+            async with working(home, spec.job) as honest:
+                await _attack_inside(
+                    at_home, spec.job, tally, until=count - count // DOOR_SHARE, count=count, seed=seed
+                )
+            async with leading(device, spec, model) as outpost, working(outpost, spec.job) as worker:
+                door = Attacked(outpost, Access(cluster="shoal", members=outpost), at="leader")
+                before = tally.frames
+                await _attack_inside(door, spec.job, tally, until=count, count=count, seed=seed)
         finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
             await home.stop()
-    return {**tally.told(), "honest_alive": alive, "honest_updates": honest.updates}
+    return {
+        **tally.told(),
+        "door_frames": tally.frames - before,
+        "honest_alive": honest.is_alive and worker.is_alive,
+        "honest_updates": honest.updates + worker.updates,
+    }
 
 
-async def _attack_inside(home: Home, job: str, tally: Tally, *, count: int, seed: int) -> None:
-    commons, access = unlimited(), Access(cluster="shoal")
+@dataclass(frozen=True, slots=True)
+class Attacked:
+    """Who is attacked, and who may say what there."""
+
+    service: Listener
+    access: Access
+    at: str
+
+
+async def _attack_inside(attacked: Attacked, job: str, tally: Tally, *, until: int, count: int, seed: int) -> None:
+    """Until so many frames of the whole count have been sent."""
+    commons = unlimited()
     liars = [Peer(node=f"liar-{number}", role="node", cluster="shoal") for number in range(LIARS)]
-    plots = [Malice(seed + number, node=liar.node, job=job).attacks() for number, liar in enumerate(liars)]
+    plots = [
+        Malice(seed + number, node=liar.node, job=job, at=attacked.at).attacks() for number, liar in enumerate(liars)
+    ]
     told_s = time.monotonic()
     for number in itertools.count():
-        if tally.frames >= count:
+        if tally.frames >= until:
             return
         liar, attack = liars[number % LIARS], next(plots[number % LIARS])
         stream = Stream(attack, tally, liar.node)
@@ -291,9 +389,9 @@ async def _attack_inside(home: Home, job: str, tally: Tally, *, count: int, seed
             write=stream.write,
             end=None,
             commons=commons,
-            hears=access.heard(liar, attack.lane),
+            hears=attacked.access.heard(liar, attack.lane),
         )
-        reason = await session.run(home)
+        reason = await session.run(attacked.service)
         stream.handled()
         tally.streams += 1
         if reason.startswith(BROKE_CONTRACT):
@@ -519,6 +617,7 @@ async def measure(*, count: int, over_sockets: int, seed: int) -> dict[str, Any]
         "rss_growth_mb": max(sockets["rss_growth_mb"], inside["rss_growth_mb"]),
         "slowest_ms": max(sockets["slowest_ms"], inside["slowest_ms"]),
         "sockets_frames": sockets["frames"],
+        "door_frames": inside.get("door_frames", 0),
         "senders_named": named / refused if refused else 1.0,
         "refused": refused,
         "honest_alive": sockets["honest_alive"] and inside["honest_alive"],

@@ -18,24 +18,39 @@ from shoal.wire.frames import chunk_frame, envelope_frame, frames
 from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import ENVELOPE_MAX_BYTES, MESSAGE_MAX_BYTES, MESSAGE_TENSORS_MAX
 from shoal.wire.messages import (
+    Admit,
+    AskCheckpoint,
     AskStatus,
+    Bar,
     Blob,
+    Checkpoint,
+    CheckpointKept,
+    CheckpointRefused,
+    Conclude,
     Dismiss,
     Evaluated,
     Facts,
     Failed,
     Finished,
     Go,
+    HandOver,
     Heartbeat,
     HeartbeatSeen,
     Hello,
+    Leads,
     Leave,
     Message,
+    Noted,
     Offer,
+    OutOfReach,
     Progress,
     Ready,
+    Release,
     Status,
+    StepDown,
+    SteppedDown,
     StopJob,
+    TransferJob,
     Update,
     Wait,
     Welcome,
@@ -58,16 +73,20 @@ class Attack:
 class Malice:
     """Draws attacks of one node in turn. The same seed draws the same."""
 
-    def __init__(self, seed: int, *, node: str, job: str) -> None:
+    def __init__(self, seed: int, *, node: str, job: str, at: str = "manager") -> None:
+        """``at``: whose door it is, the manager's or a ``leader``'s."""
         self._chance = np.random.default_rng(seed)
         self._node = node
         self._job = job
+        self._at = at
         self._kinds: tuple[Callable[[], Attack], ...] = (
             self._random_bytes,
             self._cut_short,
             self._mutated,
             self._wrong_lane,
-            self._not_for_a_manager,
+            self._not_for_them,
+            self._usurped,
+            self._sick_checkpoint,
             self._huge_length,
             self._impossible_shape,
             self._sick_values,
@@ -144,7 +163,7 @@ class Malice:
         other = Lane.WORK if lane_of(message) is Lane.CONTROL else Lane.CONTROL
         return self._attack("wrong lane", other, next(frames(message)))
 
-    def _not_for_a_manager(self) -> Attack:
+    def _not_for_them(self) -> Attack:
         job = self._job
         wrong: tuple[Message, ...] = (
             Welcome(heartbeat_s=0.0, lost_after_s=0.0),
@@ -156,11 +175,35 @@ class Malice:
             Work(job=job, term=1, lease=1, kind="train", version=1, deadline_s=1.0),
             Status(cluster="c", manager="m"),
             StopJob(job=job),
+            TransferJob(job=job, node=self._node),
             AskStatus(),
             Blob(sha256="0" * 64, size_bytes=1 << 60),
+            Admit(job=job, term=1, nodes=(self._node,)),
+            Bar(job=job, term=1, node="device-1"),
+            Conclude(job=job, reason="enough"),
+            HandOver(job=job, term=1),
+            StepDown(job=job, term=1 << 60),
+            Release(job=job, node="device-1"),
+            CheckpointKept(job=job, term=1, version=1),
+            CheckpointRefused(job=job, term=1, version=1, reason="no"),
         )
         message = wrong[self._below(0, len(wrong))]
-        return self._attack("not for a manager", lane_of(message), envelope_frame(message))
+        return self._attack(f"not for a {self._at}", lane_of(message), envelope_frame(message))
+
+    def _usurped(self) -> Attack:
+        """What a leader says to the manager, from one that leads nothing: refused in words, and by a leader at once."""
+        job, pick = self._job, self._absurd
+        said: tuple[Message, ...] = (
+            Leads(job=job, term=pick(), endpoint="127.0.0.1:9"),
+            SteppedDown(job=job, term=pick(), reason="it is over", failed=True),
+            OutOfReach(job=job, term=pick(), reason="nobody answers"),
+            Noted(job=job, term=pick(), kind="fenced", reason="\n12:00:00 all is well"),
+            Progress(job=job, term=pick(), state="finished", workers=()),
+            AskCheckpoint(job=job, term=pick()),
+            Checkpoint(job=job, term=pick(), version=pick()),
+        )
+        message = said[self._below(0, len(said))]
+        return self._attack("usurped", lane_of(message), *frames(message), ends=self._at == "leader")
 
     def _other_name(self) -> Attack:
         return self._attack("another's name", Lane.CONTROL, envelope_frame(Hello(node="device-1", incarnation="x")))
@@ -197,6 +240,20 @@ class Malice:
             self._update(lease=self._below(0, 9)), tensors={"delta": delta}, train_s=numbers[self._below(0, 4)]
         )
         return self._attack("sick values", Lane.WORK, next(frames(update)), ends=False)
+
+    def _sick_checkpoint(self) -> Attack:
+        """Of bytes that are no checkpoint; for a job that is not there, or of a size that no model of it has."""
+        size = (0, 1, 1000)[self._below(0, 3)]
+        tensors = {("file", "model")[self._below(0, 2)]: np.frombuffer(self._chance.bytes(size), np.uint8)}
+        checkpoint = Checkpoint(job=self._job, term=1, version=self._absurd(), tensors=tensors)
+        match self._below(0, 3):
+            case 0:
+                return self._attack("sick checkpoint", Lane.WORK, *frames(checkpoint), ends=self._at == "leader")
+            case 1:
+                other = replace(checkpoint, job="no-such-job", tensors={"file": np.zeros(1, np.uint8)})
+                return self._attack("checkpoint of no job", Lane.WORK, *frames(other))
+            case _:
+                return self._attack("huge checkpoint", Lane.WORK, _huge_checkpoint(self._job))
 
     def _other_type(self) -> Attack:
         tensors: tuple[dict[str, np.ndarray], ...] = (
@@ -255,6 +312,9 @@ class Malice:
             Evaluated(job=job, term=1, lease=1, version=0, examples=1, loss_sum=0.0, correct=1),
             Failed(job=job, term=1, lease=1, reason="it broke"),
             Progress(job=job, term=1, state="training", workers=(WorkerView(node=self._node, state="working"),)),
+            Leads(job=job, term=1, endpoint="127.0.0.1:9"),
+            Noted(job=job, term=1, kind="resumed", reason="from version 1"),
+            AskCheckpoint(job=job, term=1),
         )
         return sound[self._below(0, len(sound))]
 
@@ -312,6 +372,15 @@ def _many_tensors(job: str, count: int) -> bytes:
     envelope.update.job = job
     for number in range(count):
         envelope.tensors.add(name=str(number), dtype="float32", shape=[0])
+    return _framed(envelope)
+
+
+@functools.cache
+def _huge_checkpoint(job: str) -> bytes:
+    """Announced, and never sent."""
+    envelope = contract.Envelope()
+    envelope.checkpoint.job, envelope.checkpoint.term, envelope.checkpoint.version = job, 1, 1
+    envelope.tensors.add(name="file", dtype="uint8", shape=[1 << 29])
     return _framed(envelope)
 
 

@@ -6,6 +6,7 @@ fuzzer (``fuzz_one.py``) both take them from here.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import json
@@ -20,6 +21,10 @@ import numpy as np
 
 from shoal.errors import Corrupt, PeerViolation
 from shoal.learning.layout import Layout
+from shoal.plan import Plan
+from shoal.roles.actions import Save
+from shoal.roles.course import Course
+from shoal.roles.custody import packed, unpacked, version_of
 from shoal.training import channel, protocol
 from shoal.training.bundle import unpack
 from shoal.training.prepared import Prepared
@@ -29,28 +34,41 @@ from shoal.transport.access import Access
 from shoal.transport.enrol import _enrolled, _json_object, _Request, _Return
 from shoal.transport.identity import Authority, Identity, Peer
 from shoal.transport.join_code import JoinCode
+from shoal.transport.signing import check, sign
 from shoal.wire import tensors
 from shoal.wire.encoding import decode_envelope, encode_envelope
 from shoal.wire.frames import frames, read_chunk_frame, read_message
 from shoal.wire.limits import BUNDLE_UNPACKED_MAX_BYTES, REPLY_MAX_BYTES
 from shoal.wire.messages import (
+    Admit,
+    AskCheckpoint,
     AskStatus,
+    Bar,
     Blob,
+    Checkpoint,
+    Dataset,
     Evaluated,
+    EvaluationView,
     Facts,
     Failed,
     Heartbeat,
     Hello,
+    JobSpec,
+    Leads,
     Leave,
     Message,
     NodeView,
+    Noted,
     Offer,
+    OutOfReach,
     Progress,
     Ready,
     Status,
+    SteppedDown,
     Update,
     WorkerView,
 )
+from shoal.workload.ledger import Applied
 
 #: What one message may make these readers take.
 PAYLOAD_BYTES = 64 << 10
@@ -87,6 +105,14 @@ def sound_messages() -> list[Message]:
         Status(cluster="c", manager="manager", nodes=(NodeView(node="liar", state="alive"),)),
         Blob(sha256="0" * 64, size_bytes=3),
         AskStatus(job="echo"),
+        Leads(job="echo", term=1, endpoint="127.0.0.1:7070"),
+        SteppedDown(job="echo", term=1, reason="handed over", failed=True),
+        OutOfReach(job="echo", term=1, reason="it does not answer"),
+        Noted(job="echo", term=1, kind="resumed", reason="from version 3"),
+        AskCheckpoint(job="echo", term=1),
+        Checkpoint(job="echo", term=1, version=3, tensors={"file": np.arange(40, dtype=np.uint8)}),
+        Admit(job="echo", term=1, nodes=("device-1", "device-2")),
+        Bar(job="echo", term=1, node="device-1", reason="revoked"),
     ]
 
 
@@ -133,6 +159,33 @@ def tensor_file() -> bytes:
     file = io.BytesIO()
     tensors.write(file, {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(3, bool)}, {"note": "text"})
     return file.getvalue()
+
+
+def sent_checkpoints() -> list[bytes]:
+    """The files inside: of a version with history, and of one without."""
+    course = Course(sound_spec(), sound_layout(), np.linspace(-1, 1, sound_layout().size, dtype=np.float32))
+    model, state = course.snapshot(1.0)
+    state |= {"job": "echo", "version": 1, "term": 1, "ending": None}
+    view = EvaluationView(version=1, epoch=0, accuracy=0.5, loss=1.0, examples=10, seconds=2.0)
+    rows = tuple(Applied(epoch=0, batch=at, version=1, node=f"device-{at}", lease=at) for at in range(3))
+    saves = [
+        Save(version=1, tensors=model, state={**state, "evaluations": told}, applied=applied, evaluations=())
+        for told, applied in (([dataclasses.asdict(view)], rows), ([], ()))
+    ]
+    return [packed(version_of(save), job="echo", term=1).tensors["file"].tobytes() for save in saves]
+
+
+def read_sent_checkpoint(data: bytes) -> object:
+    """As the manager reads what a leader elsewhere sends it."""
+    file = np.frombuffer(data, dtype=np.uint8)
+    version = unpacked(Checkpoint(job="echo", term=1, version=1, tensors={"file": file}))
+    assert version is not None
+    assert version.version == 1
+    assert all(np.isfinite(array).all() for array in version.tensors.values())
+    # What is read can be written down: names are text, and no row is of a version to come.
+    assert all(isinstance(row.node, str) and row.version <= 1 for row in version.applied)
+    assert all(isinstance(view.accuracy, float | int) for view in version.evaluations)
+    return version
 
 
 def sound_layout() -> Layout:
@@ -300,12 +353,39 @@ def read_member_certificate(data: bytes) -> object:
     return certificates.authenticate(data, root_der=cluster()[0].certificate_der, now_s=time.time())
 
 
+# Jobs ------------------------------------------------------------------------------------------------------
+
+
+def signed_job() -> bytes:
+    """A signature and a certificate, as they stand in a job."""
+    signed = sign(sound_spec(), cluster()[0].identity(node="operator", role="operator"))
+    return f"{signed.signature} {signed.signer_pem}".encode()
+
+
+def sound_spec() -> JobSpec:
+    sha256 = "a" * 64
+    data = Dataset(manifest=sha256, examples=1)
+    return JobSpec(
+        job="echo", name="echo", entry="t:T", bundle=sha256, initial=sha256, train=data, test=data, plan=Plan()
+    )
+
+
+def read_signed_job(data: bytes) -> object:
+    signature, _, signer_pem = data.decode("utf-8", "replace").partition(" ")
+    authority = cluster()[0]
+    spec = dataclasses.replace(sound_spec(), signature=signature, signer_pem=signer_pem)
+    signer = check(spec, ca_pem=authority.certificate_pem, cluster=authority.cluster, now_s=None)
+    assert signer == "operator", "nobody else ever signed it"
+    return signer
+
+
 FAMILIES: dict[str, Family] = {
     "frames": Family(read=read_frames, make_seeds=lambda: [strung(list(frames(m))) for m in sound_messages()]),
     "chunk": Family(read=read_chunk, make_seeds=lambda: [b"\x12\x03abc", b"\x12\x80\x01" + bytes(128)]),
     "envelope": Family(read=read_envelope, make_seeds=lambda: [encode_envelope(m) for m in sound_messages()]),
     "server": Family(read=read_envelope_at_server, make_seeds=lambda: [encode_envelope(m) for m in sound_messages()]),
     "tensors": Family(read=tensors.read, make_seeds=lambda: [tensor_file()]),
+    "checkpoint": Family(read=read_sent_checkpoint, make_seeds=sent_checkpoints),
     "layout": Family(read=read_layout, make_seeds=lambda: [sound_layout().to_json().encode()]),
     "manifest": Family(read=read_manifest, make_seeds=lambda: [json.dumps(sound_manifest().to_plain()).encode()]),
     "prepared": Family(read=read_prepared, make_seeds=lambda: [sound_prepared()]),
@@ -321,4 +401,5 @@ FAMILIES: dict[str, Family] = {
     "request": Family(read=read_enrolment_request, make_seeds=lambda: [enrolment_request(), enrolment_return()]),
     "reply": Family(read=read_enrolment_reply, make_seeds=lambda: [enrolment_reply()]),
     "certificate": Family(read=read_member_certificate, make_seeds=lambda: [member_certificate()]),
+    "signature": Family(read=read_signed_job, make_seeds=lambda: [signed_job()]),
 }

@@ -4,23 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
-from kit import Site, cluster_in, run
+import numpy as np
+from kit import Site, cluster_in, manager_in, run
 
+from benchmarks.common import echo_job
 from benchmarks.hostile_frames import attack_sockets, inside_in_a_process
+from shoal.learning.layout import Layout
+from shoal.roles.actions import Save
+from shoal.roles.course import Course
+from shoal.roles.custody import packed, version_of
+from shoal.runtime.operator import Operator
+from shoal.runtime.places import Places
+from shoal.store.registry import Registry
+from shoal.training.ready import plan_from, spec_of
 from shoal.transport.enrol import enrol
 from shoal.transport.grpc import SERVICE
 from shoal.transport.identity import Identity, channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
-from shoal.wire.frames import chunk_frame, envelope_frame
-from shoal.wire.lanes import Lane
+from shoal.wire.frames import chunk_frame, envelope_frame, frames, read_opening
+from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import OFFENCES_MAX, OPENINGS_BURST
-from shoal.wire.messages import AskStatus, Facts, Heartbeat, Hello, Ready
+from shoal.wire.messages import (
+    AskCheckpoint,
+    AskStatus,
+    Assign,
+    Checkpoint,
+    CheckpointKept,
+    CheckpointRefused,
+    Facts,
+    HandOver,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    Leads,
+    Message,
+    Ready,
+    StepDown,
+    SteppedDown,
+    Welcome,
+)
+from shoal.workload.ledger import Applied
 
 #: What the benchmark promises is in milliseconds; a loaded machine may take its time.
 SLOWEST_MS = 1000.0
@@ -189,3 +222,229 @@ async def _pour(channel: grpc.aio.Channel, lane: Lane, frame: bytes) -> None:
     finally:
         hearing.cancel()
         call.cancel()
+
+
+# One that leads, and one that does not ---------------------------------------------------------------------
+
+
+class Device:
+    """An enrolled node by hand: says what a test wants said, and keeps what it hears."""
+
+    def __init__(self, identity: Identity, endpoint: str) -> None:
+        self.node = identity.node
+        options = [*channel_options("manager"), ("grpc.use_local_subchannel_pool", 1)]
+        self.channel = grpc.aio.secure_channel(endpoint, channel_credentials(identity), options=options)
+        self._calls: dict[Lane, Any] = {}
+        self._heard: list[Message] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def connect(self) -> None:
+        for lane in Lane:
+            self._calls[lane] = self.channel.stream_stream(f"/{SERVICE}/{lane}")(timeout=100.0)
+            self._tasks.append(asyncio.create_task(self._hear(self._calls[lane])))
+        # Without PyTorch it is never given work: it leads, or does nothing.
+        await self.say(Hello(node=self.node, incarnation="1", facts=Facts()))
+        await self.hears(Welcome)
+        self._tasks.append(asyncio.create_task(self._beat()))
+
+    async def _hear(self, call: Any) -> None:
+        while (frame := await call.read()) is not grpc.aio.EOF:
+            self._heard.append(read_opening(frame).message)
+
+    async def _beat(self) -> None:
+        for seq in itertools.count(1):
+            await asyncio.sleep(1.0)
+            await self.say(Heartbeat(seq=seq))
+
+    async def say(self, message: Message) -> None:
+        for frame in frames(message):
+            await self._calls[lane_of(message)].write(frame)
+
+    async def hears(self, kind: type[Message], **values: Any) -> Any:
+        """Wait for a message of this kind with these values. Each counts once: streams are not in step."""
+        async with asyncio.timeout(20.0):
+            while True:
+                for message in self._heard:
+                    if isinstance(message, kind) and all(getattr(message, k) == v for k, v in values.items()):
+                        self._heard.remove(message)
+                        return message
+                await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.channel.close()
+
+
+VALUES = 20
+
+
+@dataclass
+class Reign:
+    """A job that ``lead`` leads under term 1, of which version 1 is durable; ``rival`` is a node like any other."""
+
+    home: Path
+    operator: Operator
+    spec: JobSpec
+    job: str
+    lead: Device
+    rival: Device
+
+    def checkpoint(self, version: int, /, *, term: int = 1, values: int = VALUES, **state: Any) -> Checkpoint:
+        """As a leader makes it, with this much of it changed."""
+        layout = Layout.of([("flat", (values,), "parameter")])
+        tensors, told = Course(self.spec, layout, np.full(values, version, np.float32)).snapshot(0.0)
+        told |= {"job": self.job, "version": version, "term": term, "ending": None, **state}
+        row = Applied(epoch=0, batch=version, version=version, node="device-1", lease=version)
+        save = Save(version=version, tensors=tensors, state=told, applied=(row,), evaluations=())
+        return packed(version_of(save), job=self.job, term=term)
+
+    def disk(self) -> list[str]:
+        """The names say what is inside: each ends in the hash of it."""
+        return sorted(path.name for path in Places(self.home).checkpoints(self.job).iterdir())
+
+    async def event(self, job: str, kind: str, text: str) -> None:
+        async with asyncio.timeout(20.0):
+            while True:
+                with Registry(Places(self.home).registry) as registry:
+                    events = registry.events_after(job, 0, limit=10_000)
+                if any(event.kind == kind and text in event.text for event in events):
+                    return
+                await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def reign_in(directory: Path) -> AsyncIterator[Reign]:
+    home = directory / "home"
+    async with manager_in(home, prefers_devices=True) as ready, Operator.open(home) as operator:
+        code = JoinCode.parse(ready.join_line)
+        names = ("lead", "rival")
+        lead, rival = [Device((await enrol(code, wanted=name)).identity, ready.endpoint) for name in names]
+        try:
+            await lead.connect()
+            ready_job = echo_job(directory, values=VALUES, batches=1000)
+            plan = {"until": {"epochs": 1}}
+            job = await operator.submit(ready_job, plan=plan)
+            spec = spec_of(ready_job, plan_from({**ready_job.prepared.plan, **plan}), job=job)
+            reign = Reign(home, operator, spec, job, lead, rival)
+            await take_over(lead, job, term=1, version=-1)
+            await rival.connect()
+            await lead.say(reign.checkpoint(1))
+            await lead.hears(CheckpointKept, term=1, version=1)
+            yield reign
+        finally:
+            await lead.close()
+            await rival.close()
+
+
+async def take_over(device: Device, job: str, *, term: int, version: int) -> None:
+    await device.hears(Assign, job=job, role="leader", term=term)
+    await device.say(AskCheckpoint(job=job, term=term))
+    await device.hears(Checkpoint, job=job, term=term, version=version)
+    await device.say(Leads(job=job, term=term, endpoint="127.0.0.1:9"))
+
+
+def test_a_checkpoint_of_one_that_does_not_lead_is_refused_and_written_down(tmp_path: Path) -> None:
+    async def refused(reign: Reign, device: Device, term: int, why: str) -> None:
+        before = reign.disk()
+        await device.say(reign.checkpoint(7, term=term))
+        told = await device.hears(CheckpointRefused, job=reign.job, term=term, version=7)
+        assert told.reason == "its term is over"
+        assert why in (await device.hears(StepDown, job=reign.job, term=term)).reason
+        await reign.event(reign.job, "fenced", f"version 7 of {device.node}: term {term} is over")
+        assert reign.disk() == before
+
+    async def story() -> None:
+        async with reign_in(tmp_path) as reign:
+            lead, rival, job = reign.lead, reign.rival, reign.job
+            for term in (0, 1):
+                await refused(reign, rival, term, "lead leads it under term 1")
+            for device in (lead, rival):
+                await refused(reign, device, 99, "term 99 was never given out")
+            await reign.operator.transfer(job, "rival")
+            await lead.hears(HandOver, job=job, term=1)
+            await lead.say(SteppedDown(job=job, term=1, reason="handed over"))
+            # Its last word was heard.
+            await lead.hears(StepDown, job=job, term=1)
+            await take_over(rival, job, term=2, version=1)
+            # It did lead, and wakes up with a version in hand. Nor does it help to say the newer term.
+            for term in (1, 2):
+                await refused(reign, lead, term, "rival leads it under term 2")
+            await rival.say(reign.checkpoint(2, term=2))
+            await rival.hears(CheckpointKept, term=2, version=2)
+            assert [name for name in reign.disk() if name.startswith(f"{2:012}")]
+            # Being fenced is no offence: both may go on.
+            assert not [event for event in _cluster_events(reign) if "broke the contract" in event]
+
+    run(story())
+
+
+def _cluster_events(reign: Reign) -> list[str]:
+    with Registry(Places(reign.home).registry) as registry:
+        return [event.text for event in registry.events_after("cluster", 0, limit=10_000)]
+
+
+def test_a_checkpoint_whose_bytes_lie_is_refused_by_name_and_changes_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with reign_in(tmp_path) as reign:
+            sound = reign.checkpoint(2)
+            content = sound.tensors["file"]
+            sick = content.copy()
+            sick.view(np.uint8)[_place_of(content, np.full(VALUES, 2, np.float32))] = np.frombuffer(
+                np.full(VALUES, np.nan, np.float32).tobytes(), np.uint8
+            )
+            lies: list[tuple[Checkpoint, str]] = [
+                (replace(sound, tensors={"file": sick}), "values that are not finite, in flat"),
+                (reign.checkpoint(2, values=VALUES + 1), "a checkpoint of another model than the job's"),
+                (replace(reign.checkpoint(3), version=2), "not the checkpoint of version 2 that it says it is"),
+                (replace(sound, version=10**18), "not the checkpoint of version"),
+                (reign.checkpoint(2, version=3), "a checkpoint of another job or version than it says"),
+                (reign.checkpoint(2, job="another"), "a checkpoint of another job or version than it says"),
+                (reign.checkpoint(2, evaluations=[{"none": 1}]), "a checkpoint that cannot be read"),
+                (reign.checkpoint(2, evaluations=7), "a checkpoint that cannot be read"),
+                (reign.checkpoint(2, ledger={}), "a checkpoint that cannot be read"),
+                (replace(sound, tensors={"file": content[:-1]}), "a checkpoint that cannot be read"),
+                (replace(sound, tensors={"file": content[::-1].copy()}), "a checkpoint that cannot be read"),
+                (replace(sound, tensors={"file": content.astype(np.float32)}), "a checkpoint without its file"),
+                (replace(sound, tensors={"other": content}), "a checkpoint without its file"),
+                (replace(sound, tensors={}), "a checkpoint without its file"),
+                (replace(sound, version=-1), "an empty checkpoint"),
+                (replace(sound, version=-7, tensors={}), "an empty checkpoint"),
+            ]
+            before = reign.disk()
+            for lie, why in lies:
+                await reign.lead.say(lie)
+                told = await reign.lead.hears(CheckpointRefused, job=reign.job, term=1, version=lie.version)
+                assert why in told.reason
+                assert reign.disk() == before
+            # The job is not held up by any of it.
+            await reign.lead.say(sound)
+            await reign.lead.hears(CheckpointKept, term=1, version=2)
+
+    run(story())
+
+
+def _place_of(content: np.ndarray, values: np.ndarray) -> slice:
+    at = content.tobytes().index(values.tobytes())
+    return slice(at, at + values.nbytes)
+
+
+def test_a_checkpoint_too_large_is_refused_before_any_of_it_comes(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with reign_in(tmp_path) as reign:
+            sound = reign.checkpoint(2)
+            before = reign.disk()
+            for job, size_bytes, limit in (
+                (reign.job, 1 << 29, "at most 671[0-9]{5} are taken"),
+                ("no-such-job", 1, "at most 0 are taken"),
+            ):
+                # Only announced: none of the bytes is ever sent, and none is waited for.
+                large = replace(sound, job=job, tensors={"file": np.empty(size_bytes, np.uint8)})
+                code, told = await said(reign.rival.channel, Lane.WORK, envelope_frame(large))
+                assert code is grpc.StatusCode.INVALID_ARGUMENT
+                assert re.search(f"broke the contract: Checkpoint of {size_bytes} bytes, {limit}", told)
+            await reign.event("cluster", "refused", f"rival broke the contract: Checkpoint of {1 << 29} bytes")
+            assert reign.disk() == before
+
+    run(story())

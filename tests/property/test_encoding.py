@@ -17,7 +17,7 @@ from shoal.plan import Plan, Until
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.limits import BATCHES_MAX
-from shoal.wire.messages import Blob, Dataset, Facts, Heartbeat, JobSpec, Message
+from shoal.wire.messages import Admit, Blob, Dataset, Facts, Heartbeat, JobSpec, Leads, Message, Noted
 
 SHA = st.text("0123456789abcdef", min_size=64, max_size=64)
 ID = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)
@@ -26,6 +26,8 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 SHOWN = st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=60)
 INTEGER = st.integers(-(1 << 62) + 1, (1 << 62) - 1)
 FLOAT = st.floats(allow_nan=False)
+HOST = st.from_regex(r"[0-9A-Za-z.-]{1,20}", fullmatch=True) | st.from_regex(r"\[[0-9a-f:]{2,20}\]", fullmatch=True)
+ENDPOINT = st.builds("{}:{}".format, HOST, st.integers(0, 65535))
 
 PLANS = st.builds(
     Plan,
@@ -65,8 +67,15 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         Facts, host=SHOWN, arch=SHOWN, cpus=INTEGER, memory_mb=INTEGER, python=SHOWN, torch=SHOWN, shoal=SHOWN
     ),
     Heartbeat: st.builds(
-        Heartbeat, seq=INTEGER, load=st.floats(allow_nan=False, allow_infinity=False), memory_free_mb=INTEGER
+        Heartbeat,
+        seq=INTEGER,
+        load=st.floats(allow_nan=False, allow_infinity=False),
+        memory_free_mb=INTEGER,
+        link_bytes_per_s=st.floats(0, allow_infinity=False),
     ),
+    Admit: st.builds(Admit, job=ID, term=INTEGER, nodes=st.lists(ID, max_size=3).map(tuple)),
+    Leads: st.builds(Leads, job=ID, term=INTEGER, endpoint=ENDPOINT | st.just("")),
+    Noted: st.builds(Noted, job=ID, term=INTEGER, kind=SHOWN, reason=TEXT),
 }
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, int: INTEGER, float: FLOAT, bool: st.booleans()}
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from shoal.plan import Plan
 from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Started
-from shoal.roles.manager import JobRecord, Manager, NodeRecord
+from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
+from shoal.roles.roster import JobRecord, NodeRecord
 from shoal.wire.messages import Dataset, Facts, Heartbeat, Hello, JobSpec, Progress, Released, StopJob, Submit
 
 SHA = "0" * 64
@@ -39,7 +40,8 @@ class PlainRoster:
 
 def plain_manager() -> Manager:
     manager = Manager(node="home", patience=Patience(), jobs=stored())
-    manager._roster = PlainRoster(manager._nodes)  # type: ignore[assignment]
+    roster = PlainRoster(manager._nodes)
+    manager._roster = manager._succession._roster = roster  # type: ignore[assignment]
     return manager
 
 

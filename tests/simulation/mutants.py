@@ -17,18 +17,39 @@ import numpy as np
 
 from shoal.learning.pace import Sync
 from shoal.learning.partial import Partial
-from shoal.roles.actions import Action, Answer, Send
+from shoal.roles.actions import Action, Answer, End, Save, Send, Store
 from shoal.roles.course import Course
 from shoal.roles.crew import Member
 from shoal.roles.durability import Durability, Snapshot
-from shoal.roles.events import PeerChanged, Received, Trained
+from shoal.roles.events import PeerChanged, Received, Stored, StoreFailed, Trained
 from shoal.roles.exam import Exam
 from shoal.roles.leader import Leader
-from shoal.roles.manager import JobRecord, Manager, NodeRecord
+from shoal.roles.manager import Manager
 from shoal.roles.membership import Membership
+from shoal.roles.roster import JobRecord, NodeRecord, Stage
+from shoal.roles.station import Duty, Station
+from shoal.roles.succession import Succession
+from shoal.roles.switchboard import Delivery, Switchboard, _Led
 from shoal.roles.worker import Worker
+from shoal.sim.disk import Disk, _Write
 from shoal.wire.checks import dense_update
-from shoal.wire.messages import JobSpec, Progress, Refused, Tensors, Update, Work
+from shoal.wire.messages import (
+    Assign,
+    Bar,
+    Checkpoint,
+    CheckpointKept,
+    CheckpointRefused,
+    HandOver,
+    JobSpec,
+    Message,
+    OutOfReach,
+    Progress,
+    Refused,
+    SteppedDown,
+    Tensors,
+    Update,
+    Work,
+)
 from shoal.workload.admission import Admission
 from shoal.workload.deadlines import LeaseClock
 from shoal.workload.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
@@ -354,14 +375,14 @@ def ending_forgotten() -> Patched:
 
 def ended_job_led_again() -> Patched:
     """A manager that starts gives every job a leader, ended or not."""
-    on_started = Manager._on_started
+    started = Succession.started
 
-    def start_all(self: Manager) -> list[Action]:
+    def start_all(self: Succession) -> list[Action]:
         for record in self._jobs.values():
             record.state = "queued"
-        return on_started(self)
+        return started(self)
 
-    return patch.object(Manager, "_on_started", start_all)
+    return patch.object(Succession, "started", start_all)
 
 
 def workers_not_dismissed() -> Patched:
@@ -385,13 +406,13 @@ def gives_up_at_the_first_failure() -> Patched:
 
 def term_not_raised() -> Patched:
     """A leader that is appointed again speaks under the term of the one before."""
-    appoint = Manager._appoint
+    appoint = Succession._appoint
 
-    def appoint_in_term(self: Manager, record: JobRecord) -> list[Action]:
+    def appoint_in_term(self: Succession, record: JobRecord, now_s: float) -> list[Action]:
         record.term = max(0, record.term - 1)
-        return appoint(self, record)
+        return appoint(self, record, now_s)
 
-    return patch.object(Manager, "_appoint", appoint_in_term)
+    return patch.object(Succession, "_appoint", appoint_in_term)
 
 
 def job_not_kept() -> Patched:
@@ -416,12 +437,12 @@ def accepted_before_kept() -> Patched:
 
 def term_kept_after_it_is_used() -> Patched:
     """A leader is appointed first, and its term written down after that."""
-    appoint = Manager._appoint
+    appoint = Succession._appoint
 
-    def appoint_first(self: Manager, record: JobRecord) -> list[Action]:
-        return sorted(appoint(self, record), key=lambda action: not isinstance(action, Send))
+    def appoint_first(self: Succession, record: JobRecord, now_s: float) -> list[Action]:
+        return sorted(appoint(self, record, now_s), key=lambda action: not isinstance(action, Send))
 
-    return patch.object(Manager, "_appoint", appoint_first)
+    return patch.object(Succession, "_appoint", appoint_first)
 
 
 def lost_node_keeps_its_place() -> Patched:
@@ -465,6 +486,228 @@ def silence_is_borne() -> Patched:
         return []
 
     return patch.object(Membership, "check", check)
+
+
+# Leaders on devices, and who follows them ------------------------------------------------------------------
+
+
+def no_fence_on_versions() -> Patched:
+    """A version is kept for whoever sends it, also under a term that is over."""
+
+    def keep_any(self: Succession, sender: str, checkpoint: Checkpoint) -> list[Action]:
+        record = self._jobs.get(checkpoint.job)
+        if record is None or record.storing is not None:
+            return []
+        record.storing = checkpoint.version
+        return [Store(checkpoint=checkpoint)]
+
+    return patch.object(Succession, "checkpoint", keep_any)
+
+
+def kept_before_durable() -> Patched:
+    """A leader elsewhere hears that its version is kept when the write begins."""
+    checkpoint = Succession.checkpoint
+
+    def answer_at_once(self: Succession, sender: str, message: Checkpoint) -> list[Action]:
+        actions = checkpoint(self, sender, message)
+        if not any(isinstance(action, Store) for action in actions):
+            return actions
+        kept = CheckpointKept(job=message.job, term=message.term, version=message.version, number=message.number)
+        return [*actions, Send(to=sender, message=kept)]
+
+    return patch.object(Succession, "checkpoint", answer_at_once)
+
+
+def failed_write_called_kept() -> Patched:
+    """A leader elsewhere hears that its version is kept when the write failed."""
+    stored = Succession.stored
+
+    def stored_anyway(self: Succession, event: Stored | StoreFailed) -> list[Action]:
+        return stored(self, Stored(job=event.job, term=event.term, version=event.version))
+
+    return patch.object(Succession, "stored", stored_anyway)
+
+
+def appointed_while_a_version_is_written() -> Patched:
+    """The next leader is appointed although a version of the last one is being written."""
+
+    def fill_all(self: Succession, now_s: float) -> list[Action]:
+        vacant = [record for record in self._open() if record.stage is Stage.VACANT]
+        return [action for record in vacant for action in self._appoint(record, now_s)]
+
+    return patch.object(Succession, "fill", fill_all)
+
+
+def any_term_speaks_for_its_job() -> Patched:
+    """The manager asks whether a node leads a job, and not under which term it speaks."""
+
+    def of(self: Succession, sender: str, message: Message) -> JobRecord | None:
+        record = self._jobs.get(str(getattr(message, "job", "")))
+        return record if record is not None and record.is_open and sender == record.leader else None
+
+    return patch.object(Succession, "_of", of)
+
+
+def last_word_said_once() -> Patched:
+    """A leader's last word is not repeated when the session it was said on broke."""
+
+    def say_once(self: Switchboard, word: Progress | SteppedDown) -> list[Delivery]:
+        deliveries = say_last(self, word)
+        self._last_words.pop(word.job, None)
+        return deliveries
+
+    say_last = Switchboard._say_last
+    return patch.object(Switchboard, "_say_last", say_once)
+
+
+def save_waits_for_a_lost_session() -> Patched:
+    """A version that was on its way when the session broke is waited for without end."""
+
+    def out_of_touch(self: Switchboard, *, reason: str) -> list[Delivery]:
+        self._in_touch = False
+        return []
+
+    return patch.object(Switchboard, "out_of_touch", out_of_touch)
+
+
+def handed_over_before_durable() -> Patched:
+    """A leader that is to hand over steps down when its last save begins."""
+
+    def step_down(self: Leader, now_s: float) -> list[Action]:
+        if self._phase in ("closing", "ended") or self._exam is not None or self._course.ledger.outstanding:
+            return []
+        saving = [] if self._durability.is_saving else self._save(now_s)
+        self._phase = "ended"
+        stepped = SteppedDown(job=self._spec.job, term=self._term, reason="handed over")
+        return [*saving, Send(to=self._manager, message=stepped), End(reason="handed over")]
+
+    return patch.object(Leader, "_hand_over", step_down)
+
+
+def handed_over_with_leases_out() -> Patched:
+    """A leader that is to hand over does not wait for those who train."""
+    hand_over = Leader._hand_over
+
+    def without_waiting(self: Leader, now_s: float) -> list[Action]:
+        with patch.object(Ledger, "outstanding", 0):
+            return hand_over(self, now_s)
+
+    return patch.object(Leader, "_hand_over", without_waiting)
+
+
+def missed_leader_never_replaced() -> Patched:
+    """A manager that started anew waits for the leader it remembers, and waits."""
+    timer = Succession.timer
+
+    def never(self: Succession, name: str, now_s: float) -> list[Action]:
+        return [] if name == "missed" else timer(self, name, now_s)
+
+    return patch.object(Succession, "timer", never)
+
+
+def missed_leader_replaced_at_once() -> Patched:
+    """A manager that started anew appoints another leader although the last one leads on."""
+
+    def vacate_all(self: Succession) -> list[Action]:
+        for record in self._open():
+            record.leader = ""
+        return []
+
+    return patch.object(Succession, "started", vacate_all)
+
+
+def lost_leader_kept() -> Patched:
+    """A leader that was lost is waited for."""
+
+    def wait(self: Succession, node: str, reason: str) -> list[Action]:
+        return []
+
+    return patch.object(Succession, "lost", wait)
+
+
+def history_counted_twice() -> Patched:
+    """History that came once more with a later save is written down once more."""
+
+    new_in = Disk._new_in
+
+    def all_of(self: Disk, write: _Write) -> tuple[Save, tuple[Applied, ...]]:
+        save, _ = new_in(self, write)
+        return replace(save, applied=write.save.applied), ()
+
+    return patch.object(Disk, "_new_in", all_of)
+
+
+def stepping_down_is_not_heard() -> Patched:
+    """A leader whose term is over is told so, and leads on."""
+
+    def lead_on(self: Switchboard, message: Message) -> list[Delivery]:
+        return []
+
+    return patch.object(Switchboard, "_step_down", lead_on)
+
+
+def worker_stays_with_its_leader() -> Patched:
+    """A device that works for a job takes no notice of where it is led now."""
+    given = Station._given
+
+    def stay(self: Station, assign: Assign) -> list[Duty]:
+        before = self._assigned.get(assign.job)
+        return given(self, assign) if before is None or before.leader == assign.leader else []
+
+    return patch.object(Station, "_given", stay)
+
+
+def hand_over_ignored() -> Patched:
+    """A leader that is asked to hand over goes on."""
+    on_received = Leader._on_received
+
+    def go_on(self: Leader, event: Received, now_s: float) -> list[Action]:
+        return [] if isinstance(event.message, HandOver) else on_received(self, event, now_s)
+
+    return patch.object(Leader, "_on_received", go_on)
+
+
+def bar_ignored() -> Patched:
+    """A leader elsewhere keeps a worker that the manager gave up."""
+
+    def keep(self: Switchboard, message: Bar) -> list[Delivery]:
+        return []
+
+    return patch.object(Switchboard, "_bar", keep)
+
+
+def old_work_done() -> Patched:
+    """A worker does what a leader lends whose term is over."""
+    on_work = Worker._on_work
+
+    def take(self: Worker, work: Work) -> list[Action]:
+        self._term = min(self._term, work.term)
+        return on_work(self, work)
+
+    return patch.object(Worker, "_on_work", take)
+
+
+def same_version_taken_for_another() -> Patched:
+    """That a version is kept is also believed of a save that was given up with a session, and asked for once more with
+    more in it."""
+
+    def of_that_version(self: _Led, answer: CheckpointKept | CheckpointRefused) -> bool:
+        return (answer.term, answer.version) == (self.assign.term, self.saving)
+
+    return patch.object(_Led, "is_saving", of_that_version)
+
+
+def complaint_not_heard() -> Patched:
+    """A worker that cannot reach a leader which is gone is not told that its job is over."""
+    out_of_reach = Succession.out_of_reach
+
+    def listen(self: Succession, sender: str, message: OutOfReach) -> list[Action]:
+        record, node = self._jobs.get(message.job), self._nodes.get(sender)
+        if record is None or not record.is_open or (node is not None and node.job != message.job):
+            return []
+        return out_of_reach(self, sender, message)
+
+    return patch.object(Succession, "out_of_reach", listen)
 
 
 # Workers -------------------------------------------------------------------------------------------------
@@ -683,6 +926,21 @@ MUTANTS: dict[str, Mutant] = _named(
     evaluation_lost_with_a_failed_save,
     lost_node_keeps_its_place,
     time_limit_ignored,
+    no_fence_on_versions,
+    kept_before_durable,
+    failed_write_called_kept,
+    appointed_while_a_version_is_written,
+    last_word_said_once,
+    save_waits_for_a_lost_session,
+    handed_over_before_durable,
+    handed_over_with_leases_out,
+    missed_leader_never_replaced,
+    missed_leader_replaced_at_once,
+    lost_leader_kept,
+    history_counted_twice,
+    stepping_down_is_not_heard,
+    worker_stays_with_its_leader,
+    complaint_not_heard,
 )
 
 #: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.
@@ -696,4 +954,15 @@ UNCAUGHT: dict[str, Mutant] = _named(
     # Each worker that is connected has work or a reason to wait within some time, not only one of them. A job that has
     # no other worker stands still in one seed of the 500.
     update_dropped_without_a_word,
+    # A second line of defence: a node forgets its old term before it is given a new one, and says nothing under it.
+    any_term_speaks_for_its_job,
+    # Likewise: a device hears its leader alone.
+    old_work_done,
+    # The manager does not wait for ever: it replaces the leader, as if it were lost.
+    hand_over_ignored,
+    # The leader misses the worker itself, and until then the work is good.
+    bar_ignored,
+    # A session must break while a slow disk is at the version before the last, and be back before it is done: one seed
+    # of two thousand.
+    same_version_taken_for_another,
 )

@@ -113,7 +113,7 @@ async def in_the_runtime(recorded: Recorded) -> list[list[Action]]:
     host = RoleHost(recorded.kind, perform, clock=lambda: now_s)
     assert recorded.told[0][0] == Started()
     now_s = recorded.told[0][1]
-    host.start(copy.deepcopy(recorded.role))
+    host.start(Unmoved(copy.deepcopy(recorded.role)))
     await host.deliver(NOTHING)
     heard = [list(performed)]
     for event, at_s, _ in recorded.told[1:]:
@@ -128,7 +128,17 @@ async def in_the_runtime(recorded: Recorded) -> list[list[Action]]:
 
 
 class Nothing:
-    """An event that no role knows."""
+    """An event that no role is told of."""
+
+
+class Unmoved:
+    """A role that nothing does not move: a leader that is to hand over looks around at every event."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        return [] if event is NOTHING else self._role.handle(event, now_s)
 
 
 NOTHING: Any = Nothing()

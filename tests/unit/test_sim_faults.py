@@ -19,6 +19,7 @@ from shoal.sim.faults import (
     KINDS,
     LEADER,
     NOT_OF_HOME,
+    Apart,
     AtEpoch,
     AtRound,
     AtSecond,
@@ -41,6 +42,7 @@ from shoal.sim.faults import (
     Slow,
     SlowLink,
     Stop,
+    Transfer,
     Who,
     Workers,
     kind_of,
@@ -58,6 +60,12 @@ LINES: list[tuple[str, Fault]] = [
     ("leave(w2, at=30, back_s=10)", Leave(who=worker(2), at=AtSecond(30), back_s=10)),
     ("stop(w4, at=10, for_s=15)", Stop(who=worker(4), at=AtSecond(10), for_s=15)),
     ("cut(w1, at=8)", Cut(who=worker(1), at=AtSecond(8))),
+    (
+        "apart({home, leader}, at=9, for_s=5)",
+        Apart(who=Who((Place.HOME, Place.LEADER)), at=AtSecond(9), for_s=5),
+    ),
+    ("transfer(w2, at=round(3))", Transfer(who=worker(2), at=AtRound(3))),
+    ("transfer(leader, at=4)", Transfer(who=LEADER, at=AtSecond(4))),
     (
         "partition({w1, w2}, at=20, for_s=20)",
         Partition(who=Who((Workers(1, 1), Workers(2, 2))), at=AtSecond(20), for_s=20),

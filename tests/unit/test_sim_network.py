@@ -469,6 +469,43 @@ def test_left_waits_for_the_partition_like_the_rest(world: World) -> None:
     assert world.order == ["small left", "small", "bulk left", "bulk"]
 
 
+def test_those_kept_apart_reach_everyone_else(world: World) -> None:
+    network = world.network
+    for name in "abcd":
+        world.node(name)
+    cut = network.apart(["a", "b", "c"])
+    assert not any(network.reachable(x, y) for x in "abc" for y in "abc" if x != y)
+    assert all(network.reachable(x, x) and network.reachable(x, "d") and network.reachable("d", x) for x in "abc")
+    network.flow("a", "b").send(100, world.mark, "to b")
+    network.flow("a", "d").send(100, world.mark, "to d")
+    world.run(limit_s=5.0)
+    assert world.order == ["to d"]
+    cut.heal()
+    cut.heal()
+    world.run(limit_s=10.0)
+    assert world.order == ["to d", "to b"]
+    assert network.reachable("a", "b")
+
+
+def test_what_a_node_says_to_itself_crosses_no_link_and_no_partition(world: World) -> None:
+    network = world.network
+    world.node("a")
+    world.node("b")
+    network.partition(["a"])
+    network.apart(["a", "b"])
+    flow, left = network.loopback("a"), []
+    flow.send(10**9, world.mark, "first", left=lambda: left.append(1))
+    flow.send(1, world.mark, "second")
+    world.run(limit_s=0.01)
+    assert world.order == ["first", "second"]
+    assert left == [1]
+    assert network.sent_bytes("a") == network.received_bytes("a") == 0
+    flow.cut()
+    flow.send(1, world.mark, "third")
+    world.run(limit_s=1.0)
+    assert len(world.order) == 2
+
+
 def test_partitions_overlap(world: World) -> None:
     for name in "abcd":
         world.node(name)

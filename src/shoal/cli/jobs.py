@@ -1,4 +1,4 @@
-"""`shoal jobs`: list jobs, show one with its reasons, stop one."""
+"""`shoal jobs`: list jobs, show one with its reasons, stop one, let another node lead one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 @app.callback(invoke_without_command=True)
 def jobs(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) -> None:
-    """List the cluster's jobs; `show` one with its reasons, or `stop` one.
+    """List the cluster's jobs; `show` one with its reasons, `stop` one, or `transfer` it to another leader.
 
     Example:  `shoal jobs`
     """
@@ -99,3 +99,25 @@ def stop(
 
     found = with_operator(home, ask)
     console.say(f"Stopping {found}: its last version is being saved. Fetch it with: shoal model pull {found}")
+
+
+@app.command()
+def transfer(
+    job: Job,
+    to: Annotated[str, typer.Option(metavar="NODE", help="Who is to lead it; else whoever is placed best.")] = "",
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Let another node lead a job. The one that does finishes its round first: nothing is lost, no worker restarts.
+
+    Example:  `shoal jobs transfer mnist-3fa2 --to attic-pi4`
+    """
+    from shoal.cli import console
+    from shoal.cli.pick import pick_job
+    from shoal.cli.reach import with_operator
+
+    async def ask(operator: Operator) -> tuple[str, str]:
+        found = pick_job(await operator.status(), job).job
+        return found, await operator.transfer(found, to)
+
+    found, told = with_operator(home, ask)
+    console.say(f"{found}: {told}. Watch it with: shoal jobs show {found}")

@@ -76,7 +76,9 @@ def clusters_table(found: Sequence[Found]) -> Table:
 
 
 def jobs_table(jobs: Sequence[JobView]) -> Table:
-    table = _table("job", "name", "state", "epoch", "accuracy", "for", "workers", "why", right=("epoch", "accuracy"))
+    table = _table(
+        "job", "name", "state", "epoch", "accuracy", "for", "leader", "workers", "why", right=("epoch", "accuracy")
+    )
     for job in jobs:
         progress = job.progress
         table.add_row(
@@ -86,6 +88,7 @@ def jobs_table(jobs: Sequence[JobView]) -> Table:
             str(progress.epoch) if progress else NOTHING,
             share_text(progress.accuracy if progress else None),
             span_text(progress.seconds) if progress else NOTHING,
+            clean(job.leader) if job.leader else NOTHING,
             str(len(progress.workers)) if progress else NOTHING,
             Text(clean(job.reason), style="dim"),
         )

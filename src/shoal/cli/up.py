@@ -34,6 +34,13 @@ def up(
     announce: Annotated[
         bool, typer.Option("--announce", help="Let `shoal join --find` see this cluster on the local network.")
     ] = False,
+    lead: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Who leads jobs when all are placed alike: `here`, on this machine, or `devices`, to spare it.",
+        ),
+    ] = "here",
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the cluster is up.")] = False,
@@ -47,6 +54,8 @@ def up(
     from shoal.cli.logs import log_to_stderr
     from shoal.runtime.serve import run_home
 
+    if lead not in ("here", "devices"):
+        raise typer.BadParameter("choose here or devices", param_hint="--lead")
     log_to_stderr(quiet=quiet)
 
     def on_ready(ready: Ready) -> None:
@@ -63,6 +72,7 @@ def up(
             approve=approve,
             announce=announce,
             certificate_days=certificate_days,
+            prefers_devices=lead == "devices",
             on_ready=on_ready,
         )
     )

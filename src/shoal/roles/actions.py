@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from shoal.roles.events import Event
-from shoal.wire.messages import EvaluationView, JobSpec, Message, Tensors
+from shoal.wire.messages import Checkpoint, EvaluationView, JobSpec, Message, Tensors
 from shoal.workload.ledger import Applied
 
 
@@ -67,6 +67,24 @@ class Keep:
     reason: str
     term: int
     spec: JobSpec | None = None
+    #: Who leads it under this term.
+    leader: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Store:
+    """Make a checkpoint durable that the leader of a job sent; answered by Stored or StoreFailed."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """Send the newest durable version of a job to its new leader; answered by LoadFailed where none can be read."""
+
+    job: str
+    term: int
+    to: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +129,22 @@ class End:
     reason: str
 
 
-Action = Send | Answer | SetTimer | CancelTimer | Record | Save | Keep | Prepare | Train | Evaluate | Interrupt | End
+Action = (
+    Send
+    | Answer
+    | SetTimer
+    | CancelTimer
+    | Record
+    | Save
+    | Keep
+    | Store
+    | Load
+    | Prepare
+    | Train
+    | Evaluate
+    | Interrupt
+    | End
+)
 
 
 class Role(Protocol):

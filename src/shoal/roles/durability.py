@@ -37,6 +37,16 @@ class Durability:
         return bool(self._applied) and now_s - self._since_s >= every_s
 
     @property
+    def at_risk(self) -> int:
+        """Batches in the history that a crash would take back."""
+        return len(self._applied)
+
+    @property
+    def is_behind(self) -> bool:
+        """Something is not durable yet."""
+        return bool(self._applied or self._evaluations) or self._saving is not None
+
+    @property
     def is_saving(self) -> bool:
         return self._saving is not None
 

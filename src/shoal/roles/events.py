@@ -51,7 +51,7 @@ class MemberHeld:
     """An operator holds a node back, or lets it go on."""
 
     node: str
-    #: ``pending``, ``drained``, or empty: it may be given work.
+    #: ``pending``, ``drained``, ``revoked``, or empty: it may be given work.
     hold: str
     reason: str = ""
 
@@ -97,6 +97,32 @@ class Saved:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SaveFailed:
     version: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """A checkpoint that a leader elsewhere sent is durable here."""
+
+    job: str
+    term: int
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreFailed:
+    job: str
+    term: int
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadFailed:
+    """No leader can go on with this job: none of its checkpoints can be read."""
+
+    job: str
+    term: int
     reason: str
 
 
@@ -148,6 +174,9 @@ Event = (
     | StopRequested
     | Saved
     | SaveFailed
+    | Stored
+    | StoreFailed
+    | LoadFailed
     | Prepared
     | PrepareFailed
     | Trained

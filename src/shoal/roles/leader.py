@@ -40,6 +40,7 @@ from shoal.wire.messages import (
     Failed,
     Finished,
     Go,
+    HandOver,
     JobSpec,
     Offer,
     Progress,
@@ -47,6 +48,7 @@ from shoal.wire.messages import (
     Refused,
     Release,
     Released,
+    SteppedDown,
     Tensors,
     Update,
     Wait,
@@ -69,7 +71,15 @@ BATCH_FAILURES_MAX = 4
 #: More leases than this are not read through each time someone is told who has them.
 HOLDERS_MANY = 200
 
+#: Batches of history that a leader cut off from its manager goes on for before it waits: what is not durable may be
+#: for nothing, and its history is held in memory.
+AT_RISK_MAX = 100_000
+
+#: How soon it is saved then, and how often that is tried, whatever the plan says.
+AT_RISK_SAVE_S = 1.0
+
 _TICK = "tick"
+_LATE = "late"
 
 
 class Leader:
@@ -97,6 +107,8 @@ class Leader:
         self._exam_clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=model_bytes)
 
         self._crew = Crew()
+        #: Why it is to finish its round and step down; None: it is not.
+        self._parting: str | None = None
         #: Whom the manager wants back, and why. They get no lease more.
         self._leaving: dict[str, str] = {}
         self._last_lease = 0
@@ -133,6 +145,10 @@ class Leader:
         return self._course.version
 
     @property
+    def term(self) -> int:
+        return self._term
+
+    @property
     def epoch(self) -> int:
         """Epochs that are over."""
         return self._course.ledger.epoch
@@ -145,7 +161,11 @@ class Leader:
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         actions = self._handle(event, now_s)
-        return [*actions, *self._let_go()] if self._leaving else actions
+        if self._leaving:
+            actions = [*actions, *self._let_go()]
+        if self._parting is not None and not isinstance(event, SaveFailed):
+            actions = [*actions, *self._hand_over(now_s)]
+        return actions
 
     def _handle(self, event: Event, now_s: float) -> list[Action]:
         match event:
@@ -155,6 +175,8 @@ class Leader:
                 return self._on_received(event, now_s)
             case PeerChanged():
                 return self._on_peer(event, now_s)
+            case TimerFired() if event.name == _LATE:
+                return self._on_late(now_s)
             case TimerFired():
                 return self._on_tick(now_s)
             case Saved():
@@ -194,6 +216,10 @@ class Leader:
         if isinstance(message, Release):
             if sender == self._manager:
                 self._leaving[message.node] = message.reason
+            return []
+        if isinstance(message, HandOver):
+            if sender == self._manager and message.term == self._term:
+                self._parting = message.reason
             return []
         if isinstance(message, Ready):
             return self._on_ready(sender, message, now_s)
@@ -298,6 +324,9 @@ class Leader:
     def _lend(self, now_s: float, only: str | None = None) -> list[Action]:
         """Leases to whoever is ready; to one worker where only its state changed."""
         one = self._crew.get(only) if only is not None else None
+        if (held_up := self._held_up()) is not None:
+            self._phase, self._reason = "waiting", held_up
+            return self._tell(one, held_up) if one else []
         if not self._enough():
             here, least = self._crew.trusted, self._spec.plan.workers_min
             self._phase, self._reason = "waiting", f"{here} of at least {least} workers are here"
@@ -314,6 +343,25 @@ class Leader:
             # Whoever is looked at leaves the line: with a lease, or to rest.
             actions += self._lend_to(worker, now_s)
         return actions
+
+    def _held_up(self) -> str | None:
+        """Why nothing is lent although there are workers; None: it is."""
+        if self._parting is not None and self._exam is None:
+            return f"the job gets another leader: {self._parting}"
+        if self._durability.at_risk >= AT_RISK_MAX:
+            return f"{self._durability.at_risk} batches are not durable yet: work goes on when they are"
+        return None
+
+    def _hand_over(self, now_s: float) -> list[Action]:
+        """Step down once nothing is lent and everything is durable: the next leader begins where this one ends."""
+        if self._phase in ("closing", "ended") or self._exam is not None or self._course.ledger.outstanding:
+            return []
+        if self._durability.is_behind or self._durability.version < self._course.version:
+            return [] if self._durability.is_saving else self._save(now_s)
+        self._phase = "ended"
+        reason = f"handed over at version {self._course.version}"
+        stepped = SteppedDown(job=self._spec.job, term=self._term, reason=reason)
+        return [self._record("handed-over", reason), Send(to=self._manager, message=stepped), End(reason=reason)]
 
     def _lent_from(self) -> Ledger:
         return self._exam.ledger if self._exam else self._course.ledger
@@ -381,6 +429,8 @@ class Leader:
         return [Send(to=worker.node, message=_wait(self._spec.job, reason))]
 
     def _why_idle(self, now_s: float) -> str:
+        if (held_up := self._held_up()) is not None:
+            return held_up
         if not self._enough():
             return self._reason
         ledger = self._lent_from()
@@ -425,7 +475,27 @@ class Leader:
         worker.is_failing = False
         worker.contributed_to = lease.version
         self._crew.make_idle(worker, now_s)
-        return [*actions, *self._proceed(now_s, only=worker.node)]
+        return [*actions, *self._proceed(now_s, only=worker.node), *self._watch_the_last(now_s)]
+
+    def _watch_the_last(self, now_s: float) -> list[Action]:
+        """Those who are done wait for a lease that runs out before the next tick: it is not waited for any longer."""
+        left_s = self._course.ledger.next_deadline_s - now_s
+        return [SetTimer(name=_LATE, after_s=max(0.0, left_s))] if left_s < TICK_S else []
+
+    def _on_late(self, now_s: float) -> list[Action]:
+        if self._phase in ("closing", "ended"):
+            return []
+        expired = self._expire(now_s)
+        going_on = self._proceed(now_s) if expired else []
+        return [*expired, *going_on, *self._watch_the_last(now_s)]
+
+    def _expire(self, now_s: float) -> list[Action]:
+        actions: list[Action] = []
+        for clock, ledger in self._clocked_ledgers():
+            for lease in ledger.expire(now_s):
+                clock.expired()
+                actions += self._on_expired(lease, now_s)
+        return actions
 
     def _checked(self, update: Update, lease: Lease) -> np.ndarray:
         if update.version != lease.version:
@@ -608,10 +678,7 @@ class Leader:
         actions: list[Action] = [SetTimer(name=_TICK, after_s=TICK_S)]
         if self._phase == "ended":
             return []
-        for clock, ledger in self._clocked_ledgers():
-            for lease in ledger.expire(now_s):
-                clock.expired()
-                actions += self._on_expired(lease, now_s)
+        actions += self._expire(now_s)
         if self._phase == "closing":
             if not self._durability.is_saving:
                 actions += self._save(now_s)
@@ -670,8 +737,11 @@ class Leader:
         return self._durability.save(self._course.version, lambda: self._snapshot(now_s), now_s)
 
     def _save_if_due(self, now_s: float) -> list[Action]:
-        due = self._durability.due(now_s, every_s=self._spec.plan.checkpoint_every_s)
-        return self._save(now_s) if due else []
+        every_s = self._spec.plan.checkpoint_every_s
+        if self._durability.at_risk >= AT_RISK_MAX and not self._durability.is_saving:
+            # Everyone waits for this one.
+            every_s = min(every_s, AT_RISK_SAVE_S)
+        return self._save(now_s) if self._durability.due(now_s, every_s=every_s) else []
 
     def _on_saved(self, version: int, now_s: float) -> list[Action]:
         if self._durability.saved(version):

@@ -6,121 +6,53 @@ are filled to their most. A node works for one job at a time.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from shoal.roles.actions import Action, Answer, Keep, Record, Send
-from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Started
+from shoal.roles.events import (
+    Asked,
+    Event,
+    Liveness,
+    LoadFailed,
+    MemberHeld,
+    PeerChanged,
+    Received,
+    Started,
+    Stored,
+    StoreFailed,
+    TimerFired,
+)
 from shoal.roles.membership import Patience
+from shoal.roles.roster import HELD_BACK, JobRecord, NodeRecord, Roster, Stage
+from shoal.roles.succession import Succession
+from shoal.roles.switchboard import ENDED
 from shoal.wire.messages import (
     PROTOCOL,
-    Assign,
+    AskCheckpoint,
+    Checkpoint,
+    Conclude,
     Denied,
     Dismiss,
     Done,
-    Facts,
     Heartbeat,
     Hello,
     JobSpec,
     JobView,
+    Leads,
+    Message,
     NodeView,
+    Noted,
+    OutOfReach,
     Progress,
-    Release,
     Released,
+    StepDown,
+    SteppedDown,
     StopJob,
     Submit,
+    TransferJob,
     Welcome,
     clip,
 )
-
-#: Ends of a job that a leader may report.
-_ENDED = ("finished", "failed", "stopped")
-
-#: What it means for a node to be held back, as it and others read it.
-_HELD_BACK = {
-    "pending": "waits for an operator to approve it (`shoal nodes approve`)",
-    "drained": "is drained: it finishes its lease and gets no more (`shoal nodes undrain`)",
-}
-
-
-@dataclass(slots=True)
-class NodeRecord:
-    node: str
-    facts: Facts = field(default_factory=Facts)
-    state: Liveness = Liveness.LOST
-    reason: str = "not seen since the manager started"
-    job: str = ""
-    #: Jobs it was given up in, and may not know.
-    left_in: dict[str, None] = field(default_factory=dict)
-    incarnation: str = ""
-    load: float = 0.0
-    memory_free_mb: int = 0
-    #: Why an operator holds it back: ``pending``, ``drained``, or empty.
-    held: str = ""
-    #: Its leader has let it go, and it may not know yet: it is given nothing before it was heard again.
-    is_resting: bool = False
-
-    @property
-    def can_train(self) -> bool:
-        return self.state is Liveness.ALIVE and bool(self.facts.torch) and not self.held and not self.is_resting
-
-    @property
-    def is_free(self) -> bool:
-        return self.can_train and not self.job
-
-
-@dataclass(slots=True)
-class JobRecord:
-    spec: JobSpec
-    state: str = "queued"
-    reason: str = ""
-    term: int = 0
-    leader: str = ""
-    progress: Progress | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.state in ("queued", "running", "stopping")
-
-
-class _Roster:
-    """Who works for which job, and who is free. Every change of place goes through here; none looks at all nodes."""
-
-    def __init__(self) -> None:
-        self._workers: dict[str, set[str]] = {}
-        #: Names in order. One that is not free any more stays until its turn: then it is passed over.
-        self._free: list[str] = []
-        self._listed: set[str] = set()
-
-    def place(self, node: NodeRecord, job: str) -> None:
-        """The node works for this job and no other; empty: for none."""
-        if node.job:
-            self._workers[node.job].discard(node.node)
-        node.job = job
-        if job:
-            self._workers.setdefault(job, set()).add(node.node)
-
-    def look(self, node: NodeRecord) -> None:
-        """Something about this node changed: it may be free now."""
-        if node.is_free and node.node not in self._listed:
-            self._listed.add(node.node)
-            heapq.heappush(self._free, node.node)
-
-    def take(self, nodes: dict[str, NodeRecord]) -> NodeRecord | None:
-        """The first free node by name, which is not listed any more."""
-        while self._free:
-            name = heapq.heappop(self._free)
-            self._listed.remove(name)
-            if nodes[name].is_free:
-                return nodes[name]
-        return None
-
-    def count(self, job: str) -> int:
-        return len(self._workers.get(job, ()))
-
-    def workers(self, job: str) -> list[str]:
-        return sorted(self._workers.get(job, ()))
 
 
 class Manager:
@@ -131,20 +63,31 @@ class Manager:
         patience: Patience,
         jobs: list[JobRecord] | None = None,
         held: Mapping[str, str] | None = None,
+        cpus: int = 1,
+        prefers_devices: bool = False,
     ) -> None:
+        """``prefers_devices``: this node leads only where no device can."""
         self._node = node
         #: Nodes that operators hold back, whether they are here or not.
         self._held: dict[str, str] = dict(held or {})
         self._patience = patience
         self._nodes: dict[str, NodeRecord] = {}
-        self._roster = _Roster()
+        self._roster = Roster()
         #: In the order they were submitted.
         self._jobs: dict[str, JobRecord] = {record.spec.job: record for record in jobs or []}
+        self._succession = Succession(
+            node=node, nodes=self._nodes, jobs=self._jobs, roster=self._roster, prefers_devices=prefers_devices
+        )
+        self._cpus = cpus
+        #: A leader was missed when work was last given out.
+        self._is_unsettled = False
+        self._now_s = 0.0
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
+        self._now_s = now_s
         match event:
             case Started():
-                return self._on_started()
+                return [*self._succession.started(), *self._schedule()]
             case Received():
                 return self._on_received(event)
             case PeerChanged():
@@ -153,14 +96,17 @@ class Manager:
                 return self._on_asked(event)
             case MemberHeld():
                 return self._on_held(event)
+            case TimerFired():
+                return self._on_timer(event.name)
+            case Stored() | StoreFailed():
+                return [*self._succession.stored(event), *self._schedule()]
+            case LoadFailed():
+                return self._on_load_failed(event)
             case _:
                 return []
 
-    def _on_started(self) -> list[Action]:
-        """Every open job gets a leader again, under a new term."""
-        for record in self._jobs.values():
-            record.leader = ""
-        return self._schedule()
+    def _on_timer(self, name: str) -> list[Action]:
+        return [*self._succession.timer(name, self._now_s), *self._schedule()]
 
     # Nodes -------------------------------------------------------------------------------------------
 
@@ -169,18 +115,57 @@ class Manager:
             case Hello():
                 return self._on_hello(event.sender, event.message)
             case Heartbeat():
-                node = self._nodes.get(event.sender)
-                if node is not None:
-                    node.load, node.memory_free_mb = event.message.load, event.message.memory_free_mb
-                    if node.is_resting:
-                        return self._on_rested(node)
-                return []
+                return self._on_heartbeat(event.sender, event.message)
             case Progress():
                 return self._on_progress(event.sender, event.message)
             case Released():
                 return self._on_released(event.sender, event.message)
             case _:
+                return self._on_leader(event.sender, event.message)
+
+    def _on_heartbeat(self, sender: str, beat: Heartbeat) -> list[Action]:
+        if sender == self._node:
+            # How the manager's own node is: it may lead like any other.
+            self._succession.here(cpus=self._cpus, load=beat.load, link_bytes_per_s=beat.link_bytes_per_s)
+            return []
+        node = self._nodes.get(sender)
+        if node is None:
+            return []
+        node.load, node.memory_free_mb = beat.load, beat.memory_free_mb
+        node.link_bytes_per_s = beat.link_bytes_per_s
+        return self._on_rested(node) if node.is_resting else []
+
+    def _on_leader(self, sender: str, message: Message) -> list[Action]:
+        """What leaders say, and what is said of them."""
+        succession = self._succession
+        match message:
+            case Leads():
+                return [*succession.leads(sender, message), *self._schedule()]
+            case SteppedDown():
+                return self._on_stepped_down(sender, message)
+            case OutOfReach():
+                return succession.out_of_reach(sender, message)
+            case AskCheckpoint():
+                return succession.asked(sender, message)
+            case Checkpoint():
+                return succession.checkpoint(sender, message)
+            case Noted():
+                return succession.noted(sender, message)
+            case _:
                 return []
+
+    def _on_stepped_down(self, sender: str, message: SteppedDown) -> list[Action]:
+        hopeless, actions = self._succession.stepped_down(sender, message)
+        if hopeless is not None:
+            return [*actions, *self._close(hopeless, "failed", f"could not start: {message.reason}")]
+        return [*actions, *self._schedule()]
+
+    def _on_load_failed(self, event: LoadFailed) -> list[Action]:
+        record = self._jobs.get(event.job)
+        if record is None or not record.is_open or record.term != event.term:
+            return []
+        away = StepDown(job=event.job, term=event.term, reason=clip(event.reason))
+        return [Send(to=record.leader, message=away), *self._close(record, "failed", event.reason)]
 
     def _on_hello(self, sender: str, hello: Hello) -> list[Action]:
         patience = self._patience
@@ -202,13 +187,14 @@ class Manager:
         ]
         if not node.facts.torch:
             actions.append(Record(kind="node", reason=f"{sender} has no PyTorch: it cannot train"))
-        if node.job:
+        actions += self._succession.hello(sender, hello, restarted=restarted)
+        if node.job and self._jobs[node.job].stage in (Stage.LEADING, Stage.PARTING):
             # It may have forgotten (a new process) or not (a new connection): either way this is what it does.
             actions += self._assign_worker(node, self._jobs[node.job], "back in its job")
         # The welcome comes last: a node speaks to its leader once it knows all its roles.
-        reason = _HELD_BACK.get(node.held, "")
-        welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s, reason=reason)
-        return [*actions, *self._schedule(), *self._dismiss_elsewhere(node), Send(to=sender, message=welcome)]
+        welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s, reason=node.held_back)
+        actions += [*self._schedule(), *self._dismiss_elsewhere(node), Send(to=sender, message=welcome)]
+        return [*actions, *self._succession.relieve()]
 
     def _on_peer(self, event: PeerChanged) -> list[Action]:
         node = self._nodes.get(event.node)
@@ -218,18 +204,21 @@ class Manager:
         self._roster.look(node)
         record = Record(kind="node", reason=f"{event.node} is {event.state}: {event.reason}", job=node.job)
         if event.state is Liveness.LOST:
+            barred = self._succession.bar(node, event.reason)
             if node.job:
                 node.left_in[node.job] = None
             self._roster.place(node, "")
-            return [record, *self._schedule()]
+            return [record, *barred, *self._succession.lost(event.node, event.reason), *self._schedule()]
         if event.state is Liveness.ALIVE:
             return [record, *self._schedule(), *self._dismiss_elsewhere(node)]
-        return [record]
+        return [record, *self._succession.suspected(event.node)]
 
     # Nodes that are held back --------------------------------------------------------------------------
 
     def _on_held(self, event: MemberHeld) -> list[Action]:
         """A node that is held keeps the lease it has: its leader lets it go when that is done, so nothing is lost."""
+        if event.hold == "revoked":
+            return self._succession.shut_out(event.node, event.reason)
         if event.hold:
             self._held[event.node] = event.hold
         else:
@@ -238,24 +227,12 @@ class Manager:
         if node is None or node.held == event.hold:
             return []
         node.held = event.hold
-        what = _HELD_BACK.get(event.hold, "may be given work")
+        what = HELD_BACK.get(event.hold, "may be given work")
         record = Record(kind="node", reason=f"{event.node} {what}" + (f": {event.reason}" if event.reason else ""))
         if event.hold:
-            return [record, *self._releases([event.node])]
+            return [record, *self._succession.releases([event.node]), *self._succession.held(node)]
         self._roster.look(node)
         return [record, *self._schedule()]
-
-    def _releases(self, names: Iterable[str]) -> list[Action]:
-        """Ask the leaders of those who are held to let them go."""
-        placed = [node for node in (self._nodes[name] for name in names) if node.held and node.job]
-        return [
-            Send(
-                to=self._jobs[node.job].leader,
-                message=Release(job=node.job, node=node.node, reason=_HELD_BACK.get(node.held, "")),
-            )
-            for node in placed
-            if self._jobs[node.job].leader
-        ]
 
     def _on_released(self, sender: str, released: Released) -> list[Action]:
         record, node = self._jobs.get(released.job), self._nodes.get(released.node)
@@ -281,6 +258,8 @@ class Manager:
                 return self._on_submit(event.question, event.message.spec)
             case StopJob():
                 return self._on_stop(event.question, event.message)
+            case TransferJob():
+                return self._on_transfer(event.question, event.message)
             case _:
                 return [Answer(question=event.question, message=Denied(reason="not a command the manager knows"))]
 
@@ -302,61 +281,74 @@ class Manager:
         if not record.is_open:
             return [Answer(question=question, message=Denied(reason=f"job {stop.job} is {record.state} already"))]
         record.state, record.reason = "stopping", stop.reason
-        return [
-            Keep(job=stop.job, state=record.state, reason=record.reason, term=record.term),
+        actions: list[Action] = [
+            Keep(job=stop.job, state=record.state, reason=record.reason, term=record.term, leader=record.leader),
             Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved")),
-            Send(to=record.leader, message=Dismiss(job=stop.job, reason=clip(record.reason))),
         ]
+        if record.stage in (Stage.LEADING, Stage.PARTING):
+            actions.append(Send(to=record.leader, message=Conclude(job=stop.job, reason=clip(record.reason))))
+        return actions
+
+    def _on_transfer(self, question: int, transfer: TransferJob) -> list[Action]:
+        record = self._jobs.get(transfer.job)
+        if record is None:
+            return [Answer(question=question, message=Denied(reason=f"there is no job {transfer.job}"))]
+        if not record.is_open:
+            return [Answer(question=question, message=Denied(reason=f"job {transfer.job} is {record.state} already"))]
+        problem = self._succession.why_not_transfer(record, transfer.node)
+        if problem:
+            return [Answer(question=question, message=Denied(reason=problem))]
+        record.unfit.pop(transfer.node, None)
+        leader = record.leader
+        actions = self._succession.transfer(record, to=transfer.node, reason="an operator asked for it")
+        told = f"{leader} finishes its round and hands over to {record.successor}"
+        return [*actions, Answer(question=question, message=Done(job=transfer.job, reason=told))]
 
     def _on_progress(self, sender: str, progress: Progress) -> list[Action]:
-        record = self._jobs.get(progress.job)
-        if record is None or sender != record.leader or progress.term != record.term:
-            return []
+        record, fenced = self._succession.heard_of(sender, progress)
+        if record is None:
+            return fenced
         record.progress = progress
-        if progress.state not in _ENDED or not record.is_open:
+        if progress.state not in ENDED:
             return []
-        record.state, record.reason = progress.state, progress.reason
+        heard: list[Action] = []
+        if sender != self._node:
+            # It says so until it knows that it was heard; and it is heard once it is written down.
+            over = StepDown(job=progress.job, term=progress.term, reason="the job is over")
+            heard.append(Send(to=sender, message=over))
+        return self._close(record, progress.state, progress.reason, before=heard)
+
+    def _close(self, record: JobRecord, state: str, reason: str, before: list[Action] | None = None) -> list[Action]:
+        job = record.spec.job
+        record.state, record.reason = state, reason
         actions: list[Action] = [
-            Keep(job=progress.job, state=record.state, reason=record.reason, term=record.term),
-            Record(kind="job", reason=f"{record.state}: {record.reason}", job=progress.job),
+            Keep(job=job, state=state, reason=reason, term=record.term, leader=record.leader),
+            Record(kind="job", reason=f"{state}: {reason}", job=job),
+            *(before or ()),
         ]
-        for name in self._roster.workers(progress.job):
+        for name in self._roster.workers(job):
             self._roster.place(self._nodes[name], "")
             self._roster.look(self._nodes[name])
-            actions.append(Send(to=name, message=Dismiss(job=progress.job, reason=clip(record.reason))))
+            actions.append(Send(to=name, message=Dismiss(job=job, reason=clip(reason))))
         return [*actions, *self._schedule()]
 
     # Who does what -------------------------------------------------------------------------------------
 
     def _schedule(self) -> list[Action]:
-        actions: list[Action] = []
-        open_jobs = [record for record in self._jobs.values() if record.is_open]
-        for record in open_jobs:
-            if not record.leader:
-                actions += self._appoint(record)
+        actions = self._succession.fill(self._now_s)
+        if not self._succession.is_settled:
+            self._is_unsettled = True
+            return actions
+        led = [r for r in self._jobs.values() if r.is_open and r.stage in (Stage.LEADING, Stage.PARTING)]
         for wanted in ("workers_min", "workers_max"):
-            for record in open_jobs:
+            for record in led:
                 actions += self._staff(record, getattr(record.spec.plan, wanted))
+        if self._is_unsettled:
+            self._is_unsettled = False
+            # Those who came meanwhile may be at work where nobody has a place for them any more.
+            alive = [node for node in self._nodes.values() if node.state is Liveness.ALIVE]
+            actions += [action for node in alive for action in self._dismiss_elsewhere(node)]
         return actions
-
-    def _appoint(self, record: JobRecord) -> list[Action]:
-        """Give a job a leader. The manager's own node holds the store and is always on."""
-        record.leader = self._node
-        record.term += 1
-        job = record.spec.job
-        why = f"led by {record.leader}: it keeps the checkpoints and is always on"
-        assign = Assign(job=job, role="leader", term=record.term, leader=record.leader, spec=record.spec, reason=why)
-        appointed: list[Action] = [
-            Record(kind="leader", reason=f"term {record.term}: {why}", job=job),
-            Send(to=self._node, message=assign),
-            *self._releases(self._roster.workers(job)),
-        ]
-        if record.state == "stopping":
-            # It was told to stop before its leader was lost: it still must.
-            appointed.append(Send(to=record.leader, message=Dismiss(job=job, reason=clip(record.reason))))
-        else:
-            record.state, record.reason = "running", why
-        return [Keep(job=job, state=record.state, reason=record.reason, term=record.term), *appointed]
 
     def _staff(self, record: JobRecord, wanted: int) -> list[Action]:
         have = self._roster.count(record.spec.job)
@@ -371,17 +363,10 @@ class Manager:
 
     def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> list[Action]:
         self._roster.place(node, record.spec.job)
-        assign = Assign(
-            job=record.spec.job,
-            role="worker",
-            term=record.term,
-            leader=record.leader,
-            spec=record.spec,
-            reason=reason,
-        )
         return [
             Record(kind="assigned", reason=f"{node.node}: {reason}", job=record.spec.job),
-            Send(to=node.node, message=assign),
+            *self._succession.admit(record, [node.node]),
+            Send(to=node.node, message=self._succession.worker_assign(record, reason)),
         ]
 
     def _dismiss_elsewhere(self, node: NodeRecord) -> list[Action]:
@@ -390,6 +375,9 @@ class Manager:
         Also in a job that ended meanwhile: what it said to that leader while it was given up was not heard, so nobody
         told it.
         """
+        if not self._succession.is_settled:
+            # It may be at work for a leader that this manager has not heard of yet.
+            return []
         elsewhere = {job: None for job, record in self._jobs.items() if record.is_open} | node.left_in
         node.left_in.clear()
         return [
@@ -422,6 +410,7 @@ class Manager:
                 state=record.state,
                 reason=clip(record.reason),
                 leader=record.leader,
+                term=record.term,
                 plan=record.spec.plan,
                 progress=record.progress,
                 train_examples=record.spec.train.examples,

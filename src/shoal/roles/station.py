@@ -1,25 +1,37 @@
-"""A device between its session and its roles: says hello, keeps heartbeats, knows the jobs it was given.
+"""A device between its sessions and its workers: one session to the manager, one to each leader elsewhere.
 
-Pure state that both drivers share, as the switchboard is on the manager's node. It says what is to be done; a driver
+Pure state that both drivers share, as the switchboard is for what a node hosts. It says what is to be done; a driver
 does it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
+from shoal.errors import PeerViolation
 from shoal.roles.events import Connected, Disconnected, Event, Reassigned, Received, StopRequested
-from shoal.wire.messages import Assign, Dismiss, Facts, Heartbeat, HeartbeatSeen, Hello, Leave, Message, Welcome
-
-#: Waits between attempts to reach the manager. The first is short: a manager that restarts is back at once.
-BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-
-#: How long a manager may take to welcome us.
-WELCOME_TIMEOUT_S = 15.0
+from shoal.roles.liaison import CONNECT_LONGEST_S, Liaison
+from shoal.wire.messages import (
+    RECIPIENT,
+    Assign,
+    Checkpoint,
+    Dismiss,
+    Facts,
+    HeartbeatSeen,
+    Leads,
+    Leave,
+    Message,
+    OutOfReach,
+    Release,
+    Welcome,
+    clip,
+)
 
 #: How long a device waits for its goodbye to be heard.
 GOODBYE_TIMEOUT_S = 1.0
+
+#: Attempts in vain before the manager hears that a leader cannot be reached from here.
+ATTEMPTS_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,112 +49,203 @@ class Employ:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """To the manager, on the lane of the message."""
+    """To this peer, on the lane of the message."""
 
+    to: str
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
-class HangUp:
+class Dial:
+    """Hold a session to this leader from now on, again and again, until ``Part``."""
+
+    node: str
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """No job here is led by this node any more: let go of the session to it, and dial it no more."""
+
+    node: str
     reason: str
 
 
-Duty = ToWorker | Employ | Say | HangUp
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    """End this session; dial again after a while."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToHosted:
+    """The manager has something to say to the leaders on this node, or makes it one."""
+
+    message: Message
+
+
+Duty = ToWorker | Employ | Say | Dial | Part | HangUp | ToHosted
 
 
 class Station:
-    def __init__(self, *, node: str, incarnation: str) -> None:
+    def __init__(self, *, node: str, incarnation: str, manager: str) -> None:
         self._node = node
         self._incarnation = incarnation
-        #: Job -> who leads it.
-        self._leaders: dict[str, str] = {}
-        self.welcomed = False
-        self.heartbeat_s = 1.0
-        self._lost_after_s = 8.0
-        self._opened_s = 0.0
-        self._attempts = 0
-        self._seq = 0
-        self._answered = 0
+        self._manager = manager
+        self._liaisons = {manager: Liaison(node=node, incarnation=incarnation, peer="the manager")}
+        #: Job -> the role it was given last.
+        self._assigned: dict[str, Assign] = {}
+        #: Job -> the newest term whose leader was said to be out of reach.
+        self._complained: dict[str, int] = {}
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        return tuple(self._leaders)
+        return tuple(self._assigned)
 
-    # The session ---------------------------------------------------------------------------------------
+    @property
+    def welcomed(self) -> bool:
+        """Whether the manager has welcomed this node."""
+        return self._liaisons[self._manager].welcomed
 
-    def opened(self, facts: Facts, now_s: float) -> list[Duty]:
-        """There is a control stream to the manager."""
-        self.welcomed = False
-        self._opened_s = now_s
-        self._seq = self._answered = 0
-        return [Say(Hello(node=self._node, incarnation=self._incarnation, facts=facts))]
+    # Sessions ------------------------------------------------------------------------------------------
 
-    def closed(self) -> list[Duty]:
+    def heartbeat_s(self, peer: str) -> float:
+        liaison = self._liaisons.get(peer)
+        return liaison.heartbeat_s if liaison is not None else 1.0
+
+    def connect_timeout_s(self, peer: str) -> float:
+        liaison = self._liaisons.get(peer)
+        return liaison.connect_timeout_s() if liaison is not None else CONNECT_LONGEST_S
+
+    def backoff_s(self, peer: str) -> float:
+        liaison = self._liaisons.get(peer)
+        return liaison.backoff_s() if liaison is not None else 1.0
+
+    def opened(self, peer: str, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = ()) -> list[Duty]:
+        """There is a control stream to this peer."""
+        if peer not in self._liaisons:
+            return [HangUp(peer, "nobody needs it any more")]
+        return [Say(peer, self._liaisons[peer].opened(facts, now_s, leads=leads if peer == self._manager else ()))]
+
+    def closed(self, peer: str, *, reason: str = "the connection ended") -> list[Duty]:
         """The connection is over, or could not be made."""
-        self._attempts = 0 if self.welcomed else self._attempts + 1
-        self.welcomed = False
-        reason = "the connection ended"
-        return [ToWorker(job, Disconnected(node=leader, reason=reason)) for job, leader in self._leaders.items()]
+        liaison = self._liaisons.get(peer)
+        if liaison is None:
+            return []
+        liaison.closed()
+        duties: list[Duty] = [ToWorker(job, Disconnected(node=peer, reason=reason)) for job in self._led_by(peer)]
+        if peer != self._manager and liaison.attempts >= ATTEMPTS_TOLD:
+            duties += self._complain(peer, reason)
+        return duties
 
-    def backoff_s(self) -> float:
-        """How long to wait before the next attempt: longer each time, and different for each device, so that a
-        restarted manager is not stormed."""
-        base_s = BACKOFF_S[min(self._attempts, len(BACKOFF_S) - 1)]
-        digest = hashlib.sha256(f"{self._node}/{self._attempts}".encode()).digest()
-        return base_s * (0.75 + 0.5 * digest[0] / 255)
+    def _complain(self, leader: str, reason: str) -> list[Duty]:
+        """Once a term: the manager may find another leader, or another job for us."""
+        duties: list[Duty] = []
+        for job in self._led_by(leader):
+            term = self._assigned[job].term
+            if self.welcomed and self._complained.get(job, 0) < term:
+                self._complained[job] = term
+                told = clip(f"{self._node} cannot reach {leader}: {reason}")
+                duties.append(Say(self._manager, OutOfReach(job=job, term=term, reason=told)))
+        return duties
 
-    def beat(self, now_s: float, *, load: float = 0.0, memory_free_mb: int = 0) -> list[Duty]:
-        """To be called every ``heartbeat_s`` while connected. A manager that stops answering is given up."""
-        if not self.welcomed:
-            if now_s - self._opened_s < WELCOME_TIMEOUT_S:
-                return []
-            return [HangUp(f"the manager did not welcome this node within {WELCOME_TIMEOUT_S:g} s")]
-        self._seq += 1
-        beat = Say(Heartbeat(seq=self._seq, load=load, memory_free_mb=memory_free_mb))
-        if (self._seq - self._answered) * self.heartbeat_s > self._lost_after_s:
-            return [beat, HangUp(f"the manager has not answered for {self._lost_after_s:g} s")]
-        return [beat]
+    def beat(
+        self, peer: str, now_s: float, *, load: float = 0.0, memory_free_mb: int = 0, link_bytes_per_s: float = 0.0
+    ) -> list[Duty]:
+        """To be called every ``heartbeat_s`` while connected. A peer that stops answering is given up."""
+        liaison = self._liaisons.get(peer)
+        if liaison is None:
+            return []
+        beat, hang_up = liaison.beat(now_s, load=load, memory_free_mb=memory_free_mb, link_bytes_per_s=link_bytes_per_s)
+        duties: list[Duty] = [Say(peer, beat)] if beat is not None else []
+        return [*duties, HangUp(peer, hang_up)] if hang_up else duties
 
     def leaving(self, reason: str) -> list[Duty]:
         """Say goodbye, so that nobody waits for us. The manager hangs up in answer."""
-        return [Say(Leave(reason=reason))]
+        leaders = [peer for peer in self._liaisons if peer != self._manager]
+        return [Say(peer, Leave(reason=reason)) for peer in (*leaders, self._manager)]
 
-    # What the manager says -----------------------------------------------------------------------------
+    def is_led_by(self, job: str, peer: str) -> bool:
+        assign = self._assigned.get(job)
+        return assign is not None and assign.leader == peer
+
+    def _led_by(self, peer: str) -> list[str]:
+        return [job for job, assign in self._assigned.items() if assign.leader == peer]
+
+    # What is said to us ----------------------------------------------------------------------------------
 
     def received(self, event: Received) -> list[Duty]:
-        message = event.message
+        message, sender = event.message, event.sender
+        liaison = self._liaisons.get(sender)
+        if liaison is None:
+            return []
         match message:
             case Welcome():
-                self.heartbeat_s, self._lost_after_s = message.heartbeat_s, message.lost_after_s
-                self.welcomed = True
-                return [ToWorker(job, Connected(node=leader)) for job, leader in self._leaders.items()]
+                liaison.welcome(heartbeat_s=message.heartbeat_s, lost_after_s=message.lost_after_s)
+                if sender == self._manager:
+                    # It may be another process, or may not have listened then.
+                    self._complained.clear()
+                return [ToWorker(job, Connected(node=sender)) for job in self._led_by(sender)]
             case HeartbeatSeen():
-                self._answered = max(self._answered, message.seq)
+                liaison.answered(message.seq)
                 return []
-            case Assign():
-                return self._assigned(message)
+            case _:
+                pass
+        if RECIPIENT.get(type(message)) == "worker":
+            job = str(getattr(message, "job", ""))
+            # Who led it before has nothing to say to its worker any more; nor has one who leads under a term that
+            # nobody gave it: the worker would hear no leader after that.
+            is_due = self.is_led_by(job, sender) and getattr(message, "term", 0) <= self._assigned[job].term
+            return [ToWorker(job, event)] if is_due else []
+        if sender != self._manager:
+            raise PeerViolation(f"{type(message).__name__} is not for a leader to say", peer=sender)
+        match message:
+            case Assign(role="worker"):
+                return self._given(message)
+            case Assign() | Checkpoint() | Release():
+                return [ToHosted(message)]
             case Dismiss(job=""):
-                return [HangUp(f"dismissed: {message.reason}")]
+                return [HangUp(sender, f"dismissed: {message.reason}")]
             case Dismiss():
                 stop = ToWorker(message.job, StopRequested(reason=message.reason))
-                return [stop] if message.job in self._leaders else []
+                return [stop] if message.job in self._assigned else []
             case _:
-                job = str(getattr(message, "job", ""))
-                return [ToWorker(job, event)] if job in self._leaders else []
+                return [ToHosted(message)]
 
-    def ended(self, job: str) -> None:
+    def ended(self, job: str) -> list[Duty]:
         """The worker of this job is done."""
-        self._leaders.pop(job, None)
+        self._complained.pop(job, None)
+        assign = self._assigned.pop(job, None)
+        return self._unneeded(assign.leader) if assign is not None else []
 
-    def _assigned(self, assign: Assign) -> list[Duty]:
-        job = assign.job
-        if assign.role != "worker":
-            # Every device could lead one day; today a driver says that it cannot.
-            return [Employ(assign)]
-        known = job in self._leaders
-        self._leaders[job] = assign.leader
-        if known:
-            return [ToWorker(job, Reassigned(term=assign.term, leader=assign.leader))]
-        if not self.welcomed:
-            return [Employ(assign)]
-        return [Employ(assign), ToWorker(job, Connected(node=assign.leader))]
+    def _given(self, assign: Assign) -> list[Duty]:
+        job, leader = assign.job, assign.leader
+        before = self._assigned.get(job)
+        if before is not None and before.term > assign.term:
+            return []
+        self._assigned[job] = assign
+        duties: list[Duty] = [Employ(assign)] if before is None else []
+        moved = before is not None and (before.leader, before.leader_endpoint) != (leader, assign.leader_endpoint)
+        if before is not None and moved:
+            # A leader that is dialled elsewhere now is so for every job here.
+            parted = self._led_by(leader) if before.leader == leader else [job]
+            reason = "the job is led elsewhere now"
+            duties += [ToWorker(each, Disconnected(node=before.leader, reason=reason)) for each in parted]
+            duties += self._unneeded(before.leader, moved=before.leader == leader)
+        if before is not None:
+            duties.append(ToWorker(job, Reassigned(term=assign.term, leader=leader)))
+        if leader not in self._liaisons:
+            self._liaisons[leader] = Liaison(node=self._node, incarnation=self._incarnation, peer=leader)
+            return [*duties, Dial(leader, assign.leader_endpoint)]
+        if self._liaisons[leader].welcomed and (before is None or moved):
+            duties.append(ToWorker(job, Connected(node=leader)))
+        return duties
+
+    def _unneeded(self, leader: str, *, moved: bool = False) -> list[Duty]:
+        """A leader elsewhere is dialled for as long as a job here is led by it, and where it is."""
+        if leader == self._manager or leader not in self._liaisons or (self._led_by(leader) and not moved):
+            return []
+        del self._liaisons[leader]
+        return [Part(leader, "no job here is led by it any more")]

@@ -1,7 +1,8 @@
-"""The manager's node between its sessions and its roles: who is alive, and which role a message is for.
+"""A node between its sessions and the roles it hosts: who is alive, and which role a message is for.
 
-Pure state that both drivers share, so that what the simulator breaks is what the devices run. It says where things go;
-a driver takes them there.
+The manager's node has one, with the manager and the leaders that are at home; so has any other node that leads. Pure
+state that both drivers share, so that what the simulator breaks is what the devices run. It says where things go; a
+driver takes them there.
 """
 
 from __future__ import annotations
@@ -9,23 +10,44 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.errors import Misuse, PeerViolation
-from shoal.roles.events import Event, Liveness, PeerChanged, Received, StopRequested
+from shoal.roles.actions import Record, Save
+from shoal.roles.custody import packed, version_of
+from shoal.roles.events import Event, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
 from shoal.roles.membership import Membership, Patience
 from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.messages import (
     RECIPIENT,
+    Admit,
+    AskCheckpoint,
     Assign,
-    Dismiss,
+    Bar,
+    Checkpoint,
+    CheckpointKept,
+    CheckpointRefused,
+    Conclude,
     Finished,
+    HandOver,
     Heartbeat,
     HeartbeatSeen,
     Hello,
+    Leads,
     Leave,
     Message,
+    Noted,
+    OutOfReach,
     Progress,
+    Ready,
     Release,
-    Released,
+    StepDown,
+    SteppedDown,
+    Welcome,
+    clip,
 )
+
+_NO_BUSINESS = "no job that it works for is led here"
+
+#: Ends of a job that a leader reports: its last word, repeated until the manager has heard it.
+ENDED = ("finished", "failed", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +71,28 @@ class ToPeer:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Set up the leader of a job here; what is for it meanwhile waits until it is."""
+    """Set up the leader of a job here; what is for it meanwhile waits until it is.
+
+    At home it goes on from what the disk holds. Elsewhere that is asked for, and comes with ``Resume``.
+    """
 
     assign: Assign
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where the job stands has come: its leader begins, and the driver says ``leading``, or ``failed``."""
+
+    assign: Assign
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The leader of this job is to be let go of, without a word: another leads."""
+
+    job: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +101,74 @@ class HangUp:
     reason: str
 
 
-Delivery = ToManager | ToLeader | ToPeer | Lead | HangUp
+Delivery = ToManager | ToLeader | ToPeer | Lead | Resume | Drop | HangUp
+
+
+@dataclass(slots=True)
+class _Led:
+    """A job led here, or about to be."""
+
+    assign: Assign
+    #: The version to go on from is here.
+    resumed: bool = False
+    #: Where workers dial it, once it leads.
+    leads: Leads | None = None
+    #: The version that the manager is asked to keep.
+    saving: int | None = None
+    #: How many were asked for: each is answered by its number.
+    saves: int = 0
+
+    def is_saving(self, answer: CheckpointKept | CheckpointRefused) -> bool:
+        """Whether this answers the save under way, not one that was given up with a session."""
+        return (answer.term, answer.version, answer.number) == (self.assign.term, self.saving, self.saves)
 
 
 class Switchboard:
-    def __init__(self, *, node: str, patience: Patience) -> None:
+    def __init__(self, *, node: str, patience: Patience, manager: str = "") -> None:
+        """``manager``: on which node the manager is; empty: on this one."""
         self._node = node
+        self._manager = manager or node
+        self._patience = patience
         self.membership = Membership(patience)
         #: How often ``check`` is to be called.
         self.check_every_s = patience.heartbeat_s / 2
         #: The jobs led here, in the order they were given.
-        self._led: dict[str, None] = {}
+        self._led: dict[str, _Led] = {}
+        #: Job -> the last term it was led under here. A term is never led twice.
+        self._over: dict[str, int] = {}
+        #: Jobs that are led elsewhere now: their workers hear where from the manager, not from here.
+        self._moved: set[str] = set()
+        #: Job -> who may speak to its leader. At home, everyone the manager knows.
+        self._admitted: dict[str, set[str]] = {}
+        #: Workers who asked for work before this node heard of them.
+        self._early: dict[str, dict[str, Received]] = {}
+        #: Job -> what the manager must hear before this node may forget the job.
+        self._last_words: dict[str, Progress | SteppedDown] = {}
+        self._in_touch = True
+
+    @property
+    def is_home(self) -> bool:
+        return self._manager == self._node
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs led here."""
+        return tuple(self._led)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is led here, and nothing is left to say."""
+        return not self._led and not self._last_words
+
+    def leads(self) -> tuple[Leads, ...]:
+        """What this node tells the manager when it connects."""
+        return tuple(led.leads for led in self._led.values() if led.leads is not None)
+
+    def admits(self, node: str) -> bool:
+        """Whether it works for a job that is led here."""
+        return self.is_home or any(node in nodes for nodes in self._admitted.values())
+
+    # Peers ---------------------------------------------------------------------------------------------
 
     def received(self, event: Received, now_s: float) -> list[Delivery]:
         """A message from a peer whose identity is proven."""
@@ -83,6 +181,9 @@ class Switchboard:
                 # Hanging up is its sign that the goodbye was heard: it waits for this before it cuts the connection.
                 left = self.membership.left(sender, reason=f"left: {message.reason}")
                 return [*self._changed(left), HangUp(sender, "it said goodbye")]
+            case Heartbeat() if not self.admits(sender):
+                # Its job is led elsewhere now, or is over. Without this session it asks the manager where to go.
+                return [*self.expelled(sender, reason=_NO_BUSINESS), HangUp(sender, _NO_BUSINESS)]
             case Heartbeat():
                 deliveries.append(ToPeer(sender, HeartbeatSeen(seq=message.seq)))
             case _:
@@ -102,50 +203,257 @@ class Switchboard:
 
     def check(self, now_s: float) -> list[Delivery]:
         """Who has been silent for too long?"""
-        return self._changed(self.membership.check(now_s))
-
-    def sent(self, to: str, message: Message) -> list[Delivery]:
-        """A role here has something to say."""
-        if to != self._node:
-            return [ToPeer(to, message)]
-        match message:
-            case Assign(role="leader"):
-                self._led[message.job] = None
-                return [Lead(message)]
-            case Dismiss():
-                stop = ToLeader(message.job, StopRequested(reason=message.reason))
-                return [stop] if message.job in self._led else []
-            case Release():
-                release = ToLeader(message.job, Received(sender=self._node, message=message))
-                return [release] if message.job in self._led else []
-            case Progress() | Released():
-                return [ToManager(Received(sender=self._node, message=message))]
-            case _:
-                raise Misuse(f"{type(message).__name__} from this node to itself")
-
-    def ended(self, job: str) -> None:
-        """The job is not led here any more."""
-        self._led.pop(job, None)
+        changes = self.membership.check(now_s)
+        deliveries = self._changed(changes)
+        if not self.is_home:
+            # At home the manager gives its role back to one who was lost and is heard again. Here it says hello anew.
+            lost = [change for change in changes if change.state is Liveness.LOST]
+            deliveries += [HangUp(change.node, change.reason) for change in lost]
+        return deliveries
 
     def _changed(self, changes: list[PeerChanged]) -> list[Delivery]:
         deliveries: list[Delivery] = []
         for change in changes:
-            deliveries.append(ToManager(change))
+            if self.is_home:
+                deliveries.append(ToManager(change))
             deliveries += [ToLeader(job, change) for job in self._led]
         return deliveries
 
     def _route(self, event: Received) -> list[Delivery]:
-        message = event.message
+        message, sender = event.message, event.sender
         recipient = RECIPIENT.get(type(message))
         if recipient == "manager":
-            return [ToManager(event)]
+            return self._for_manager(event)
         if recipient != "leader":
-            raise PeerViolation(f"{type(message).__name__} is not for a manager", peer=event.sender)
-        if self.membership.state(event.sender) is Liveness.LOST:
+            raise PeerViolation(f"{type(message).__name__} is not for this node", peer=sender)
+        if self.membership.state(sender) is Liveness.LOST:
             # It left, or was given up, while this was on its way: a leader would lend to a node that is gone.
             # One that is back after all is assigned its role again, and speaks then.
             return []
         job = str(getattr(message, "job", ""))
+        if job in self._moved:
+            return self._misdirected(event, job)
         if job not in self._led:
-            return [ToPeer(event.sender, Finished(job=job, reason="this job is not led here"))]
+            return [ToPeer(sender, Finished(job=job, reason="this job is not led here"))]
+        if not self.is_home and sender not in self._admitted.get(job, ()):
+            if isinstance(message, Ready) and self.admits(sender):
+                self._early.setdefault(job, {})[sender] = event
+            return []
         return [ToLeader(job, event)]
+
+    def _misdirected(self, event: Received, job: str) -> list[Delivery]:
+        """A worker speaks to a leader that was here. It will hear, or has heard, where that is now; unless it was away
+        when its job ended, which the manager knows."""
+        if not self.is_home:
+            return []
+        term = int(getattr(event.message, "term", 0))
+        asks = OutOfReach(job=job, term=term, reason="its leader is not here any more")
+        return [ToManager(Received(sender=event.sender, message=asks))]
+
+    def _for_manager(self, event: Received) -> list[Delivery]:
+        if self.is_home:
+            return [ToManager(event)]
+        match event.message:
+            case Hello():
+                patience = self._patience
+                welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s)
+                return [ToPeer(event.sender, welcome)]
+            case Heartbeat():
+                return []
+            case _:
+                raise PeerViolation(f"{type(event.message).__name__} is for the manager", peer=event.sender)
+
+    # What the manager says ------------------------------------------------------------------------------
+
+    def told(self, message: Message) -> list[Delivery]:
+        """The manager has something to say to a leader on this node."""
+        match message:
+            case Assign(role="leader"):
+                return self._assigned(message)
+            case Checkpoint():
+                return self._resumed(message)
+            case StepDown():
+                return self._step_down(message)
+            case Admit():
+                return self._admit(message)
+            case Bar():
+                return self._bar(message)
+            case _:
+                pass
+        job = str(getattr(message, "job", ""))
+        led = self._led.get(job)
+        if led is None:
+            return []
+        match message:
+            case Conclude():
+                return [ToLeader(job, StopRequested(reason=message.reason))]
+            case CheckpointKept() if led.is_saving(message):
+                led.saving = None
+                return [ToLeader(job, Saved(version=message.version))]
+            case CheckpointRefused() if led.is_saving(message):
+                led.saving = None
+                return [ToLeader(job, SaveFailed(version=message.version, reason=message.reason))]
+            case HandOver() | Release():
+                return [ToLeader(job, Received(sender=self._manager, message=message))]
+            case _:
+                return []
+
+    def _assigned(self, assign: Assign) -> list[Delivery]:
+        job, led = assign.job, self._led.get(assign.job)
+        if led is not None and led.assign.term >= assign.term:
+            return []
+        spoken = self._last_words.get(job)
+        if spoken is not None and spoken.term >= assign.term:
+            # It has a last word about this term that the manager may not have heard.
+            return [ToPeer(self._manager, spoken)]
+        if self._over.get(job, 0) >= assign.term:
+            return self._say_last(SteppedDown(job=job, term=assign.term, reason="it led under this term before"))
+        deliveries: list[Delivery] = []
+        if led is not None:
+            deliveries += self._drop(job, "it leads under a new term")
+        self._led[job] = _Led(assign)
+        # Whatever was said last, of an older term, is of no use to anyone: the manager has given out this one.
+        self._last_words.pop(job, None)
+        self._moved.discard(job)
+        deliveries.append(Lead(assign))
+        return [*deliveries, *self._ask(job)]
+
+    def _ask(self, job: str) -> list[Delivery]:
+        """Elsewhere than at home, where the job stands is asked for."""
+        led = self._led[job]
+        if self.is_home or led.resumed:
+            return []
+        return [ToPeer(self._manager, AskCheckpoint(job=job, term=led.assign.term))]
+
+    def _resumed(self, checkpoint: Checkpoint) -> list[Delivery]:
+        led = self._led.get(checkpoint.job)
+        if led is None or led.resumed or led.assign.term != checkpoint.term:
+            return []
+        led.resumed = True
+        return [Resume(led.assign, checkpoint)]
+
+    def _step_down(self, message: StepDown) -> list[Delivery]:
+        job = message.job
+        spoken = self._last_words.get(job)
+        if spoken is not None and spoken.term <= message.term:
+            del self._last_words[job]
+        led = self._led.get(job)
+        if led is None or led.assign.term > message.term:
+            return []
+        return self._drop(job, message.reason)
+
+    def _drop(self, job: str, reason: str) -> list[Delivery]:
+        self.ended(job)
+        self._moved.add(job)
+        return [Drop(job, reason)]
+
+    def _admit(self, message: Admit) -> list[Delivery]:
+        led = self._led.get(message.job)
+        if led is None or led.assign.term != message.term:
+            return []
+        admitted = self._admitted.setdefault(message.job, set())
+        gone = sorted(admitted - set(message.nodes)) if message.anew else []
+        barred = [Bar(job=message.job, term=message.term, node=node, reason="it works there no more") for node in gone]
+        deliveries = [delivery for bar in barred for delivery in self._bar(bar)]
+        admitted.update(message.nodes)
+        early = self._early.get(message.job, {})
+        events = [early.pop(node) for node in message.nodes if node in early]
+        alive = [event for event in events if self.membership.state(event.sender) is not Liveness.LOST]
+        return [*deliveries, *(ToLeader(message.job, event) for event in alive)]
+
+    def _bar(self, message: Bar) -> list[Delivery]:
+        job, node = message.job, message.node
+        led = self._led.get(job)
+        if led is None or led.assign.term != message.term:
+            return []
+        self._admitted.get(job, set()).discard(node)
+        self._early.get(job, {}).pop(node, None)
+        if self.admits(node):
+            return [ToLeader(job, PeerChanged(node=node, state=Liveness.LOST, reason=message.reason))]
+        return [*self.expelled(node, reason=message.reason), HangUp(node, message.reason)]
+
+    # The manager's node, as seen from here -------------------------------------------------------------
+
+    def in_touch(self) -> list[Delivery]:
+        """The manager has welcomed this node (again): what it may not have heard is said once more."""
+        self._in_touch = True
+        asks = [delivery for job in self._led for delivery in self._ask(job)]
+        return [*(ToPeer(self._manager, word) for word in self._last_words.values()), *asks]
+
+    def out_of_touch(self, *, reason: str) -> list[Delivery]:
+        """The session to the manager is over: what was to be kept may not have arrived."""
+        self._in_touch = False
+        deliveries: list[Delivery] = []
+        for job, led in self._led.items():
+            if led.saving is not None:
+                deliveries.append(ToLeader(job, SaveFailed(version=led.saving, reason=reason)))
+                led.saving = None
+        return deliveries
+
+    # What roles here want --------------------------------------------------------------------------------
+
+    def sent(self, to: str, message: Message) -> list[Delivery]:
+        """A role here has something to say."""
+        is_last = isinstance(message, SteppedDown) or (isinstance(message, Progress) and message.state in ENDED)
+        if to == self._manager and is_last and isinstance(message, Progress | SteppedDown):
+            return self._say_last(message)
+        if not (self.is_home and to == self._node):
+            return [ToPeer(to, message)]
+        recipient = RECIPIENT.get(type(message))
+        if recipient == "manager":
+            return [ToManager(Received(sender=self._node, message=message))]
+        if isinstance(message, Assign | Release) or recipient == "leading":
+            return self.told(message)
+        raise Misuse(f"{type(message).__name__} from this node to itself")
+
+    def saving(self, job: str, save: Save) -> list[Delivery]:
+        """A leader on a device wants a version kept: where the manager is, for a device may never come back."""
+        led = self._led.get(job)
+        if led is None:
+            return []
+        if not self._in_touch:
+            reason = "the manager is out of reach; it is kept there when it is back"
+            return [ToLeader(job, SaveFailed(version=save.version, reason=reason))]
+        led.saving = save.version
+        led.saves += 1
+        return [ToPeer(self._manager, packed(version_of(save), job=job, term=led.assign.term, number=led.saves))]
+
+    def noted(self, job: str, record: Record) -> list[Delivery]:
+        """A leader on a device decided something: the manager's log and ``shoal status`` show it too."""
+        led = self._led.get(job)
+        if led is None or not self._in_touch:
+            return []
+        noted = Noted(job=job, term=led.assign.term, kind=record.kind, reason=clip(record.reason))
+        return [ToPeer(self._manager, noted)]
+
+    def leading(self, job: str, *, endpoint: str) -> list[Delivery]:
+        """The leader of this job is set up, and workers may dial it there."""
+        led = self._led.get(job)
+        if led is None:
+            return []
+        led.leads = Leads(job=job, term=led.assign.term, endpoint=endpoint)
+        return [ToPeer(self._manager, led.leads)]
+
+    def failed(self, job: str, *, reason: str) -> list[Delivery]:
+        """The leader of this job could not be set up here."""
+        led = self._led.get(job)
+        if led is None:
+            return []
+        self.ended(job)
+        return self._say_last(SteppedDown(job=job, term=led.assign.term, reason=clip(reason), failed=True))
+
+    def ended(self, job: str) -> None:
+        """The job is not led here any more."""
+        led = self._led.pop(job, None)
+        if led is not None:
+            self._over[job] = max(self._over.get(job, 0), led.assign.term)
+        self._admitted.pop(job, None)
+        self._early.pop(job, None)
+
+    def _say_last(self, word: Progress | SteppedDown) -> list[Delivery]:
+        if isinstance(word, SteppedDown):
+            self._moved.add(word.job)
+        if self.is_home:
+            return [ToManager(Received(sender=self._node, message=word))]
+        self._last_words[word.job] = word
+        return [ToPeer(self._manager, word)]

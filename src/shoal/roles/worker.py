@@ -103,8 +103,10 @@ class Worker:
             case PrepareFailed():
                 return self._on_prepare_failed(event.reason)
             case Connected():
-                return self._on_connected()
+                return self._on_connected() if event.node == self._leader else []
             case Disconnected():
+                if event.node != self._leader:
+                    return []
                 self._connected = False
                 # A model may have been on its way into the trainer's memory: what lies there is no version.
                 self._holds = (0, -1)

@@ -20,24 +20,39 @@ from pathlib import Path
 
 from shoal.errors import Refused, ShoalError, Unreachable
 from shoal.roles.events import Received
-from shoal.roles.station import GOODBYE_TIMEOUT_S, Duty, Employ, HangUp, Say, Station, ToWorker
+from shoal.roles.station import (
+    GOODBYE_TIMEOUT_S,
+    Dial,
+    Duty,
+    Employ,
+    HangUp,
+    Part,
+    Say,
+    Station,
+    ToHosted,
+    ToWorker,
+)
 from shoal.roles.worker import Worker
 from shoal.runtime import probe
 from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.host import RoleHost
 from shoal.runtime.labour import Labour
 from shoal.runtime.leash import end_with_starter
+from shoal.runtime.line import Line
+from shoal.runtime.outpost import Outpost
 from shoal.runtime.places import Places, default_home
 from shoal.runtime.renewal import Renewal
 from shoal.store.blobs import BlobStore
-from shoal.transport.base import SHUT_OUT, Session
+from shoal.transport.base import SHUT_OUT
 from shoal.transport.enrol import Enrolled
-from shoal.transport.grpc import GrpcLink
-from shoal.wire.lanes import Lane, lane_of
+from shoal.transport.identity import Identity
 from shoal.wire.limits import PAYLOAD_MAX_BYTES
-from shoal.wire.messages import Assign, Message, Welcome, Work
+from shoal.wire.messages import Assign, Checkpoint, Message, Welcome, Work
 
 log = logging.getLogger("shoal")
+
+#: A blob large enough that the time it took tells the rate of the link.
+MEASURED_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -47,27 +62,40 @@ class _Job:
 
 
 class Agent:
-    """A listener on its own link (see ``transport.base``) and the driver of its workers."""
+    """Holds a line to its manager and to each leader it works for; drives its workers, and its leaders."""
 
     def __init__(
-        self, enrolled: Enrolled, places: Places, *, child_module: str = "shoal.training.child", pace_s: float = 0.0
+        self,
+        enrolled: Enrolled,
+        places: Places,
+        *,
+        child_module: str = "shoal.training.child",
+        pace_s: float = 0.0,
+        door_port: int = 0,
     ) -> None:
-        self._enrolled = enrolled
-        self._identity = enrolled.identity
         self._places = places
         self._child_module = child_module
         self._pace_s = pace_s
+        self._door_port = door_port
         self._renewal = Renewal(places.node, enrolled)
-        self._station = Station(node=self._identity.node, incarnation=secrets.token_hex(8))
+        self._manager = enrolled.manager_node
+        self._station = Station(node=enrolled.identity.node, incarnation=secrets.token_hex(8), manager=self._manager)
         self._blobs = BlobStore(places.cache / "blobs")
         self._jobs: dict[str, _Job] = {}
-        self._sessions: dict[Lane, Session] = {}
-        self._link: GrpcLink | None = None
-        self._hung_up = asyncio.Event()
+        self._lines: dict[str, Line] = {}
+        #: Keeps each line to a leader dialled.
+        self._holding: dict[str, asyncio.Task[None]] = {}
+        #: What this device hosts, once it was asked to lead.
+        self._outpost: Outpost | None = None
         self._fetching: dict[str, asyncio.Lock] = {}
+        self._link_bytes_per_s = 0.0
         self._endings: set[asyncio.Task[None]] = set()
 
-    # The link -----------------------------------------------------------------------------------------
+    @property
+    def identity(self) -> Identity:
+        return self._renewal.member.identity
+
+    # Lines --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Stay connected until cancelled or shut out; let go of every job then."""
@@ -76,78 +104,117 @@ class Agent:
             while True:
                 reason = await self._connect_once()
                 was_welcome = self._station.welcomed
-                self._carry(self._station.closed())
+                self._carry(self._station.closed(self._manager))
+                if self._outpost is not None:
+                    self._outpost.out_of_touch(reason)
                 if SHUT_OUT in reason:
                     raise Refused(reason)
                 if not was_welcome:
                     await self._renewal.not_let_in()
-                wait_s = self._station.backoff_s()
+                wait_s = self._station.backoff_s(self._manager)
                 log.warning("%s; trying again in %.1f s", reason, wait_s)
                 await asyncio.sleep(wait_s)
         finally:
             renewing.cancel()
+            for holding in self._holding.values():
+                holding.cancel()
             for job in list(self._jobs.values()):
                 await self._dismantle(job)
-            await asyncio.gather(renewing, *self._endings, return_exceptions=True)
+            if self._outpost is not None:
+                await self._outpost.stop()
+            await asyncio.gather(renewing, *self._holding.values(), *self._endings, return_exceptions=True)
+
+    async def _connect_once(self) -> str:
+        endpoint = self._renewal.member.manager_endpoint
+        line = self._lines[self._manager] = Line(self, peer=self._manager, role="manager", endpoint=endpoint)
+        try:
+            return await line.connect_once()
+        finally:
+            del self._lines[self._manager]
+
+    def _dial(self, node: str, endpoint: str) -> None:
+        line = self._lines[node] = Line(self, peer=node, role="node", endpoint=endpoint)
+        self._holding[node] = asyncio.create_task(self._hold(line), name=f"line to {node}")
+
+    async def _hold(self, line: Line) -> None:
+        """Stay connected to a leader, until nobody here works for it."""
+        while True:
+            reason = await line.connect_once()
+            if self._lines.get(line.peer) is not line:
+                return
+            self._carry(self._station.closed(line.peer, reason=reason))
+            wait_s = self._station.backoff_s(line.peer)
+            log.warning("%s at %s: %s; trying again in %.1f s", line.peer, line.endpoint, reason, wait_s)
+            await asyncio.sleep(wait_s)
+
+    def _part(self, node: str, reason: str) -> None:
+        line, holding = self._lines.pop(node), self._holding.pop(node)
+        line.hang_up(reason)
+        # It may be at its end of waiting to dial again: it goes by itself otherwise.
+        if not line.is_open:
+            holding.cancel()
+        self._endings.add(holding)
+        holding.add_done_callback(self._endings.discard)
 
     async def leave(self, reason: str) -> None:
         """Say goodbye while there is a connection, so that nobody waits for us. The manager hangs up in answer."""
-        control = self._sessions.get(Lane.CONTROL)
-        if control is None:
+        line = self._lines.get(self._manager)
+        if line is None or not line.is_open:
             return
-        self._hung_up.clear()
         self._carry(self._station.leaving(reason))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hung_up.wait(), GOODBYE_TIMEOUT_S)
+            await asyncio.wait_for(line.hung_up.wait(), GOODBYE_TIMEOUT_S)
 
-    async def _connect_once(self) -> str:
-        self._enrolled = enrolled = self._renewal.member
-        self._identity = enrolled.identity
-        self._link = GrpcLink(self._identity, server_node=enrolled.manager_node, endpoint=enrolled.manager_endpoint)
-        beating = asyncio.create_task(self._beat())
-        try:
-            return await self._link.run(self)
-        except ShoalError as error:
-            return str(error)
-        finally:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
-            self._link = None
+    def heartbeat_s(self, peer: str) -> float:
+        return self._station.heartbeat_s(peer)
 
-    async def _beat(self) -> None:
-        """Heartbeats, on time."""
-        while True:
-            await asyncio.sleep(self._station.heartbeat_s)
-            if Lane.CONTROL in self._sessions:
-                self._carry(
-                    self._station.beat(time.monotonic(), load=probe.load(), memory_free_mb=probe.memory_free_mb())
+    def connect_timeout_s(self, peer: str) -> float:
+        return self._station.connect_timeout_s(peer)
+
+    def line_opened(self, line: Line) -> None:
+        if self._lines.get(line.peer) is not line:
+            line.hang_up("nobody needs it any more")
+            return
+        leads = self._outpost.leads() if self._outpost is not None else ()
+        self._carry(self._station.opened(line.peer, probe.facts(), time.monotonic(), leads=leads))
+
+    def line_beat(self, line: Line, now_s: float) -> None:
+        if self._lines.get(line.peer) is line:
+            self._carry(
+                self._station.beat(
+                    line.peer,
+                    now_s,
+                    load=probe.load(),
+                    memory_free_mb=probe.memory_free_mb(),
+                    link_bytes_per_s=self._link_bytes_per_s,
                 )
+            )
 
-    def opened(self, session: Session) -> None:
-        self._sessions[session.lane] = session
-        if session.lane is Lane.CONTROL:
-            self._carry(self._station.opened(probe.facts(), time.monotonic()))
+    def line_payload_limit(self, line: Line, message: Message) -> int:
+        if isinstance(message, Checkpoint) and line.peer == self._manager:
+            awaited = self._outpost is not None and self._outpost.has(message.job)
+            return PAYLOAD_MAX_BYTES if awaited else 0
+        if not isinstance(message, Work) or not self._station.is_led_by(message.job, line.peer):
+            return 0
+        return PAYLOAD_MAX_BYTES if message.job in self._jobs else 0
 
-    def closed(self, session: Session, reason: str) -> None:
-        self._sessions.pop(session.lane, None)
-        if session.lane is Lane.CONTROL:
-            self._hung_up.set()
-
-    def payload_limit(self, session: Session, message: Message) -> int:
-        return PAYLOAD_MAX_BYTES if isinstance(message, Work) and message.job in self._jobs else 0
-
-    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
-        """A model is received where the trainer reads it."""
-        job = self._jobs.get(message.job) if isinstance(message, Work) else None
+    def line_payload_buffer(self, line: Line, message: Message, size_bytes: int) -> memoryview | None:
+        """A model is received where the trainer reads it; from its leader alone."""
+        if not isinstance(message, Work) or not self._station.is_led_by(message.job, line.peer):
+            return None
+        job = self._jobs.get(message.job)
         return job.labour.model_buffer(size_bytes) if job else None
 
-    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        if isinstance(message, Welcome) and not self._station.welcomed:
-            told = f": {message.reason}" if message.reason else ""
-            log.info("connected to %s as %s%s", self._enrolled.manager_endpoint, self._identity.node, told)
-        if isinstance(message, Welcome):
+    async def line_received(self, line: Line, message: Message, size_bytes: int) -> None:
+        if self._lines.get(line.peer) is not line:
+            return
+        is_manager = line.peer == self._manager
+        if isinstance(message, Welcome) and is_manager:
+            if not self._station.welcomed:
+                told = f": {message.reason}" if message.reason else ""
+                log.info("connected to %s as %s%s", line.endpoint, self.identity.node, told)
             self._renewal.heard(message.time_s)
-        event = Received(sender=session.peer.node, message=message, size_bytes=size_bytes)
+        event = Received(sender=line.peer, message=message, size_bytes=size_bytes)
         for duty in self._station.received(event):
             match duty:
                 case ToWorker(event=Received()):
@@ -155,6 +222,8 @@ class Agent:
                     await self._jobs[duty.job].host.deliver(duty.event)
                 case _:
                     self._carry([duty])
+        if isinstance(message, Welcome) and is_manager and self._outpost is not None:
+            self._outpost.in_touch()
 
     # Jobs ---------------------------------------------------------------------------------------------
 
@@ -166,17 +235,26 @@ class Agent:
                 case Employ():
                     self._employ(duty.assign)
                 case Say():
-                    self.send("", duty.message)
+                    self.send(duty.to, duty.message)
+                case Dial():
+                    self._dial(duty.node, duty.endpoint)
+                case Part():
+                    self._part(duty.node, duty.reason)
                 case HangUp():
-                    for session in list(self._sessions.values()):
-                        session.close(duty.reason)
+                    line = self._lines.get(duty.node)
+                    if line is not None:
+                        line.hang_up(duty.reason)
+                case ToHosted():
+                    self._hosted(duty.message)
 
     def _employ(self, assign: Assign) -> None:
-        if assign.role != "worker":
-            log.warning("asked to be %s of %s, which this release does not do", assign.role, assign.job)
-            return
         labour = Labour(
-            assign.spec, self, cache=self._places.cache, child_module=self._child_module, pace_s=self._pace_s
+            assign.spec,
+            self,
+            member=self.identity,
+            cache=self._places.cache,
+            child_module=self._child_module,
+            pace_s=self._pace_s,
         )
         host = RoleHost(f"worker in {assign.job}", labour.perform)
         self._jobs[assign.job] = _Job(host, labour)
@@ -184,15 +262,15 @@ class Agent:
         log.info("[%s] working for %s: %s", assign.job, assign.leader, assign.reason)
 
     def send(self, to: str, message: Message) -> None:
-        session = self._sessions.get(lane_of(message))
-        if session is not None:
-            session.post(message)
+        line = self._lines.get(to)
+        if line is not None:
+            line.post(message)
 
     def ended(self, job: str, reason: str) -> None:
         record = self._jobs.pop(job, None)
         if record is None:
             return
-        self._station.ended(job)
+        self._carry(self._station.ended(job))
         log.info("[%s] done: %s", job, reason)
         task = asyncio.create_task(self._dismantle(record))
         self._endings.add(task)
@@ -202,33 +280,61 @@ class Agent:
         await job.host.stop()
         await job.labour.stop()
 
-    async def fetch(self, sha256: str) -> None:
+    # Leading -------------------------------------------------------------------------------------------
+
+    def _hosted(self, message: Message) -> None:
+        if self._outpost is None:
+            if not isinstance(message, Assign):
+                return
+            self._outpost = Outpost(
+                self,
+                manager=self._manager,
+                manager_endpoint=self._renewal.member.manager_endpoint,
+                port=self._door_port,
+            )
+        self._outpost.told(message)
+
+    def to_manager(self, message: Message) -> None:
+        self.send(self._manager, message)
+
+    # Blobs ---------------------------------------------------------------------------------------------
+
+    async def fetch(self, sha256: str) -> Path:
         """Bring a blob into the cache: once, verified by its hash, shared by all jobs."""
         lock = self._fetching.setdefault(sha256, asyncio.Lock())
         async with lock:
-            if self._blobs.has(sha256):
-                return
-            link = self._link
-            if link is None:
-                raise Unreachable("not connected; the download goes on when the manager is back")
-            sizes: list[int] = []
-            chunks = link.fetch(sha256, on_size=sizes.append)
-            writer = None
-            try:
-                async for chunk in chunks:
-                    writer = writer or self._blobs.writer(sha256, sizes[0])
-                    await asyncio.to_thread(writer.feed, chunk)
-                writer = writer or self._blobs.writer(sha256, sizes[0] if sizes else 0)
-                await asyncio.to_thread(writer.commit)
-            except BaseException:
-                if writer is not None:
-                    writer.abort()
-                raise
+            if not self._blobs.has(sha256):
+                await self._download(sha256)
+            return self._blobs.path(sha256)
+
+    async def _download(self, sha256: str) -> None:
+        line = self._lines.get(self._manager)
+        if line is None or line.link is None:
+            raise Unreachable("not connected; the download goes on when the manager is back")
+        sizes: list[int] = []
+        began_s = time.monotonic()
+        chunks = line.link.fetch(sha256, on_size=sizes.append)
+        writer = None
+        try:
+            async for chunk in chunks:
+                writer = writer or self._blobs.writer(sha256, sizes[0])
+                await asyncio.to_thread(writer.feed, chunk)
+            writer = writer or self._blobs.writer(sha256, sizes[0] if sizes else 0)
+            await asyncio.to_thread(writer.commit)
+        except BaseException:
+            if writer is not None:
+                writer.abort()
+            raise
+        if sizes and sizes[0] >= MEASURED_BYTES:
+            rate = sizes[0] / max(time.monotonic() - began_s, 1e-3)
+            # The best of late: a link is as fast as it was when nobody else used it.
+            self._link_bytes_per_s = max(rate, 0.9 * self._link_bytes_per_s)
 
 
-async def run_agent(places: Places, *, child_module: str, pace_s: float = 0.0) -> None:
+async def run_agent(places: Places, *, child_module: str, pace_s: float = 0.0, door_port: int = 0) -> None:
     """Run until SIGINT or SIGTERM."""
-    agent = Agent(Enrolled.load(places.node), places, child_module=child_module, pace_s=pace_s)
+    enrolled = Enrolled.load(places.node)
+    agent = Agent(enrolled, places, child_module=child_module, pace_s=pace_s, door_port=door_port)
     running = asyncio.create_task(agent.run())
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -248,6 +354,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="shoal-agent", description="Run this enrolled device's agent.")
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--door-port", type=int, default=0, help="where to listen while this device leads; 0: any")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     parser.add_argument("--child-module", default="shoal.training.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -259,7 +366,10 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     keep_freed_memory()
     try:
-        asyncio.run(run_agent(Places(given.home), child_module=given.child_module, pace_s=given.pace_s))
+        running = run_agent(
+            Places(given.home), child_module=given.child_module, pace_s=given.pace_s, door_port=given.door_port
+        )
+        asyncio.run(running)
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         return 4 if isinstance(error, Refused) else 2

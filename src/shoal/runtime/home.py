@@ -9,48 +9,61 @@ import asyncio
 import itertools
 import json
 import logging
+import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
-
-import numpy as np
+from typing import BinaryIO, cast
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
-from shoal.learning.layout import Layout
-from shoal.roles.actions import Action, Answer, End, Keep, Record, Save, Send
+from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Send, Store
 from shoal.roles.course import OURS
-from shoal.roles.events import Asked, MemberHeld, Received, Saved, SaveFailed
+from shoal.roles.custody import Version, packed, unpacked, version_of
+from shoal.roles.events import (
+    Asked,
+    Event,
+    LoadFailed,
+    MemberHeld,
+    Received,
+    Saved,
+    SaveFailed,
+    Stored,
+    StoreFailed,
+)
 from shoal.roles.leader import Leader
-from shoal.roles.manager import JobRecord, Manager
+from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
-from shoal.roles.switchboard import Delivery, HangUp, Lead, Switchboard, ToLeader, ToManager, ToPeer
+from shoal.roles.roster import JobRecord
+from shoal.roles.switchboard import Switchboard, ToPeer
+from shoal.runtime import probe
 from shoal.runtime.host import RoleHost
+from shoal.runtime.hosting import Hosting, make_leader
 from shoal.runtime.journal import CLUSTER, Journal
 from shoal.runtime.places import Places
 from shoal.runtime.roll import HELD, Roll, RollCommand
 from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore
 from shoal.store.registry import Registry
-from shoal.training.prepared import LAYOUT_NOTE
+from shoal.store.rows import JobState
 from shoal.transport.base import BROKE_CONTRACT, Session
-from shoal.transport.identity import Identity, Peer
+from shoal.transport.identity import Identity, Peer, certificate_sha256
+from shoal.transport.signing import check
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
-from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
     AskStatus,
     Assign,
     Blob,
+    Checkpoint,
     Denied,
     DrainNode,
     EvaluationView,
     EventView,
+    Heartbeat,
     JobSpec,
     Message,
     Progress,
@@ -59,7 +72,6 @@ from shoal.wire.messages import (
     Status,
     Submit,
     UndrainNode,
-    Update,
     Welcome,
 )
 
@@ -71,20 +83,19 @@ ANSWER_TIMEOUT_S = 20.0
 #: The latest events of a job that one status holds.
 EVENTS_SHOWN = 50
 
+#: How often the manager hears how its own node is: it may lead like any other.
+HERE_EVERY_S = 5.0
 
-@dataclass(slots=True)
-class _Led:
-    """A job led on this node."""
-
-    host: RoleHost
-    update_max_bytes: int = 0
-    checkpoints: CheckpointStore | None = None
+#: A checkpoint holds the model, its momentum, its history and the state: what its first model does not predict.
+CHECKPOINT_EXTRA_BYTES = 64 << 20
 
 
 class Home:
-    """A service (see ``transport.base``) and the driver of the manager and of leaders."""
+    """A service (see ``transport.base``), a place that hosts leaders, and the driver of the manager."""
 
-    def __init__(self, identity: Identity, places: Places, *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, identity: Identity, places: Places, *, patience: Patience | None = None, prefers_devices: bool = False
+    ) -> None:
         self._identity = identity
         self._node = identity.node
         self._places = places
@@ -94,15 +105,17 @@ class Home:
         self._journal = Journal(self._registry)
         self.roll = Roll(self._registry)
         self._switchboard = Switchboard(node=self._node, patience=self._patience)
-        #: One thread for merging, one for the disk: neither holds up the event loop.
-        self._merging = ThreadPoolExecutor(1, thread_name_prefix="shoal-merge")
-        self._sessions: dict[tuple[str, Lane], Session] = {}
-        self._led: dict[str, _Led] = {}
+        self._hosting = Hosting(self._switchboard, self)
+        self._stores: dict[str, CheckpointStore] = {}
         self._questions: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._manager = Manager(
-            node=self._node, patience=self._patience, jobs=self._stored_jobs(), held=self.roll.held()
+            node=self._node,
+            patience=self._patience,
+            jobs=self._stored_jobs(),
+            held=self.roll.held(),
+            cpus=os.cpu_count() or 1,
+            prefers_devices=prefers_devices,
         )
         self._manager_host = RoleHost("manager", self._perform_manager)
 
@@ -119,102 +132,167 @@ class Home:
         for job in self._registry.jobs():
             spec = from_json(JobSpec, json.loads(job.spec_json))
             progress = from_json(Progress, json.loads(job.progress_json)) if len(job.progress_json) > 2 else None
-            records.append(JobRecord(spec=spec, state=job.state, reason=job.reason, term=job.term, progress=progress))
+            records.append(
+                JobRecord(
+                    spec=spec,
+                    state=job.state,
+                    reason=job.reason,
+                    term=job.term,
+                    leader=job.leader,
+                    progress=progress,
+                )
+            )
         return records
 
     async def start(self) -> None:
         self._manager_host.start(self._manager)
-        self._spawn(self._watch(), "membership")
-        self._spawn(self._journal.run(), "journal")
+        self._hosting.spawn(self._hosting.watch(), "membership")
+        self._hosting.spawn(self._journal.run(), "journal")
+        self._hosting.spawn(self._tell_how_we_are(), "load")
 
     async def stop(self) -> None:
         """Let go of everything. Nothing is lost by not calling this: a crash is as good."""
-        for led in list(self._led.values()):
-            await led.host.stop()
         await self._manager_host.stop()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._hosting.stop()
         await asyncio.to_thread(self._journal.flush)
-        self._merging.shutdown(wait=True)
         self._registry.close()
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _tell_how_we_are(self) -> None:
+        for seq in itertools.count(1):
+            beat = Heartbeat(seq=seq, load=probe.load(), memory_free_mb=probe.memory_free_mb())
+            self._manager_host.post(Received(sender=self._node, message=beat))
+            await asyncio.sleep(HERE_EVERY_S)
 
     # Peers --------------------------------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:
-        key = (session.peer.node, session.lane)
-        older = self._sessions.get(key)
-        self._sessions[key] = session
-        if older is not None:
-            older.close("the same node connected again")
+        self._hosting.opened(session)
 
     def closed(self, session: Session, reason: str) -> None:
-        key = (session.peer.node, session.lane)
         if reason.startswith(BROKE_CONTRACT):
             self.turned_away(session.peer, reason)
-        if self._sessions.get(key) is not session:
-            return
-        del self._sessions[key]
-        if session.lane is Lane.CONTROL:
-            self._carry(self._switchboard.closed(session.peer.node, time.monotonic(), reason=reason))
+        self._hosting.closed(session, reason)
 
     def turned_away(self, peer: Peer, reason: str) -> None:
         self._journal.add("", "refused", f"{peer.node} {reason}")
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        node = session.peer.node
-        if lane_of(message) is not session.lane:
-            raise PeerViolation(f"{type(message).__name__} came on the {session.lane} stream", peer=node)
-        event = Received(sender=node, message=message, size_bytes=size_bytes)
-        for delivery in self._switchboard.received(event, time.monotonic()):
-            match delivery:
-                case ToLeader(event=Received()):
-                    # Waited for, so that what is large is held back where it comes from.
-                    await self._led[delivery.job].host.deliver(delivery.event)
-                case _:
-                    self._carry([delivery])
+        await self._hosting.received(session, message, size_bytes)
 
     def payload_limit(self, session: Session, message: Message) -> int:
-        led = self._led.get(message.job) if isinstance(message, Update) else None
-        return led.update_max_bytes if led else 0
+        if isinstance(message, Checkpoint):
+            return self._checkpoint_limit(message)
+        return self._hosting.update_limit(message)
+
+    def _checkpoint_limit(self, checkpoint: Checkpoint) -> int:
+        """As large as the job's first model makes likely. One who leads no more is refused by the manager, in words:
+        it may not know, and is no offender for it."""
+        spec = self._manager.spec(checkpoint.job)
+        if spec is None or not self._blobs.has(spec.initial):
+            return 0
+        return 3 * self._blobs.path(spec.initial).stat().st_size + CHECKPOINT_EXTRA_BYTES
 
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None
 
-    def _carry(self, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            match delivery:
-                case ToManager():
-                    self._manager_host.post(delivery.event)
-                case ToLeader():
-                    self._led[delivery.job].host.post(delivery.event)
-                case ToPeer():
-                    session = self._sessions.get((delivery.node, lane_of(delivery.message)))
-                    if session is not None:
-                        session.post(delivery.message)
-                case Lead():
-                    self._lead(delivery.assign)
-                case HangUp():
-                    control = self._sessions.get((delivery.node, Lane.CONTROL))
-                    if control is not None:
-                        control.close(delivery.reason)
+    # A place that hosts leaders ---------------------------------------------------------------------------
 
-    def _send(self, to: str, message: Message) -> None:
-        if isinstance(message, Welcome):
-            # Roles know no clock, and a device without a battery does not know the time.
-            message = replace(message, time_s=time.time())
-        self._carry(self._switchboard.sent(to, message))
+    def to_manager(self, event: Event) -> None:
+        self._manager_host.post(event)
 
-    async def _watch(self) -> None:
-        """Ask who has been silent for too long, on time."""
-        while True:
-            await asyncio.sleep(self._switchboard.check_every_s)
-            self._carry(self._switchboard.check(time.monotonic()))
+    def send(self, node: str, message: Message) -> bool:
+        return False
+
+    def note(self, job: str, record: Record) -> None:
+        self._record(record)
+
+    async def lead(self, assign: Assign) -> None:
+        try:
+            leader, size_bytes = await asyncio.to_thread(self._make_leader, assign)
+        except Exception as error:
+            if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
+                log.exception("job %s could not be started", assign.job)
+            self._hosting.failed(assign.job, str(error))
+            return
+        self._hosting.begin(assign, leader, update_max_bytes=size_bytes)
+
+    async def resume(self, assign: Assign, checkpoint: Checkpoint) -> None:
+        raise Misuse("a leader at home goes on from its disk")
+
+    def _make_leader(self, assign: Assign) -> tuple[Leader, int]:
+        """Read the job's first model and its newest good checkpoint. Runs in a thread."""
+        version = self._newest(assign.job)
+        return make_leader(self._blobs.path(assign.spec.initial), assign, version, manager=self._node)
+
+    async def save(self, job: str, host: RoleHost, save: Save) -> None:
+        try:
+            await asyncio.to_thread(self._save_now, job, save)
+        except (ShoalError, OSError) as error:
+            host.post(SaveFailed(version=save.version, reason=str(error)))
+        else:
+            host.post(Saved(version=save.version))
+
+    # What survives ----------------------------------------------------------------------------------------
+
+    def _store(self, job: str) -> CheckpointStore:
+        store = self._stores.get(job)
+        if store is None:
+            store = self._stores[job] = CheckpointStore(self._places.checkpoints(job))
+        return store
+
+    def _save_now(self, job: str, save: Save) -> None:
+        """The file first, with the rows inside; then the table, which the file can always mend."""
+        version = version_of(save)
+        self._store(job).save(version=version.version, tensors=version.tensors, state=version.state)
+        self._journal.commit(job, save)
+
+    def _newest(self, job: str) -> Version | None:
+        """Where a job stands: its newest good checkpoint, and the history that belongs to it. Runs in a thread."""
+        loaded = self._store(job).load()
+        if loaded is None:
+            return None
+        for name, reason in loaded.skipped:
+            self._journal.add(job, "checkpoint", f"{name} was damaged ({reason}); using {loaded.which}")
+        version = Version(version=loaded.version, tensors=loaded.tensors, state=dict(loaded.state))
+        self._journal.restore(job, version)
+        return version
+
+    async def _keep_sent(self, checkpoint: Checkpoint) -> None:
+        """A leader elsewhere sent a version: it is answered once it is durable here."""
+        job, term, at = checkpoint.job, checkpoint.term, checkpoint.version
+        try:
+            await asyncio.to_thread(self._keep_sent_now, checkpoint)
+        except Exception as error:
+            # Whatever it was, the manager must hear: until then nothing of this job is kept, and nobody else leads it.
+            if isinstance(error, PeerViolation):
+                self._journal.add(job, "refused", f"version {at} of its leader: {error.reason}")
+            elif not isinstance(error, ShoalError | OSError):
+                log.exception("version %d of %s could not be kept", at, job)
+            self._manager_host.post(StoreFailed(job=job, term=term, version=at, reason=str(error)))
+        else:
+            self._manager_host.post(Stored(job=job, term=term, version=at))
+
+    def _keep_sent_now(self, checkpoint: Checkpoint) -> None:
+        version = unpacked(checkpoint)
+        spec = self._manager.spec(checkpoint.job)
+        if version is None or spec is None:
+            raise Misuse("an empty checkpoint, or one of no job")
+        first, _ = tensor_files.read(self._blobs.path(spec.initial), mmap=True)
+        model = {name: array for name, array in version.tensors.items() if not name.startswith(OURS)}
+        if {name: array.shape for name, array in model.items()} != {name: a.shape for name, a in first.items()}:
+            raise PeerViolation("a checkpoint of another model than the job's")
+        self._store(checkpoint.job).save(version=version.version, tensors=version.tensors, state=version.state)
+        self._journal.commit_sent(checkpoint.job, version)
+
+    async def _load(self, load: Load) -> None:
+        """Send the new leader of a job where it stands."""
+        try:
+            version = await asyncio.to_thread(self._newest, load.job)
+            message = await asyncio.to_thread(packed, version, job=load.job, term=load.term)
+        except (ShoalError, OSError, KeyError, ValueError) as error:
+            self._manager_host.post(LoadFailed(job=load.job, term=load.term, reason=str(error)))
+            return
+        self._hosting.carry([ToPeer(load.to, message)])
 
     # The manager ----------------------------------------------------------------------------------------
 
@@ -224,6 +302,10 @@ class Home:
                 self._send(action.to, action.message)
             case Keep():
                 await asyncio.to_thread(self._keep, action)
+            case Store():
+                self._hosting.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
+            case Load():
+                self._hosting.spawn(self._load(action), f"load {action.job}")
             case Answer():
                 waiting = self._questions.pop(action.question, None)
                 if waiting is not None and not waiting.done():
@@ -232,6 +314,12 @@ class Home:
                 self._record(action)
             case _:
                 raise Misuse(f"a manager does not ask for {type(action).__name__}")
+
+    def _send(self, to: str, message: Message) -> None:
+        if isinstance(message, Welcome):
+            # Roles know no clock, and a device without a battery does not know the time.
+            message = replace(message, time_s=time.time())
+        self._hosting.carry(self._switchboard.sent(to, message))
 
     def _keep(self, keep: Keep) -> None:
         now_s = time.time()
@@ -242,97 +330,14 @@ class Home:
         while stored is not None and stored.term < keep.term:
             self._registry.next_term(keep.job)
             stored = self._registry.job(keep.job)
-        self._registry.set_job_state(keep.job, keep.state, now_s=now_s, reason=keep.reason)  # type: ignore[arg-type]
+        state = cast(JobState, keep.state)
+        self._registry.set_job_state(keep.job, state, now_s=now_s, reason=keep.reason, leader=keep.leader)
         progress = next((view.progress for view in self._manager.job_views(keep.job)), None)
         if progress is not None:
             self._registry.save_progress(keep.job, json.dumps(to_json(progress)))
 
     def _record(self, record: Record) -> None:
         self._journal.add(record.job, record.kind, record.reason)
-
-    # Leaders --------------------------------------------------------------------------------------------
-
-    def _lead(self, assign: Assign) -> None:
-        host = RoleHost(f"leader of {assign.job}", self._perform_leader, executor=self._merging)
-        self._led[assign.job] = _Led(host)
-        self._spawn(self._begin_leading(host, assign), f"start {assign.job}")
-
-    async def _begin_leading(self, host: RoleHost, assign: Assign) -> None:
-        try:
-            leader = await asyncio.to_thread(self._make_leader, assign)
-        except Exception as error:
-            if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
-                log.exception("job %s could not be started", assign.job)
-            reason = f"could not start: {error}"
-            self._journal.add(assign.job, "failed", reason)
-            failed = Progress(job=assign.job, term=assign.term, state="failed", reason=reason[:4000])
-            self._led.pop(assign.job, None)
-            self._switchboard.ended(assign.job)
-            self._manager_host.post(Received(sender=self._node, message=failed))
-            return
-        host.start(leader)
-
-    def _make_leader(self, assign: Assign) -> Leader:
-        """Read the job's first model and its newest good checkpoint. Runs in a thread."""
-        spec = assign.spec
-        tensors, notes = tensor_files.read(self._blobs.path(spec.initial), mmap=True)
-        layout = Layout.from_json(notes[LAYOUT_NOTE])
-        model = np.empty(layout.size, dtype=np.float32)
-        for name, view in layout.views(model).items():
-            view[...] = tensors[name]
-        model.flags.writeable = False
-        leader = Leader(spec=spec, layout=layout, model=model, term=assign.term, manager=self._node)
-        store = CheckpointStore(self._places.checkpoints(spec.job))
-        led = self._led[spec.job]
-        led.checkpoints = store
-        led.update_max_bytes = layout.size * 4
-        loaded = store.load()
-        if loaded is None:
-            return leader
-        state = dict(loaded.state)
-        for name, reason in loaded.skipped:
-            self._journal.add(spec.job, "checkpoint", f"{name} was damaged ({reason}); using {loaded.which}")
-        leader.restore(tensors=loaded.tensors, state=state)
-        self._journal.restore(spec.job, loaded.tensors, state, loaded.version)
-        return leader
-
-    async def _perform_leader(self, host: RoleHost, action: Action) -> None:
-        match action:
-            case Send():
-                self._send(action.to, action.message)
-            case Record():
-                self._record(action)
-            case Save():
-                job = str(action.state["job"])
-                self._spawn(self._save(job, host, action), f"save {job}")
-            case End():
-                self._spawn(self._release(host), f"end {host.key}")
-            case _:
-                raise Misuse(f"a leader does not ask for {type(action).__name__}")
-
-    async def _save(self, job: str, host: RoleHost, save: Save) -> None:
-        led = self._led.get(job)
-        if led is None or led.checkpoints is None:
-            return
-        try:
-            await asyncio.to_thread(self._save_now, led.checkpoints, job, save)
-        except (ShoalError, OSError) as error:
-            host.post(SaveFailed(version=save.version, reason=str(error)))
-        else:
-            host.post(Saved(version=save.version))
-
-    def _save_now(self, store: CheckpointStore, job: str, save: Save) -> None:
-        """The file first, with the rows inside; then the table, which the file can always mend."""
-        rows, names = self._journal.pack(save)
-        store.save(version=save.version, tensors={**save.tensors, **rows}, state={**save.state, **names})
-        self._journal.commit(job, save)
-
-    async def _release(self, host: RoleHost) -> None:
-        for job, led in list(self._led.items()):
-            if led.host is host:
-                del self._led[job]
-                self._switchboard.ended(job)
-        await host.stop()
 
     # Operators and blobs ----------------------------------------------------------------------------------
 
@@ -347,6 +352,7 @@ class Home:
             case AskModel():
                 return await asyncio.to_thread(self._export, message.job)
             case Submit():
+                await self._check_signature(message.spec)
                 self._check_blobs(message.spec)
             case _:
                 pass
@@ -371,11 +377,9 @@ class Home:
         reason = self.roll.why_revoked(node)
         self._journal.add("", "revoked", f"{node.node} was {reason}")
         # Its leases return before its sessions end: nobody waits to see whether it comes back.
-        self._carry(self._switchboard.expelled(node.node, reason=reason))
-        for lane in Lane:
-            session = self._sessions.get((node.node, lane))
-            if session is not None:
-                session.close(reason)
+        self._hosting.carry(self._switchboard.expelled(node.node, reason=reason))
+        self._hosting.hang_up(node.node, reason)
+        self._manager_host.post(MemberHeld(node=node.node, hold="revoked", reason=reason))
 
     def heed(self, name: str) -> None:
         """A member's standing may have changed: the manager gives it work, or does not."""
@@ -383,6 +387,18 @@ class Home:
         if node is not None:
             hold = node.state if node.state in HELD else ""
             self._manager_host.post(MemberHeld(node=name, hold=hold, reason=node.reason))
+
+    async def _check_signature(self, spec: JobSpec) -> None:
+        """Devices will ask for it: what they would not run is not queued."""
+        own = self._identity
+        try:
+            signer = await asyncio.to_thread(check, spec, ca_pem=own.ca_pem, cluster=own.cluster, now_s=time.time())
+            shown = certificate_sha256(spec.signer_pem.encode())
+            named = Peer(node=signer, role="operator", cluster=own.cluster, certificate=shown)
+            if self.roll.role_now(named) != "operator":
+                raise PeerViolation("the job's signer waits to be approved", peer=signer)
+        except PeerViolation as error:
+            raise Refused(f"the job was not taken: {error}") from error
 
     def _check_blobs(self, spec: JobSpec) -> None:
         for what, sha256 in (("code", spec.bundle), ("first model", spec.initial), ("data", spec.train.manifest)):
@@ -418,7 +434,7 @@ class Home:
         """The newest durable model, as a blob of its own without Shoal's bookkeeping."""
         if self._registry.job(job) is None:
             raise Refused(f"there is no job {job}")
-        loaded = CheckpointStore(self._places.checkpoints(job)).load()
+        loaded = self._store(job).load()
         if loaded is None:
             raise Refused(f"job {job} has no checkpoint yet: try again in a moment")
         model = {name: array for name, array in loaded.tensors.items() if not name.startswith(OURS)}

@@ -8,14 +8,11 @@ import threading
 import time
 from typing import Any
 
-import numpy as np
-
 from shoal.roles.actions import Save
-from shoal.roles.course import OURS
+from shoal.roles.custody import Version
 from shoal.store.registry import Registry
 from shoal.store.rows import Evaluation
-from shoal.wire.messages import Tensors, clip
-from shoal.workload.ledger import Applied
+from shoal.wire.messages import clip
 
 log = logging.getLogger("shoal.events")
 
@@ -26,8 +23,6 @@ WAITING_MAX = 10_000
 
 #: Events of no job in particular are kept under this name.
 CLUSTER = "cluster"
-
-_ROWS, _NAMES = f"{OURS}applied", "nodes"
 
 
 class Journal:
@@ -63,28 +58,22 @@ class Journal:
 
     # History that must agree with the model ----------------------------------------------------------
 
-    @staticmethod
-    def pack(save: Save) -> tuple[Tensors, dict[str, list[str]]]:
-        """The rows of a save as they travel inside its checkpoint: numbers as a tensor, names beside the state."""
-        names = sorted({row.node for row in save.applied})
-        places = {name: place for place, name in enumerate(names)}
-        rows = [[r.epoch, r.batch, r.version, places[r.node], r.lease] for r in save.applied]
-        return {_ROWS: np.array(rows, dtype=np.int64).reshape(-1, 5)}, {_NAMES: names}
-
     def commit(self, job: str, save: Save) -> None:
         """The checkpoint is durable: its rows go to the table too."""
         self._registry.record_applied(job, save.applied, [_evaluation(view) for view in save.evaluations])
 
-    def restore(self, job: str, tensors: Tensors, state: dict[str, Any], version: int) -> None:
+    def commit_sent(self, job: str, version: Version) -> None:
+        """The same for one that a leader elsewhere sent. It may bring rows again of which it never heard that they
+        were kept: those of versions that are known are passed over."""
+        known = self._registry.last_version(job)
+        fresh = [row for row in version.applied if row.version > known]
+        self._registry.record_applied(job, fresh, [_evaluation(view) for view in version.evaluations])
+
+    def restore(self, job: str, version: Version) -> None:
         """After a crash between file and table: the file knows the rows the table may lack, and lost versions go."""
-        names = state[_NAMES]
-        rows = [
-            Applied(epoch=epoch, batch=batch, version=at, node=names[place], lease=lease)
-            for epoch, batch, at, place, lease in tensors[_ROWS].tolist()
-        ]
-        self._registry.restore_applied(job, rows, version)
-        for row in state["evaluations"]:
-            self._registry.add_evaluation(job, _evaluation_row(row))
+        self._registry.restore_applied(job, version.applied, version.version)
+        for view in version.evaluations:
+            self._registry.add_evaluation(job, _evaluation(view))
 
 
 def _evaluation(view: Any) -> Evaluation:
@@ -96,8 +85,3 @@ def _evaluation(view: Any) -> Evaluation:
         examples=view.examples,
         at_s=view.seconds,
     )
-
-
-def _evaluation_row(row: dict[str, Any]) -> Evaluation:
-    values = dict(row)
-    return Evaluation(at_s=values.pop("seconds"), **values)

@@ -15,7 +15,9 @@ from shoal.runtime.places import Places
 from shoal.training.find import find_task
 from shoal.training.ready import ReadyTask, Tell, job_id, listing_of, make_ready, plan_from, spec_of
 from shoal.transport.grpc import GrpcLink
+from shoal.transport.identity import Identity
 from shoal.transport.renew import kept_fresh
+from shoal.transport.signing import sign
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
@@ -34,14 +36,16 @@ from shoal.wire.messages import (
     TokenList,
     TokenMade,
     TokenView,
+    TransferJob,
     UndrainNode,
 )
 
 
 class Operator:
-    def __init__(self, link: GrpcLink, places: Places) -> None:
+    def __init__(self, link: GrpcLink, places: Places, identity: Identity) -> None:
         self._link = link
         self._places = places
+        self._identity = identity
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -58,7 +62,7 @@ class Operator:
             ) from None
         link = GrpcLink(access.identity, server_node=access.manager_node, endpoint=access.manager_endpoint)
         try:
-            yield cls(link, places)
+            yield cls(link, places, access.identity)
         finally:
             await link.close()
 
@@ -69,6 +73,12 @@ class Operator:
 
     async def stop(self, job: str, reason: str = "stopped by the operator") -> None:
         await self._link.operate(StopJob(job=job, reason=reason))
+
+    async def transfer(self, job: str, node: str = "") -> str:
+        """Let another node lead a job; says what happens now."""
+        answer = await self._link.operate(TransferJob(job=job, node=node))
+        assert isinstance(answer, Done)
+        return answer.reason
 
     async def make_token(self, *, role: str, uses: int, valid_s: float, label: str) -> TokenMade:
         answer = await self._link.operate(MakeToken(role=role, uses=uses, valid_s=valid_s, label=label))
@@ -157,7 +167,7 @@ class Operator:
             for shard, path in zip(manifest.shards, prepared.paths(manifest), strict=True):
                 await self._link.store(shard.sha256, Path(path))
             await self._upload_bytes(listing_of(manifest))
-        spec = spec_of(ready, whole, job=job_id(ready.name))
+        spec = sign(spec_of(ready, whole, job=job_id(ready.name)), self._identity)
         answer = await self._link.operate(Submit(spec=spec))
         assert isinstance(answer, Done)
         return answer.job

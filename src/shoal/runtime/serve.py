@@ -99,6 +99,7 @@ async def run_home(
     announce: bool = False,
     certificate_days: float = MEMBER_VALID_DAYS,
     patience: Patience | None = None,
+    prefers_devices: bool = False,
     on_ready: Callable[[Ready], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports."""
@@ -108,7 +109,7 @@ async def run_home(
     places = Places(home)
     with _alone(home):
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
-        node = Home(identity, places, patience=patience)
+        node = Home(identity, places, patience=patience, prefers_devices=prefers_devices)
         server = GrpcServer(identity, node, members=node.roll)
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -246,6 +247,7 @@ def main() -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--devices", type=int, default=1000)
+    parser.add_argument("--lead", choices=("here", "devices"), default="here")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
@@ -256,7 +258,15 @@ def main() -> int:
         print(json.dumps(dataclasses.asdict(ready)), flush=True)
 
     try:
-        asyncio.run(run_home(given.home, host=given.host, port=given.port, devices=given.devices, on_ready=on_ready))
+        serving = run_home(
+            given.home,
+            host=given.host,
+            port=given.port,
+            devices=given.devices,
+            prefers_devices=given.lead == "devices",
+            on_ready=on_ready,
+        )
+        asyncio.run(serving)
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""A device's connection to the manager's node: two streams each way, and downloads beside them."""
+"""A connection of one node to another: two streams each way, and downloads beside them. Knows no roles."""
 
 from __future__ import annotations
 
@@ -22,52 +22,58 @@ class End(Protocol):
     def closed(self, connection: Connection, reason: str) -> None: ...
 
 
-class HomeEnd(End, Protocol):
+class CalledEnd(End, Protocol):
     def opened(self, connection: Connection) -> None: ...
 
 
 class Connection:
-    __slots__ = ("_downloads", "_flows", "_network", "_parcels", "agent", "home", "is_open")
+    __slots__ = ("_downloads", "_flows", "_network", "_parcels", "called", "caller", "is_open")
 
-    def __init__(self, network: Network, parcels: Parcels, *, agent: End, home: HomeEnd) -> None:
+    def __init__(self, network: Network, parcels: Parcels, *, caller: End, called: CalledEnd) -> None:
         self._network = network
         self._parcels = parcels
-        self.agent = agent
-        self.home = home
+        #: Who dialled, and whom.
+        self.caller = caller
+        self.called = called
         self.is_open = True
         #: (lane, is it the way up?) -> that stream; made when first used.
         self._flows: dict[tuple[Lane, bool], Flow] = {}
         self._downloads: dict[Flow, Callable[[bool], object]] = {}
 
     def up(self, message: Message) -> tuple[Message, int]:
-        """From the device. Returns what is on its way, as the other side will read it, and its size."""
+        """From who dialled. Returns what is on its way, as the other side will read it, and its size."""
         read, size_bytes = self._parcels.pack(message)
-        self._flow(lane_of(message), is_up=True).send(size_bytes, self._arrive, self.home, read, size_bytes)
+        self._flow(lane_of(message), is_up=True).send(size_bytes, self._arrive, self.called, read, size_bytes)
         return read, size_bytes
 
     def down(self, message: Message, left: Callable[[], object] | None = None) -> None:
-        """From the manager's node; ``left`` is called when it is out."""
+        """From who was dialled; ``left`` is called when it is out."""
         read, size_bytes = self._parcels.pack(message)
         flow = self._flow(lane_of(message), is_up=False)
-        flow.send(size_bytes, self._arrive, self.agent, read, size_bytes, left=left)
+        flow.send(size_bytes, self._arrive, self.caller, read, size_bytes, left=left)
 
     def download(self, size_bytes: int, done: Callable[[bool], object]) -> None:
         """On a stream of its own; ``done`` hears whether all of it came."""
-        flow = self._network.flow(self.home.process.node, self.agent.process.node)
+        flow = self._network.flow(self.called.process.node, self.caller.process.node)
         self._downloads[flow] = done
         flow.send(size_bytes, self._downloaded, flow)
 
     def _downloaded(self, flow: Flow) -> None:
-        self.agent.process.now(self._downloads.pop(flow), True)
+        self.caller.process.now(self._downloads.pop(flow), True)
 
     def _flow(self, lane: Lane, *, is_up: bool) -> Flow:
         flow = self._flows.get((lane, is_up))
         if flow is None:
-            sender, receiver = (self.agent, self.home) if is_up else (self.home, self.agent)
-            flow = self._flows[lane, is_up] = self._network.flow(sender.process.node, receiver.process.node)
+            flow = self._flows[lane, is_up] = self._new_flow(is_up=is_up)
             if not self.is_open:
                 flow.cut()
         return flow
+
+    def _new_flow(self, *, is_up: bool) -> Flow:
+        caller, called = self.caller.process.node, self.called.process.node
+        if caller == called:
+            return self._network.loopback(caller)
+        return self._network.flow(caller, called) if is_up else self._network.flow(called, caller)
 
     def _arrive(self, end: End, message: Message, size_bytes: int) -> None:
         process = end.process
@@ -77,10 +83,10 @@ class Connection:
             # Nobody listens any more, and the machine says so. One without power says nothing.
             self.cut("the connection was reset by the other side")
 
-    def silence(self) -> None:
-        """The device lost its power: nothing more of what it says leaves it, and nobody is told."""
+    def silence(self, process: Process) -> None:
+        """This process lost its power: nothing more of what it says leaves it, and nobody is told."""
         for (_, is_up), flow in self._flows.items():
-            if is_up:
+            if (self.caller if is_up else self.called).process is process:
                 flow.cut()
 
     def cut(self, reason: str, *, after_s: float = 0.001) -> None:
@@ -92,7 +98,7 @@ class Connection:
             flow.cut()
         for flow, done in self._downloads.items():
             flow.cut()
-            self.agent.process.later(after_s, done, False)
+            self.caller.process.later(after_s, done, False)
         self._downloads.clear()
-        for end in (self.agent, self.home):
+        for end in (self.caller, self.called):
             end.process.later(after_s, end.closed, self, reason)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.roles.actions import Keep, Save
-from shoal.roles.manager import JobRecord
+from shoal.roles.roster import JobRecord
 from shoal.sim.chance import Stream
 from shoal.sim.kernel import Kernel
 from shoal.wire.messages import Tensors
@@ -41,12 +41,15 @@ class _Write:
 
     job: str
     save: Save
+    #: Some of its history may be here already: it comes from a leader that did not hear of its last save's end.
+    may_repeat: bool
     is_void: bool = False
 
 
 class Disk:
-    def __init__(self, kernel: Kernel, flaws: Stream | None = None) -> None:
+    def __init__(self, kernel: Kernel, flaws: Stream | None = None, *, sync_s: float = SYNC_S) -> None:
         self._kernel = kernel
+        self._sync_s = sync_s
         #: Chance for saves that fail by themselves; None: none does.
         self._flaws = flaws
         self.jobs: dict[str, JobRecord] = {}
@@ -56,8 +59,9 @@ class Disk:
         self._checkpoints: dict[str, list[Checkpoint]] = {}
         self._writes: list[_Write] = []
         self.is_full = False
-        #: Told of each checkpoint that became durable.
-        self.on_durable: Callable[[str, Save], object] = lambda job, save: None
+        self._evaluated: dict[str, set[int]] = {}
+        #: Told of each checkpoint that became durable, and of the rows of history that came with it once more.
+        self.on_durable: Callable[[str, Save, tuple[Applied, ...]], object] = lambda job, save, again: None
         #: Told of each record of a job that did.
         self.on_kept: Callable[[JobRecord], object] = lambda record: None
 
@@ -68,10 +72,10 @@ class Disk:
         known = self._keeps.get(keep.job) or self.jobs.get(keep.job)
         spec = keep.spec or (known.spec if known else None)
         assert spec is not None, f"a record of {keep.job}, which was never submitted"
-        record = JobRecord(spec=spec, state=keep.state, reason=keep.reason, term=keep.term)
+        record = JobRecord(spec=spec, state=keep.state, reason=keep.reason, term=keep.term, leader=keep.leader)
         self._keeps[keep.job] = record
-        self._kernel.after(SYNC_S / 2, self._kept, record)
-        return SYNC_S
+        self._kernel.after(self._sync_s / 2, self._kept, record)
+        return self._sync_s
 
     def _kept(self, record: JobRecord) -> None:
         job = record.spec.job
@@ -80,19 +84,22 @@ class Disk:
             self.on_kept(record)
 
     def stored_jobs(self) -> list[JobRecord]:
-        return [replace(record) for record in self.jobs.values()]
+        return [
+            JobRecord(spec=kept.spec, state=kept.state, reason=kept.reason, term=kept.term, leader=kept.leader)
+            for kept in self.jobs.values()
+        ]
 
     # Checkpoints ---------------------------------------------------------------------------------------
 
-    def write(self, job: str, save: Save, done: Callable[[bool], object]) -> None:
-        """Make a checkpoint durable; ``done`` hears whether it is."""
+    def write(self, job: str, save: Save, done: Callable[[bool], object], *, may_repeat: bool = False) -> None:
+        """Make a checkpoint durable; ``done`` hears whether it is. History may come again with ``may_repeat``."""
         if self.is_full or (self._flaws is not None and self._flaws.happens(0.05)):
-            self._kernel.after(SYNC_S, done, False)
+            self._kernel.after(self._sync_s, done, False)
             return
-        write = _Write(job, save)
+        write = _Write(job, save, may_repeat)
         self._writes.append(write)
         size_bytes = sum(array.nbytes for array in save.tensors.values())
-        self._kernel.after(SYNC_S + size_bytes / BYTES_PER_S, self._finish, write, done)
+        self._kernel.after(self._sync_s + size_bytes / BYTES_PER_S, self._finish, write, done)
 
     def _finish(self, write: _Write, done: Callable[[bool], object]) -> None:
         if write.is_void:
@@ -100,13 +107,26 @@ class Disk:
         self._writes.remove(write)
         self._commit(write)
         # Told a moment later: a crash in between finds it durable and nobody informed.
-        self._kernel.after(SYNC_S / 10, done, True)
+        self._kernel.after(self._sync_s / 10, done, True)
 
     def _commit(self, write: _Write) -> None:
-        save = write.save
+        save, again = self._new_in(write)
         self._add(write.job, Checkpoint(version=save.version, tensors=_copied(save.tensors), state=_plain(save.state)))
         self.history.setdefault(write.job, []).extend(save.applied)
-        self.on_durable(write.job, save)
+        self._evaluated.setdefault(write.job, set()).update(view.version for view in save.evaluations)
+        self.on_durable(write.job, save, again)
+
+    def _new_in(self, write: _Write) -> tuple[Save, tuple[Applied, ...]]:
+        """What of a save is not in the history yet, and what is."""
+        save, history = write.save, self.history.get(write.job)
+        if not write.may_repeat:
+            return save, ()
+        newest = history[-1].version if history else 0
+        evaluated = self._evaluated.get(write.job, set())
+        fresh = tuple(row for row in save.applied if row.version > newest)
+        views = tuple(view for view in save.evaluations if view.version not in evaluated)
+        again = tuple(row for row in save.applied if row.version <= newest)
+        return replace(save, applied=fresh, evaluations=views), again
 
     def _add(self, job: str, checkpoint: Checkpoint) -> None:
         files = self._checkpoints.setdefault(job, [])

@@ -17,6 +17,7 @@ from shoal.sim.faults import (
     LEADER,
     NOT_OF_HOME,
     START,
+    Apart,
     AtEpoch,
     AtRound,
     AtSecond,
@@ -39,6 +40,7 @@ from shoal.sim.faults import (
     Slow,
     SlowLink,
     Stop,
+    Transfer,
     When,
     Who,
     Workers,
@@ -212,6 +214,10 @@ def _fault(stream: Stream, kind: Kind, target: Who, at: When, workers: int) -> F
             return Hang(who=who, at=at)
         case "full_disk":
             return FullDisk(who=who, at=at, for_s=_span_s(stream))
+        case "apart":
+            return Apart(who=_some_apart(stream, workers), at=at, for_s=_span_s(stream))
+        case "transfer":
+            return Transfer(who=target, at=at)
 
 
 def _partition(stream: Stream, who: Who, at: When, workers: int) -> Fault:
@@ -219,6 +225,18 @@ def _partition(stream: Stream, who: Who, at: When, workers: int) -> Fault:
     if who.has_home and workers > 1 and stream.happens(0.5):
         who = Who((*who.parts, *_worker(stream, workers).parts))
     return Partition(who=who, at=at, for_s=_span_s(stream))
+
+
+def _some_apart(stream: Stream, workers: int) -> Who:
+    """A worker and its leader, the leader and home, or devices that reach home alone."""
+    leader, home = LEADER.parts, HOME.parts
+    choices = (
+        Who((*_worker(stream, workers).parts, *leader)),
+        Who((*home, *leader)),
+        Who((*_worker(stream, workers).parts, *_worker(stream, workers).parts, *leader)),
+        ALL,
+    )
+    return stream.pick(choices)
 
 
 def _skew(stream: Stream, who: Who, at: When) -> Fault:

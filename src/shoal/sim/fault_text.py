@@ -19,6 +19,7 @@ from shoal.sim.faults import (
     FOREVER,
     KINDS,
     NEVER,
+    Apart,
     AtEpoch,
     AtRound,
     AtSecond,
@@ -279,7 +280,7 @@ def _options(made: type[Fault]) -> list[str]:
 
 
 def _usage(name: str, made: type[Fault]) -> str:
-    who = "home" if made is FullDisk else "w1"
+    who = {FullDisk: "home", Apart: "{w1, leader}"}.get(made, "w1")
     amounts = [_AMOUNTS[field] for field in _amounts(made)]
     return f"{name}({', '.join([who, *amounts, *(f'{option}=...' for option in _options(made))])})"
 

@@ -75,7 +75,7 @@ class Place(StrEnum):
     """Nodes that are known by what they do."""
 
     HOME = "home"
-    #: Whichever node leads when the fault strikes. Today that is home.
+    #: Whichever node leads when the fault strikes: home, or a device. With several jobs, the first that is led.
     LEADER = "leader"
 
 
@@ -117,7 +117,7 @@ class Who:
 
     @property
     def has_home(self) -> bool:
-        """Home itself, or the leader, who lives there."""
+        """Home itself, or the leader, who may be there."""
         return any(isinstance(part, Place) for part in self.parts)
 
     @property
@@ -390,6 +390,37 @@ class FullDisk:
         _lasts(self.for_s)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Apart:
+    """No two of these reach each other, and nobody is told; everyone else reaches them."""
+
+    who: Who
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _lasts(self.for_s)
+        one = len(self.who.parts) == 1 and (isinstance(self.who.parts[0], Place) or _is_one(self.who.parts[0]))
+        _require(not one, "apart keeps nodes from one another: name at least two, like apart({w1, leader})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """An operator asks that this node lead every job; of the leader: that whoever is placed best does."""
+
+    who: Who
+    at: When = START
+
+    def __post_init__(self) -> None:
+        part = self.who.parts[0]
+        one = len(self.who.parts) == 1 and (isinstance(part, Place) or _is_one(part))
+        _require(one, "transfer is to one node: a worker, home, or leader for whoever is placed best")
+
+
+def _is_one(part: Part) -> bool:
+    return isinstance(part, Workers) and part.first == part.last
+
+
 Fault = (
     Crash
     | Restart
@@ -406,6 +437,8 @@ Fault = (
     | Fail
     | Hang
     | FullDisk
+    | Apart
+    | Transfer
 )
 
 Kind = Literal[
@@ -424,6 +457,8 @@ Kind = Literal[
     "fail",
     "hang",
     "full_disk",
+    "apart",
+    "transfer",
 ]
 
 #: What people call a fault -> what it is.
@@ -443,6 +478,8 @@ KINDS: dict[Kind, type[Fault]] = {
     "fail": Fail,
     "hang": Hang,
     "full_disk": FullDisk,
+    "apart": Apart,
+    "transfer": Transfer,
 }
 
 #: Faults that home, and so the leader, cannot have, and why.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.plan import Plan, Until
-from shoal.roles.actions import Record
+from shoal.roles.actions import Action, End, Record
 from shoal.sim.audit import Audit
 from shoal.sim.chance import Chance, Stream
 from shoal.sim.devices import Build
@@ -21,16 +21,25 @@ from shoal.sim.faults import (
     ALL,
     LEADER,
     NEVER,
+    Apart,
     AtRound,
     AtSecond,
     Crash,
+    Disk,
     Duplicate,
     Fault,
     Leave,
     Partition,
+    Restart,
     Stop,
+    Transfer,
+    When,
+    Who,
     resolve,
     worker,
+)
+from shoal.sim.faults import (
+    HOME as MANAGER,
 )
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Invariants, Violation
@@ -59,7 +68,24 @@ LONG_BOUND_S = 1000.0
 FREE_WITHIN_S = 90.0
 
 #: Decisions of a leader after which a crash of its node is worth a try.
-_AMBUSHES = ("started", "resumed", "joined", "epoch", "evaluated", "ending", "expired", "lost", "refused", "failed")
+_AMBUSHES = (
+    "started",
+    "resumed",
+    "joined",
+    "epoch",
+    "evaluated",
+    "ending",
+    "expired",
+    "lost",
+    "refused",
+    "failed",
+    "handed-over",
+    # No record: that it is done.
+    "end",
+)
+
+#: What the manager's disk may take to make a small write durable: an SSD, or a bad SD card.
+_SYNCS_S = (0.01, 0.01, 0.2, 1.0)
 
 _CHECK_EVERY_S = 5.0
 
@@ -76,8 +102,13 @@ class Disaster:
     upload_budget_bytes: int
     #: Job -> when its operator stops it.
     stops: dict[str, float]
-    #: The manager's node loses its power when a leader first records this, a moment later; empty: it does not.
+    #: What a leader first records when a node loses its power a moment later; empty: none does.
     ambush: str
+    #: Which: ``home``, ``leader``, ``both``; or ``line``, where only the connection between them breaks.
+    ambushed: str
+    #: Devices lead.
+    prefers_devices: bool
+    disk_sync_s: float
 
 
 def disaster(seed: int) -> Disaster:
@@ -88,6 +119,11 @@ def disaster(seed: int) -> Disaster:
     workers = max(3, min(8, least + 1 + stream.below(4)))
     faults = draw(stream, workers=workers, until_s=FAULTS_UNTIL_S, count=stream.below(13))
     faults += _copies_across_terms(stream) + _for_good(stream, workers, spare=workers - least)
+    prefers_devices = stream.happens(0.5)
+    faults += _of_leaders(stream, workers, prefers_devices=prefers_devices)
+    ambush, ambushed = _ambush(stream, prefers_devices=prefers_devices)
+    if ambush == "handed-over":
+        faults += (Transfer(who=LEADER, at=AtRound(1 + stream.below(6))),)
     return Disaster(
         seed=seed,
         jobs=tuple(_job(spec, stream) for spec in specs),
@@ -97,8 +133,58 @@ def disaster(seed: int) -> Disaster:
         # Room for two uploads in one case of three, so that updates are offered and queue.
         upload_budget_bytes=2 * FIRST_MODEL.nbytes if stream.happens(1 / 3) else UPLOAD_BUDGET_BYTES,
         stops={specs[0].job: stream.between(2.0, 40.0)} if stream.happens(0.1) else {},
-        ambush=stream.pick(_AMBUSHES) if stream.happens(0.3) else "",
+        ambush=ambush,
+        ambushed=ambushed,
+        prefers_devices=prefers_devices,
+        disk_sync_s=stream.pick(_SYNCS_S),
     )
+
+
+def _ambush(stream: Stream, *, prefers_devices: bool) -> tuple[str, str]:
+    """What is waited for, and who is struck then. The last word of a leader elsewhere is often the one that is lost."""
+    if prefers_devices and stream.happens(0.15):
+        return stream.pick(("end", "handed-over")), stream.pick(("line", "line", "home"))
+    if not stream.happens(0.3):
+        return "", ""
+    return stream.pick(_AMBUSHES), stream.pick(("home", "leader", "both", "line")) if prefers_devices else "home"
+
+
+def _of_leaders(stream: Stream, workers: int, *, prefers_devices: bool) -> tuple[Fault, ...]:
+    """What befalls a leader that is not at home: it is moved, lost, cut off from the manager or from a worker."""
+    if not stream.happens(0.6 if prefers_devices else 0.15):
+        return ()
+    faults: list[Fault] = []
+    for _ in range(1 + stream.below(3)):
+        at: When = AtRound(1 + stream.below(12)) if stream.happens(0.6) else AtSecond(stream.between(2.0, 25.0))
+        faults += _of_a_leader(stream, workers, at)
+    return tuple(faults)
+
+
+def _of_a_leader(stream: Stream, workers: int, at: When) -> tuple[Fault, ...]:
+    anyone, for_s = worker(1 + stream.below(workers)), stream.between(0.5, stream.pick((4.0, 12.0, 20.0)))
+    fate, restart_s = stream.pick(list(Disk)), stream.between(0.2, 4.0)
+    choices: tuple[tuple[Fault, ...], ...] = (
+        (Transfer(who=anyone, at=at),),
+        (Transfer(who=MANAGER, at=at),),
+        (Transfer(who=LEADER, at=at),),
+        # There and back again, the second while the first is under way.
+        (Transfer(who=anyone, at=at), Transfer(who=LEADER, at=at)),
+        (Crash(who=LEADER, at=at, restart_s=for_s),),
+        (Restart(who=LEADER, at=at),),
+        (Stop(who=LEADER, at=at, for_s=for_s),),
+        (Partition(who=LEADER, at=at, for_s=for_s),),
+        # Its workers reach it and the manager does not, or hears others only.
+        (Apart(who=Who((*MANAGER.parts, *LEADER.parts)), at=at, for_s=for_s),),
+        (Partition(who=MANAGER, at=at, for_s=for_s),),
+        (Apart(who=Who((*LEADER.parts, *anyone.parts)), at=at, for_s=for_s),),
+        (Apart(who=ALL, at=at, for_s=for_s),),
+        # The manager starts anew while a device leads, alone or with its leader.
+        (Crash(who=MANAGER, at=at, restart_s=restart_s, disk=fate),),
+        (Crash(who=LEADER, at=at, restart_s=for_s), Crash(who=MANAGER, at=at, restart_s=restart_s, disk=fate)),
+        (Transfer(who=anyone, at=at), Crash(who=MANAGER, at=at, restart_s=restart_s, disk=fate)),
+        (Transfer(who=anyone, at=at), Crash(who=anyone, at=at, restart_s=for_s)),
+    )
+    return stream.pick(choices)
 
 
 def _copies_across_terms(stream: Stream) -> tuple[Fault, ...]:
@@ -120,7 +206,16 @@ def _for_good(stream: Stream, workers: int, *, spare: int) -> tuple[Fault, ...]:
         Partition(who=who, at=at),
         Stop(who=who, at=at),
     )
-    return (stream.pick(fates),)
+    if not stream.happens(0.3):
+        return (stream.pick(fates),)
+    # It leads, and the manager that knows it goes with it.
+    start_s = stream.between(3.0, 15.0)
+    last = AtSecond(start_s + stream.between(1.0, 8.0))
+    return (
+        Transfer(who=who, at=AtSecond(start_s)),
+        Crash(who=who, at=last, restart_s=NEVER),
+        Crash(who=MANAGER, at=last, restart_s=stream.between(0.2, 3.0)),
+    )
 
 
 def _spec(stream: Stream, name: str) -> JobSpec:
@@ -170,26 +265,41 @@ def _build(stream: Stream) -> Build:
 
 
 class _Ambush:
-    """Waits for a leader's decision and cuts the power of its node just then: the worst moment is between two steps."""
+    """Waits for a leader's decision and cuts the power of a node just then: the worst moment is between two steps."""
 
-    def __init__(self, world: World, kind: str) -> None:
+    def __init__(self, world: World, kind: str, whom: str) -> None:
         self._world = world
         self._kind = kind
+        self._whom = whom
         self._stream = world.chance.stream("ambush")
 
     def step(self, step: Step) -> None:
         if not self._kind or step.role != "leader":
             return
-        if any(isinstance(action, Record) and action.kind == self._kind for action in step.actions):
+        if any(_kind_of(action) == self._kind for action in step.actions):
             self._kind = ""
-            self._world.kernel.after(self._stream.between(0.0, 0.05), self._strike)
+            # At once, or when what was said has been heard and a slow disk is at it.
+            within_s = self._stream.pick((0.01, 0.05, 1.0))
+            self._world.kernel.after(self._stream.between(0.0, within_s), self._strike, step.node)
 
     def mark(self, mark: Mark) -> None:
         pass
 
-    def _strike(self) -> None:
-        self._world.power_off(HOME, disk=self._stream.pick(FATES))
-        self._world.kernel.after(self._stream.between(0.2, 3.0), self._world.start, HOME)
+    def _strike(self, leader: str) -> None:
+        if self._whom == "line":
+            agent = self._world.agents.get(leader)
+            if agent is not None and agent.connection is not None:
+                agent.connection.cut("the connection broke")
+            return
+        for node in {"home": [HOME], "leader": [leader], "both": sorted({HOME, leader})}[self._whom]:
+            self._world.power_off(node, disk=self._stream.pick(FATES))
+            self._world.kernel.after(self._stream.between(0.2, 3.0), self._world.start, node)
+
+
+def _kind_of(action: Action) -> str:
+    if isinstance(action, Record):
+        return action.kind
+    return "end" if isinstance(action, End) else ""
 
 
 class Case:
@@ -208,13 +318,15 @@ class Case:
             arrive_within_s=5.0,
             has_flaws=what.has_flaws,
             upload_budget_bytes=what.upload_budget_bytes,
+            prefers_devices=what.prefers_devices,
+            disk_sync_s=what.disk_sync_s,
         )
         self.world = World(settings, parcels=Encoded())
         self._inflicter = Inflicter(self.world, what.faults)
         self._audit = Audit([job.spec for job in what.jobs])
         self._gone = _gone_for_good(what)
         # The trace is written before a violation is raised on what it shows last.
-        ambush = _Ambush(self.world, what.ambush)
+        ambush = _Ambush(self.world, what.ambush, what.ambushed)
         self.world.observers += [*observers, self._inflicter, ambush, self._invariants, self._audit]
 
     def run(self) -> None:
@@ -246,7 +358,9 @@ class Case:
         if newest is None:
             raise Violation(f"{job} is over and nothing of it was saved")
         if record.state == "finished":
-            self._audit.ended(job, record.reason, newest.state, skew_s=max(0.0, self.world.machines[HOME].skew_s))
+            # Any of them may have led while its clock jumped.
+            skew_s = sum(max(0.0, machine.skew_s) for machine in self.world.machines.values())
+            self._audit.ended(job, record.reason, newest.state, skew_s=skew_s)
         elif record.state == "failed":
             self._invariants.failed_rightly(job, record.reason)
         elif job not in self.what.stops:
@@ -254,7 +368,8 @@ class Case:
 
     def _occupied(self) -> dict[str, tuple[str, ...]]:
         agents = self.world.agents.items()
-        return {name: agent.jobs for name, agent in agents if agent and agent.jobs and name not in self._gone}
+        busy = {name: (*agent.jobs, *agent.led) for name, agent in agents if agent and name not in self._gone}
+        return {name: jobs for name, jobs in busy.items() if jobs}
 
     def _all_free(self) -> bool:
         return not self._occupied()

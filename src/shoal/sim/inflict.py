@@ -38,11 +38,13 @@ class Inflicter:
     def step(self, step: Step) -> None:
         if step.role != "leader" or not self._waiting:
             return
-        leader = self._world.home.leader(step.job) if self._world.home is not None else None
+        leader = self._world.leader(step.job)
         if leader is None:
             return
+        # Any leader that is watched has these; a role in general has not.
+        version, epoch = int(getattr(leader, "version", 0)), int(getattr(leader, "epoch", 0))
         for when, one in list(self._waiting):
-            reached = leader.version >= when.n if isinstance(when, AtRound) else leader.epoch >= when.n - 1
+            reached = version >= when.n if isinstance(when, AtRound) else epoch >= when.n - 1
             if reached:
                 self._waiting.remove((when, one))
                 # Not within the event that brought it about: a crash comes between two.
@@ -55,7 +57,7 @@ class Inflicter:
 
     def _strike(self, one: Fault) -> None:
         world = self._world
-        nodes = fault.resolve(one.who, workers=len(world.agents), leader=HOME)
+        nodes = fault.resolve(one.who, workers=len(world.agents), leader=world.leader_node())
         self.quiet_since_s = max(self.quiet_since_s, world.kernel.now_s)
         for node in nodes:
             world.mark(node, "fault", fault=one)
@@ -63,6 +65,14 @@ class Inflicter:
             case fault.Partition():
                 cut = world.network.partition(nodes)
                 self._later(one.for_s, cut.heal)
+            case fault.Apart():
+                cut = world.network.apart(nodes)
+                self._later(one.for_s, cut.heal)
+            case fault.Transfer():
+                # The leader itself hands over: to whoever is placed best.
+                to = "" if one.who == fault.LEADER else nodes[0]
+                for job in world.job_names():
+                    world.transfer(job, to)
             case _:
                 for node in nodes:
                     self._strike_one(one, node)
@@ -86,8 +96,8 @@ class Inflicter:
                 self._stop(node, one.for_s)
             case fault.Cut():
                 agent = world.agents[node]
-                if agent is not None and agent.connection is not None:
-                    agent.connection.cut("the connection broke")
+                for connection in agent.dialled if agent is not None else ():
+                    connection.cut("the connection broke")
             case fault.Slow():
                 self._slow(node, "compute", one.factor, one.for_s)
             case fault.SlowLink():

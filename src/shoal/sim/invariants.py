@@ -11,12 +11,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from shoal.roles.actions import Answer, Keep, Record, Save, Send
-from shoal.roles.events import Liveness, PeerChanged, Received, TimerFired
+from shoal.roles.actions import Answer, End, Keep, Record, Save, Send
+from shoal.roles.events import Liveness, PeerChanged, Received, Saved, TimerFired
 from shoal.sim.observe import Mark, Step
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Assign,
+    CheckpointKept,
     Done,
     Evaluated,
     Failed,
@@ -27,6 +28,7 @@ from shoal.wire.messages import (
     Progress,
     Ready,
     Refused,
+    SteppedDown,
     Update,
     Wait,
     Work,
@@ -38,6 +40,16 @@ FAILURES_TO_FAIL = 4
 
 #: What a leader grants beyond a lease's time, and how often it looks.
 GRACE_S = 3.0
+
+#: Once nothing is done to a job any more, it has a leader within this time: some seconds to miss the last one, and half
+#: a minute for each node that is appointed and does not answer.
+LED_WITHIN_S = 120.0
+
+#: A manager that began anew hears of a leader that leads on within this time, and does not replace it before.
+HEARD_AFTER_S = 3.0
+
+#: The manager's node.
+HOME = "home"
 
 #: A node is lost after eight seconds of silence. Nobody lends to one that is gone for longer than this.
 LONG_GONE_S = 40.0
@@ -67,28 +79,50 @@ class _Lent:
 
 
 @dataclass(slots=True)
+class _Tenure:
+    """One leader of a job, under its term. Another may believe that it leads too."""
+
+    node: str
+    term: int
+    version: int
+    lent: dict[int, _Lent] = field(default_factory=dict)
+    #: Leases that may upload now -> their worker.
+    credits: dict[int, str] = field(default_factory=dict)
+    #: It decided that the job ends: leases count no more.
+    is_closing: bool = False
+
+
+@dataclass(slots=True)
 class _Course:
     """One job as seen from outside."""
 
     spec: JobSpec
     model_bytes: int
-    term: int = 0
-    version: int = -1
-    #: The newest version anyone was told is durable, and the newest that is.
-    told: int = 0
+    #: Node -> the last leader of this job there.
+    tenures: dict[str, _Tenure] = field(default_factory=dict)
+    #: The newest term that is written down, and that someone led under.
+    kept_term: int = 0
+    led_term: int = 0
+    #: Terms that were led under -> on which node.
+    led: dict[int, str] = field(default_factory=dict)
+    #: The newest version that a leader knows to be durable; and as it was when each term was written down.
+    acknowledged: int = -1
+    floor: dict[int, int] = field(default_factory=dict)
+    #: Term -> the version its leader handed over in good order.
+    handed: dict[int, int] = field(default_factory=dict)
+    #: Since when nobody leads it under the newest term; None: someone does.
+    vacant_s: float | None = 0.0
+    #: The newest version that is durable, and each (term, version) that ever became so.
     durable: int = -1
+    durables: set[tuple[int, int]] = field(default_factory=set)
+    durable_term: int = 0
     ending: bool = False
     state: str = ""
-    lent: dict[int, _Lent] = field(default_factory=dict)
-    #: Leases that may upload now -> their worker.
-    credits: dict[int, str] = field(default_factory=dict)
     #: The surviving history: (epoch, batch) -> version.
     history: dict[tuple[int, int], int] = field(default_factory=dict)
     per_epoch: Counter[int] = field(default_factory=Counter)
     history_version: int = 0
     moved_s: float = 0.0
-    #: Its leader decided that it ends: leases count no more.
-    is_closing: bool = False
     #: (epoch, kind of lease, batch) -> how often a worker said that it failed.
     failures: Counter[tuple[int, str, int]] = field(default_factory=Counter)
 
@@ -109,6 +143,8 @@ class Invariants:
         #: No device sends anything that may be refused, so none may be left out.
         self._is_honest = is_honest
         self._accepted: set[str] = set()
+        #: When the manager last began.
+        self._began_s = 0.0
         #: Node -> since when no process of it runs.
         self._down_s: dict[str, float] = {}
 
@@ -127,59 +163,78 @@ class Invariants:
                 kept.add((action.job, action.term))
             elif isinstance(action, Answer) and isinstance(action.message, Done):
                 job = action.message.job
-                known = job in self._accepted or any(name == job for name, _ in kept)
+                # An operator may ask more of it than to be run.
+                known = bool(self._courses[job].state) or any(name == job for name, _ in kept)
                 self._hold(known, step.at_s, f"{job} was accepted before it was written down")
             elif isinstance(action, Send) and isinstance(action.message, Assign):
-                course = self._courses[action.message.job]
-                fresh = action.message.role == "leader"
-                self._hold(
-                    not fresh or (action.message.job, action.message.term) in kept,
-                    step.at_s,
-                    f"term {action.message.term} of {action.message.job} was used before it was written down",
-                )
-                self._hold(
-                    course.state not in _ENDED,
-                    step.at_s,
-                    f"{action.to} was given a role in {action.message.job}, which is {course.state}",
-                )
+                self._assigned(step, action.to, action.message, kept)
+            elif isinstance(action, Send) and isinstance(action.message, CheckpointKept):
+                self._acknowledged(step, action.message)
+
+    def _assigned(self, step: Step, to: str, assign: Assign, kept: set[tuple[str, int]]) -> None:
+        course, job, term = self._courses[assign.job], assign.job, assign.term
+        self._hold(
+            (job, term) in kept or term <= course.kept_term,
+            step.at_s,
+            f"term {term} of {job} was used before it was written down",
+        )
+        self._hold(course.state not in _ENDED, step.at_s, f"{to} was given a role in {job}, which is {course.state}")
+
+    def _acknowledged(self, step: Step, kept: CheckpointKept) -> None:
+        """What a leader elsewhere is told is durable, is; and it hears so only while no newer term is known."""
+        course, what = self._courses[kept.job], f"version {kept.version} of {kept.job}, term {kept.term},"
+        self._hold((kept.term, kept.version) in course.durables, step.at_s, f"{what} was called kept and is not")
+        newest = course.kept_term
+        self._hold(kept.term >= newest, step.at_s, f"{what} was called kept under term {newest}")
+        course.acknowledged = max(course.acknowledged, kept.version)
 
     def _leader(self, step: Step) -> None:
         course = self._courses[step.job]
+        tenure = course.tenures[step.node]
         match step.event:
             case Received():
-                self._heard(course, step, step.event)
+                self._heard(course, tenure, step, step.event)
             case PeerChanged(state=Liveness.LOST):
-                self._take_credits(course, step.event.node)
+                self._take_credits(tenure, step.event.node)
+            case Saved():
+                self._hold(
+                    step.event.version <= course.durable,
+                    step.at_s,
+                    f"version {step.event.version} was called saved; the disk has {course.durable}",
+                )
+                course.acknowledged = max(course.acknowledged, step.event.version)
             case _:
                 pass
         for action in step.actions:
             match action:
                 case Send():
-                    self._said(course, step, action)
+                    self._said(course, tenure, step, action)
                 case Save():
-                    self._saving(course, step, action)
+                    self._saving(tenure, step, action)
                 case Record(kind="expired" | "lease-returned"):
                     found = _LEASE.match(action.reason)
                     if found:
-                        self._closed(course, int(found[1]))
+                        self._closed(tenure, int(found[1]))
                 case Record(kind="ending"):
-                    course.is_closing = True
+                    tenure.is_closing = True
+                case End() if tenure.term == course.led_term:
+                    course.vacant_s = step.at_s
                 case _:
                     pass
-        self._memory(course, step)
-        self._leases_ended(course, step)
+        self._memory(course, tenure, step)
+        self._leases_ended(tenure, step)
 
-    def _closed(self, course: _Course, lease: int) -> None:
-        course.credits.pop(lease, None)
-        if lease in course.lent:
-            course.lent[lease].is_open = False
+    def _closed(self, tenure: _Tenure, lease: int) -> None:
+        tenure.credits.pop(lease, None)
+        if lease in tenure.lent:
+            tenure.lent[lease].is_open = False
 
-    def _leases_ended(self, course: _Course, step: Step) -> None:
+    def _leases_ended(self, tenure: _Tenure, step: Step) -> None:
         """A lost worker's leases are returned in the step that hears of it, an overdue one at the next tick."""
         lost = step.event.node if isinstance(step.event, PeerChanged) and step.event.state is Liveness.LOST else ""
-        if course.is_closing or not (lost or isinstance(step.event, TimerFired)):
+        if tenure.is_closing or not (lost or isinstance(step.event, TimerFired)):
             return
-        for number, lent in course.lent.items():
+        for number, lent in tenure.lent.items():
             if not lent.is_open:
                 continue
             self._hold(lent.node != lost, step.at_s, f"{lost} was lost and kept lease {number} of {step.job}")
@@ -189,19 +244,19 @@ class Invariants:
                 f"lease {number} of {step.job} was to end at {lent.deadline_s:.1f} s",
             )
 
-    def _heard(self, course: _Course, step: Step, event: Received) -> None:
+    def _heard(self, course: _Course, tenure: _Tenure, step: Step, event: Received) -> None:
         message = event.message
         self._refused_rightly(step, event)
         match message:
             case Ready():
-                self._take_credits(course, event.sender)
-            case Offer() if message.term == course.term and message.lease in course.lent:
+                self._take_credits(tenure, event.sender)
+            case Offer() if message.term == tenure.term and message.lease in tenure.lent:
                 # It waits to be taken, which is not its fault.
-                course.lent[message.lease].deadline_s = math.inf
-            case Update() | Evaluated() | Failed() if message.term == course.term:
-                lent = course.lent.get(message.lease)
+                tenure.lent[message.lease].deadline_s = math.inf
+            case Update() | Evaluated() | Failed() if message.term == tenure.term:
+                lent = tenure.lent.get(message.lease)
                 if lent is not None and lent.node == event.sender:
-                    self._closed(course, message.lease)
+                    self._closed(tenure, message.lease)
                     if isinstance(message, Update):
                         lent.answered = message.version
                     elif isinstance(message, Failed):
@@ -221,23 +276,23 @@ class Invariants:
                     f"{action.to} was refused term and lease {named}; {event.sender} had spoken of {answered}",
                 )
 
-    def _take_credits(self, course: _Course, node: str) -> None:
-        for lease in [lease for lease, holder in course.credits.items() if holder == node]:
-            del course.credits[lease]
+    def _take_credits(self, tenure: _Tenure, node: str) -> None:
+        for lease in [lease for lease, holder in tenure.credits.items() if holder == node]:
+            del tenure.credits[lease]
 
-    def _said(self, course: _Course, step: Step, send: Send) -> None:
+    def _said(self, course: _Course, tenure: _Tenure, step: Step, send: Send) -> None:
         at_s, message = step.at_s, send.message
         match message:
             case Work():
-                self._grew(course, at_s, message.version)
+                self._grew(course, tenure, at_s, message.version)
                 self._durable_told(course, at_s, message.durable_version)
                 self._hold(
-                    message.lease not in course.lent, at_s, f"lease {message.lease} of {step.job} was given out twice"
+                    message.lease not in tenure.lent, at_s, f"lease {message.lease} of {step.job} was given out twice"
                 )
                 self._hold(
-                    message.term == course.term, at_s, f"a leader of term {course.term} spoke for {message.term}"
+                    message.term == tenure.term, at_s, f"a leader of term {tenure.term} spoke for {message.term}"
                 )
-                course.lent[message.lease] = _Lent(
+                tenure.lent[message.lease] = _Lent(
                     send.to,
                     message.version,
                     message.epoch,
@@ -248,13 +303,15 @@ class Invariants:
                 away_s = at_s - self._down_s.get(send.to, math.inf)
                 self._hold(away_s <= LONG_GONE_S, at_s, f"{send.to} was lent a batch {away_s:.0f} s after it went")
                 if message.kind == "train":
-                    self._unapplied(course, step, message)
+                    self._unapplied(course, tenure, step, message)
                     if message.credit:
-                        course.credits[message.lease] = send.to
+                        tenure.credits[message.lease] = send.to
             case Go():
-                course.credits[message.lease] = send.to
+                tenure.credits[message.lease] = send.to
+            case SteppedDown() if not message.failed:
+                self._handed_over(course, tenure, step)
             case Progress():
-                self._grew(course, at_s, message.version)
+                self._grew(course, tenure, at_s, message.version)
                 self._durable_told(course, at_s, message.durable_version)
                 self._hold(
                     message.state not in _ENDED or course.ending,
@@ -269,15 +326,29 @@ class Invariants:
             case _:
                 pass
 
-    def _grew(self, course: _Course, at_s: float, version: int) -> None:
+    def _handed_over(self, course: _Course, tenure: _Tenure, step: Step) -> None:
+        """Whoever hands over in good order leaves nothing behind: no lease, no version that is not durable."""
+        lent = [number for number, lent in tenure.lent.items() if lent.is_open]
+        self._hold(not lent, step.at_s, f"{step.node} handed {step.job} over with leases {lent} given out")
+        version = tenure.version
         self._hold(
-            course.version <= version <= course.version + 1 or course.version < 0,
-            at_s,
-            f"the version went from {course.version} to {version}",
+            version <= course.durable,
+            step.at_s,
+            f"{step.node} handed {step.job} over at version {version}; the disk has {course.durable}",
         )
-        if version > course.version:
+        if tenure.term == course.kept_term:
+            course.handed[tenure.term] = version
+
+    def _grew(self, course: _Course, tenure: _Tenure, at_s: float, version: int) -> None:
+        self._hold(
+            tenure.version <= version <= tenure.version + 1 or tenure.version < 0,
+            at_s,
+            f"the version went from {tenure.version} to {version}",
+        )
+        # What a leader does whose term is over, moves nothing.
+        if version > tenure.version and tenure.term == course.led_term:
             course.moved_s = at_s
-        course.version = version
+        tenure.version = version
 
     def _durable_told(self, course: _Course, at_s: float, version: int) -> None:
         self._hold(
@@ -285,9 +356,11 @@ class Invariants:
             at_s,
             f"version {version} was called durable; the disk has {course.durable}",
         )
-        course.told = max(course.told, version)
 
-    def _unapplied(self, course: _Course, step: Step, work: Work) -> None:
+    def _unapplied(self, course: _Course, tenure: _Tenure, step: Step, work: Work) -> None:
+        if tenure.term < course.durable_term:
+            # What it lends is for nothing, and it does not know.
+            return
         for batch in work.batches:
             self._hold(
                 (work.epoch, batch) not in course.history,
@@ -295,10 +368,11 @@ class Invariants:
                 f"batch {batch} of epoch {work.epoch} was lent again, and is in the durable history",
             )
 
-    def _saving(self, course: _Course, step: Step, save: Save) -> None:
+    def _saving(self, tenure: _Tenure, step: Step, save: Save) -> None:
         """What a save says was applied was lent by this leader, and answered against the version it was lent for."""
+        tenure.version = max(tenure.version, save.version)
         for row in save.applied:
-            lent = course.lent.get(row.lease)
+            lent = tenure.lent.get(row.lease)
             what = f"batch {row.batch} of epoch {row.epoch} in version {row.version}"
             if lent is None or (lent.node, lent.epoch, lent.kind) != (row.node, row.epoch, "train"):
                 raise Violation(f"at {step.at_s:.3f} s: {what}: lease {row.lease} was not given to {row.node} for it")
@@ -310,13 +384,14 @@ class Invariants:
                 f"{what}: made against version {lent.answered}, lent for {lent.version}",
             )
         self._hold(save.version == save.state["version"], step.at_s, "a save that names two versions")
+        self._hold(tenure.term == save.state["term"], step.at_s, "a save of another leader's term")
 
-    def _memory(self, course: _Course, step: Step) -> None:
+    def _memory(self, course: _Course, tenure: _Tenure, step: Step) -> None:
         most = max(2, self._budget_bytes // course.model_bytes)
         self._hold(
-            len(course.credits) <= most,
+            len(tenure.credits) <= most,
             step.at_s,
-            f"{len(course.credits)} uploads of {step.job} may be under way, at most {most} fit",
+            f"{len(tenure.credits)} uploads of {step.job} may be under way, at most {most} fit",
         )
 
     # What befell the world -----------------------------------------------------------------------------
@@ -325,6 +400,7 @@ class Invariants:
         match mark.kind:
             case "power off" | "killed":
                 self._down_s[mark.node] = mark.at_s
+                self._vacated(mark.node, mark.at_s)
             case "started":
                 self._down_s.pop(mark.node, None)
             case _:
@@ -333,10 +409,11 @@ class Invariants:
             case "durable":
                 self._became_durable(mark)
             case "kept":
-                self._kept(mark.facts["job"], mark.facts["state"], mark.at_s)
+                self._kept(mark.facts["job"], mark.facts["state"], int(mark.facts["term"]), mark.at_s)
             case "led":
                 self._led(mark)
             case "started" if "jobs" in mark.facts:
+                self._began_s = mark.at_s
                 forgotten = self._accepted - set(mark.facts["jobs"])
                 self._hold(not forgotten, mark.at_s, f"the manager forgot {sorted(forgotten)}, which it had accepted")
             case "answered":
@@ -346,30 +423,59 @@ class Invariants:
             case _:
                 pass
 
-    def _kept(self, job: str, state: str, at_s: float) -> None:
+    def _kept(self, job: str, state: str, term: int, at_s: float) -> None:
         course = self._courses[job]
         self._hold(
             course.state not in _ENDED or state == course.state, at_s, f"{job} was {course.state} and is {state} now"
         )
+        self._hold(term >= course.kept_term, at_s, f"term {term} of {job} was written down after {course.kept_term}")
         course.state = state
+        if term > course.kept_term:
+            leads_on = course.vacant_s is None and course.led_term == course.kept_term
+            leads_on = leads_on and course.led[course.led_term] != HOME
+            self._hold(
+                not leads_on or at_s - self._began_s > HEARD_AFTER_S,
+                at_s,
+                f"{course.led.get(course.led_term)} leads {job} and was replaced by a manager that began just now",
+            )
+            course.kept_term = term
+            course.floor[term] = course.acknowledged
 
     def _led(self, mark: Mark) -> None:
-        course = self._courses[mark.facts["job"]]
+        job, node = mark.facts["job"], mark.node
+        course = self._courses[job]
         term, version = int(mark.facts["term"]), int(mark.facts["version"])
-        self._hold(term > course.term, mark.at_s, f"term {term} after term {course.term}")
-        self._hold(
-            version >= course.told or course.told == 0,
-            mark.at_s,
-            f"resumed at version {version}; {course.told} had been called durable",
-        )
-        course.term, course.version = term, version
-        course.is_closing = False
-        course.lent.clear()
-        course.credits.clear()
+        self._hold(term not in course.led, mark.at_s, f"{node} leads {job} under term {term} after {course.led}")
+        self._hold(term <= course.kept_term, mark.at_s, f"term {term} of {job} was used before it was written down")
+        floor = course.floor[term]
+        self._hold(version >= floor, mark.at_s, f"resumed at version {version}; {floor} had been called durable")
+        handed = course.handed.get(term - 1, version)
+        self._hold(version == handed, mark.at_s, f"{job} was handed over at version {handed} and taken up at {version}")
+        course.led[term] = node
+        course.tenures[node] = _Tenure(node, term, version)
+        if term > course.led_term:
+            course.led_term, course.vacant_s = term, None
+
+    def _vacated(self, node: str, at_s: float) -> None:
+        """A process ended there: it leads no more."""
+        for course in self._courses.values():
+            if course.led.get(course.led_term) == node and course.vacant_s is None:
+                course.vacant_s = at_s
 
     def _became_durable(self, mark: Mark) -> None:
         course, save = self._courses[mark.facts["job"]], mark.facts["save"]
-        at_s, ledger = mark.at_s, save.state["ledger"]
+        at_s, ledger, term = mark.at_s, save.state["ledger"], int(save.state["term"])
+        newest = max(course.durable_term, course.kept_term)
+        self._hold(term >= newest, at_s, f"version {save.version} of term {term} was kept; the term is {newest}")
+        course.durable_term = term
+        course.durables.add((term, save.version))
+        for row in mark.facts.get("again", ()):
+            known = course.history.get((row.epoch, row.batch))
+            self._hold(
+                known == row.version,
+                at_s,
+                f"batch {row.batch} of epoch {row.epoch} came again in version {row.version}; it is in {known}",
+            )
         self._hold(save.version >= course.durable, at_s, f"version {save.version} was saved after {course.durable}")
         course.durable = save.version
         self._hold(
@@ -417,6 +523,12 @@ class Invariants:
             course.state in _ENDED or quiet_s <= bound_s,
             now_s,
             f"{job} has enough workers and did not move for {quiet_s:.0f} s",
+        )
+        vacant_s = now_s - max(since_s, course.vacant_s) if course.vacant_s is not None else 0.0
+        self._hold(
+            course.state in _ENDED or vacant_s <= LED_WITHIN_S,
+            now_s,
+            f"nobody has led {job} for {vacant_s:.0f} s",
         )
 
     def failed_rightly(self, job: str, reason: str) -> None:

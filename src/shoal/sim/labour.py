@@ -31,7 +31,7 @@ class Surroundings(Protocol):
 
     process: Process
 
-    def send(self, message: Message) -> None: ...
+    def send(self, to: str, message: Message) -> None: ...
 
     def fetch(self, job: str, size_bytes: int, fetched: Callable[[bool], object]) -> None:
         """Bring a job's code and data here; ``fetched`` hears whether that worked."""
@@ -66,7 +66,7 @@ class Labour:
     def perform(self, host: Host, action: Action) -> float:
         match action:
             case Send():
-                self._around.send(action.message)
+                self._around.send(action.to, action.message)
             case Prepare():
                 self._prepare(host)
             case Train() | Evaluate():

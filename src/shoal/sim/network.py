@@ -28,6 +28,8 @@ PIECE_BYTES = 16 * 1024
 WINDOW = 4
 #: TCP hides loss as delay: the least wait of a Linux sender before it sends again.
 RETRANSMIT_S = 0.2
+#: What a message of a node to itself takes.
+LOOPBACK_S = 0.0001
 #: Stands for the size where a call tells of a message that left, not of one that came.
 _NO_MESSAGE = -1
 
@@ -65,6 +67,7 @@ class _Node:
         "_chance",
         "_jitter",
         "_losses",
+        "apart",
         "down",
         "down_server",
         "extra_s",
@@ -94,6 +97,8 @@ class _Node:
         self.received_bytes = 0
         #: One bit a partition that it is inside of: two nodes reach each other if they are on the same side of all.
         self.side = 0
+        #: One bit for each group that it is in whose members do not reach one another.
+        self.apart = 0
         self.slowness = 1.0
         self.extra_s = 0.0
         self.loss_override: float | None = None
@@ -388,7 +393,8 @@ class Flow:
 
     def _is_open(self) -> bool:
         """Whether its two ends reach each other now."""
-        return self._sender.side == self._receiver.side
+        sender, receiver = self._sender, self._receiver
+        return sender.side == receiver.side and not sender.apart & receiver.apart
 
     def _complete(self, message: _Message) -> None:
         """All pieces of a message are over both links: latency remains."""
@@ -423,7 +429,7 @@ class Flow:
         if self._is_cut:
             return
         sender, receiver = self._sender, self._receiver
-        if self._parked is not None or sender.side != receiver.side:
+        if self._parked is not None or sender.side != receiver.side or sender.apart & receiver.apart:
             self._park(size_bytes, call, args)
             return
         if size_bytes > 0:
@@ -450,22 +456,51 @@ class Flow:
         self._parked = None
 
 
+class Loopback(Flow):
+    """A node to itself: no link, no partition, and nothing on any wire."""
+
+    __slots__ = ()
+
+    def send(
+        self,
+        size_bytes: int,
+        arrived: Callable[..., object],
+        *args: object,
+        left: Callable[[], object] | None = None,
+    ) -> None:
+        if left is not None:
+            self._kernel.after(LOOPBACK_S, self._arrive, _NO_MESSAGE, left, ())
+        self._kernel.after(LOOPBACK_S, self._arrive, _NO_MESSAGE, arrived, args)
+
+    def _is_open(self) -> bool:
+        return True
+
+    def _arrive(self, size_bytes: int, call: Callable[..., object], args: tuple[object, ...]) -> None:
+        if not self._is_cut:
+            call(*args)
+
+
 class Cut:
-    """A partition in force."""
+    """A partition in force, or a group whose members are kept apart."""
 
-    __slots__ = ("_bit", "_network", "_nodes")
+    __slots__ = ("_bit", "_is_split", "_network", "_nodes")
 
-    def __init__(self, network: Network, nodes: list[_Node], bit: int) -> None:
+    def __init__(self, network: Network, nodes: list[_Node], bit: int, *, is_split: bool) -> None:
         self._network = network
         self._nodes = nodes
         self._bit = bit
+        #: Whether it splits those nodes from the rest, or from one another.
+        self._is_split = is_split
 
     def heal(self) -> None:
         """What stalled goes on, unless another partition holds it. Healing twice is healing once."""
         bit, self._bit = self._bit, 0
         if bit:
             for node in self._nodes:
-                node.side ^= bit
+                if self._is_split:
+                    node.side ^= bit
+                else:
+                    node.apart ^= bit
             self._network._healed(bit)
 
 
@@ -495,6 +530,10 @@ class Network:
     def flow(self, sender: str, receiver: str) -> Flow:
         return Flow(self, self._kernel, self._node(sender), self._node(receiver))
 
+    def loopback(self, node: str) -> Loopback:
+        """What a node says to itself."""
+        return Loopback(self, self._kernel, self._node(node), self._node(node))
+
     def sent_bytes(self, node: str) -> int:
         """Bytes of its messages that arrived somewhere."""
         return self._node(node).sent_bytes
@@ -504,16 +543,28 @@ class Network:
 
     def partition(self, nodes: Iterable[str]) -> Cut:
         """From now on nothing passes between these nodes and the rest, silently; nothing is lost by it either."""
-        inside = [self._node(node) for node in dict.fromkeys(nodes)]
-        # The lowest bit that no partition in force uses.
-        bit = ~self._sides & (self._sides + 1)
-        self._sides |= bit
+        inside, bit = self._numbered(nodes)
         for node in inside:
             node.side |= bit
-        return Cut(self, inside, bit)
+        return Cut(self, inside, bit, is_split=True)
+
+    def apart(self, nodes: Iterable[str]) -> Cut:
+        """From now on nothing passes between any two of these, silently; all others reach them."""
+        inside, bit = self._numbered(nodes)
+        for node in inside:
+            node.apart |= bit
+        return Cut(self, inside, bit, is_split=False)
+
+    def _numbered(self, nodes: Iterable[str]) -> tuple[list[_Node], int]:
+        """These nodes, each once, and the lowest bit that no partition in force uses."""
+        inside = [self._node(node) for node in dict.fromkeys(nodes)]
+        bit = ~self._sides & (self._sides + 1)
+        self._sides |= bit
+        return inside, bit
 
     def reachable(self, a: str, b: str) -> bool:
-        return self._node(a).side == self._node(b).side
+        one, other = self._node(a), self._node(b)
+        return one is other or (one.side == other.side and not one.apart & other.apart)
 
     def slow_link(self, node: str, factor: float) -> None:
         """Divide a node's rates; 1 undoes it. A piece on its way is not slowed any more."""

@@ -81,7 +81,8 @@ class Tally:
         if course.over_s is None:
             if step.role == "worker":
                 course.worker(step)
-            else:
+            elif course.leader_node in ("", step.node):
+                # One whose term is over may lead on for a while, for nothing.
                 course.leader(step)
 
     def _manager(self, step: Step) -> None:
@@ -113,7 +114,7 @@ class Tally:
             case "battery empty":
                 self._note(at_s, node, None)
             case "led":
-                self._course(mark.facts["job"]).resumed(mark.facts["version"])
+                self._course(mark.facts["job"]).led(node, mark.facts["term"], mark.facts["version"])
 
     def _ended(self, node: str, at_s: float) -> None:
         since_s = self._since_s.pop(node, None)
@@ -221,9 +222,11 @@ class _Course:
         "_rates_every",
         "_rates_skipped",
         "_seen_s",
+        "_term",
         "_views",
         "epoch",
         "expired",
+        "leader_node",
         "over_s",
         "refused",
         "stints",
@@ -236,6 +239,9 @@ class _Course:
         self.over_s: float | None = None
         self.version = 0
         self.epoch = 0
+        #: Who leads it under the newest term; empty: nobody was seen to begin.
+        self.leader_node = ""
+        self._term = 0
         self.refused = 0
         self.expired = 0
         #: Version -> when its evaluation was complete, and the evaluation.
@@ -297,8 +303,11 @@ class _Course:
             del self._rates[::2]
             self._rates_every *= 2
 
-    def resumed(self, version: int) -> None:
+    def led(self, node: str, term: int, version: int) -> None:
         """A leader began at this version: later ones, if there were any, are lost."""
+        if term < self._term:
+            return
+        self.leader_node, self._term = node, term
         for lost in [known for known in self._views if known > version]:
             del self._views[lost]
 

@@ -20,6 +20,9 @@ from shoal.sim.observe import Mark, Step
 
 FORMAT = 1
 
+#: What the disk made durable is in the action that asked for it.
+_LONG = ("save", "again")
+
 
 class Sink(Protocol):
     """Takes whole lines: a file, or whoever compares them."""
@@ -38,7 +41,7 @@ class TraceWriter:
         self._write(step_line(step))
 
     def mark(self, mark: Mark) -> None:
-        facts = {name: plain(value) for name, value in mark.facts.items() if name != "save"}
+        facts = {name: plain(value) for name, value in mark.facts.items() if name not in _LONG}
         self._write({"at_s": mark.at_s, "node": mark.node, "mark": mark.kind, **facts})
 
     def _write(self, line: dict[str, Any]) -> None:

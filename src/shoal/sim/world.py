@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shoal.errors import Misuse
+from shoal.roles.actions import Role
 from shoal.roles.membership import Patience
+from shoal.roles.switchboard import Switchboard
 from shoal.sim.agent import CONNECT_TIMEOUT_S, HANDSHAKE_S, Agent
 from shoal.sim.chance import Chance
 from shoal.sim.connection import Connection
 from shoal.sim.devices import Build, Device
-from shoal.sim.disk import Disk
+from shoal.sim.disk import SYNC_S, Disk
 from shoal.sim.home import Home
+from shoal.sim.host import Host
+from shoal.sim.hosting import Hosting
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
+from shoal.sim.line import Line as PeerLine
 from shoal.sim.network import Line, Network
 from shoal.sim.observe import Mark, Observer, announce
 from shoal.sim.parcels import Parcels, Weighed
@@ -50,6 +55,10 @@ class Settings:
     upload_budget_bytes: int = UPLOAD_BUDGET_BYTES
     #: Trainers and disks fail now and then by themselves.
     has_flaws: bool = False
+    #: What the manager's disk takes to make a small write durable.
+    disk_sync_s: float = SYNC_S
+    #: Jobs are led by devices; by the manager's node only where none can.
+    prefers_devices: bool = False
 
 
 class World:
@@ -66,9 +75,11 @@ class World:
         self._parcels = parcels or Weighed()
         self._jobs = {job.spec.job: job for job in settings.jobs}
         flaws = self.chance.stream("disk") if settings.has_flaws else None
-        self.disk = Disk(self.kernel, flaws)
-        self.disk.on_durable = lambda job, save: self.mark(HOME, "durable", job=job, save=save)
-        self.disk.on_kept = lambda record: self.mark(HOME, "kept", job=record.spec.job, state=record.state)
+        self.disk = Disk(self.kernel, flaws, sync_s=settings.disk_sync_s)
+        self.disk.on_durable = lambda job, save, again: self.mark(HOME, "durable", job=job, save=save, again=again)
+        self.disk.on_kept = lambda record: self.mark(
+            HOME, "kept", job=record.spec.job, state=record.state, term=record.term
+        )
         self.home: Home | None = None
         self.home_slow_factor = 1.0
         self.machines = {HOME: Machine(HOME)}
@@ -77,6 +88,8 @@ class World:
         #: Those whose owner wants them to go, until they have.
         self._leaving: set[str] = set()
         self._copies = self.chance.stream("copies")
+        #: Job -> the newest term that anyone led it under, the leader of that term, and its process.
+        self._leaders: dict[str, tuple[int, Host, Process]] = {}
         self.network.attach(HOME, settings.home_line)
         for number, build in enumerate(settings.builds, start=1):
             self._place(f"w{number}", build)
@@ -128,6 +141,37 @@ class World:
             self.home.process.now(self.home.stop, job)
         self.kernel.after(5.0, self.stop_job, job)
 
+    def transfer(self, job: str, node: str) -> None:
+        """As an operator does, once: to this node, or (empty) to whichever is placed best."""
+        if self.home is not None:
+            self.home.process.now(self.home.transfer, job, node)
+
+    # Who leads -----------------------------------------------------------------------------------------
+
+    def led(self, term: int, host: Host, process: Process) -> None:
+        known = self._leaders.get(host.job)
+        if known is None or known[0] < term:
+            self._leaders[host.job] = (term, host, process)
+
+    def leader(self, job: str) -> Role | None:
+        """The leader of the newest term, wherever it is; None while there is none."""
+        led = self._led_now(job)
+        return led[0].role if led is not None else None
+
+    def leader_node(self) -> str:
+        """Where the first job that has a leader is led; home if none has."""
+        for job in self._jobs:
+            led = self._led_now(job)
+            if led is not None:
+                return led[1].node
+        return HOME
+
+    def _led_now(self, job: str) -> tuple[Host, Process] | None:
+        known = self._leaders.get(job)
+        if known is None or known[1].ended or not known[2].alive:
+            return None
+        return known[1], known[2]
+
     # Machines and their processes ----------------------------------------------------------------------
 
     def start(self, name: str) -> None:
@@ -145,7 +189,7 @@ class World:
             self.mark(name, "started")
             flaws = self.chance.stream(f"flaws {number}", name) if self.settings.has_flaws else None
             process = Process(machine, self.kernel, self.observers)
-            self.agents[name] = Agent(process, self, incarnation=f"{name}-{number}", flaws=flaws)
+            self.agents[name] = Agent(process, self, manager=HOME, incarnation=f"{name}-{number}", flaws=flaws)
 
     def _start_home(self, machine: Machine) -> None:
         self.mark(HOME, "started", jobs=tuple(self.disk.jobs))
@@ -158,6 +202,7 @@ class World:
             turn_hold_s=settings.turn_hold_s,
             upload_budget_bytes=settings.upload_budget_bytes,
             slow_factor=self.home_slow_factor,
+            prefers_devices=settings.prefers_devices,
         )
 
     def power_off(self, name: str, *, disk: str = "safe") -> None:
@@ -171,8 +216,9 @@ class World:
         device = self.machines[name].device
         if device is not None:
             device.interrupt(self.kernel.now_s)
-        if agent is not None and agent.connection is not None:
-            agent.connection.silence()
+        if agent is not None:
+            for connection in agent.connections:
+                connection.silence(agent.process)
 
     def kill(self, name: str) -> None:
         """The process ends at once; the machine runs on and breaks its connections."""
@@ -180,10 +226,10 @@ class World:
         if name == HOME:
             home = self.home
             self._end_home("lost")
-            connections = list(home.connections.values()) if home is not None else []
+            connections = list(home.hosting.connections.values()) if home is not None else []
         else:
             agent = self._end_agent(name)
-            connections = [agent.connection] if agent is not None and agent.connection is not None else []
+            connections = agent.connections if agent is not None else []
         for connection in connections:
             connection.cut("the process on the other side ended")
 
@@ -231,12 +277,37 @@ class World:
     def job(self, name: str) -> SimulatedJob:
         return self._jobs[name]
 
-    def dial(self, agent: Agent) -> tuple[Connection | None, float]:
-        if not self.machines[HOME].is_on or not self.network.reachable(agent.process.node, HOME):
+    def job_names(self) -> tuple[str, ...]:
+        return tuple(self._jobs)
+
+    def dial(self, line: PeerLine) -> tuple[Connection | None, float]:
+        if not self.machines[line.peer].is_on or not self.network.reachable(line.process.node, line.peer):
             return None, CONNECT_TIMEOUT_S
-        if self.home is None:
+        called = self._listening(line.peer, line.endpoint)
+        if called is None:
             return None, HANDSHAKE_S
-        return Connection(self.network, self._parcels, agent=agent, home=self.home), HANDSHAKE_S
+        return Connection(self.network, self._parcels, caller=line, called=called), HANDSHAKE_S
+
+    def _listening(self, node: str, endpoint: str = "") -> Hosting | None:
+        """Who answers there, if anyone does. A device that never led listens to nobody."""
+        if node == HOME:
+            return self.home.hosting if self.home is not None else None
+        agent = self.agents[node]
+        if agent is None or (endpoint and endpoint != agent.endpoint):
+            return None
+        return agent.hosting
+
+    def hosting(self, agent: Agent) -> Hosting:
+        settings, process = self.settings, agent.process
+        return Hosting(
+            process,
+            self,
+            agent,
+            Switchboard(node=process.node, patience=settings.patience, manager=HOME),
+            manager=HOME,
+            turn_hold_s=settings.turn_hold_s,
+            upload_budget_bytes=settings.upload_budget_bytes,
+        )
 
     def gone(self, agent: Agent) -> None:
         if agent.process.alive:
@@ -247,11 +318,12 @@ class World:
         self.mark(agent.process.node, "battery empty")
         self.kernel.after(0.0, self.power_off, agent.process.node)
 
-    def said(self, agent: Agent, message: Message, size_bytes: int) -> None:
+    def said(self, agent: Agent, to: str, message: Message, size_bytes: int) -> None:
         if self._copies.happens(agent.process.machine.copies):
             after_s = self._copies.between(0.0, COPY_WITHIN_S)
-            self.kernel.after(after_s, self._say_again, agent.process.node, message, size_bytes)
+            self.kernel.after(after_s, self._say_again, agent.process.node, to, message, size_bytes)
 
-    def _say_again(self, node: str, message: Message, size_bytes: int) -> None:
-        if self.home is not None:
-            self.home.process.now(self.home.heard, node, message, size_bytes)
+    def _say_again(self, node: str, to: str, message: Message, size_bytes: int) -> None:
+        hosting = self._listening(to)
+        if hosting is not None:
+            hosting.process.now(hosting.heard, node, message, size_bytes)

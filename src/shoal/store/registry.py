@@ -275,20 +275,20 @@ class Registry:
     def add_job(self, *, job: str, name: str, spec_json: str, now_s: float) -> None:
         """Queue a job."""
         added = self._change(
-            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}') ON CONFLICT DO NOTHING",
+            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}', '') ON CONFLICT DO NOTHING",
             (job, name, spec_json, now_s),
         )
         if not added:
             raise Misuse(f"job {job!r} exists already: choose another id")
 
-    def set_job_state(self, job: str, state: JobState, *, now_s: float, reason: str = "") -> None:
+    def set_job_state(self, job: str, state: JobState, *, now_s: float, reason: str = "", leader: str = "") -> None:
         if state not in JOB_STATES:
             raise Misuse(f"a job is {', '.join(JOB_STATES)}; not {state!r}")
         ended_s = now_s if state in ENDED else None
         self._change_job(
             job,
-            "UPDATE jobs SET state = ?, reason = ?, ended_s = ? WHERE job = ?",
-            (state, reason[:REASON_MAX_CHARS], ended_s, job),
+            "UPDATE jobs SET state = ?, reason = ?, ended_s = ?, leader = ? WHERE job = ?",
+            (state, reason[:REASON_MAX_CHARS], ended_s, leader, job),
         )
 
     def next_term(self, job: str) -> int:
@@ -338,6 +338,11 @@ class Registry:
             self._require(job)
             self._forget_after(job, version)
             database.executemany(_ADD_APPLIED, ({"job": job} | dataclasses.asdict(row) for row in rows))
+
+    def last_version(self, job: str) -> int:
+        """The newest version in the history; -1 where there is none."""
+        rows = self._rows("SELECT MAX(version) AS last FROM applied WHERE job = ?", (job,))
+        return -1 if rows[0]["last"] is None else int(rows[0]["last"])
 
     def applied(self, job: str) -> list[Applied]:
         return [

@@ -78,6 +78,8 @@ class Job:
     created_s: float
     ended_s: float | None
     progress_json: str
+    #: Who leads it under this term; empty: nobody yet.
+    leader: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """Who may call what and say what: role x verb x message, in one table. What is not in it is refused.
 
-A role is that of the certificate, or what the cluster's roll makes of it now: a member that waits to be approved is
-``pending``, whatever its certificate says. Knows no sockets.
+A role is that of the certificate, or what is known of its owner now: to the manager, a member that waits to be approved
+is ``pending``; to a node that leads, one that works for it is a ``worker``, and others are nobody. Knows no sockets.
 """
 
 from __future__ import annotations
@@ -13,40 +13,68 @@ from shoal.errors import PeerViolation
 from shoal.transport.base import SHUT_OUT
 from shoal.transport.identity import Peer
 from shoal.wire.messages import (
+    Admit,
     ApproveNode,
+    AskCheckpoint,
     AskModel,
     AskStatus,
     AskTokens,
+    Assign,
+    Bar,
     Blob,
+    Checkpoint,
+    CheckpointKept,
+    CheckpointRefused,
+    Conclude,
+    Dismiss,
     DrainNode,
     Evaluated,
     Failed,
+    Finished,
+    Go,
+    HandOver,
     Heartbeat,
+    HeartbeatSeen,
     Hello,
+    Leads,
     Leave,
     MakeToken,
     Message,
+    Noted,
     Offer,
+    OutOfReach,
     Progress,
     Ready,
+    Refused,
+    Release,
     Released,
     Renew,
     RevokeNode,
     RevokeToken,
+    StepDown,
+    SteppedDown,
     StopJob,
     Submit,
+    TransferJob,
     UndrainNode,
     Update,
+    Wait,
+    Welcome,
+    Work,
 )
 
 #: Verb -> role -> what it may say there. A role without a row may not call the verb at all.
 MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
     "Control": {
-        "node": frozenset({Hello, Heartbeat, Leave, Progress, Released}),
+        "node": frozenset(
+            {Hello, Heartbeat, Leave, OutOfReach, Leads, Progress, Noted, Released, SteppedDown}  # the last as a leader
+        ),
+        "worker": frozenset({Hello, Heartbeat, Leave}),
         "pending": frozenset({Hello, Heartbeat, Leave}),
     },
     "Work": {
-        "node": frozenset({Ready, Offer, Update, Evaluated, Failed}),
+        "node": frozenset({Ready, Offer, Update, Evaluated, Failed, AskCheckpoint, Checkpoint}),
+        "worker": frozenset({Ready, Offer, Update, Evaluated, Failed}),
         # It may hold the stream open, so that approval finds it there, and say nothing.
         "pending": frozenset(),
     },
@@ -59,6 +87,7 @@ MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
             {
                 Submit,
                 StopJob,
+                TransferJob,
                 AskStatus,
                 AskModel,
                 MakeToken,
@@ -81,13 +110,37 @@ MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
     },
 }
 
+#: Verb -> the role of whom we dialled -> what it may say to us there. A leader is a node like any other: it may lend
+#: work, and give nobody a role.
+MAY_ANSWER: dict[str, dict[str, frozenset[type[Message]]]] = {
+    "Control": {
+        "manager": frozenset(
+            {Welcome, HeartbeatSeen, Assign, Dismiss, Admit, Bar, Conclude, HandOver, StepDown, Release}
+        ),
+        "node": frozenset({Welcome, HeartbeatSeen}),
+    },
+    "Work": {
+        "manager": frozenset({Work, Wait, Go, Refused, Finished, Checkpoint, CheckpointKept, CheckpointRefused}),
+        "node": frozenset({Work, Wait, Go, Refused, Finished}),
+    },
+}
+
 #: The same by the names of messages, which is what a stream knows before it builds one.
 _NAMES = {
     verb: {role: frozenset(kind.__name__ for kind in kinds) for role, kinds in row.items()}
     for verb, row in MAY_SAY.items()
 }
+_ANSWERS = {
+    verb: {role: frozenset(kind.__name__ for kind in kinds) for role, kinds in row.items()}
+    for verb, row in MAY_ANSWER.items()
+}
 _WHAT_IT_IS = {"pending": "one who waits to be approved (`shoal nodes approve`)"}
 _NOTHING: frozenset[str] = frozenset()
+
+
+def may_answer(role: str, verb: str) -> Container[str]:
+    """The names of what one of this role may say where we called it."""
+    return _ANSWERS.get(verb, {}).get(role, _NOTHING)
 
 
 class ShutOut(PeerViolation):
@@ -95,6 +148,13 @@ class ShutOut(PeerViolation):
 
     def __init__(self, reason: str, *, peer: str) -> None:
         super().__init__(f"{SHUT_OUT}: {reason}", peer=peer)
+
+
+class NotHere(ShutOut):
+    """A member, but not one whom this node serves, or not yet: no offence."""
+
+    def __init__(self, reason: str, *, peer: str) -> None:
+        PeerViolation.__init__(self, reason, peer=peer)
 
 
 class Members(Protocol):

@@ -146,8 +146,11 @@ def peer_of(certificate_pem: bytes) -> Peer:
     return _peer(_parse_der(_der(certificate_pem)))
 
 
-def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float) -> Peer:
-    """Who a certificate names, after checking that `root_der` itself signed it and that both are valid now."""
+def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None) -> Peer:
+    """Who a certificate names, after checking that `root_der` itself signed it and that both are valid now.
+
+    With `now_s` None, for what outlives a certificate (see `transport.signing`), both may have run out.
+    """
     certificate, root = _parse_der(certificate_der), _parse_der(root_der)
     if not _constraints(root).ca or _constraints(certificate).ca:
         raise PeerViolation("the certificate does not come directly from the cluster's authority")
@@ -155,7 +158,12 @@ def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float) -> Pe
         certificate.verify_directly_issued_by(root)
     except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError) as error:
         raise PeerViolation("the certificate was not issued by the cluster's authority") from error
-    now = _moment(now_s)
+    if now_s is not None:
+        _check_times(certificate, root, _moment(now_s))
+    return _peer(certificate)
+
+
+def _check_times(certificate: x509.Certificate, root: x509.Certificate, now: datetime) -> None:
     for name, checked in (("cluster's authority", root), ("certificate", certificate)):
         if not checked.not_valid_before_utc <= now <= checked.not_valid_after_utc:
             raise PeerViolation(
@@ -163,7 +171,30 @@ def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float) -> Pe
                 f" {checked.not_valid_after_utc:%Y-%m-%d} and this device's clock says {now:%Y-%m-%d}:"
                 " set the clock, or renew the certificate"
             )
-    return _peer(certificate)
+
+
+def signature(content: bytes, key_pem: bytes) -> bytes:
+    """Sign as the owner of this key (ECDSA over SHA-256)."""
+    key = load_pem_private_key(key_pem, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Corrupt("this member's key is not an elliptic curve key: join the cluster again")
+    return key.sign(content, ec.ECDSA(SHA256()))
+
+
+def is_signed(content: bytes, signed: bytes, certificate_der: bytes) -> bool:
+    """Whether the owner of a certificate signed this. Does not check who issued it: `authenticate` does."""
+    certificate = _parse_der(certificate_der)
+    try:
+        key = certificate.public_key()
+    except (UnsupportedAlgorithm, ValueError) as error:
+        raise PeerViolation("the certificate's key cannot be read") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise PeerViolation("the certificate's key is not ECDSA P-256")
+    try:
+        key.verify(signed, content, ec.ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
 
 
 class Issued(NamedTuple):

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError, Unreachable
-from shoal.transport.access import Access, Members, ShutOut
+from shoal.transport.access import Access, Members, ShutOut, may_answer
 from shoal.transport.base import BROKE_CONTRACT, Listener, Service
 from shoal.transport.commons import Commons
 from shoal.transport.identity import (
@@ -48,6 +48,7 @@ SERVICE = "shoal.v1.Shoal"
 
 #: Every wait for a peer ends.
 CALL_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 20.0
 BLOB_TIMEOUT_S = 3600.0
 EXPLANATION_POLL_S = 0.02
 EXPLANATION_POLLS = 50
@@ -315,9 +316,10 @@ def _answered(question: Any) -> Any:
 class GrpcLink:
     """A node's connections to one other: control and work apart, dialled from this side only."""
 
-    def __init__(self, identity: Identity, *, server_node: str, endpoint: str) -> None:
+    def __init__(self, identity: Identity, *, server_node: str, endpoint: str, server_role: str = "manager") -> None:
+        """``server_role``: whether the manager is dialled, or a node that leads. Each may say other things."""
         self._identity = identity
-        self._server = Peer(node=server_node, role="manager", cluster=identity.cluster)
+        self._server = Peer(node=server_node, role=server_role, cluster=identity.cluster)
         self._endpoint = endpoint
         self._channels: list[grpc.aio.Channel] = []
         self._bulk: grpc.aio.Channel | None = None
@@ -336,17 +338,23 @@ class GrpcLink:
             self._bulk = self._channel()
         return self._bulk
 
-    async def run(self, listener: Listener) -> str:
+    async def run(self, listener: Listener, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> str:
         """Hold both lanes open until either ends; returns why."""
-        control = asyncio.create_task(self._hold(self._channel(), Lane.CONTROL, listener))
+        channel = self._channel()
+        control = asyncio.create_task(self._hold(channel, Lane.CONTROL, listener))
         work = asyncio.create_task(self._hold(self._bulk_channel(), Lane.WORK, listener))
+        ready = asyncio.create_task(channel.channel_ready())
+        tasks: set[asyncio.Task[Any]] = {control, work, ready}
         try:
-            done, _ = await asyncio.wait({control, work}, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
+            done, _ = await asyncio.wait(tasks, timeout=connect_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return f"{self._endpoint}: no connection within {connect_timeout_s:g} s"
+            ended, _ = await asyncio.wait({control, work}, return_when=asyncio.FIRST_COMPLETED)
+            return next(iter(ended)).result()
         finally:
-            for task in (control, work):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(control, work, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self.close()
 
     async def _hold(self, channel: grpc.aio.Channel, lane: Lane, listener: Listener) -> str:
@@ -359,6 +367,7 @@ class GrpcLink:
             write=outcome.write,
             end=grpc.aio.EOF,
             commons=self._commons,
+            hears=may_answer(self._server.role, str(lane)),
         )
         try:
             reason = await session.run(listener)

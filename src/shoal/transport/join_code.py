@@ -106,6 +106,12 @@ def endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def split_endpoint(where: str) -> tuple[str, int]:
+    """The host and port of HOST:PORT."""
+    host, _, port = where.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def _checksum(where: str, body: bytes) -> bytes:
     return zlib.crc32(where.encode("ascii") + b"/" + body).to_bytes(_CHECKSUM_BYTES, "big")
 

@@ -26,7 +26,17 @@ from shoal.wire.frames import (
 )
 from shoal.wire.lanes import Lane
 from shoal.wire.limits import CHUNK_WAIT_MAX_S
-from shoal.wire.messages import NO_TENSORS, Failed, Hello, Message, Ready, Refused
+from shoal.wire.messages import (
+    NO_TENSORS,
+    AskCheckpoint,
+    Checkpoint,
+    Failed,
+    Hello,
+    Message,
+    OutOfReach,
+    Ready,
+    Refused,
+)
 
 log = logging.getLogger("shoal")
 
@@ -37,7 +47,14 @@ OUTBOX_MAX = 256
 LAST_FRAME_S = 2.0
 
 #: Messages that are rare from an honest peer and make us write a line in the journal or send a model.
-COSTS: dict[type[Message], float] = {Hello: 25.0, Ready: 20.0, Failed: 20.0}
+COSTS: dict[type[Message], float] = {
+    Hello: 25.0,
+    Ready: 20.0,
+    Failed: 20.0,
+    OutOfReach: 25.0,
+    Checkpoint: 200.0,
+    AskCheckpoint: 500.0,
+}
 
 Read = Callable[[], Awaitable[Any]]
 Write = Callable[[bytes], Awaitable[Any]]

@@ -5,16 +5,25 @@ from __future__ import annotations
 from enum import StrEnum
 
 from shoal.wire.messages import (
+    Admit,
     Assign,
+    Bar,
+    Conclude,
     Dismiss,
+    HandOver,
     Heartbeat,
     HeartbeatSeen,
     Hello,
+    Leads,
     Leave,
     Message,
+    Noted,
+    OutOfReach,
     Progress,
     Release,
     Released,
+    StepDown,
+    SteppedDown,
     Welcome,
 )
 
@@ -26,7 +35,29 @@ class Lane(StrEnum):
     WORK = "Work"
 
 
-_CONTROL = frozenset((Hello, Welcome, Heartbeat, HeartbeatSeen, Leave, Assign, Dismiss, Progress, Release, Released))
+_CONTROL = frozenset(
+    (
+        Hello,
+        Welcome,
+        Heartbeat,
+        HeartbeatSeen,
+        Leave,
+        Assign,
+        Dismiss,
+        Progress,
+        Release,
+        Released,
+        Leads,
+        Admit,
+        Bar,
+        Conclude,
+        HandOver,
+        StepDown,
+        SteppedDown,
+        OutOfReach,
+        Noted,
+    )
+)
 
 
 def lane_of(message: Message) -> Lane:

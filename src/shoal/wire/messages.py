@@ -26,8 +26,19 @@ NO_TENSORS: Tensors = {}
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_ENDPOINT = re.compile(r"(?:[0-9A-Za-z.-]{1,120}|\[[0-9a-fA-F:.]{2,60}\]):[0-9]{1,5}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_LONG_TEXT = ("reason", "kwargs_json", "layout_json", "detail", "join_line", "csr_pem", "certificate_pem")
+_LONG_TEXT = (
+    "reason",
+    "kwargs_json",
+    "layout_json",
+    "detail",
+    "join_line",
+    "csr_pem",
+    "certificate_pem",
+    "state_json",
+    "signer_pem",
+)
 
 
 def is_id(text: str) -> bool:
@@ -131,6 +142,21 @@ class Facts(Message):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Leads(Message):
+    """A node leads a job from here on, or still does: its workers find it there."""
+
+    job: str
+    term: int
+    #: Where other members dial it.
+    endpoint: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.endpoint and _ENDPOINT.fullmatch(self.endpoint) is None:
+            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Hello(Message):
     """The first message on a control stream. A new incarnation is a new process: it holds no old lease."""
 
@@ -138,6 +164,8 @@ class Hello(Message):
     incarnation: str
     protocol: int = PROTOCOL
     facts: Facts = field(default_factory=Facts)
+    #: The jobs this process leads.
+    leads: tuple[Leads, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,13 +180,18 @@ class Welcome(Message):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heartbeat(Message):
     seq: int
+    #: Processes that want to run, per CPU.
     load: float = 0.0
     memory_free_mb: int = 0
+    #: The best rate of its large transfers of late; 0: not known.
+    link_bytes_per_s: float = 0.0
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not -math.inf < self.load < math.inf:
             raise PeerViolation("a load that is not finite")
+        if not 0 <= self.link_bytes_per_s < math.inf:
+            raise PeerViolation("a rate that cannot be")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,6 +238,10 @@ class JobSpec(Message):
     train: Dataset
     test: Dataset
     plan: Plan
+    #: By the operator who submitted it, over everything above (see ``transport.signing``); base64.
+    signature: str = ""
+    #: That operator's certificate.
+    signer_pem: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -285,6 +322,146 @@ class Progress(Message):
     seconds: float = 0.0
     refused: int = 0
     workers: tuple[WorkerView, ...] = ()
+
+
+# Who leads a job, and what it must not lose -----------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Admit(Message):
+    """These nodes work for a job that is led there: its leader's door opens to them."""
+
+    job: str
+    term: int
+    nodes: tuple[str, ...] = ()
+    #: These alone: who was admitted before and is not among them works there no more.
+    anew: bool = False
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not all(is_id(node) for node in self.nodes):
+            raise PeerViolation("a node is admitted by its id")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar(Message):
+    """This node works there no more: it was lost, or shut out. What it holds returns."""
+
+    job: str
+    term: int
+    node: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conclude(Message):
+    """The job is to end: its leader makes the last version durable and reports."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HandOver(Message):
+    """The manager asks a leader to finish its round, make it durable and step down."""
+
+    job: str
+    term: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepDown(Message):
+    """Nobody leads this job under this term or an older one any more. Also the answer to a leader's last word."""
+
+    job: str
+    term: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SteppedDown(Message):
+    """A node does not lead a job under this term, or not any more."""
+
+    job: str
+    term: int
+    reason: str
+    #: It could not do it, and another node may.
+    failed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutOfReach(Message):
+    """A worker cannot reach the leader it was given."""
+
+    job: str
+    term: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noted(Message):
+    """A decision of a leader and its reason, for the manager to write down."""
+
+    job: str
+    term: int
+    kind: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not self.kind.isprintable():
+            raise PeerViolation("a kind of decision that cannot be printed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskCheckpoint(Message):
+    """A new leader asks where the job stands."""
+
+    job: str
+    term: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint(Message):
+    """A version with the ledger and state that belong to it, as the bytes of one file: to be kept, or to go on from.
+
+    Version -1, without a file: there is none yet.
+    """
+
+    job: str
+    term: int
+    version: int
+    #: Of the leader's saves: a version may be sent twice, with more in it the second time.
+    number: int = 0
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointKept(Message):
+    """It is durable where the manager is: written, flushed, found again after a crash."""
+
+    job: str
+    term: int
+    version: int
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointRefused(Message):
+    job: str
+    term: int
+    version: int
+    reason: str
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransferJob(Message):
+    """Let another node lead a job; empty: whichever is placed best."""
+
+    job: str
+    node: str = ""
 
 
 # A worker and its leader --------------------------------------------------------------------------
@@ -470,6 +647,7 @@ class JobView(Message):
     model_size: int = 0
     train_examples: int = 0
     test_examples: int = 0
+    term: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -651,6 +829,20 @@ RECIPIENT: dict[type[Message], str] = {
     HeartbeatSeen: "node",
     Assign: "node",
     Dismiss: "node",
+    Admit: "leading",
+    Bar: "leading",
+    Conclude: "leading",
+    HandOver: "leading",
+    StepDown: "leading",
+    CheckpointKept: "leading",
+    CheckpointRefused: "leading",
+    Leads: "manager",
+    SteppedDown: "manager",
+    OutOfReach: "manager",
+    Noted: "manager",
+    AskCheckpoint: "manager",
+    Checkpoint: "manager",
+    TransferJob: "manager",
     Ready: "leader",
     Offer: "leader",
     Update: "leader",

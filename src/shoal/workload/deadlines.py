@@ -8,7 +8,8 @@ from statistics import median
 
 #: Before anything is known: generous, a cold device compiles and warms up.
 FIRST_S = 60.0
-SHORTEST_S = 5.0
+#: About what it takes to start a trainer anew: to end one that is only slow costs as much as to wait that long.
+SHORTEST_S = 3.0
 #: A home uplink of 1 Mb/s: the first lease of a large model must have time to arrive.
 SLOWEST_LINK_BYTES_PER_S = 125_000
 LONGEST_S = 300.0
@@ -23,11 +24,14 @@ STRETCH_MAX = 16.0
 _ENOUGH = 8
 
 
-#: A worker that has returned leases before is waited for this many times its own median, and at least so long; then its
-#: batches go to others, while it may finish. Twice as long each time that was too soon.
-OWN_PATIENCE = 3.0
-OWN_SHORTEST_S = 1.0
+#: A worker that has returned leases before is waited for this many times its own median, or this many times the longest
+#: but one of late, and at least so long; then its batches go to others, while it may finish. Twice as long each time
+#: that was too soon. Every other worker may stand idle meanwhile, so it is not much.
+OWN_PATIENCE = 2.0
+OWN_LONG_PATIENCE = 1.5
+OWN_SHORTEST_S = 0.5
 OWN_ENOUGH = 3
+OWN_MANY = 5
 
 
 def wait_s(own_s: Sequence[float], *, stretch: float, longest_s: float) -> float:
@@ -35,7 +39,10 @@ def wait_s(own_s: Sequence[float], *, stretch: float, longest_s: float) -> float
     worker is judged by its own pace as soon as it has one."""
     if len(own_s) < OWN_ENOUGH:
         return longest_s
-    return min(longest_s, stretch * max(OWN_SHORTEST_S, OWN_PATIENCE * median(own_s)))
+    usual_s = OWN_PATIENCE * median(own_s)
+    if len(own_s) >= OWN_MANY:
+        usual_s = max(usual_s, OWN_LONG_PATIENCE * sorted(own_s)[-2])
+    return min(longest_s, stretch * max(OWN_SHORTEST_S, usual_s))
 
 
 class LeaseClock:

@@ -8,6 +8,7 @@ what is applied, so a ledger and a model restored together always agree.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import Any
@@ -185,6 +186,13 @@ class Ledger:
                 )
                 expired.append(lease)
         return expired
+
+    @property
+    def next_deadline_s(self) -> float:
+        """When the next lease may run out; not before. Infinite while nothing is lent."""
+        while self._deadlines and self._deadlines[0][1] not in self._leases:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else math.inf
 
     def apply(self, version: int) -> list[Applied]:
         """Everything merged is part of ``version``."""

@@ -12,8 +12,9 @@ from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Record, Send
 from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Saved, Started
 from shoal.roles.leader import Leader
-from shoal.roles.manager import JobRecord, Manager
+from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
+from shoal.roles.roster import JobRecord
 from shoal.roles.switchboard import Switchboard, ToLeader, ToManager
 from shoal.wire.messages import (
     Assign,

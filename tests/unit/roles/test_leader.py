@@ -25,12 +25,16 @@ from shoal.wire.messages import (
     Failed,
     Finished,
     Go,
+    HandOver,
     JobSpec,
     Message,
     Offer,
     Progress,
     Ready,
     Refused,
+    Release,
+    Released,
+    SteppedDown,
     Update,
     Wait,
     Work,
@@ -299,17 +303,37 @@ def test_a_worker_with_a_pace_is_not_waited_for_much_longer(begin: Start) -> Non
         story.update("a", work)
     slow = story.work("a")
     assert slow.deadline_s == 10.0, "its trainer has the time it had"
-    story.tick(1.4)
+    story.tick(0.9)
     assert not story.records("expired")
     story.tick(0.1)
-    assert story.records("expired") == ["lease 4 of a after 1.5 s"]
+    assert story.records("expired") == ["lease 4 of a after 1.0 s"]
     story.update("a", slow)
     assert story.told("a", Refused)
     # That was too soon for it: the next is waited for twice as long, until it comes in time.
-    story.tick(2.9)
+    story.tick(1.9)
     assert not story.records("expired")
     story.tick(0.1)
-    assert story.records("expired") == ["lease 5 of a after 3.0 s"]
+    assert story.records("expired") == ["lease 5 of a after 2.0 s"]
+
+
+def test_those_who_are_done_do_not_wait_for_a_tick(begin: Start) -> None:
+    story = begin(lease_s=10.0, examples=80)
+    story.ready("a", "b")
+    for _ in range(3):
+        ours, theirs = story.work("a"), story.work("b")
+        story.now_s += 0.4
+        story.update("a", ours)
+        story.update("b", theirs)
+    ours = story.work("a")
+    story.now_s += 0.4
+    story.update("a", ours)
+    (timer,) = [action for action in story.actions if isinstance(action, SetTimer)]
+    assert timer.name == "late"
+    assert timer.after_s == pytest.approx(0.4)
+    story.now_s += 0.4
+    story.happens(TimerFired(name="late"))
+    assert story.records("expired") == ["lease 8 of b after 0.8 s"]
+    assert story.work("a").version == 4, "the round went on without the other"
 
 
 def test_when_too_few_are_left_the_others_are_told(begin: Start) -> None:
@@ -975,3 +999,256 @@ def test_an_update_costs_the_same_however_many_workers_there_are(begin: Start) -
         return count
 
     assert calls(400) <= calls(10) + 20
+
+
+# Handing over ----------------------------------------------------------------------------------------
+
+
+def hand_over(story: Story, *, sender: str = "home", term: int = 1) -> list[Action]:
+    return story.says(sender, HandOver(job="digits", term=term, reason="home is drained"))
+
+
+def stepped_down(story: Story) -> list[str]:
+    """What the manager was just told, if the leader stepped down; it ends then, and not otherwise."""
+    words = [word.reason for word in story.told("home", SteppedDown)]
+    assert bool(words) == story.ended
+    return words
+
+
+def test_a_leader_with_nothing_to_lose_steps_down_at_once(begin: Start) -> None:
+    story = begin()
+    hand_over(story)
+    assert stepped_down(story) == ["handed over at version 0"]
+    assert story.records("handed-over") == ["handed over at version 0"]
+    assert story.told("home", SteppedDown) == [
+        SteppedDown(job="digits", term=1, reason="handed over at version 0", failed=False)
+    ]
+    assert story.tick() == [], "it is over"
+
+
+@pytest.mark.parametrize("wrong", [{"sender": "a"}, {"term": 2}, {"term": 0}])
+def test_only_the_manager_asks_the_leader_of_this_term_to_hand_over(begin: Start, wrong: dict[str, Any]) -> None:
+    story = begin()
+    assert hand_over(story, **wrong) == []
+    story.ready("a")
+    assert story.work("a")
+
+
+def test_a_leader_waits_for_its_first_version_to_be_durable(make_spec: Callable[..., JobSpec]) -> None:
+    story = Story(make_spec())
+    hand_over(story)
+    assert stepped_down(story) == []
+    assert story.saves() == 0, "it is being saved already"
+    story.happens(Saved(version=0))
+    assert stepped_down(story) == ["handed over at version 0"]
+
+
+def test_a_round_is_finished_made_durable_and_then_handed_over(begin: Start) -> None:
+    story = begin(examples=8)
+    story.ready("a", "b")
+    of_a, of_b = story.work("a"), story.work("b")
+    hand_over(story)
+    assert story.actions == [], "both are at work"
+    story.update("a", of_a)
+    assert stepped_down(story) == []
+    assert [wait.reason for wait in story.told("a", Wait)] == ["the job gets another leader: home is drained"]
+    assert not story.told("a", Work)
+    story.update("b", of_b, 3, 3)
+    assert story.model == [2.0, 2.0], "what was trained counts"
+    assert not story.told("a", Work)
+    assert not story.told("b", Work)
+    save = story.save()
+    assert (save.version, len(save.applied)) == (1, 2)
+    assert stepped_down(story) == [], "it is not durable yet"
+    story.happens(Saved(version=1))
+    assert stepped_down(story) == ["handed over at version 1"]
+    successor = Story(story.leader._spec, term=2, saved=save)
+    successor.ready("a")
+    work = successor.work("a")
+    assert (work.version, work.batches) == (1, (2,)), "the next begins where this one ended"
+
+
+def test_who_comes_meanwhile_is_told_why_there_is_no_work(begin: Start) -> None:
+    story = begin(examples=8)
+    story.ready("a")
+    hand_over(story)
+    story.ready("b")
+    assert [wait.reason for wait in story.told("b", Wait)] == ["the job gets another leader: home is drained"]
+    assert story.progress.state == "waiting"
+    assert story.progress.reason == "the job gets another leader: home is drained"
+    story.tick(2.0)
+    assert not story.told("b", Wait), "it was told already, and nothing else is true"
+    shown = next(view for view in story.progress.workers if view.node == "b")
+    assert shown.reason == "the job gets another leader: home is drained"
+
+
+def test_a_lease_that_runs_out_or_is_lost_does_not_hold_up_a_hand_over(begin: Start) -> None:
+    story = begin(examples=8, lease_s=10.0)
+    story.ready("a", "b")
+    of_b = story.work("b")
+    hand_over(story)
+    story.lost("a")
+    assert stepped_down(story) == []
+    story.tick(10.0 + LEASE_GRACE_S)
+    assert stepped_down(story) == ["handed over at version 0"], "nobody returned anything"
+    story.update("b", of_b)
+    assert story.told("b", Refused)
+    assert story.model == [0.0, 0.0]
+
+
+def test_a_save_that_runs_is_waited_for_and_what_it_lacks_is_saved_then(begin: Start) -> None:
+    story = begin(examples=8, checkpoint_every_s=1.0)
+    story.ready("a")
+    story.now_s += 2.0
+    story.update("a", story.work("a"))
+    assert story.save().version == 1
+    # The next round began before that save is through.
+    story.ready("a")
+    work = story.work("a")
+    hand_over(story)
+    story.update("a", work)
+    assert story.leader.version == 2
+    assert story.saves() == 0
+    story.happens(Saved(version=1))
+    assert story.save().version == 2
+    assert stepped_down(story) == []
+    story.happens(Saved(version=2))
+    assert stepped_down(story) == ["handed over at version 2"]
+
+
+def test_a_save_that_fails_is_tried_again_at_the_next_tick(begin: Start) -> None:
+    story = begin(examples=8)
+    story.ready("a")
+    work = story.work("a")
+    hand_over(story)
+    story.update("a", work)
+    for _ in range(3):
+        assert story.save().version == 1
+        story.happens(SaveFailed(version=1, reason="the manager is out of reach"))
+        assert story.saves() == 0, "a driver that fails at once would be asked for ever"
+        assert stepped_down(story) == []
+        story.tick()
+    assert story.saves() == 1
+    story.happens(Saved(version=1))
+    assert stepped_down(story) == ["handed over at version 1"]
+
+
+def test_an_evaluation_is_finished_before_the_hand_over(begin: Start) -> None:
+    story = begin(examples=1, test=2000)
+    story.ready("a", "b")
+    story.update("a", story.work("a"))
+    of_a, of_b = story.work("a"), story.work("b")
+    assert (of_a.kind, of_b.kind) == ("evaluate", "evaluate")
+    story.happens(Saved(version=1))
+    hand_over(story)
+    assert stepped_down(story) == []
+    story.evaluated("a", of_a, correct=900)
+    assert stepped_down(story) == []
+    story.lost("b")
+    again = story.work("a")
+    assert (again.kind, again.batches) == ("evaluate", of_b.batches), "its parts are still lent"
+    story.evaluated("a", again, correct=300)
+    assert story.records("evaluated")
+    save = story.save()
+    assert [row["accuracy"] for row in save.state["evaluations"]] == [0.6]
+    assert not story.told("a", Work)
+    story.happens(Saved(version=1))
+    assert stepped_down(story) == ["handed over at version 1"]
+
+
+def test_the_end_of_an_epoch_is_evaluated_first_and_the_next_is_not_begun(begin: Start) -> None:
+    story = begin(examples=1, test=1000)
+    story.ready("a")
+    work = story.work("a")
+    hand_over(story)
+    story.update("a", work)
+    assert story.work("a").kind == "evaluate"
+    story.evaluated("a", story.work("a"), correct=500)
+    assert not story.told("a", Work)
+    story.happens(Saved(version=1))
+    assert story.save().version == 1, "with what the evaluation found"
+    story.happens(Saved(version=1))
+    assert stepped_down(story) == ["handed over at version 1"]
+
+
+def test_an_epoch_without_evaluation_ends_in_a_hand_over(begin: Start) -> None:
+    story = begin(examples=1)
+    story.ready("a")
+    work = story.work("a")
+    hand_over(story)
+    story.update("a", work)
+    assert (story.leader.epoch, story.save().version) == (1, 1)
+    assert not story.told("a", Work)
+    story.happens(Saved(version=1))
+    assert stepped_down(story) == ["handed over at version 1"]
+
+
+def test_a_job_that_ends_meanwhile_ends(begin: Start) -> None:
+    story = begin(examples=1, until=Until(epochs=1))
+    story.ready("a")
+    work = story.work("a")
+    hand_over(story)
+    story.update("a", work)
+    assert story.progress.state == "closing"
+    story.happens(Saved(version=1))
+    assert story.ended
+    assert not story.told("home", SteppedDown)
+    (last,) = story.told("home", Progress)
+    assert last.state == "finished"
+
+
+def test_a_job_that_is_stopped_meanwhile_ends(begin: Start) -> None:
+    story = begin(examples=8)
+    story.ready("a")
+    hand_over(story)
+    story.happens(StopRequested(reason="enough"))
+    assert story.progress.state == "closing"
+    story.happens(Saved(version=0))
+    assert story.ended
+    assert not story.told("home", SteppedDown)
+    hand_over(story)
+    assert not story.told("home", SteppedDown)
+
+
+def test_workers_who_are_wanted_back_are_let_go_of_before_the_hand_over(begin: Start) -> None:
+    story = begin(examples=8)
+    story.ready("a")
+    work = story.work("a")
+    story.says("home", Release(job="digits", node="a", reason="is drained"))
+    hand_over(story)
+    story.update("a", work)
+    assert story.told("a", Finished)
+    assert story.told("home", Released)
+    story.happens(Saved(version=1))
+    assert stepped_down(story) == ["handed over at version 1"]
+
+
+# Cut off from the manager ------------------------------------------------------------------------------
+
+
+def test_a_leader_that_cannot_save_waits_before_too_much_is_at_risk(
+    begin: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.roles.leader.AT_RISK_MAX", 3)
+    story = begin(examples=100, checkpoint_every_s=3600.0)
+    story.ready("a")
+    for _ in range(3):
+        story.update("a", story.work("a"))
+    assert story.leader.version == 3
+    assert not story.told("a", Work)
+    (wait,) = story.told("a", Wait) or [None]
+    story.tick(2.0)
+    # What holds everyone up is saved at once, whatever the plan says of saving.
+    assert story.save().version == 3
+    told = [*([wait] if wait else []), *story.told("a", Wait)]
+    assert {each.reason for each in told} == {"3 batches are not durable yet: work goes on when they are"}
+    assert story.progress.state == "waiting"
+    story.happens(SaveFailed(version=3, reason="the manager is out of reach"))
+    assert story.saves() == 0
+    story.tick(0.1)
+    assert story.saves() == 0, "it is not asked in every moment"
+    story.tick(2.0)
+    assert story.save().version == 3
+    story.happens(Saved(version=3))
+    story.tick()
+    assert (story.work("a").version, story.work("a").batches) == (3, (3,))

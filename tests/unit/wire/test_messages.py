@@ -14,14 +14,17 @@ from shoal.wire import messages
 from shoal.wire.limits import BATCHES_MAX, NAME_MAX_CHARS, REASON_MAX_CHARS
 from shoal.wire.messages import (
     RECIPIENT,
+    Admit,
     Blob,
     Dataset,
     Facts,
     Failed,
     Heartbeat,
     JobSpec,
+    Leads,
     Leave,
     Message,
+    Noted,
     Ready,
     Update,
     Work,
@@ -77,6 +80,27 @@ def test_numbers_are_numbers_in_range() -> None:
     for seq in (1 << 62, -(1 << 62)):
         with pytest.raises(PeerViolation, match=r"Heartbeat\.seq is out of range"):
             Heartbeat(seq=seq)
+
+
+@pytest.mark.parametrize("endpoint", ["", "10.0.0.7:7071", "pi.local:0", "[fe80::1]:7071", "[::ffff:1.2.3.4]:1"])
+def test_a_leader_is_found_at_a_host_and_a_port(endpoint: str) -> None:
+    assert Leads(job="digits", term=1, endpoint=endpoint).endpoint == endpoint
+
+
+@pytest.mark.parametrize("endpoint", ["pi.local", ":7071", "pi:port", "pi:7071/x", "a b:1", "fe80::1:7071", "x:123456"])
+def test_a_leader_cannot_be_dialled_anywhere_else(endpoint: str) -> None:
+    with pytest.raises(PeerViolation, match="not where anyone can be dialled"):
+        Leads(job="digits", term=1, endpoint=endpoint)
+
+
+def test_what_leaders_say_and_hear_is_as_strict() -> None:
+    with pytest.raises(PeerViolation, match="admitted by its id"):
+        Admit(job="digits", term=1, nodes=("a", "../b"))
+    with pytest.raises(PeerViolation, match="cannot be printed"):
+        Noted(job="digits", term=1, kind="\x1b[2J", reason="")
+    for rate in (-1.0, float("inf")):
+        with pytest.raises(PeerViolation, match="a rate that cannot be"):
+            Heartbeat(seq=1, link_bytes_per_s=rate)
 
 
 @pytest.mark.parametrize(
@@ -143,4 +167,4 @@ def test_every_message_between_nodes_has_one_recipient() -> None:
         if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
     }
     assert {cls.__name__ for cls in RECIPIENT} == every - answers - parts
-    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "worker"}
+    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "worker"}

@@ -1,0 +1,143 @@
+"""How a checkpoint travels: one file's bytes with the model, the state, and the history since the one before.
+
+A leader on a device has no disk that anyone trusts: what it must not lose, the manager's node keeps. Pure functions.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.roles.actions import Save
+from shoal.roles.course import OURS
+from shoal.wire import tensors as tensor_files
+from shoal.wire.limits import BATCHES_MAX, SECONDS_MAX
+from shoal.wire.messages import Checkpoint, EvaluationView, Tensors, is_id
+from shoal.workload.ledger import Applied, Ledger
+
+_FILE = "file"
+_FORMAT_KEY, _FORMAT = "shoal", "checkpoint on its way 1"
+_ROWS, _NAMES = f"{OURS}applied", "nodes"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Version:
+    """A checkpoint, unpacked: what a store keeps and a leader goes on from."""
+
+    version: int
+    tensors: Tensors
+    state: dict[str, Any]
+
+    @property
+    def applied(self) -> tuple[Applied, ...]:
+        return rows_in(self.tensors, self.state)
+
+    @property
+    def evaluations(self) -> tuple[EvaluationView, ...]:
+        return tuple(EvaluationView(**row) for row in self.state["evaluations"])
+
+
+def version_of(save: Save) -> Version:
+    """What is to be kept of a save: its history travels inside."""
+    rows, names = with_rows(save.applied)
+    return Version(version=save.version, tensors={**save.tensors, **rows}, state={**save.state, **names})
+
+
+def packed(version: Version | None, *, job: str, term: int, number: int = 0) -> Checkpoint:
+    """The message that brings a version elsewhere; None: there is none yet. ``number``: of a leader's saves."""
+    if version is None:
+        return Checkpoint(job=job, term=term, version=-1)
+    file = io.BytesIO()
+    notes = {_FORMAT_KEY: _FORMAT, "version": str(version.version), "state": json.dumps(version.state)}
+    tensor_files.write(file, version.tensors, notes)
+    content = np.frombuffer(file.getbuffer(), dtype=np.uint8)
+    return Checkpoint(job=job, term=term, version=version.version, number=number, tensors={_FILE: content})
+
+
+def unpacked(checkpoint: Checkpoint) -> Version | None:
+    """The version a message brought; its arrays are copies. Raises PeerViolation where it is no whole checkpoint."""
+    if checkpoint.version < 0:
+        return None
+    content = checkpoint.tensors.get(_FILE)
+    if content is None or content.dtype != np.uint8 or content.ndim != 1:
+        raise PeerViolation("a checkpoint without its file")
+    try:
+        tensors, notes = tensor_files.read(content.tobytes())
+        if notes.get(_FORMAT_KEY) != _FORMAT or notes.get("version") != str(checkpoint.version):
+            raise PeerViolation(f"not the checkpoint of version {checkpoint.version} that it says it is")
+        state = json.loads(notes["state"])
+        version = Version(version=checkpoint.version, tensors=tensors, state=state)
+        _check(version, checkpoint)
+    except (Corrupt, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise PeerViolation(f"a checkpoint that cannot be read: {error}") from error
+    return version
+
+
+def _check(version: Version, checkpoint: Checkpoint) -> None:
+    state = version.state
+    if state["job"] != checkpoint.job or state["version"] != checkpoint.version:
+        raise PeerViolation("a checkpoint of another job or version than it says")
+    for name, array in version.tensors.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise PeerViolation(f"a checkpoint with values that are not finite, in {name[:80]}")
+    _check_rows(version.tensors[_ROWS], state[_NAMES], last=checkpoint.version)
+    _check_progress(state)
+    for view in version.evaluations:
+        counts, measures = (view.version, view.epoch, view.examples), (view.accuracy, view.loss, view.seconds)
+        if not all(type(count) is int for count in counts) or not all(
+            type(value) in (int, float) for value in measures
+        ):
+            raise PeerViolation("a checkpoint with evaluations that are not numbers")
+
+
+def _check_progress(state: Mapping[str, Any]) -> None:
+    """What a leader restores besides the model: else a version would be kept that nobody can go on from."""
+    ledger, ending, elapsed_s = state["ledger"], state["ending"], state["elapsed_s"]
+    if not isinstance(ledger["batches"], int) or not 0 < ledger["batches"] <= BATCHES_MAX:
+        raise PeerViolation("a checkpoint with a ledger of no size")
+    try:
+        Ledger.restore(ledger)
+    except Misuse as error:
+        raise PeerViolation(f"a checkpoint with a ledger that cannot be: {error}") from error
+    if type(elapsed_s) not in (int, float) or not 0 <= elapsed_s <= SECONDS_MAX:
+        raise PeerViolation("a checkpoint that took no time that can be")
+    if ending is not None and not (isinstance(ending, list) and list(map(type, ending)) == [str, str]):
+        raise PeerViolation("a checkpoint with an end that is none")
+
+
+def _check_rows(rows: np.ndarray, names: object, *, last: int) -> None:
+    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != 5:
+        raise PeerViolation("a checkpoint with history that is not rows of five numbers")
+    if not isinstance(names, list) or not all(isinstance(name, str) and is_id(name) for name in names):
+        raise PeerViolation("a checkpoint with history of nodes that have no names")
+    if not len(rows):
+        return
+    if rows.min() < 0 or rows[:, 3].max() >= len(names):
+        raise PeerViolation("a checkpoint with history that cannot be")
+    if rows[:, 2].max() > last:
+        raise PeerViolation("a checkpoint with history of later versions")
+
+
+# History inside a checkpoint ------------------------------------------------------------------------
+
+
+def with_rows(applied: Sequence[Applied]) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """Rows of history as they travel inside a checkpoint: numbers as a tensor, names beside the state."""
+    names = sorted({row.node for row in applied})
+    places = {name: place for place, name in enumerate(names)}
+    rows = [[r.epoch, r.batch, r.version, places[r.node], r.lease] for r in applied]
+    return {_ROWS: np.array(rows, dtype=np.int64).reshape(-1, 5)}, {_NAMES: names}
+
+
+def rows_in(tensors: Tensors, state: Mapping[str, Any]) -> tuple[Applied, ...]:
+    names = state[_NAMES]
+    return tuple(
+        Applied(epoch=epoch, batch=batch, version=at, node=names[place], lease=lease)
+        for epoch, batch, at, place, lease in tensors[_ROWS].tolist()
+    )

@@ -1,0 +1,141 @@
+"""The nodes and jobs of a cluster as its manager knows them, and who works where. Pure state."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shoal.roles.events import Liveness
+from shoal.wire.messages import Facts, JobSpec, Progress
+from shoal.workload.placement import Candidate
+
+#: What it means for a node to be held back, as it and others read it.
+HELD_BACK = {
+    "pending": "waits for an operator to approve it (`shoal nodes approve`)",
+    "drained": "is drained: it finishes its lease and gets no more (`shoal nodes undrain`)",
+}
+
+
+class Stage(StrEnum):
+    """How far a job is with its leader."""
+
+    #: Nobody leads it.
+    VACANT = "vacant"
+    #: A node led it before the manager started anew. It may still.
+    MISSED = "missed"
+    #: A node was told to, and sets itself up.
+    APPOINTED = "appointed"
+    LEADING = "leading"
+    #: It leads, and was asked to finish its round and step down.
+    PARTING = "parting"
+
+
+@dataclass(slots=True)
+class NodeRecord:
+    node: str
+    facts: Facts = field(default_factory=Facts)
+    state: Liveness = Liveness.LOST
+    reason: str = "not seen since the manager started"
+    job: str = ""
+    #: Jobs it was given up in, and may not know.
+    left_in: dict[str, None] = field(default_factory=dict)
+    incarnation: str = ""
+    load: float = 0.0
+    memory_free_mb: int = 0
+    link_bytes_per_s: float = 0.0
+    #: Why an operator holds it back: ``pending``, ``drained``, or empty.
+    held: str = ""
+    #: Its leader has let it go, and it may not know yet: it is given nothing before it was heard again.
+    is_resting: bool = False
+
+    @property
+    def can_train(self) -> bool:
+        return self.state is Liveness.ALIVE and bool(self.facts.torch) and not self.held and not self.is_resting
+
+    @property
+    def can_lead(self) -> bool:
+        return self.state is Liveness.ALIVE and not self.held and not self.is_resting
+
+    @property
+    def is_free(self) -> bool:
+        return self.can_train and not self.job
+
+    @property
+    def held_back(self) -> str:
+        """What it means for it to be held back, as it and others read it; empty: it is not."""
+        return HELD_BACK.get(self.held, "")
+
+    def candidate(self) -> Candidate:
+        return Candidate(node=self.node, cpus=self.facts.cpus, load=self.load, link_bytes_per_s=self.link_bytes_per_s)
+
+
+@dataclass(slots=True)
+class JobRecord:
+    spec: JobSpec
+    state: str = "queued"
+    reason: str = ""
+    term: int = 0
+    leader: str = ""
+    progress: Progress | None = None
+    stage: Stage = Stage.VACANT
+    #: Where its leader is dialled; empty: where the manager is.
+    endpoint: str = ""
+    #: The version of its leader's that is being written down.
+    storing: int | None = None
+    #: Which of its leader's saves that is.
+    storing_number: int = 0
+    #: Its leader was asked to hand over: to this node, or (empty) to whoever is placed best.
+    successor: str | None = None
+    #: Workers that cannot reach its leader.
+    cut_off: set[str] = field(default_factory=set)
+    #: Nodes that were found unable to lead it, and why.
+    unfit: dict[str, str] = field(default_factory=dict)
+    #: The manager's node leads it because no device could.
+    is_stopgap: bool = False
+    #: When its leader last changed, and how often in a row another was found to be placed much better.
+    appointed_s: float = 0.0
+    outdone: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in ("queued", "running", "stopping")
+
+
+class Roster:
+    """Who works for which job, and who is free. Every change of place goes through here; none looks at all nodes."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, set[str]] = {}
+        #: Names in order. One that is not free any more stays until its turn: then it is passed over.
+        self._free: list[str] = []
+        self._listed: set[str] = set()
+
+    def place(self, node: NodeRecord, job: str) -> None:
+        """The node works for this job and no other; empty: for none."""
+        if node.job:
+            self._workers[node.job].discard(node.node)
+        node.job = job
+        if job:
+            self._workers.setdefault(job, set()).add(node.node)
+
+    def look(self, node: NodeRecord) -> None:
+        """Something about this node changed: it may be free now."""
+        if node.is_free and node.node not in self._listed:
+            self._listed.add(node.node)
+            heapq.heappush(self._free, node.node)
+
+    def take(self, nodes: dict[str, NodeRecord]) -> NodeRecord | None:
+        """The first free node by name, which is not listed any more."""
+        while self._free:
+            name = heapq.heappop(self._free)
+            self._listed.remove(name)
+            if nodes[name].is_free:
+                return nodes[name]
+        return None
+
+    def count(self, job: str) -> int:
+        return len(self._workers.get(job, ()))
+
+    def workers(self, job: str) -> list[str]:
+        return sorted(self._workers.get(job, ()))

@@ -1,0 +1,243 @@
+"""What a node does as a host: sessions of those who call it, and the leaders it was given. At home and on a device.
+
+Everything is decided by roles and by the switchboard; this takes events and messages where they belong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.learning.layout import Layout
+from shoal.roles.actions import Action, End, Record, Save, Send
+from shoal.roles.custody import Version
+from shoal.roles.events import Event, Received
+from shoal.roles.leader import Leader
+from shoal.roles.switchboard import Delivery, Drop, HangUp, Lead, Resume, Switchboard, ToLeader, ToManager, ToPeer
+from shoal.runtime.host import RoleHost
+from shoal.training.prepared import LAYOUT_NOTE
+from shoal.transport.base import Session
+from shoal.wire import tensors as tensor_files
+from shoal.wire.lanes import Lane, lane_of
+from shoal.wire.messages import Assign, Checkpoint, Message, Update, with_tensors
+
+
+class Place(Protocol):
+    """What differs between the manager's node and a device that leads."""
+
+    def to_manager(self, event: Event) -> None:
+        """The manager is here: it hears this."""
+        ...
+
+    def send(self, node: str, message: Message) -> bool:
+        """Send to a node that is not among those who called. False: nobody here can."""
+        ...
+
+    async def lead(self, assign: Assign) -> None:
+        """Set up the leader of a job: at home at once, elsewhere once ``resume`` brings where it stands."""
+        ...
+
+    async def resume(self, assign: Assign, checkpoint: Checkpoint) -> None: ...
+
+    async def save(self, job: str, host: RoleHost, save: Save) -> None:
+        """Make a version durable; the role hears whether it is."""
+        ...
+
+    def note(self, job: str, record: Record) -> None: ...
+
+
+@dataclass(slots=True)
+class _Led:
+    """A job led on this node, or about to be."""
+
+    host: RoleHost
+    term: int
+    #: What an update of it may have; 0 until its leader is there.
+    update_max_bytes: int = 0
+
+
+class Hosting:
+    def __init__(self, switchboard: Switchboard, place: Place) -> None:
+        self._board = switchboard
+        self._place = place
+        #: One thread for merging: it does not hold up the event loop.
+        self._merging = ThreadPoolExecutor(1, thread_name_prefix="shoal-merge")
+        self._sessions: dict[tuple[str, Lane], Session] = {}
+        self._led: dict[str, _Led] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def watch(self) -> None:
+        """Ask who has been silent for too long, on time."""
+        while True:
+            await asyncio.sleep(self._board.check_every_s)
+            self.carry(self._board.check(time.monotonic()))
+
+    async def stop(self) -> None:
+        for led in list(self._led.values()):
+            await led.host.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._merging.shutdown(wait=True)
+
+    # Those who call -------------------------------------------------------------------------------------
+
+    def opened(self, session: Session) -> None:
+        key = (session.peer.node, session.lane)
+        older = self._sessions.get(key)
+        self._sessions[key] = session
+        if older is not None:
+            older.close("the same node connected again")
+
+    def closed(self, session: Session, reason: str) -> None:
+        key = (session.peer.node, session.lane)
+        if self._sessions.get(key) is not session:
+            return
+        del self._sessions[key]
+        if session.lane is Lane.CONTROL:
+            self.carry(self._board.closed(session.peer.node, time.monotonic(), reason=reason))
+
+    def hang_up(self, node: str, reason: str) -> None:
+        for lane in Lane:
+            session = self._sessions.get((node, lane))
+            if session is not None:
+                session.close(reason)
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        node = session.peer.node
+        if lane_of(message) is not session.lane:
+            raise PeerViolation(f"{type(message).__name__} came on the {session.lane} stream", peer=node)
+        if isinstance(message, Checkpoint):
+            # Its memory is used again once this returns, and it is not written down by then.
+            message = owned(message)
+        event = Received(sender=node, message=message, size_bytes=size_bytes)
+        for delivery in self._board.received(event, time.monotonic()):
+            match delivery:
+                case ToLeader(event=Received()):
+                    # Waited for, so that what is large is held back where it comes from.
+                    if (led := self._led.get(delivery.job)) is not None:
+                        await led.host.deliver(delivery.event)
+                case _:
+                    self.carry([delivery])
+
+    def update_limit(self, message: Message) -> int:
+        """The most bytes of tensors that may follow this message from a worker."""
+        led = self._led.get(message.job) if isinstance(message, Update) else None
+        return led.update_max_bytes if led else 0
+
+    # Deliveries -----------------------------------------------------------------------------------------
+
+    def carry(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            match delivery:
+                case ToManager():
+                    self._place.to_manager(delivery.event)
+                case ToLeader():
+                    # What came before in the same breath may have ended it.
+                    if (led := self._led.get(delivery.job)) is not None:
+                        led.host.post(delivery.event)
+                case ToPeer():
+                    self._post(delivery.node, delivery.message)
+                case Lead():
+                    self._lead(delivery.assign)
+                case Resume():
+                    resuming = self._place.resume(delivery.assign, delivery.checkpoint)
+                    self.spawn(resuming, f"resume {delivery.assign.job}")
+                case Drop():
+                    self._drop(delivery.job)
+                case HangUp():
+                    self.hang_up(delivery.node, delivery.reason)
+
+    def _post(self, node: str, message: Message) -> None:
+        if self._place.send(node, message):
+            return
+        session = self._sessions.get((node, lane_of(message)))
+        if session is not None:
+            session.post(message)
+
+    # Leaders --------------------------------------------------------------------------------------------
+
+    def _lead(self, assign: Assign) -> None:
+        host = RoleHost(f"leader of {assign.job}", self._perform, executor=self._merging)
+        self._led[assign.job] = _Led(host, assign.term)
+        self.spawn(self._place.lead(assign), f"lead {assign.job}")
+
+    def begin(self, assign: Assign, leader: Leader, *, update_max_bytes: int) -> bool:
+        """The leader of a job is there. False: it is wanted here no more."""
+        led = self._led.get(assign.job)
+        if led is None or not self.awaits(assign):
+            return False
+        led.update_max_bytes = update_max_bytes
+        led.host.start(leader)
+        return True
+
+    def awaits(self, assign: Assign) -> bool:
+        """Whether this very leader is still to be set up. One of an older term would speak and save under the newer."""
+        led = self._led.get(assign.job)
+        return led is not None and led.term == assign.term and led.host.role is None
+
+    def is_led_by(self, job: str, host: RoleHost) -> bool:
+        """Whether this is the leader the job has now, and not one that was let go of."""
+        led = self._led.get(job)
+        return led is not None and led.host is host
+
+    def failed(self, job: str, reason: str) -> None:
+        """The leader of a job could not be set up."""
+        self._drop(job)
+        self.carry(self._board.failed(job, reason=reason))
+
+    def _drop(self, job: str) -> None:
+        led = self._led.pop(job, None)
+        if led is not None:
+            self.spawn(led.host.stop(), f"end {led.host.key}")
+
+    async def _perform(self, host: RoleHost, action: Action) -> None:
+        job = next((job for job, led in self._led.items() if led.host is host), "")
+        if not job:
+            # It was let go of in the middle of what it wanted.
+            return
+        match action:
+            case Send():
+                self.carry(self._board.sent(action.to, action.message))
+            case Record():
+                self._place.note(job, action)
+            case Save():
+                self.spawn(self._place.save(job, host, action), f"save {job}")
+            case End():
+                self._board.ended(job)
+                self._drop(job)
+            case _:
+                raise Misuse(f"a leader does not ask for {type(action).__name__}")
+
+
+def owned(message: Checkpoint) -> Checkpoint:
+    """The same checkpoint in memory of its own."""
+    whole: Checkpoint = with_tensors(message, {name: array.copy() for name, array in message.tensors.items()})
+    return whole
+
+
+def make_leader(initial: Path, assign: Assign, version: Version | None, *, manager: str) -> tuple[Leader, int]:
+    """The leader of a job, from its first model or from where it stands; and the bytes of its model. Reads a file."""
+    tensors, notes = tensor_files.read(initial, mmap=True)
+    layout = Layout.from_json(notes[LAYOUT_NOTE])
+    model = np.empty(layout.size, dtype=np.float32)
+    for name, view in layout.views(model).items():
+        view[...] = tensors[name]
+    model.flags.writeable = False
+    leader = Leader(spec=assign.spec, layout=layout, model=model, term=assign.term, manager=manager)
+    if version is not None:
+        leader.restore(tensors=version.tensors, state=version.state)
+    return leader, layout.size * 4

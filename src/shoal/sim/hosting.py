@@ -1,0 +1,235 @@
+"""What a simulated node that leads does, home or device: the sessions of its workers, and the leaders themselves.
+
+Who hears what, the node's switchboard decides, as it does in the runtime. Where versions are kept and how the manager
+is reached differs between home and a device: that is theirs to say.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Protocol
+
+from shoal.errors import Misuse
+from shoal.roles.actions import Action, End, Record, Save, Send
+from shoal.roles.custody import Version
+from shoal.roles.events import Event, Received
+from shoal.roles.leader import Leader
+from shoal.roles.switchboard import Delivery, Drop, HangUp, Lead, Resume, Switchboard, ToLeader, ToManager, ToPeer
+from shoal.sim.connection import Connection
+from shoal.sim.host import Host
+from shoal.sim.jobs import SimulatedJob
+from shoal.sim.network import SMALL_BYTES
+from shoal.sim.process import Process
+from shoal.sim.turns import Turns
+from shoal.wire.messages import NO_TENSORS, Assign, Message
+from shoal.workload.placement import MERGE_S_PER_BYTE
+
+#: What reading a job's model and checkpoint takes.
+LOAD_S = 0.05
+
+
+class Surroundings(Protocol):
+    """What leaders ask of the world."""
+
+    def job(self, name: str) -> SimulatedJob: ...
+
+    def led(self, term: int, host: Host, process: Process) -> None:
+        """A leader begins there."""
+        ...
+
+
+class Node(Protocol):
+    """What differs between home and a device."""
+
+    def manage(self, event: Event) -> None:
+        """For the manager on this node."""
+        ...
+
+    def to_manager(self, message: Message) -> None:
+        """For the manager elsewhere."""
+        ...
+
+    def appointed(self, host: Host, assign: Assign) -> None:
+        """A leader is to be set up here."""
+        ...
+
+    def resume(self, host: Host, delivery: Resume) -> None:
+        """Where its job stands has come from elsewhere."""
+        ...
+
+    def begun(self, job: str) -> None:
+        """The leader of this job is set up."""
+        ...
+
+    def save(self, host: Host, save: Save) -> None: ...
+
+    def record(self, host: Host, record: Record) -> None: ...
+
+    @property
+    def slow_factor(self) -> float: ...
+
+
+class Hosting:
+    def __init__(
+        self,
+        process: Process,
+        around: Surroundings,
+        node: Node,
+        switchboard: Switchboard,
+        *,
+        manager: str,
+        turn_hold_s: float,
+        upload_budget_bytes: int,
+    ) -> None:
+        self.process = process
+        self.switchboard = switchboard
+        self._around = around
+        self._node = node
+        #: Where the manager is.
+        self._manager = manager
+        self._upload_budget_bytes = upload_budget_bytes
+        self._turns = Turns(process.kernel, hold_s=turn_hold_s)
+        self.connections: dict[str, Connection] = {}
+        self._led: dict[str, Host] = {}
+        self._is_checking = False
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs led here, or about to be."""
+        return tuple(self._led)
+
+    # Sessions ------------------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        node = connection.caller.process.node
+        if not self.switchboard.admits(node):
+            connection.cut(f"{node} has no business here")
+            return
+        older = self.connections.get(node)
+        self.connections[node] = connection
+        if older is not None:
+            older.cut("the same node connected again")
+        self.watch()
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        node = connection.caller.process.node
+        if self.connections.get(node) is connection:
+            del self.connections[node]
+            self.carry(self.switchboard.closed(node, self.process.clock_s, reason=reason))
+
+    def received(self, connection: Connection, message: Message, size_bytes: int) -> None:
+        self.heard(connection.caller.process.node, message, size_bytes)
+
+    def heard(self, node: str, message: Message, size_bytes: int) -> None:
+        """A message that this node sent at some time, by whatever way it came."""
+        event = Received(sender=node, message=message, size_bytes=size_bytes)
+        self.carry(self.switchboard.received(event, self.process.clock_s))
+
+    def watch(self) -> None:
+        """Look after who is silent, for as long as there is anyone to look after."""
+        if not self._is_checking:
+            self._is_checking = True
+            self._check()
+
+    def _check(self) -> None:
+        self.carry(self.switchboard.check(self.process.clock_s))
+        if self.switchboard.is_home or self.connections or not self.switchboard.is_idle:
+            self.process.later(self.switchboard.check_every_s, self._check)
+        else:
+            self._is_checking = False
+
+    # What the switchboard wants ------------------------------------------------------------------------
+
+    def carry(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            match delivery:
+                case ToManager():
+                    self._node.manage(delivery.event)
+                case ToLeader():
+                    host = self._led.get(delivery.job)
+                    # What came just before may have ended it.
+                    if host is not None:
+                        host.post(delivery.event)
+                case ToPeer():
+                    self.send(delivery.node, delivery.message)
+                case Lead():
+                    self._lead(delivery.assign)
+                case Resume():
+                    self._node.resume(self._led[delivery.assign.job], delivery)
+                case Drop():
+                    self._led.pop(delivery.job).ended = True
+                case HangUp():
+                    connection = self.connections.get(delivery.node)
+                    if connection is not None:
+                        connection.cut(delivery.reason)
+
+    def send(self, node: str, message: Message) -> None:
+        if node == self._manager and not self.switchboard.is_home:
+            self._node.to_manager(message)
+            return
+        connection = self.connections.get(node)
+        if connection is None:
+            return
+        if getattr(message, "tensors", NO_TENSORS):
+            self._turns.take(functools.partial(self._send_model, connection, message))
+        else:
+            connection.down(message)
+
+    def _send_model(self, connection: Connection, message: Message, left: Callable[[], object]) -> None:
+        if connection.is_open and self.process.alive:
+            connection.down(message, left)
+        else:
+            left()
+
+    # Leaders -------------------------------------------------------------------------------------------
+
+    def _lead(self, assign: Assign) -> None:
+        host = self._led[assign.job] = Host(self.process, "leader", assign.job, self._perform, self._merging_s)
+        self.watch()
+        self._node.appointed(host, assign)
+
+    def begin(self, host: Host, assign: Assign, version: Version | None) -> None:
+        """Set a leader up and let it start, unless that came to nothing meanwhile."""
+        if host.ended:
+            return
+        job = self._around.job(assign.job)
+        leader = Leader(
+            spec=assign.spec,
+            layout=job.layout,
+            model=job.model,
+            term=assign.term,
+            manager=self._manager,
+            upload_budget_bytes=self._upload_budget_bytes,
+        )
+        if version is not None:
+            leader.restore(tensors=version.tensors, state=version.state)
+        restored = version.version if version is not None else -1
+        self._around.led(assign.term, host, self.process)
+        self.process.mark("led", job=assign.job, term=assign.term, version=restored)
+        host.start(leader)
+        if not host.ended:
+            self._node.begun(assign.job)
+
+    def _perform(self, host: Host, action: Action) -> float:
+        if host.ended:
+            # It was let go of while it spoke.
+            return 0.0
+        match action:
+            case Send():
+                self.carry(self.switchboard.sent(action.to, action.message))
+            case Save():
+                self._node.save(host, action)
+            case End():
+                host.ended = True
+                del self._led[host.job]
+                self.switchboard.ended(host.job)
+            case Record():
+                self._node.record(host, action)
+            case _:
+                raise Misuse(f"a leader does not ask for {type(action).__name__}")
+        return 0.0
+
+    def _merging_s(self, event: Event) -> float:
+        size_bytes = event.size_bytes if isinstance(event, Received) else 0
+        return size_bytes * MERGE_S_PER_BYTE * self._node.slow_factor if size_bytes > SMALL_BYTES else 0.0

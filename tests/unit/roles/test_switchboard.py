@@ -1,0 +1,545 @@
+"""A node between its sessions and the leaders it hosts: at home, where the manager is, and on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.roles.actions import Record, Save
+from shoal.roles.custody import unpacked
+from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
+from shoal.roles.membership import Patience
+from shoal.roles.switchboard import (
+    Delivery,
+    Drop,
+    HangUp,
+    Lead,
+    Resume,
+    Switchboard,
+    ToLeader,
+    ToManager,
+    ToPeer,
+)
+from shoal.wire.messages import (
+    Admit,
+    AskCheckpoint,
+    Assign,
+    Bar,
+    Checkpoint,
+    CheckpointKept,
+    CheckpointRefused,
+    Conclude,
+    Finished,
+    HandOver,
+    Heartbeat,
+    HeartbeatSeen,
+    Hello,
+    JobSpec,
+    Leads,
+    Leave,
+    Message,
+    Noted,
+    OutOfReach,
+    Progress,
+    Ready,
+    Release,
+    Released,
+    StepDown,
+    SteppedDown,
+    Submit,
+    Wait,
+    Welcome,
+    Work,
+)
+
+Make = Callable[..., JobSpec]
+Give = Callable[..., Assign]
+
+NOTHING = Checkpoint(job="digits", term=1, version=-1)
+
+
+@pytest.fixture
+def give(make_spec: Make) -> Give:
+    def make(*, job: str = "digits", term: int = 1, leader: str = "pi") -> Assign:
+        return Assign(job=job, role="leader", term=term, leader=leader, spec=make_spec(job=job))
+
+    return make
+
+
+@pytest.fixture
+def home() -> Switchboard:
+    return Switchboard(node="home", patience=Patience())
+
+
+@pytest.fixture
+def pi() -> Switchboard:
+    """A device; the manager is on ``home``."""
+    return Switchboard(node="pi", patience=Patience(), manager="home")
+
+
+def says(board: Switchboard, sender: str, message: Message, now_s: float = 0.0) -> list[Delivery]:
+    return board.received(Received(sender=sender, message=message), now_s)
+
+
+def joins(board: Switchboard, node: str, incarnation: str = "1") -> list[Delivery]:
+    return says(board, node, Hello(node=node, incarnation=incarnation))
+
+
+def to_manager(message: Message) -> ToPeer:
+    return ToPeer("home", message)
+
+
+@pytest.fixture
+def leading(pi: Switchboard, give: Give) -> Switchboard:
+    """A device that leads ``digits`` under term 1. ``a`` works for it."""
+    pi.told(give())
+    pi.told(NOTHING)
+    pi.leading("digits", endpoint="pi:7071")
+    pi.told(Admit(job="digits", term=1, nodes=("a",)))
+    joins(pi, "a")
+    return pi
+
+
+# At home -------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_at_home_goes_on_from_the_disk(home: Switchboard, give: Give) -> None:
+    assign = give(leader="home")
+    assert home.is_home
+    assert home.is_idle
+    assert home.sent("home", assign) == [Lead(assign)], "it asks nobody where the job stands"
+    assert home.jobs == ("digits",)
+    assert not home.is_idle
+    assert home.sent("home", assign) == [], "told twice is told once"
+
+
+def test_messages_find_the_manager_and_the_leaders_at_home(home: Switchboard, give: Give) -> None:
+    home.sent("home", give(leader="home"))
+    hello = Hello(node="a", incarnation="1")
+    alive = PeerChanged(node="a", state=Liveness.ALIVE, reason="connected")
+    assert says(home, "a", hello) == [
+        ToManager(alive),
+        ToLeader("digits", alive),
+        ToManager(Received(sender="a", message=hello)),
+    ]
+    ready = Ready(job="digits")
+    assert says(home, "a", ready) == [ToLeader("digits", Received(sender="a", message=ready))]
+    beat = Heartbeat(seq=3)
+    assert says(home, "a", beat) == [
+        ToPeer("a", HeartbeatSeen(seq=3)),
+        ToManager(Received(sender="a", message=beat)),
+    ]
+    assert home.admits("anyone"), "whom the manager knows"
+
+
+def test_what_the_manager_and_its_leaders_say_to_each_other_stays_at_home(home: Switchboard, give: Give) -> None:
+    home.sent("home", give(leader="home"))
+    training = Progress(job="digits", term=1, state="training")
+    assert home.sent("home", training) == [ToManager(Received(sender="home", message=training))]
+    assert home.sent("home", Conclude(job="digits", reason="enough")) == [
+        ToLeader("digits", StopRequested(reason="enough"))
+    ]
+    over = HandOver(job="digits", term=1)
+    assert home.sent("home", over) == [ToLeader("digits", Received(sender="home", message=over))]
+    work = Wait(job="digits", reason="")
+    assert home.sent("a", work) == [ToPeer("a", work)]
+    with pytest.raises(Misuse, match="Wait from this node to itself"):
+        home.sent("home", work)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        Progress(job="digits", term=1, state="finished"),
+        SteppedDown(job="digits", term=1, reason="handed over"),
+    ],
+)
+def test_a_last_word_at_home_is_heard_at_once(home: Switchboard, give: Give, word: Message) -> None:
+    home.sent("home", give(leader="home"))
+    assert home.sent("home", word) == [ToManager(Received(sender="home", message=word))]
+    home.ended("digits")
+    assert home.is_idle, "nothing is left to repeat"
+    assert home.in_touch() == []
+
+
+def test_a_leader_that_cannot_be_set_up_at_home_says_so(home: Switchboard, give: Give) -> None:
+    home.sent("home", give(leader="home"))
+    stepped = SteppedDown(job="digits", term=1, reason="its first model is torn", failed=True)
+    assert home.failed("digits", reason="its first model is torn") == [
+        ToManager(Received(sender="home", message=stepped))
+    ]
+    assert home.jobs == ()
+    assert home.failed("digits", reason="again") == []
+
+
+def test_workers_of_a_job_that_moved_are_the_managers_affair(home: Switchboard, give: Give) -> None:
+    home.sent("home", give(leader="home"))
+    joins(home, "a")
+    assert says(home, "a", Ready(job="none")) == [
+        ToPeer("a", Finished(job="none", reason="this job is not led here")),
+    ]
+    home.sent("home", SteppedDown(job="digits", term=1, reason="handed over"))
+    home.ended("digits")
+    lost = OutOfReach(job="digits", term=0, reason="its leader is not here any more")
+    assert says(home, "a", Ready(job="digits")) == [ToManager(Received(sender="a", message=lost))], (
+        "its worker hears from the manager where it is led, or that it is not needed"
+    )
+    home.sent("home", give(term=3, leader="home"))
+    assert says(home, "a", Ready(job="digits")) != [], "and it came back"
+    home.sent("home", Progress(job="digits", term=3, state="finished"))
+    home.ended("digits")
+    assert [type(delivery) for delivery in says(home, "a", Ready(job="digits"))] == [ToPeer], "this one is over"
+
+
+def test_one_who_is_lost_is_not_lent_to(home: Switchboard, give: Give) -> None:
+    home.sent("home", give(leader="home"))
+    joins(home, "a")
+    lost = PeerChanged(node="a", state=Liveness.LOST, reason="left: shutting down")
+    assert says(home, "a", Leave(reason="shutting down")) == [
+        ToManager(lost),
+        ToLeader("digits", lost),
+        HangUp("a", "it said goodbye"),
+    ]
+    assert says(home, "a", Ready(job="digits")) == []
+    assert home.expelled("a", reason="revoked") == [], "it is gone already"
+
+
+def test_silence_and_broken_sessions_are_noticed(home: Switchboard) -> None:
+    joins(home, "a")
+    suspect = PeerChanged(node="a", state=Liveness.SUSPECT, reason="reset")
+    assert home.closed("a", 1.0, reason="reset") == [ToManager(suspect)]
+    (delivery,) = home.check(9.0)
+    assert isinstance(delivery, ToManager)
+    assert delivery.event == PeerChanged(node="a", state=Liveness.LOST, reason="reset; not back within 1.5 s")
+
+
+def test_nobody_is_someone_else_and_nobody_gives_orders(home: Switchboard, leading: Switchboard) -> None:
+    for board in (home, leading):
+        with pytest.raises(PeerViolation, match="says it is b"):
+            says(board, "a", Hello(node="b", incarnation="1"))
+        for message in (
+            StepDown(job="digits", term=1),
+            HandOver(job="digits", term=1),
+            Conclude(job="digits", reason=""),
+            Admit(job="digits", term=1, nodes=("z",)),
+            Work(job="digits", term=1, lease=1, kind="train", version=0, deadline_s=1.0),
+            Welcome(heartbeat_s=1.0, lost_after_s=8.0),
+        ):
+            with pytest.raises(PeerViolation, match="is not for this node"):
+                says(board, "a", message)
+
+
+# A device is made a leader --------------------------------------------------------------------------------
+
+
+def test_a_device_asks_where_the_job_stands_and_then_begins(pi: Switchboard, give: Give) -> None:
+    assign = give()
+    assert not pi.is_home
+    assert pi.told(assign) == [Lead(assign), to_manager(AskCheckpoint(job="digits", term=1))]
+    assert pi.leads() == (), "it does not lead yet"
+    assert pi.told(NOTHING) == [Resume(assign, NOTHING)]
+    assert pi.told(NOTHING) == [], "one answer is enough"
+    announced = Leads(job="digits", term=1, endpoint="pi:7071")
+    assert pi.leading("digits", endpoint="pi:7071") == [to_manager(announced)]
+    assert pi.leads() == (announced,)
+
+
+def test_told_twice_is_told_once_and_what_was_asked_is_asked_again_when_back_in_touch(
+    pi: Switchboard, give: Give
+) -> None:
+    pi.told(give())
+    assert pi.told(give()) == []
+    pi.out_of_touch(reason="reset")
+    assert pi.in_touch() == [to_manager(AskCheckpoint(job="digits", term=1))]
+    pi.told(NOTHING)
+    assert pi.in_touch() == []
+
+
+def test_a_newer_term_replaces_the_older_and_an_older_is_nothing(leading: Switchboard, give: Give) -> None:
+    newer = give(term=3)
+    assert leading.told(newer) == [
+        Drop("digits", "it leads under a new term"),
+        Lead(newer),
+        to_manager(AskCheckpoint(job="digits", term=3)),
+    ]
+    assert leading.leads() == ()
+    assert leading.told(give(term=2)) == []
+    assert leading.told(NOTHING) == [], "an answer to the term before"
+    assert says(leading, "a", Ready(job="digits")) == [], "who may speak to it is told anew"
+    assert leading.told(Checkpoint(job="digits", term=3, version=-1))[0] == Resume(
+        newer, Checkpoint(job="digits", term=3, version=-1)
+    )
+
+
+def test_a_term_is_never_led_twice(leading: Switchboard, give: Give) -> None:
+    assert leading.told(StepDown(job="digits", term=1, reason="b leads it")) == [Drop("digits", "b leads it")]
+    stepped = SteppedDown(job="digits", term=1, reason="it led under this term before")
+    assert leading.told(give()) == [to_manager(stepped)]
+    assert leading.jobs == ()
+    assert leading.told(give()) == [to_manager(stepped)], "until it is heard"
+    leading.told(StepDown(job="digits", term=1))
+    assert leading.is_idle
+    assert leading.told(give(term=2))[0] == Lead(give(term=2))
+
+
+def test_one_who_cannot_lead_says_so_until_it_is_heard(pi: Switchboard, give: Give) -> None:
+    pi.told(give())
+    stepped = SteppedDown(job="digits", term=1, reason="no room", failed=True)
+    assert pi.failed("digits", reason="no room") == [to_manager(stepped)]
+    assert pi.jobs == ()
+    assert not pi.is_idle
+    assert pi.in_touch() == [to_manager(stepped)]
+    assert pi.leading("digits", endpoint="pi:7071") == []
+
+
+def test_a_step_down_of_an_older_term_is_nothing(leading: Switchboard) -> None:
+    assert leading.told(StepDown(job="digits", term=0)) == []
+    assert leading.told(StepDown(job="none", term=9)) == []
+    assert leading.jobs == ("digits",)
+
+
+# Last words ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        Progress(job="digits", term=1, state="finished"),
+        Progress(job="digits", term=1, state="failed"),
+        Progress(job="digits", term=1, state="stopped"),
+        SteppedDown(job="digits", term=1, reason="handed over at version 5"),
+    ],
+)
+def test_a_last_word_is_repeated_until_it_is_heard(leading: Switchboard, word: Message) -> None:
+    assert leading.sent("home", word) == [to_manager(word)]
+    leading.ended("digits")
+    assert leading.leads() == ()
+    assert not leading.is_idle
+    leading.out_of_touch(reason="reset")
+    assert leading.in_touch() == [to_manager(word)]
+    assert leading.in_touch() == [to_manager(word)]
+    leading.told(StepDown(job="digits", term=0))
+    assert leading.in_touch() == [to_manager(word)], "that was an answer to something older"
+    leading.told(StepDown(job="digits", term=1))
+    assert leading.in_touch() == []
+    assert leading.is_idle
+
+
+def test_what_is_not_a_last_word_is_said_once(leading: Switchboard) -> None:
+    training = Progress(job="digits", term=1, state="training")
+    assert leading.sent("home", training) == [to_manager(training)]
+    released = Released(job="digits", term=1, node="a")
+    assert leading.sent("home", released) == [to_manager(released)]
+    assert leading.in_touch() == []
+
+
+def test_who_is_told_again_under_the_term_it_ended_repeats_its_last_word(leading: Switchboard, give: Give) -> None:
+    word = SteppedDown(job="digits", term=1, reason="handed over at version 5")
+    leading.sent("home", word)
+    leading.ended("digits")
+    assert leading.told(give()) == [to_manager(word)]
+
+
+def test_a_newer_term_needs_no_answer_to_the_last_word_of_an_older(leading: Switchboard, give: Give) -> None:
+    leading.sent("home", SteppedDown(job="digits", term=1, reason="handed over at version 5"))
+    leading.ended("digits")
+    # The manager gave it up before it heard that; others led since. Now it is this node's turn again.
+    newer = give(term=3)
+    assert leading.told(newer)[0] == Lead(newer), "else the manager waits for it in vain"
+    assert leading.in_touch() == [to_manager(AskCheckpoint(job="digits", term=3))], "that term is long over"
+
+
+# Versions to be kept --------------------------------------------------------------------------------------------
+
+
+def save(version: int = 5) -> Save:
+    state = {"job": "digits", "version": version, "evaluations": [], "ending": None, "elapsed_s": 1.0}
+    state["ledger"] = {"epoch": 0, "batches": 9, "applied": []}
+    return Save(version=version, tensors={"w": np.ones(2, dtype=np.float32)}, state=state)
+
+
+def saving(board: Switchboard, version: int = 5) -> Checkpoint:
+    (delivery,) = board.saving("digits", save(version))
+    assert isinstance(delivery, ToPeer)
+    assert isinstance(delivery.message, Checkpoint)
+    return delivery.message
+
+
+def test_a_version_is_kept_where_the_manager_is(leading: Switchboard) -> None:
+    checkpoint = saving(leading)
+    assert (checkpoint.job, checkpoint.term, checkpoint.version) == ("digits", 1, 5)
+    version = unpacked(checkpoint)
+    assert version is not None
+    assert version.tensors["w"].tolist() == [1.0, 1.0]
+    kept = CheckpointKept(job="digits", term=1, version=5, number=checkpoint.number)
+    assert leading.told(kept) == [ToLeader("digits", Saved(version=5))]
+    assert leading.out_of_touch(reason="reset") == [], "nothing is under way any more"
+
+
+def test_a_version_that_is_refused_is_not_saved(leading: Switchboard) -> None:
+    saving(leading)
+    refused = CheckpointRefused(job="digits", term=1, version=5, reason="the disk is full", number=1)
+    assert leading.told(refused) == [ToLeader("digits", SaveFailed(version=5, reason="the disk is full"))]
+    assert leading.out_of_touch(reason="reset") == []
+
+
+def test_saving_out_of_touch_fails_at_once(leading: Switchboard) -> None:
+    leading.out_of_touch(reason="reset")
+    (delivery,) = leading.saving("digits", save())
+    assert isinstance(delivery, ToLeader)
+    assert isinstance(delivery.event, SaveFailed)
+    assert (delivery.event.version, "out of reach" in delivery.event.reason) == (5, True)
+    leading.in_touch()
+    assert saving(leading).version == 5
+
+
+def test_a_save_under_way_fails_when_the_manager_is_out_of_touch(leading: Switchboard) -> None:
+    saving(leading)
+    assert leading.out_of_touch(reason="reset") == [ToLeader("digits", SaveFailed(version=5, reason="reset"))]
+    assert leading.out_of_touch(reason="reset") == [], "once"
+
+
+def test_answers_of_another_term_version_or_save_are_not_for_this_one(leading: Switchboard) -> None:
+    first = saving(leading, 5)
+    leading.out_of_touch(reason="reset")
+    leading.in_touch()
+    again = saving(leading, 5)
+    assert (first.version, again.version) == (5, 5), "with more in it, such as an evaluation"
+    # Both are answers to what was sent before the session broke.
+    refused = CheckpointRefused(job="digits", term=1, version=5, reason="torn", number=first.number)
+    kept = CheckpointKept(job="digits", term=1, version=5, number=again.number)
+    assert leading.told(refused) == []
+    assert leading.told(replace(kept, number=first.number)) == []
+    assert leading.told(replace(kept, term=0)) == []
+    assert leading.told(replace(kept, version=4)) == []
+    assert leading.told(kept) == [ToLeader("digits", Saved(version=5))]
+
+
+def test_one_who_leads_no_more_saves_and_notes_nothing(leading: Switchboard) -> None:
+    leading.told(StepDown(job="digits", term=1))
+    assert leading.saving("digits", save()) == []
+    assert leading.noted("digits", Record(kind="epoch", reason="epoch 3")) == []
+    assert leading.told(Conclude(job="digits", reason="")) == []
+
+
+def test_what_a_leader_decides_the_manager_hears_while_in_touch(leading: Switchboard) -> None:
+    assert leading.noted("digits", Record(kind="epoch", reason="x" * 9999)) != []
+    (delivery,) = leading.noted("digits", Record(kind="epoch", reason="epoch 3"))
+    assert delivery == to_manager(Noted(job="digits", term=1, kind="epoch", reason="epoch 3"))
+    leading.out_of_touch(reason="reset")
+    assert leading.noted("digits", Record(kind="epoch", reason="epoch 4")) == []
+
+
+# What the manager wants of a leader --------------------------------------------------------------------------
+
+
+def test_orders_reach_the_leader_as_from_the_manager(leading: Switchboard) -> None:
+    for order in (HandOver(job="digits", term=1, reason="drained"), Release(job="digits", node="a", reason="drained")):
+        assert leading.told(order) == [ToLeader("digits", Received(sender="home", message=order))]
+    assert leading.told(Conclude(job="digits", reason="enough")) == [ToLeader("digits", StopRequested(reason="enough"))]
+    assert leading.told(HandOver(job="none", term=1)) == []
+
+
+# Who may speak to a leader on a device -------------------------------------------------------------------------
+
+
+def test_only_those_who_work_there_are_let_in(leading: Switchboard) -> None:
+    assert leading.admits("a")
+    assert not leading.admits("b")
+    ready = Ready(job="digits")
+    assert says(leading, "a", ready) == [ToLeader("digits", Received(sender="a", message=ready))]
+    joins(leading, "b")
+    assert says(leading, "b", ready) == []
+    leading.told(Admit(job="digits", term=2, nodes=("b",)))
+    assert not leading.admits("b"), "of a term that is not led here"
+    leading.told(Admit(job="none", term=1, nodes=("b",)))
+    assert not leading.admits("b")
+
+
+def test_one_who_asks_before_it_was_announced_is_served_when_it_is(leading: Switchboard, give: Give) -> None:
+    leading.told(give(job="other"))
+    ready = Ready(job="other")
+    assert says(leading, "a", ready) == [], "it works for digits, as far as this node knows"
+    assert leading.told(Admit(job="other", term=1, nodes=("a", "b"))) == [
+        ToLeader("other", Received(sender="a", message=ready))
+    ]
+    assert leading.told(Admit(job="other", term=1, nodes=("a", "b"))) == [], "once"
+
+
+def test_one_who_asked_early_and_is_gone_is_not_served(leading: Switchboard, give: Give) -> None:
+    leading.told(give(job="other"))
+    says(leading, "a", Ready(job="other"))
+    says(leading, "a", Leave(reason="off"))
+    assert leading.told(Admit(job="other", term=1, nodes=("a",))) == []
+
+
+def test_one_who_is_barred_is_shut_out_and_what_it_holds_returns(leading: Switchboard) -> None:
+    bar = Bar(job="digits", term=1, node="a", reason="silent")
+    assert leading.told(bar) == [
+        ToLeader("digits", PeerChanged(node="a", state=Liveness.LOST, reason="silent")),
+        HangUp("a", "silent"),
+    ]
+    assert not leading.admits("a")
+    assert says(leading, "a", Ready(job="digits")) == []
+
+
+def test_one_who_is_barred_from_one_job_may_work_for_another(leading: Switchboard, give: Give) -> None:
+    leading.told(give(job="other"))
+    leading.told(Admit(job="other", term=1, nodes=("a",)))
+    lost = PeerChanged(node="a", state=Liveness.LOST, reason="silent")
+    assert leading.told(Bar(job="digits", term=1, node="a", reason="silent")) == [ToLeader("digits", lost)]
+    assert leading.admits("a")
+    assert says(leading, "a", Ready(job="digits")) == []
+
+
+def test_a_bar_of_another_term_is_nothing(leading: Switchboard) -> None:
+    assert leading.told(Bar(job="digits", term=0, node="a")) == []
+    assert leading.admits("a")
+    assert leading.told(Bar(job="none", term=1, node="a")) == []
+
+
+def test_a_device_welcomes_its_workers_itself(leading: Switchboard) -> None:
+    leading.told(Admit(job="digits", term=1, nodes=("b",)))
+    alive = PeerChanged(node="b", state=Liveness.ALIVE, reason="connected")
+    assert joins(leading, "b") == [
+        ToLeader("digits", alive),
+        ToPeer("b", Welcome(heartbeat_s=1.0, lost_after_s=8.0)),
+    ]
+    assert says(leading, "b", Heartbeat(seq=2)) == [ToPeer("b", HeartbeatSeen(seq=2))]
+    restarted = PeerChanged(node="b", state=Liveness.LOST, reason="restarted")
+    assert joins(leading, "b", "2")[0] == ToLeader("digits", restarted)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Progress(job="digits", term=1, state="finished"),
+        Leads(job="digits", term=1),
+        SteppedDown(job="digits", term=1, reason=""),
+        Checkpoint(job="digits", term=1, version=5),
+        AskCheckpoint(job="digits", term=1),
+        Released(job="digits", term=1, node="a"),
+    ],
+)
+def test_what_is_for_the_manager_is_refused_elsewhere(leading: Switchboard, message: Message) -> None:
+    with pytest.raises(PeerViolation, match="is for the manager"):
+        says(leading, "a", message)
+
+
+def test_nobody_submits_jobs_to_a_device(leading: Switchboard, make_spec: Make) -> None:
+    with pytest.raises(PeerViolation, match="Submit is for the manager"):
+        says(leading, "a", Submit(spec=make_spec()))
+
+
+def test_a_job_that_moved_on_is_silent_and_an_unknown_one_is_over(leading: Switchboard, give: Give) -> None:
+    leading.told(give(job="other"))
+    leading.told(Admit(job="other", term=1, nodes=("a",)))
+    leading.told(StepDown(job="digits", term=1))
+    assert says(leading, "a", Ready(job="digits")) == []
+    assert says(leading, "a", Ready(job="none")) == [
+        ToPeer("a", Finished(job="none", reason="this job is not led here")),
+    ]
