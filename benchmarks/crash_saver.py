@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from shoal.roles.actions import Save
+from shoal.roles.custody import Version, version_of
 from shoal.runtime.journal import Journal
 from shoal.store.checkpoints import CheckpointStore
 from shoal.store.registry import Registry
@@ -66,7 +67,7 @@ class Desk:
         self.evaluations: list[dict[str, Any]] = []
         if self.loaded is not None:
             state: dict[str, Any] = dict(self.loaded.state)
-            self.journal.restore(JOB, self.loaded.tensors, state, self.loaded.version)
+            self.journal.restore(JOB, Version(version=self.loaded.version, tensors=self.loaded.tensors, state=state))
             self.version, self.history, self.evaluations = self.loaded.version, state["history"], state["evaluations"]
 
     def save(self) -> int:
@@ -84,8 +85,8 @@ class Desk:
             applied=rows,
             evaluations=evaluations,
         )
-        packed, names = self.journal.pack(save)
-        self.store.save(version=save.version, tensors={**save.tensors, **packed}, state={**save.state, **names})
+        version = version_of(save)
+        self.store.save(version=version.version, tensors=version.tensors, state=version.state)
         self.journal.commit(JOB, save)
         return self.version
 

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
+import shoal
 from shoal.runtime.room import Room
 from shoal.runtime.trainer import TrainerFailed, TrainerHost
 from shoal.training.confine import Limits, user_id
@@ -169,29 +170,42 @@ def own_place(monkeypatch, tmp_path):
         yield
 
 
+def closed_above(path):
+    """The outermost folder above it that only its owner may enter."""
+    return next((each for each in reversed(path.parents) if not each.stat().st_mode & 0o001), None)
+
+
 @pytest.fixture
 def open_python(tmp_path, monkeypatch):
     """A Python that any user can read, by which trainers are started from here on.
 
-    Where ours lies in somebody's closed home, it is shown at the same path in a name space of mounts of its own.
+    Where it, its packages or Shoal lie in somebody's closed folder, they are shown at the same paths in a name space of
+    mounts of its own.
     """
-    base = Path(sys.base_prefix).resolve()
-    closed = [path for path in reversed(base.parents) if os.geteuid() == 0 and not path.stat().st_mode & 0o001]
-    hold, wrapper = tmp_path / "hold", tmp_path / "python"
+    needs = sorted({Path(each).resolve() for each in (sys.base_prefix, sys.prefix, Path(shoal.__file__).parents[1])})
+    closed = {need: top for need in needs if os.geteuid() == 0 and (top := closed_above(need)) is not None}
+    wrapper = tmp_path / "python"
     start = f'exec ${{AS_USER}} {shlex.quote(PYTHON)} "$@"'
-    if closed:
-        hold.mkdir()
-        at, held, home = (shlex.quote(str(path)) for path in (base, hold, closed[0]))
-        show = f"mount --bind {at} {held} && mount -t tmpfs -o mode=711 tmpfs {home} && mkdir -p {at}"
-        inside = f"umask 022; {show} && mount --move {held} {at} && {start}"
-        start = f'exec unshare --mount --propagation private sh -c {shlex.quote(inside)} sh "$@"'
-    wrapper.write_text(f"#!/bin/sh\n{start}\n")
-    wrapper.chmod(0o755)
-    tried = subprocess.run([wrapper, "-c", "pass"], capture_output=True, text=True, timeout=30, check=False)
-    if tried.returncode:
-        pytest.skip(f"Python lies where nobody can read it, and cannot be shown elsewhere: {tried.stderr}")
-    monkeypatch.setattr(sys, "executable", str(wrapper))
-    return str(wrapper)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as hold:
+        if closed:
+            steps = ["umask 022"]
+            held = {need: shlex.quote(f"{hold}/{number}") for number, need in enumerate(closed)}
+            steps += [f"mkdir {at} && mount --bind {shlex.quote(str(need))} {at}" for need, at in held.items()]
+            steps += [f"mount -t tmpfs -o mode=711 tmpfs {shlex.quote(str(top))}" for top in sorted({*closed.values()})]
+            for need, at in held.items():
+                there = shlex.quote(str(need))
+                steps.append(f"mkdir -p {there} && mount --move {at} {there} && rmdir {at}")
+            inside = " && ".join([*steps, start])
+            start = f'exec unshare --mount --propagation private sh -c {shlex.quote(inside)} sh "$@"'
+        wrapper.write_text(f"#!/bin/sh\n{start}\n")
+        wrapper.chmod(0o755)
+        code = "import os, sys; os.setuid(int(sys.argv[1])); import shoal.training.confine, numpy"
+        user = str(user_id("nobody")[0] if os.geteuid() == 0 else os.geteuid())
+        tried = subprocess.run([wrapper, "-c", code, user], capture_output=True, text=True, timeout=60, check=False)
+        if tried.returncode:
+            pytest.skip(f"Python lies where nobody can read it, and cannot be shown elsewhere: {tried.stderr}")
+        monkeypatch.setattr(sys, "executable", str(wrapper))
+        yield str(wrapper)
 
 
 @pytest.fixture

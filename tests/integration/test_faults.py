@@ -110,6 +110,8 @@ def test_a_worker_stopped_for_ten_seconds_is_done_without_and_takes_part_again(t
             job = await _training(site, workers=2)
             agent = site.cluster.agents["device-3"]
             frozen = [psutil.Process(agent.pid), *site.trainers("device-3")]
+            # Two of them would be through with the epoch before it is back.
+            site.pace(2 * SLOW_S)
             began_s = time.monotonic()
             for process in frozen:
                 process.suspend()

@@ -28,7 +28,7 @@ from shoal.runtime.places import Places
 from shoal.store.registry import Registry
 from shoal.training.ready import plan_from, spec_of
 from shoal.transport.enrol import enrol
-from shoal.transport.grpc import SERVICE
+from shoal.transport.grpc import SERVICE, _Outcome
 from shoal.transport.identity import Identity, channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
 from shoal.wire.frames import chunk_frame, envelope_frame, frames, read_opening
@@ -96,14 +96,19 @@ async def member(site: Site, name: str) -> tuple[Identity, grpc.aio.Channel]:
 async def said(channel: grpc.aio.Channel, lane: Lane, *frames: bytes) -> tuple[grpc.StatusCode, str]:
     """Say this on a new stream; how the stream ended."""
     call = channel.stream_stream(f"/{SERVICE}/{lane}")(timeout=30.0)
+    # A write that fails because the call is over may replace the status that says why (grpc/grpc#36066).
+    outcome = _Outcome(call)
     try:
         for frame in frames:
-            await call.write(frame)
+            await outcome.write(frame)
         await call.done_writing()
         while await call.read() is not grpc.aio.EOF:
             pass
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
         pass
+    await outcome.known()
+    if outcome.code is not None:
+        return outcome.code, outcome.details
     return await call.code(), str(await call.details())
 
 

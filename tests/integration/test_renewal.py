@@ -217,10 +217,10 @@ def test_an_agent_renews_by_itself_and_goes_on_past_the_end_of_its_first_certifi
                 await asyncio.sleep(max(0.0, first.identity.expires_s + 0.5 - time.time()))
                 assert not await is_let_in(first)
                 # A session outlives its certificate; the next one needs the new.
-                for session in list(agent._sessions.values()):
-                    session.close("the network broke")
-                await until("another identity", lambda: agent._identity.expires_s > first.identity.expires_s)
-                await until("it is back", lambda: agent._station.welcomed and len(agent._sessions) == 2)
+                line = agent._lines["manager"]
+                line.hang_up("the network broke")
+                await until("another identity", lambda: agent.identity.expires_s > first.identity.expires_s)
+                await until("it is back", lambda: agent._station.welcomed and agent._lines["manager"] is not line)
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
