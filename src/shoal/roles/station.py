@@ -33,6 +33,9 @@ GOODBYE_TIMEOUT_S = 1.0
 #: Attempts in vain before the manager hears that a leader cannot be reached from here.
 ATTEMPTS_TOLD = 3
 
+#: It hears so again after this many more: what it made of it may not have reached us.
+ATTEMPTS_TOLD_AGAIN = 10
+
 
 @dataclass(frozen=True, slots=True)
 class ToWorker:
@@ -137,15 +140,16 @@ class Station:
         liaison.closed()
         duties: list[Duty] = [ToWorker(job, Disconnected(node=peer, reason=reason)) for job in self._led_by(peer)]
         if peer != self._manager and liaison.attempts >= ATTEMPTS_TOLD:
-            duties += self._complain(peer, reason)
+            again = liaison.attempts % ATTEMPTS_TOLD_AGAIN == 0
+            duties += self._complain(peer, reason, again=again)
         return duties
 
-    def _complain(self, leader: str, reason: str) -> list[Duty]:
-        """Once a term: the manager may find another leader, or another job for us."""
+    def _complain(self, leader: str, reason: str, *, again: bool) -> list[Duty]:
+        """Once a term, and now and then: the manager may find another leader, or another job for us, or none."""
         duties: list[Duty] = []
         for job in self._led_by(leader):
             term = self._assigned[job].term
-            if self.welcomed and self._complained.get(job, 0) < term:
+            if self.welcomed and (again or self._complained.get(job, 0) < term):
                 self._complained[job] = term
                 told = clip(f"{self._node} cannot reach {leader}: {reason}")
                 duties.append(Say(self._manager, OutOfReach(job=job, term=term, reason=told)))

@@ -8,6 +8,7 @@ is being written any more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from shoal.roles.actions import Action, CancelTimer, Keep, Load, Record, Send, SetTimer, Store
 from shoal.roles.events import Liveness, Stored, StoreFailed
@@ -33,7 +34,7 @@ from shoal.wire.messages import (
     SteppedDown,
     clip,
 )
-from shoal.workload.placement import Candidate, best_placed, is_worth_moving
+from shoal.workload.placement import LINK_ASSUMED_BYTES_PER_S, Candidate, best_placed, is_worth_moving
 
 #: How long a manager that has just started waits for leaders it remembers: devices dial again within seconds.
 MISSED_S = 5.0
@@ -173,16 +174,22 @@ class Succession:
         if self._prefers_devices:
             best = best_placed(devices, workers=workers)
         else:
-            best = best_placed([self._here, *devices], workers=workers)
+            best = best_placed([self._home(), *devices], workers=workers)
         assert best is not None
         if best.node == self._node:
             return best.node, "it keeps the checkpoints and is always on"
         return best.node, f"placed best of {len(devices)} devices"
 
+    def _home(self) -> Candidate:
+        """The manager's own node. What a device measured, it measured from here: this link is at least as good."""
+        shown = max((node.link_bytes_per_s for node in self._nodes.values()), default=0.0)
+        link = self._here.link_bytes_per_s or LINK_ASSUMED_BYTES_PER_S
+        return replace(self._here, link_bytes_per_s=max(link, shown))
+
     def _candidates(self, record: JobRecord) -> list[Candidate]:
         able = (self._nodes[name] for name in sorted(self._nodes))
         devices = [node.candidate() for node in able if node.can_lead and node.node not in record.unfit]
-        return [self._here, *devices]
+        return [self._home(), *devices]
 
     def _in_place(self, record: JobRecord) -> list[Action]:
         """Its leader is set up: its workers hear where it is, and it hears what was said to the one before."""
@@ -441,6 +448,10 @@ class Succession:
         if record is None or not record.is_open or (self.is_settled and node is not None and node.job != message.job):
             # It was away when its job ended, or when its place was taken, and nobody is there to tell it.
             return [Send(to=sender, message=Dismiss(job=message.job, reason="it is not needed there any more"))]
+        is_led = record.stage in (Stage.LEADING, Stage.PARTING)
+        if record.term > message.term and is_led and node is not None and node.job == message.job:
+            # It has not heard who leads now.
+            return [*self.admit(record, [sender]), Send(to=sender, message=self.worker_assign(record, "led anew"))]
         if record.term != message.term or record.stage is not Stage.LEADING or record.leader == self._node:
             return []
         if node is None or node.job != message.job:
@@ -465,7 +476,7 @@ class Succession:
             candidates = self._candidates(record)
             leader = next((c for c in candidates if c.node == record.leader), None)
             measured = [c for c in candidates if c.link_bytes_per_s and c.node not in (record.leader, self._node)]
-            others = measured if self._prefers_devices or record.leader == self._node else [self._here, *measured]
+            others = measured if self._prefers_devices or record.leader == self._node else [self._home(), *measured]
             best = best_placed(others, workers=workers)
             if leader is None or best is None or not is_worth_moving(best, leader=leader, workers=workers):
                 record.outdone = 0

@@ -219,10 +219,10 @@ def test_a_device_that_is_placed_much_better_leads_by_default_too(make_spec: Mak
     office = Office()
     office.hello("a", "b")
     office.beat("b", link_bytes_per_s=100e6)
+    office.beat("home", load=1.0)
     office.submit(make_spec())
     assert office.appointed() == {"b": 1}
     office = Office()
-    office.beat("home", link_bytes_per_s=100e6)
     office.hello("a", "b")
     office.beat("b", link_bytes_per_s=100e6)
     office.submit(make_spec())
@@ -737,7 +737,6 @@ def test_one_who_works_there_no_more_does_not_count(led: Office) -> None:
     ("sender", "message"),
     [
         ("b", OutOfReach(job="digits", term=2, reason="")),
-        ("b", OutOfReach(job="digits", term=0, reason="")),
         ("stranger", OutOfReach(job="digits", term=1, reason="")),
     ],
 )
@@ -745,6 +744,14 @@ def test_only_its_workers_say_that_the_leader_of_now_is_out_of_reach(
     led: Office, sender: str, message: OutOfReach
 ) -> None:
     assert led.says(sender, message) == []
+
+
+def test_a_worker_that_looks_for_a_leader_of_before_hears_who_leads_now(led: Office) -> None:
+    led.says("b", OutOfReach(job="digits", term=0, reason="b cannot reach z"))
+    (assign,) = led.told("b", Assign)
+    assert (assign.role, assign.term, assign.leader) == ("worker", 1, "a")
+    assert led.told("a", Admit) == [Admit(job="digits", term=1, nodes=("b",))]
+    assert led.sent(HandOver) == []
 
 
 def test_one_who_looks_for_the_leader_of_a_job_that_needs_it_no_more_is_told_so(led: Office) -> None:
@@ -966,10 +973,25 @@ def test_a_slow_leader_moves_home_unless_devices_are_preferred(make_spec: Make) 
     office = Office()
     office.hello("a")
     office.beat("a", link_bytes_per_s=100e6)
+    office.beat("home", load=1.0)
     office.submit(make_spec())
     office.leads("a")
+    office.beat("home", load=0.0)
     office.beat("a", load=1.0, link_bytes_per_s=1e6)
     office.now_s += SETTLED_S
     assert [look(office) for _ in range(OUTDONE_TIMES)] == [False, False, True]
     office.says("a", SteppedDown(job="digits", term=1, reason="handed over"))
     assert office.appointed() == {"home": 2}
+
+
+def test_no_device_is_believed_to_have_a_better_link_than_it_was_served_over(make_spec: Make) -> None:
+    """It measured the way from the manager's node, which can be no slower than that."""
+    office = Office()
+    office.hello("a", "b")
+    office.submit(make_spec())
+    assert office.leader == ("home", 1)
+    for at_s in range(0, 1000, 20):
+        office.now_s = float(at_s)
+        office.says("a", Heartbeat(seq=at_s, load=0.0, link_bytes_per_s=1e9))
+        office.happens(TimerFired(name="look"))
+        assert office.sent(HandOver) == []
