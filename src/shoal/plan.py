@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.errors import Misuse
 
@@ -16,11 +17,22 @@ LEASE_BATCHES_MAX = 4096
 CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared",),
     "shape": ("star",),
-    "pace": ("sync",),
+    "pace": ("sync", "buffered", "async"),
     "codec": ("dense",),
     "work": ("leased",),
     "trust": ("identity",),
 }
+
+#: What a late update counts for (``learning.staleness``). No choice of its own: without a pace that has late ones, it
+#: says nothing.
+STALENESS = ("none", "inverse", "root", "exponential")
+
+#: How much of the last step is kept where a plan does not say: Dlib's default, where EDDL is silent. Asynchrony acts
+#: like momentum of its own, the more so the more workers there are (see ``learning.pace``), and the two add up.
+MOMENTUM = {"sync": 0.9, "buffered": 0.9, "async": 0.0}
+
+#: A number that was left out. Once a plan is made, it is there.
+_UNSAID: Any = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +101,8 @@ class Plan:
     #: Batches a worker trains, one after the other, on one lease.
     lease_batches: int = 1
     learning_rate: float = 0.05
-    #: Kept by the leader, so that workers stay stateless (EDDL §4.4). Dlib's default, where EDDL is silent.
-    momentum: float = 0.9
+    #: Kept by the leader, so that workers stay stateless (EDDL §4.4). Left out: what suits the pace (``MOMENTUM``).
+    momentum: float = _UNSAID
     weight_decay: float = 0.0
 
     workers_min: int = 1
@@ -105,14 +117,21 @@ class Plan:
     #: Longest time between two durable versions.
     checkpoint_every_s: float = 10.0
 
+    #: Updates in one version of the buffered pace.
+    buffer: int = 8
+    #: What an update counts for that was made against an older version. The root is mild, needs no memory that a new
+    #: leader would lack, and is what FedBuff found to do.
+    staleness: str = "root"
+
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
-            if getattr(self, choice) not in answers:
-                known = ", ".join(answers)
-                raise Misuse(f"{choice} = {getattr(self, choice)!r} is not a choice Shoal has; there is: {known}")
+            _check_choice(choice, getattr(self, choice), answers)
+        _check_choice("staleness", self.staleness, STALENESS)
+        if self.momentum is _UNSAID:
+            object.__setattr__(self, "momentum", MOMENTUM[self.pace])
         if not 1 <= self.workers_min <= self.workers_max:
             raise Misuse(f"workers {self.workers_min}:{self.workers_max}: MIN is at least 1 and at most MAX")
-        for name in ("batch_size", "lease_batches", "evaluate_every_epochs"):
+        for name in ("batch_size", "lease_batches", "evaluate_every_epochs", "buffer"):
             if getattr(self, name) < 1:
                 raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")
         if self.lease_batches > LEASE_BATCHES_MAX:
@@ -126,3 +145,8 @@ class Plan:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
         if not self.until.is_set:
             raise Misuse("a job needs an end: until an accuracy, a number of epochs or a time")
+
+
+def _check_choice(name: str, answer: str, answers: tuple[str, ...]) -> None:
+    if answer not in answers:
+        raise Misuse(f"{name} = {answer!r} is not a choice Shoal has; there is: {', '.join(answers)}")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import Misuse, PeerViolation
-from shoal.plan import Plan, Until
+from shoal.plan import CHOICES, STALENESS, Plan, Until
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.limits import BATCHES_MAX
@@ -43,6 +43,9 @@ PLANS = st.builds(
     ),
     seed=INTEGER,
     lease_s=st.floats(0, 1e6),
+    pace=st.sampled_from(CHOICES["pace"]),
+    buffer=st.integers(1, 1 << 40),
+    staleness=st.sampled_from(STALENESS),
 )
 DATASETS = st.builds(Dataset, manifest=SHA | st.just(""), examples=st.integers(0, 1 << 40))
 SPECS = st.builds(

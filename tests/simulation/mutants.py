@@ -6,6 +6,7 @@ A mutant puts a wrong variant in the place of one part's code. What the invarian
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -15,8 +16,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from shoal.learning.pace import Sync
+from shoal.learning.pace import Buffered, Sync
 from shoal.learning.partial import Partial
+from shoal.learning.staleness import Lateness
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
 from shoal.roles.course import Course
 from shoal.roles.crew import Member
@@ -114,8 +116,8 @@ def every_update_weighs_the_same() -> Patched:
     """The examples of a lease are not counted: short leases pull as hard as full ones."""
     add = Partial.add
 
-    def add_one(self: Partial, update: np.ndarray, *, weight: float) -> None:
-        add(self, update, weight=100.0)
+    def add_one(self: Partial, update: np.ndarray, *, weight: float, scale: float = 1.0) -> None:
+        add(self, update, weight=100.0, scale=scale)
 
     return patch.object(Partial, "add", add_one)
 
@@ -127,6 +129,108 @@ def round_not_cleared() -> Patched:
         pass
 
     return patch.object(Partial, "clear", clear)
+
+
+# Pace ----------------------------------------------------------------------------------------------------
+
+
+def staleness_not_applied() -> Patched:
+    """A late update counts as much as a fresh one, whatever the plan says."""
+
+    def weight(self: Lateness, rule: str, staleness: int) -> float:
+        return 1.0
+
+    return patch.object(Lateness, "weight", weight)
+
+
+def staleness_applied_twice() -> Patched:
+    """A late update is scaled where it is merged, and once more where it is summed."""
+    add = Partial.add
+
+    def add_again(self: Partial, update: np.ndarray, *, weight: float, scale: float = 1.0) -> None:
+        add(self, update, weight=weight, scale=scale * scale)
+
+    return patch.object(Partial, "add", add_again)
+
+
+def divided_by_damped_weights() -> Patched:
+    """The mean is of the damped weights: a late update that is alone in its version is not damped at all."""
+    add = Partial.add
+
+    def add_damped(self: Partial, update: np.ndarray, *, weight: float, scale: float = 1.0) -> None:
+        add(self, update, weight=weight * scale)
+
+    return patch.object(Partial, "add", add_damped)
+
+
+def late_is_late() -> Patched:
+    """Whatever was made against an older version counts as one version late."""
+    merge = Course.merge
+
+    def merge_as_late(self: Course, lease: Lease, update: Update, delta: np.ndarray) -> None:
+        late = min(self.version - lease.version, 1)
+        merge(self, replace(lease, version=self.version - late), update, delta)
+
+    return patch.object(Course, "merge", merge_as_late)
+
+
+def lateness_outlives_its_leader() -> Patched:
+    """Where stragglers begin is remembered by the process: the next leader starts from what another one saw."""
+    recent: deque[int] = deque(maxlen=1000)
+    init = Lateness.__init__
+
+    def with_the_old(self: Lateness, **settings: Any) -> None:
+        init(self, **settings)
+        self._recent = recent
+
+    return patch.object(Lateness, "__init__", with_the_old)
+
+
+def one_update_too_many() -> Patched:
+    """The buffer is emptied only when it overflows: K + 1 updates make a version."""
+
+    def should_step(self: Buffered, *, merged: int, outstanding: int) -> bool:
+        return merged > self.size
+
+    return patch.object(Buffered, "should_step", should_step)
+
+
+def buffer_waits_at_the_end() -> Patched:
+    """Nobody sees that no other update can come: the last of an epoch stay in the buffer."""
+
+    def proceed(self: Leader, now_s: float, only: str | None = None) -> list[Action]:
+        ledger = self._course.ledger
+        if self._phase in ("closing", "ended"):
+            return []
+        if self._pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
+            return self._step(now_s)
+        return self._lend(now_s, only=only)
+
+    return patch.object(Leader, "_proceed", proceed)
+
+
+def buffer_lost_at_hand_over() -> Patched:
+    """A leader that is to step down begins nothing new, not even a version of what it has."""
+    proceed = Leader._proceed
+
+    def unless_parting(self: Leader, now_s: float, only: str | None = None) -> list[Action]:
+        if self._parting is None or self._exam is not None:
+            return proceed(self, now_s, only)
+        ledger = self._course.ledger
+        if self._pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
+            return self._step(now_s)
+        return self._lend(now_s, only=only)
+
+    return patch.object(Leader, "_proceed", unless_parting)
+
+
+def emptied_after_every_update() -> Patched:
+    """A worker that has brought its update is not lent the next before it is looked whether anyone else is out."""
+
+    def should_step(self: Buffered, *, merged: int, outstanding: int) -> bool:
+        return merged >= self.size or (merged > 0 and outstanding <= 1)
+
+    return patch.object(Buffered, "should_step", should_step)
 
 
 # Leases --------------------------------------------------------------------------------------------------
@@ -449,19 +553,21 @@ def lost_node_keeps_its_place() -> Patched:
     """A node that was lost still counts as one of its job's workers."""
     on_peer = Manager._on_peer
 
-    def keep_place(self: Manager, event: Any) -> list[Action]:
-        node = self._nodes.get(event.node)
-        job = node.job if node is not None else ""
-        actions = on_peer(self, event)
-        if node is not None and job and not node.job and self._jobs[job].is_open:
-            self._roster.place(node, job)
-        return actions
+    def keep_place(self: Manager, event: PeerChanged) -> list[Action]:
+        place = self._roster.place
+
+        def keep_or_place(node: NodeRecord, job: str) -> None:
+            if job:
+                place(node, job)
+
+        with patch.object(self._roster, "place", keep_or_place):
+            return on_peer(self, event)
 
     return patch.object(Manager, "_on_peer", keep_place)
 
 
 def back_without_its_job() -> Patched:
-    """A node that restarted is not told again what it works for."""
+    """A node whose session is back is not told again what it works for, and where that is led."""
     assign = Manager._assign_worker
 
     def assign_new_ones(self: Manager, node: NodeRecord, record: JobRecord, reason: str) -> list[Action]:
@@ -498,7 +604,7 @@ def no_fence_on_versions() -> Patched:
         record = self._jobs.get(checkpoint.job)
         if record is None or record.storing is not None:
             return []
-        record.storing = checkpoint.version
+        record.storing, record.storing_number = checkpoint.version, checkpoint.number
         return [Store(checkpoint=checkpoint)]
 
     return patch.object(Succession, "checkpoint", keep_any)
@@ -941,6 +1047,15 @@ MUTANTS: dict[str, Mutant] = _named(
     stepping_down_is_not_heard,
     worker_stays_with_its_leader,
     complaint_not_heard,
+    staleness_not_applied,
+    staleness_applied_twice,
+    divided_by_damped_weights,
+    late_is_late,
+    lateness_outlives_its_leader,
+    one_update_too_many,
+    buffer_waits_at_the_end,
+    buffer_lost_at_hand_over,
+    emptied_after_every_update,
 )
 
 #: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.

@@ -36,7 +36,7 @@ SAID = {
     "credit_not_counted": "may be under way, at most 2 fit",
     "upload_place_not_freed": "did not move",
     "silent_after_reconnecting": "did not move",
-    "leader_trusts_in_models": "did not move",
+    "leader_trusts_in_models": "30000 events",
     "history_lost_with_a_failed_save": "history differ",
     "gives_up_at_the_first_failure": "no batch failed more than",
     "workers_not_dismissed": "was given a role in",
@@ -78,6 +78,15 @@ SAID = {
     "stepping_down_is_not_heard": "was left behind in a job that is over",
     "worker_stays_with_its_leader": "did not move",
     "complaint_not_heard": "was left behind in a job that is over",
+    "staleness_not_applied": "is not what its history says",
+    "staleness_applied_twice": "is not what its history says",
+    "divided_by_damped_weights": "is not what its history says",
+    "late_is_late": "is not what its history says",
+    "lateness_outlives_its_leader": "is not what its history says",
+    "one_update_too_many": "updates, the pace is",
+    "buffer_waits_at_the_end": "did not move",
+    "buffer_lost_at_hand_over": "updates in no version",
+    "emptied_after_every_update": "updates, the pace is",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,8 @@ def test_a_choice_shoal_does_not_have_is_named_with_those_it_has(choice: str) ->
         ({"workers_min": 0}, "MIN is at least 1"),
         ({"workers_min": 3, "workers_max": 2}, "workers 3:2"),
         ({"batch_size": 0}, "batch_size is at least 1, not 0"),
+        ({"buffer": 0}, "buffer is at least 1, not 0"),
+        ({"staleness": "linear"}, "staleness = 'linear' is not a choice.*there is: none, inverse, root, exponential"),
         ({"lease_batches": 0}, "lease_batches is at least 1"),
         ({"evaluate_every_epochs": 0}, "evaluate_every_epochs is at least 1"),
         ({"learning_rate": 0.0}, "learning_rate is positive"),
@@ -45,6 +48,13 @@ def test_a_choice_shoal_does_not_have_is_named_with_those_it_has(choice: str) ->
 def test_numbers_that_cannot_work_are_refused(wrong: dict[str, object], told: str) -> None:
     with pytest.raises(Misuse, match=told):
         Plan(**wrong)  # type: ignore[arg-type]
+
+
+def test_momentum_is_what_suits_the_pace_unless_it_is_said() -> None:
+    assert [Plan(pace=pace).momentum for pace in CHOICES["pace"]] == [0.9, 0.9, 0.0]
+    assert Plan(pace="async", momentum=0.9).momentum == 0.9
+    # A plan that is made has its momentum: changing the pace later does not change it.
+    assert replace(Plan(), pace="async").momentum == 0.9
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "weight_decay", "lease_s", "checkpoint_every_s"])

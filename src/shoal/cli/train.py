@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_module
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,6 +31,9 @@ def train(
     batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples in one step of one device.")] = None,
     learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The size of a step.")] = None,
     momentum: Annotated[float | None, typer.Option(metavar="X", help="How much of the last step is kept.")] = None,
+    pace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="When the model moves: sync, buffered or async.")
+    ] = None,
     set_: TaskArguments = None,
     plan: Annotated[
         list[str] | None,
@@ -55,7 +58,7 @@ def train(
     chosen = overrides(
         workers=workers,
         until={"accuracy": until_accuracy, "epochs": epochs, "seconds": None if minutes is None else minutes * 60},
-        numbers={"batch_size": batch_size, "learning_rate": learning_rate, "momentum": momentum},
+        numbers={"batch_size": batch_size, "learning_rate": learning_rate, "momentum": momentum, "pace": pace},
         pairs=plan or (),
     )
     arguments = pairs_of(set_ or (), option="--set")
@@ -84,7 +87,7 @@ def train(
 
 
 def overrides(
-    *, workers: str, until: dict[str, float | None], numbers: dict[str, float | None], pairs: Sequence[str]
+    *, workers: str, until: dict[str, float | None], numbers: Mapping[str, float | str | None], pairs: Sequence[str]
 ) -> dict[str, Any]:
     """What the person typed about the plan, and nothing else: the rest is the task's to say."""
     from shoal.plan import Plan, Until, parse_workers

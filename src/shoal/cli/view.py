@@ -175,6 +175,9 @@ def _pace_line(story: Story) -> RenderableType:
         ("", rate_text(progress.rounds_per_s), " rounds/s"),
         ("", rate_text(progress.examples_per_s), " examples/s"),
     ]
+    if progress.staleness_max > 0:
+        late = f" versions late (at most {progress.staleness_max:,})"
+        facts.append(("updates ", number_text(progress.staleness), late))
     left = Text()
     for number, (before, value, after) in enumerate(facts):
         left.append("   " if number else "").append(before, style="dim").append(value).append(after, style="dim")

@@ -15,9 +15,12 @@ _BLOCK = 32768
 
 
 class Partial:
-    """Σ wᵢ·uᵢ and Σ wᵢ, summed in float64 so that the order of arrival does not show in a float32 model.
+    """Σ sᵢ·wᵢ·uᵢ and Σ wᵢ, summed in float64 so that the order of arrival does not show in a float32 model.
 
-    Held in units of the first weight: most updates of a round weigh the same, and adding is cheaper than scaling.
+    The weight wᵢ is how many examples an update stands for, the scale sᵢ what a late one is worth. The mean divides by
+    the weights alone: were it divided by the scaled ones, a partial of one late update would be that update undamped.
+
+    Held in units of the first s·w: most updates of a round weigh the same, and adding is cheaper than scaling.
     """
 
     __slots__ = ("_scratch", "_total", "_unit", "count", "weight")
@@ -34,13 +37,15 @@ class Partial:
     def size(self) -> int:
         return self._total.size
 
-    def add(self, update: np.ndarray, *, weight: float) -> None:
+    def add(self, update: np.ndarray, *, weight: float, scale: float = 1.0) -> None:
         """Merge one update."""
         if update.shape != self._total.shape:
             raise Misuse(f"an update of {update.size} values into a partial of {self.size}")
         if not weight > 0:
             raise Misuse(f"an update weighs more than nothing, not {weight}")
-        self._add(update, weight=weight)
+        if not scale > 0:
+            raise Misuse(f"a late update is worth more than nothing, not {scale}")
+        self._add(update, weight=weight * scale)
         self.weight += weight
         self.count += 1
 
@@ -54,7 +59,7 @@ class Partial:
             self.count += other.count
 
     def mean(self) -> np.ndarray:
-        """Σ wᵢ·uᵢ / Σ wᵢ as float32."""
+        """Σ sᵢ·wᵢ·uᵢ / Σ wᵢ as float32."""
         if self.count == 0:
             raise Misuse("the mean of no updates")
         out = np.empty(self.size, dtype=np.float32)

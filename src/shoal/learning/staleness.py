@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from statistics import median
 from typing import Protocol
 
 import numpy as np
@@ -83,7 +84,11 @@ def threshold_of(past: Sequence[int], *, share: float = NOT_STRAGGLERS) -> float
 
 
 class Lateness:
-    """Remembers how stale recent updates were, and says where stragglers begin."""
+    """Remembers how stale recent updates were, and says where stragglers begin.
+
+    A new leader begins with an empty one: how late updates are follows from where the leader is, how fast it is and
+    who works for it, and all of that may have changed. Until it has seen enough, the exponential is the inverse.
+    """
 
     def __init__(self, *, share: float = NOT_STRAGGLERS) -> None:
         self._share = share
@@ -97,6 +102,15 @@ class Lateness:
     def threshold(self) -> float | None:
         """None while too few came: until then the exponential rule gives way to the inverse."""
         return threshold_of(self._recent, share=self._share) if len(self._recent) >= _ENOUGH else None
+
+    @property
+    def typical(self) -> float:
+        """The median; 0 while nothing came."""
+        return median(self._recent) if self._recent else 0.0
+
+    @property
+    def worst(self) -> int:
+        return max(self._recent, default=0)
 
     def weight(self, rule: str, staleness: int) -> float:
         """What an update counts for under the rule of this name."""

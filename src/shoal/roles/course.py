@@ -13,6 +13,7 @@ import numpy as np
 from shoal.learning.layout import Layout
 from shoal.learning.outer import momentum_step
 from shoal.learning.partial import Partial
+from shoal.learning.staleness import Lateness
 from shoal.wire.messages import EvaluationView, JobSpec, Tensors, Update
 from shoal.workload.batches import batch_count, examples_in
 from shoal.workload.ledger import Applied, Lease, Ledger
@@ -34,6 +35,8 @@ class Course:
         self.version = 0
         self.ledger = Ledger(batches=batch_count(spec.train.examples, spec.plan.batch_size))
         self._partial = Partial(layout.size)
+        #: Not part of a snapshot: see there.
+        self.lateness = Lateness()
         self.evaluations: list[EvaluationView] = []
         #: Mean loss of the batches of the last version.
         self.train_loss: float | None = None
@@ -58,8 +61,11 @@ class Course:
         return examples_in(lease.batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
 
     def merge(self, lease: Lease, update: Update, delta: np.ndarray) -> None:
-        """Take a checked update into the next version."""
-        self._partial.add(delta, weight=float(update.examples))
+        """Take a checked update into the next version. What is late counts less."""
+        staleness = self.version - lease.version
+        scale = self.lateness.weight(self._spec.plan.staleness, staleness)
+        self._partial.add(delta, weight=float(update.examples), scale=scale)
+        self.lateness.seen(staleness)
         self._loss_sum += update.loss_sum
         self.ledger.merge(lease)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
-from shoal.learning.pace import PACES, Pace
+from shoal.learning.pace import PACES
 from shoal.roles.actions import Action, End, Record, Send, SetTimer
 from shoal.roles.course import Course
 from shoal.roles.crew import WAIT_EVERY_S, Crew, Member
@@ -61,6 +61,9 @@ from shoal.workload.ledger import Lease, Ledger, Refusal
 
 TICK_S = 0.5
 
+#: A timer shorter than this may not move the clock at all, and would be set again for ever.
+LATE_LEAST_S = 0.001
+
 #: Beyond what the worker itself is given: its last word must have time to arrive.
 LEASE_GRACE_S = 2.0
 
@@ -100,7 +103,7 @@ class Leader:
         self._manager = manager
         self._course = Course(spec, layout, model)
         self._exam: Exam | None = None
-        self._pace: Pace = PACES[plan.pace]()
+        self._pace = PACES[plan.pace](plan.buffer)
         model_bytes = layout.size * 4
         self._admission = Admission(update_bytes=model_bytes, budget_bytes=upload_budget_bytes)
         self._clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=2 * model_bytes)
@@ -317,9 +320,14 @@ class Leader:
         """Move on as far as things allow: a step if one is due, then leases to whoever is ready."""
         if self._phase in ("closing", "ended"):
             return []
-        if self._pace.should_step(merged=self._course.ledger.merged, outstanding=self._course.ledger.outstanding):
+        ledger = self._course.ledger
+        if self._pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
             return self._step(now_s)
-        return self._lend(now_s, only=only)
+        actions = self._lend(now_s, only=only)
+        if ledger.merged and not ledger.outstanding:
+            # Whoever may work was asked and nothing is lent: the version is waiting for nobody.
+            actions += self._step(now_s)
+        return actions
 
     def _lend(self, now_s: float, only: str | None = None) -> list[Action]:
         """Leases to whoever is ready; to one worker where only its state changed."""
@@ -480,7 +488,7 @@ class Leader:
     def _watch_the_last(self, now_s: float) -> list[Action]:
         """Those who are done wait for a lease that runs out before the next tick: it is not waited for any longer."""
         left_s = self._course.ledger.next_deadline_s - now_s
-        return [SetTimer(name=_LATE, after_s=max(0.0, left_s))] if left_s < TICK_S else []
+        return [SetTimer(name=_LATE, after_s=max(LATE_LEAST_S, left_s))] if left_s < TICK_S else []
 
     def _on_late(self, now_s: float) -> list[Action]:
         if self._phase in ("closing", "ended"):
@@ -763,6 +771,8 @@ class Leader:
         self._phase, self._reason = "closing", reason
         self._exam = None
         actions: list[Action] = [self._record("ending", f"{state}: {reason}")]
+        if self._pace.takes_the_rest(merged=self._course.ledger.merged):
+            self._advance(now_s)
         return [*actions, *self._save(now_s)]
 
     def _over(self, now_s: float) -> list[Action]:
@@ -804,6 +814,8 @@ class Leader:
             seconds=self._course.elapsed_s(now_s),
             refused=self._refused,
             workers=self._crew.views(typical_s=self._clock.typical_s, now_s=now_s),
+            staleness=self._course.lateness.typical,
+            staleness_max=self._course.lateness.worst,
         )
 
 

@@ -6,17 +6,19 @@ The model of every save, the result of every evaluation, and the reason for whic
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from shoal.learning.outer import momentum_step
+from shoal.roles.actions import Send
 from shoal.sim.invariants import Violation
 from shoal.sim.jobs import examples_to_train
 from shoal.sim.observe import Mark, Step
 from shoal.sim.toy import FIRST_MODEL, LAYOUT, judge, toy_update
-from shoal.wire.messages import EvaluationView, JobSpec
+from shoal.wire.messages import EvaluationView, JobSpec, Work
 from shoal.workload.ledger import Applied
 
 #: A job whose time is over may still evaluate, and a lease of that may fail; longer where leases have no fixed time.
@@ -36,24 +38,33 @@ class _Paper:
     evaluated: dict[int, float] = field(default_factory=dict)
     #: The model of each version so far.
     models: dict[int, np.ndarray] = field(default_factory=dict)
+    #: (term, lease) -> the version that was lent, which is what its update was made against.
+    lent: dict[tuple[int, int], int] = field(default_factory=dict)
+    #: Term -> how late each update was that its leader took in. The next one does not know.
+    late: dict[int, list[int]] = field(default_factory=dict)
 
-    def go_on(self, rows: Sequence[Applied]) -> None:
+    def go_on(self, rows: Sequence[Applied], *, term: int) -> None:
         """What these rows of history make of the model."""
         for version, group in itertools.groupby(rows, key=lambda row: row.version):
-            self._step(list(group))
+            self._step(list(group), term)
             self.version = version
             self.models[version] = self.model
 
-    def _step(self, rows: list[Applied]) -> None:
+    def _step(self, rows: list[Applied], term: int) -> None:
         leases: dict[int, list[Applied]] = {}
         for row in rows:
             leases.setdefault(row.lease, []).append(row)
         total, weight = np.zeros(LAYOUT.size), 0
-        for lent in leases.values():
+        past = self.late.setdefault(term, [])
+        for lease, lent in leases.items():
             batches = tuple(row.batch for row in lent)
             examples = examples_to_train(self.spec, batches)
-            total += examples * toy_update(self.model, lent[0].epoch, batches).astype(np.float64)
+            version = self.lent[term, lease]
+            late = lent[0].version - 1 - version
+            update = toy_update(self.models[version], lent[0].epoch, batches).astype(np.float64)
+            total += examples * worth(self.spec.plan.staleness, late, past) * update
             weight += examples
+            past.append(late)
         mean = (total / weight).astype(np.float32)
         self.model, self.velocity = momentum_step(
             self.model,
@@ -71,13 +82,18 @@ class Audit:
         self._papers = {spec.job: _Paper(spec, models={0: FIRST_MODEL}) for spec in specs}
 
     def step(self, step: Step) -> None:
-        pass
+        if step.role != "leader":
+            return
+        for action in step.actions:
+            if isinstance(action, Send) and isinstance(action.message, Work) and action.message.kind == "train":
+                work = action.message
+                self._papers[step.job].lent[work.term, work.lease] = work.version
 
     def mark(self, mark: Mark) -> None:
         if mark.kind != "durable":
             return
         paper, save = self._papers[mark.facts["job"]], mark.facts["save"]
-        paper.go_on(save.applied)
+        paper.go_on(save.applied, term=int(save.state["term"]))
         model = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
         if not np.allclose(model, paper.model, atol=1e-6):
             raise Violation(
@@ -120,6 +136,22 @@ class Audit:
             _hold(late_s <= overtime_s, job, f"its time was over {late_s:.0f} s ago")
         if until.epochs is not None:
             _hold(epochs <= until.epochs, job, f"it trained {epochs} epochs")
+
+
+def worth(rule: str, late: int, past: Sequence[int]) -> float:
+    """What an update so many versions late counts for. Written down once more: it is what is being checked."""
+    if rule == "none":
+        return 1.0
+    if rule == "root":
+        return float((1 + late) ** -0.5)
+    recent = sorted(past[-1000:])
+    if rule == "inverse" or len(recent) < 50:
+        return 1 / (1 + late)
+    place = 0.997 * (len(recent) - 1)
+    low = int(place)
+    high = min(low + 1, len(recent) - 1)
+    half = (recent[low] + (place - low) * (recent[high] - recent[low])) / 2
+    return math.exp(-late * (math.log(1 + half) / half if half else 1.0))
 
 
 def _hold(holds: bool, job: str, what: str) -> None:

@@ -14,6 +14,10 @@ from shoal.roles.events import Event, Started, TimerFired
 from shoal.sim.kernel import Do, Kernel
 from shoal.sim.observe import Observer, Step
 
+#: No timer is shorter. On a clock that is behind, a time may differ from the next by less than the virtual clock can
+#: tell, and a role that waits for it would wait for ever, at one instant.
+TIMER_MIN_S = 1e-9
+
 #: Carries out what a host does not know itself; what it returns is how long the actions that follow must wait.
 Perform = Callable[["Host", Action], float]
 
@@ -97,7 +101,7 @@ class Host:
     def _act(self, action: Action) -> float:
         if isinstance(action, SetTimer):
             number = self._timers[action.name] = self._timers.get(action.name, 0) + 1
-            self._process.later(action.after_s, self._fire, action.name, number)
+            self._process.later(max(action.after_s, TIMER_MIN_S), self._fire, action.name, number)
             return 0.0
         if isinstance(action, CancelTimer):
             if action.name in self._timers:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shoal.plan import Plan, Until
-from shoal.roles.actions import Action, End, Record
+from shoal.plan import STALENESS, Plan, Until
+from shoal.roles.actions import Action, End, Record, Save, Send, Store
+from shoal.roles.events import Received
 from shoal.sim.audit import Audit
 from shoal.sim.chance import Chance, Stream
 from shoal.sim.devices import Build
@@ -51,7 +52,7 @@ from shoal.sim.rates import Steady
 from shoal.sim.toy import FIRST_MODEL, LAYOUT, Toy
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
-from shoal.wire.messages import JobSpec
+from shoal.wire.messages import Assign, JobSpec
 
 #: Faults begin within this time; then everyone is left in peace.
 FAULTS_UNTIL_S = 30.0
@@ -64,10 +65,14 @@ LIMIT_S = 4000.0
 BOUND_S = 150.0
 LONG_BOUND_S = 1000.0
 
+#: The longest cases take some ten thousand events. One that takes this many is a storm: somebody says the same again
+#: and again, and time hardly passes.
+EVENTS_MAX = 30_000
+
 #: Once a job is over its workers are free within this time.
 FREE_WITHIN_S = 90.0
 
-#: Decisions of a leader after which a crash of its node is worth a try.
+#: Decisions of a leader after which a strike is worth a try.
 _AMBUSHES = (
     "started",
     "resumed",
@@ -80,12 +85,17 @@ _AMBUSHES = (
     "refused",
     "failed",
     "handed-over",
-    # No record: that it is done.
+    # No records: a version is to be kept, and that it is done.
+    "save",
     "end",
 )
 
-#: What the manager's disk may take to make a small write durable: an SSD, or a bad SD card.
-_SYNCS_S = (0.01, 0.01, 0.2, 1.0)
+#: The same of the manager: it begins to store a leader's version, and it tells a worker where its job is led.
+_OF_THE_MANAGER = ("store", "told")
+
+#: What the manager's disk may take to make a small write durable: an SSD, or a bad SD card that others use too. The
+#: longest is longer than it takes to miss a leader.
+_SYNCS_S = (0.01, 0.2, 1.0, 2.5)
 
 _CHECK_EVERY_S = 5.0
 
@@ -102,9 +112,10 @@ class Disaster:
     upload_budget_bytes: int
     #: Job -> when its operator stops it.
     stops: dict[str, float]
-    #: What a leader first records when a node loses its power a moment later; empty: none does.
+    #: What a leader or the manager decides when a node loses its power a moment later; empty: none does.
     ambush: str
-    #: Which: ``home``, ``leader``, ``both``; or ``line``, where only the connection between them breaks.
+    #: Which: ``home``, ``leader``, ``both``. Or connections break: ``line``, between these two; ``lines``, of everyone.
+    #: Or the manager's ``disk`` is full for a while.
     ambushed: str
     #: Devices lead.
     prefers_devices: bool
@@ -114,11 +125,13 @@ class Disaster:
 def disaster(seed: int) -> Disaster:
     """The cluster and the schedule of a seed."""
     stream = Chance(seed).stream("disaster")
-    specs = [_spec(stream, f"job-{number}") for number in range(1 + stream.happens(0.3))]
+    paces = Chance(seed).stream("pace")
+    specs = [_spec(stream, paces, f"job-{number}") for number in range(1 + stream.happens(0.3))]
     least = sum(spec.plan.workers_min for spec in specs)
     workers = max(3, min(8, least + 1 + stream.below(4)))
     faults = draw(stream, workers=workers, until_s=FAULTS_UNTIL_S, count=stream.below(13))
-    faults += _copies_across_terms(stream) + _for_good(stream, workers, spare=workers - least)
+    faults += _copies_across_terms(stream) + _for_long(stream, workers)
+    faults += _for_good(stream, workers, spare=workers - least)
     prefers_devices = stream.happens(0.5)
     faults += _of_leaders(stream, workers, prefers_devices=prefers_devices)
     ambush, ambushed = _ambush(stream, prefers_devices=prefers_devices)
@@ -136,15 +149,24 @@ def disaster(seed: int) -> Disaster:
         ambush=ambush,
         ambushed=ambushed,
         prefers_devices=prefers_devices,
-        disk_sync_s=stream.pick(_SYNCS_S),
+        # Slow where the time of a write is what is waited for.
+        disk_sync_s=stream.pick(_SYNCS_S[2:] if ambush == "store" else _SYNCS_S),
     )
 
 
 def _ambush(stream: Stream, *, prefers_devices: bool) -> tuple[str, str]:
-    """What is waited for, and who is struck then. The last word of a leader elsewhere is often the one that is lost."""
-    if prefers_devices and stream.happens(0.15):
-        return stream.pick(("end", "handed-over")), stream.pick(("line", "line", "home"))
-    if not stream.happens(0.3):
+    """What is waited for, and who is struck then. What a leader elsewhere says to the manager is often what is lost:
+    a version, or its last word."""
+    if prefers_devices and stream.happens(0.3):
+        if stream.happens(0.4):
+            return "store", stream.pick(("line", "leader"))
+        return stream.pick(("end", "handed-over")), stream.pick(("line", "lines", "home"))
+    if stream.happens(0.1):
+        return "told", "lines"
+    if stream.happens(0.1):
+        # What is lost with a failed save counts most when it is one of the last.
+        return stream.pick(("save", "evaluated", "ending")), "disk"
+    if not stream.happens(0.35):
         return "", ""
     return stream.pick(_AMBUSHES), stream.pick(("home", "leader", "both", "line")) if prefers_devices else "home"
 
@@ -195,9 +217,20 @@ def _copies_across_terms(stream: Stream) -> tuple[Fault, ...]:
     return copies, Crash(who=LEADER, at=AtRound(1 + stream.below(3)), restart_s=stream.between(0.2, 2.0))
 
 
+def _for_long(stream: Stream, workers: int) -> tuple[Fault, ...]:
+    """Sometimes a device is away for so long that its place is taken, and knows nothing of it when it is back."""
+    if not stream.happens(0.25):
+        return ()
+    # The first are those who have work.
+    who, at = worker(1 + stream.below(min(3, workers))), AtSecond(stream.between(4.0, 12.0))
+    for_s = stream.between(9.0, 20.0)
+    fates: tuple[Fault, ...] = Partition(who=who, at=at, for_s=for_s), Stop(who=who, at=at, for_s=for_s)
+    return (stream.pick(fates),)
+
+
 def _for_good(stream: Stream, workers: int, *, spare: int) -> tuple[Fault, ...]:
     """Sometimes a device that can be spared does not come back: by power, by its owner, behind a wall, or frozen."""
-    if spare < 1 or not stream.happens(0.25):
+    if spare < 1 or not stream.happens(0.35):
         return ()
     who, at = worker(1 + stream.below(workers)), AtSecond(stream.between(1.0, FAULTS_UNTIL_S))
     fates: tuple[Fault, ...] = (
@@ -206,36 +239,46 @@ def _for_good(stream: Stream, workers: int, *, spare: int) -> tuple[Fault, ...]:
         Partition(who=who, at=at),
         Stop(who=who, at=at),
     )
-    if not stream.happens(0.3):
+    if stream.happens(0.6):
         return (stream.pick(fates),)
-    # It leads, and the manager that knows it goes with it.
-    start_s = stream.between(3.0, 15.0)
-    last = AtSecond(start_s + stream.between(1.0, 8.0))
-    return (
-        Transfer(who=who, at=AtSecond(start_s)),
-        Crash(who=who, at=last, restart_s=NEVER),
-        Crash(who=MANAGER, at=last, restart_s=stream.between(0.2, 3.0)),
-    )
+    # It leads, and at times the manager that knows it goes with it.
+    start_s = stream.between(3.0, 12.0)
+    last = AtSecond(start_s + stream.between(1.0, 6.0))
+    lost: tuple[Fault, ...] = Transfer(who=who, at=AtSecond(start_s)), Crash(who=who, at=last, restart_s=NEVER)
+    return lost if stream.happens(0.5) else (*lost, Crash(who=MANAGER, at=last, restart_s=stream.between(0.2, 3.0)))
 
 
-def _spec(stream: Stream, name: str) -> JobSpec:
+def _spec(stream: Stream, paces: Stream, name: str) -> JobSpec:
+    """Jobs are short: what comes after the faults shows little. One that ends by its time would go on for long."""
+    workers_min = 1 + stream.below(2)
+    seconds = stream.between(3.0, 40.0) if stream.happens(0.2) else None
     plan = Plan(
         batch_size=100 * (1 + stream.below(3)),
         lease_batches=1 + stream.below(2),
         momentum=stream.pick((0.9, 0.0)),
-        workers_min=1 + stream.below(2),
-        workers_max=2 + stream.below(5),
+        workers_min=workers_min,
+        # At times as few as it needs, and others stand by.
+        workers_max=workers_min + stream.below(4),
         lease_s=3.0 if stream.happens(0.8) else 0.0,
         checkpoint_every_s=stream.between(0.5, 6.0),
         evaluate_every_epochs=1 + stream.below(2),
         until=Until(
-            epochs=1 + stream.below(4),
+            epochs=1 + stream.below(4) if seconds is None else 8,
             accuracy=0.45 if stream.happens(0.1) else None,
-            seconds=stream.between(5.0, 60.0) if stream.happens(0.2) else None,
+            seconds=seconds,
         ),
     )
     test_examples = stream.below(4) * 700
-    return bare_spec(name, plan, examples=100 * (6 + stream.below(75)), test_examples=test_examples)
+    return bare_spec(name, _paced(plan, paces), examples=100 * (6 + stream.below(50)), test_examples=test_examples)
+
+
+def _paced(plan: Plan, stream: Stream) -> Plan:
+    """When its model moves, drawn from a stream of its own: whatever else befalls the job is the same in each pace."""
+    pace = stream.pick(("sync", "buffered", "async"))
+    buffer, staleness = stream.pick((2, 3, 5, 8)), stream.pick(STALENESS)
+    # Asynchrony is momentum enough: with much of the plan's own, numbers grow until paper and machine differ.
+    momentum = plan.momentum if pace == "sync" else plan.momentum / 3
+    return replace(plan, pace=pace, buffer=buffer, staleness=staleness, momentum=momentum)
 
 
 def _job(spec: JobSpec, stream: Stream) -> SimulatedJob:
@@ -265,7 +308,8 @@ def _build(stream: Stream) -> Build:
 
 
 class _Ambush:
-    """Waits for a leader's decision and cuts the power of a node just then: the worst moment is between two steps."""
+    """Waits for a leader's decision, or one of the manager about it, and cuts the power of a node just then: the worst
+    moment is between two steps."""
 
     def __init__(self, world: World, kind: str, whom: str) -> None:
         self._world = world
@@ -274,32 +318,44 @@ class _Ambush:
         self._stream = world.chance.stream("ambush")
 
     def step(self, step: Step) -> None:
-        if not self._kind or step.role != "leader":
+        if not self._kind or step.role != ("manager" if self._kind in _OF_THE_MANAGER else "leader"):
             return
         if any(_kind_of(action) == self._kind for action in step.actions):
             self._kind = ""
             # At once, or when what was said has been heard and a slow disk is at it.
             within_s = self._stream.pick((0.01, 0.05, 1.0))
-            self._world.kernel.after(self._stream.between(0.0, within_s), self._strike, step.node)
+            # A version that is stored came from the leader.
+            leader = step.event.sender if isinstance(step.event, Received) and step.role == "manager" else step.node
+            self._world.kernel.after(self._stream.between(0.0, within_s), self._strike, leader)
 
     def mark(self, mark: Mark) -> None:
         pass
 
     def _strike(self, leader: str) -> None:
-        if self._whom == "line":
-            agent = self._world.agents.get(leader)
-            if agent is not None and agent.connection is not None:
-                agent.connection.cut("the connection broke")
+        if self._whom == "disk":
+            disk = self._world.disk
+            disk.is_full = True
+            self._world.kernel.after(self._stream.between(0.5, 6.0), setattr, disk, "is_full", False)
+            return
+        if self._whom in ("line", "lines"):
+            agents = self._world.agents
+            struck = [agents.get(leader)] if self._whom == "line" else list(agents.values())
+            for agent in struck:
+                if agent is not None and agent.connection is not None:
+                    agent.connection.cut("the connection broke")
             return
         for node in {"home": [HOME], "leader": [leader], "both": sorted({HOME, leader})}[self._whom]:
             self._world.power_off(node, disk=self._stream.pick(FATES))
-            self._world.kernel.after(self._stream.between(0.2, 3.0), self._world.start, node)
+            again_s = self._stream.between(0.2, self._stream.pick((0.5, 3.0)))
+            self._world.kernel.after(again_s, self._world.start, node)
 
 
 def _kind_of(action: Action) -> str:
     if isinstance(action, Record):
         return action.kind
-    return "end" if isinstance(action, End) else ""
+    if isinstance(action, Send) and isinstance(action.message, Assign):
+        return "told" if action.message.role == "worker" else ""
+    return {Save: "save", Store: "store", End: "end"}.get(type(action), "")
 
 
 class Case:
@@ -337,9 +393,10 @@ class Case:
         world.kernel.after(_CHECK_EVERY_S, self._check_progress)
         for name, at_s in self.what.stops.items():
             world.kernel.at(at_s, world.stop_job, name)
-        if not world.run(limit_s=LIMIT_S):
+        if not world.run(limit_s=LIMIT_S, events_max=EVENTS_MAX):
             states = {name: f"{record.state}: {record.reason}" for name, record in world.disk.jobs.items()}
-            raise Violation(f"not over after {world.kernel.now_s:.0f} s: {states}")
+            handled = world.kernel.handled
+            raise Violation(f"not over after {world.kernel.now_s:.0f} s and {handled} events: {states}")
         for job in self.what.jobs:
             self._check_end(job.spec.job)
         if not world.kernel.run(self._all_free, limit_s=world.kernel.now_s + FREE_WITHIN_S):

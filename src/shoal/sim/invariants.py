@@ -6,6 +6,7 @@ devices: a worker that is accused of breaking the contract is a violation too.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -85,11 +86,20 @@ class _Tenure:
     node: str
     term: int
     version: int
+    #: The version it began with.
+    began: int
     lent: dict[int, _Lent] = field(default_factory=dict)
     #: Leases that may upload now -> their worker.
     credits: dict[int, str] = field(default_factory=dict)
     #: It decided that the job ends: leases count no more.
     is_closing: bool = False
+    #: Updates that came for leases that were open; and as of how many of them none was open any more.
+    answers: int = 0
+    quiet: set[int] = field(default_factory=set)
+    #: How many of these are in saved versions.
+    applied: int = 0
+    #: Version -> the leases it was made of, as far as saves have told.
+    made_of: dict[int, list[int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -210,7 +220,7 @@ class Invariants:
                 case Send():
                     self._said(course, tenure, step, action)
                 case Save():
-                    self._saving(tenure, step, action)
+                    self._saving(course, tenure, step, action)
                 case Record(kind="expired" | "lease-returned"):
                     found = _LEASE.match(action.reason)
                     if found:
@@ -228,6 +238,8 @@ class Invariants:
         tenure.credits.pop(lease, None)
         if lease in tenure.lent:
             tenure.lent[lease].is_open = False
+        if not any(lent.is_open and lent.kind == "train" for lent in tenure.lent.values()):
+            tenure.quiet.add(tenure.answers)
 
     def _leases_ended(self, tenure: _Tenure, step: Step) -> None:
         """A lost worker's leases are returned in the step that hears of it, an overdue one at the next tick."""
@@ -256,6 +268,8 @@ class Invariants:
             case Update() | Evaluated() | Failed() if message.term == tenure.term:
                 lent = tenure.lent.get(message.lease)
                 if lent is not None and lent.node == event.sender:
+                    if lent.is_open and isinstance(message, Update):
+                        tenure.answers += 1
                     self._closed(tenure, message.lease)
                     if isinstance(message, Update):
                         lent.answered = message.version
@@ -336,12 +350,17 @@ class Invariants:
             step.at_s,
             f"{step.node} handed {step.job} over at version {version}; the disk has {course.durable}",
         )
+        rest = tenure.answers - tenure.applied
+        self._hold(not rest, step.at_s, f"{step.node} handed {step.job} over with {rest} updates in no version")
         if tenure.term == course.kept_term:
             course.handed[tenure.term] = version
 
     def _grew(self, course: _Course, tenure: _Tenure, at_s: float, version: int) -> None:
+        # Each update may make a version where nobody waits for anybody, and nobody need be told of all of them.
+        is_sync = course.spec.plan.pace == "sync"
+        most = tenure.version + 1 if is_sync else max(0, tenure.began) + tenure.answers
         self._hold(
-            tenure.version <= version <= tenure.version + 1 or tenure.version < 0,
+            tenure.version <= version <= most or tenure.version < 0,
             at_s,
             f"the version went from {tenure.version} to {version}",
         )
@@ -368,9 +387,10 @@ class Invariants:
                 f"batch {batch} of epoch {work.epoch} was lent again, and is in the durable history",
             )
 
-    def _saving(self, tenure: _Tenure, step: Step, save: Save) -> None:
+    def _saving(self, course: _Course, tenure: _Tenure, step: Step, save: Save) -> None:
         """What a save says was applied was lent by this leader, and answered against the version it was lent for."""
         tenure.version = max(tenure.version, save.version)
+        is_sync = course.spec.plan.pace == "sync"
         for row in save.applied:
             lent = tenure.lent.get(row.lease)
             what = f"batch {row.batch} of epoch {row.epoch} in version {row.version}"
@@ -379,12 +399,32 @@ class Invariants:
             self._hold(row.batch in lent.batches, step.at_s, f"{what}: lease {row.lease} did not hold it")
             self._hold(lent.answered is not None, step.at_s, f"{what}: no update ever came for lease {row.lease}")
             self._hold(
-                lent.answered == lent.version == row.version - 1,
+                lent.answered == lent.version <= row.version - 1 and (lent.version == row.version - 1 or not is_sync),
                 step.at_s,
                 f"{what}: made against version {lent.answered}, lent for {lent.version}",
             )
+        self._filled(course, tenure, step, save)
         self._hold(save.version == save.state["version"], step.at_s, "a save that names two versions")
         self._hold(tenure.term == save.state["term"], step.at_s, "a save of another leader's term")
+
+    def _filled(self, course: _Course, tenure: _Tenure, step: Step, save: Save) -> None:
+        """A version is made of as many updates as the pace says, or of fewer if no other could come."""
+        plan = course.spec.plan
+        size = {"sync": math.inf, "buffered": plan.buffer, "async": 1}[plan.pace]
+        for version, group in itertools.groupby(save.applied, key=lambda row: row.version):
+            leases = list(dict.fromkeys(row.lease for row in group))
+            known = tenure.made_of.setdefault(version, leases)
+            self._hold(known == leases, step.at_s, f"version {version} was made of {known} and is of {leases}")
+            if known is not leases:
+                # It was saved before, and nobody said that it was.
+                continue
+            tenure.applied += len(leases)
+            is_whole = len(leases) == size or (len(leases) < size and tenure.applied in tenure.quiet)
+            self._hold(
+                is_whole or tenure.is_closing,
+                step.at_s,
+                f"version {version} is made of {len(leases)} updates, the pace is {plan.pace} with {size}",
+            )
 
     def _memory(self, course: _Course, tenure: _Tenure, step: Step) -> None:
         most = max(2, self._budget_bytes // course.model_bytes)
@@ -452,7 +492,7 @@ class Invariants:
         handed = course.handed.get(term - 1, version)
         self._hold(version == handed, mark.at_s, f"{job} was handed over at version {handed} and taken up at {version}")
         course.led[term] = node
-        course.tenures[node] = _Tenure(node, term, version)
+        course.tenures[node] = _Tenure(node, term, version, began=version)
         if term > course.led_term:
             course.led_term, course.vacant_s = term, None
 

@@ -23,6 +23,9 @@ from shoal.wire.messages import Message
 #: What ending a trainer takes.
 KILL_S = 0.1
 
+#: A device that is slowed down may not be for long: while it starts a trainer it is looked at again after this.
+SLOW_LOOK_S = 1.0
+
 RAISED = "the task's code raised"
 
 
@@ -107,8 +110,18 @@ class Labour:
             self._post(host, KILL_S, PrepareFailed(reason="the data could not be fetched"))
             return
         self._around.process.machine.cached.add(self._job.spec.job)
-        start_s = self._job.start_s * self._device.slow_factor
-        self._free_s = self._around.process.kernel.now_s + start_s
+        self._start(host, generation, self._job.start_s)
+
+    def _start(self, host: Host, generation: int, left_s: float) -> None:
+        """Start the child process, which takes so long on a device at its usual pace."""
+        if generation != self._generation:
+            return
+        process, slow_factor = self._around.process, self._device.slow_factor
+        start_s = left_s * slow_factor
+        if slow_factor > 1.0 and start_s > SLOW_LOOK_S:
+            process.later(SLOW_LOOK_S, self._start, host, generation, left_s - SLOW_LOOK_S / slow_factor)
+            return
+        self._free_s = process.kernel.now_s + start_s
         self._post(host, start_s, Prepared())
 
     # Training ------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from shoal.errors import Misuse
 from shoal.roles.actions import Role
 from shoal.roles.membership import Patience
+from shoal.roles.roster import JobRecord
 from shoal.roles.switchboard import Switchboard
 from shoal.sim.agent import CONNECT_TIMEOUT_S, HANDSHAKE_S, Agent
 from shoal.sim.chance import Chance
@@ -77,9 +78,9 @@ class World:
         flaws = self.chance.stream("disk") if settings.has_flaws else None
         self.disk = Disk(self.kernel, flaws, sync_s=settings.disk_sync_s)
         self.disk.on_durable = lambda job, save, again: self.mark(HOME, "durable", job=job, save=save, again=again)
-        self.disk.on_kept = lambda record: self.mark(
-            HOME, "kept", job=record.spec.job, state=record.state, term=record.term
-        )
+        self.disk.on_kept = self._kept
+        #: Whether every job is over, as of the last record that was kept: it is asked after every event.
+        self._is_over = False
         self.home: Home | None = None
         self.home_slow_factor = 1.0
         self.machines = {HOME: Machine(HOME)}
@@ -118,11 +119,12 @@ class World:
 
     def run(self, *, limit_s: float, events_max: int | None = None) -> bool:
         """Let time pass until every job is over. False if that did not come to pass."""
-        return self.kernel.run(self.is_over, limit_s=limit_s, events_max=events_max)
+        return self.kernel.run(lambda: self._is_over, limit_s=limit_s, events_max=events_max)
 
-    def is_over(self) -> bool:
+    def _kept(self, record: JobRecord) -> None:
         jobs = self.disk.jobs
-        return len(jobs) == len(self._jobs) and not any(record.is_open for record in jobs.values())
+        self._is_over = len(jobs) == len(self._jobs) and not any(kept.is_open for kept in jobs.values())
+        self.mark(HOME, "kept", job=record.spec.job, state=record.state, term=record.term)
 
     def _submit(self, job: SimulatedJob) -> None:
         """As a person does: again, until the answer is there."""

@@ -322,6 +322,9 @@ class Progress(Message):
     seconds: float = 0.0
     refused: int = 0
     workers: tuple[WorkerView, ...] = ()
+    #: Versions made between a lease and the merge of its update: the median of recent ones, and the most.
+    staleness: float = 0.0
+    staleness_max: int = 0
 
 
 # Who leads a job, and what it must not lose -----------------------------------------------------------

@@ -230,6 +230,10 @@ def test_overrides_hold_only_what_was_typed() -> None:
         "until": Until(accuracy=0.98, seconds=90.0),
     }
     assert Plan(**typed).workers_max == 8
+    paced = train.overrides(workers="", until=nothing, numbers={"pace": "async"}, pairs=("buffer=4", "staleness=none"))
+    assert paced == {"pace": "async", "buffer": 4, "staleness": "none"}
+    with pytest.raises(Misuse, match="there is: sync, buffered, async"):
+        train.overrides(workers="", until=nothing, numbers={"pace": "hasty"}, pairs=())
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,13 @@ def test_an_ordinary_job() -> None:
         assert expected in text
 
 
+def test_how_late_updates_come_is_shown_where_they_do() -> None:
+    assert "versions late" not in "\n".join(drawn(story_of(status())))
+    late = progress(staleness=2.0, staleness_max=9)
+    text = "\n".join(drawn(story_of(status(job(progress=late))), width=160))
+    assert "updates 2 versions late (at most 9)" in text
+
+
 def test_a_job_nobody_leads_yet() -> None:
     queued = job(state="queued", reason="waiting for a leader", progress=None)
     text = "\n".join(drawn(story_of(status(queued, events=(), evaluations=()))))

@@ -94,3 +94,30 @@ def test_what_does_not_fit_is_our_own_fault() -> None:
 def test_an_update_weighs_more_than_nothing(weight: float) -> None:
     with pytest.raises(Misuse, match="weighs more than nothing"):
         Partial(1).add(vector(1), weight=weight)
+
+
+def test_a_late_update_moves_less_also_when_it_is_alone() -> None:
+    partial = Partial(2)
+    partial.add(vector(4, 8), weight=10, scale=0.5)
+    # Divided by the 10 examples it stands for, not by the 5 it counts for.
+    assert partial.mean().tolist() == [2.0, 4.0]
+    assert partial.weight == 10.0
+    partial.add(vector(1, 1), weight=30)
+    # (0.5·10·4 + 30·1) / 40 and (0.5·10·8 + 30·1) / 40.
+    assert partial.mean().tolist() == [1.25, 1.75]
+
+
+def test_scaled_partials_meet() -> None:
+    left, right = Partial(1), Partial(1)
+    left.add(vector(4), weight=10, scale=0.5)
+    right.add(vector(1), weight=30)
+    right.add(vector(8), weight=10, scale=0.25)
+    left.merge(right)
+    # (20 + 30 + 20) / 50.
+    assert left.mean().tolist() == pytest.approx([1.4])
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan")])
+def test_a_late_update_is_worth_more_than_nothing(scale: float) -> None:
+    with pytest.raises(Misuse, match="worth more than nothing"):
+        Partial(1).add(vector(1), weight=1, scale=scale)

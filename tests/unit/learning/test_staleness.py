@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from shoal import plan
 from shoal.errors import Misuse
 from shoal.learning.partial import Partial
 from shoal.learning.staleness import (
@@ -98,3 +99,15 @@ def test_old_staleness_is_forgotten() -> None:
 def test_a_rule_that_does_not_exist_is_named() -> None:
     with pytest.raises(Misuse, match="'linear': use one of none, inverse, root, exponential"):
         Lateness().weight("linear", 1)
+
+
+def test_how_late_updates_are_is_told() -> None:
+    lateness = Lateness()
+    assert (lateness.typical, lateness.worst) == (0.0, 0)
+    for staleness in (0, 1, 1, 9):
+        lateness.seen(staleness)
+    assert (lateness.typical, lateness.worst) == (1.0, 9)
+
+
+def test_every_rule_a_plan_may_name_exists() -> None:
+    assert tuple(STALENESS) == plan.STALENESS

@@ -39,6 +39,7 @@ from shoal.wire.messages import (
     Wait,
     Work,
 )
+from shoal.workload.ledger import Lease
 
 M = TypeVar("M", bound=Message)
 Start = Callable[..., "Story"]
@@ -1252,3 +1253,177 @@ def test_a_leader_that_cannot_save_waits_before_too_much_is_at_risk(
     story.happens(Saved(version=3))
     story.tick()
     assert (story.work("a").version, story.work("a").batches) == (3, (3,))
+
+
+# Nobody waits: the asynchronous and the buffered pace -------------------------------------------------
+
+
+def test_an_asynchronous_update_makes_a_version_and_brings_its_worker_the_next(begin: Start) -> None:
+    story = begin(pace="async")
+    story.ready("a", "b")
+    of_a = story.work("a")
+    story.update("a", of_a)
+    assert story.model == [1.0, 1.0], "it does not wait for b"
+    again = story.work("a")
+    assert (again.version, again.batches, again.tensors["model"].tolist()) == (1, (2,), [1.0, 1.0])
+
+
+def test_a_late_update_is_damped_by_the_versions_made_meanwhile(begin: Start) -> None:
+    story = begin(pace="async", examples=8)
+    story.ready("a", "b")
+    of_b = story.work("b")
+    for _ in range(3):
+        story.update("a", story.told("a", Work)[-1])
+    story.update("b", of_b, 4, 8)
+    # Three versions late: 1/√4 of it, also with nothing else in its version.
+    assert story.model == [3.0 + 2.0, 3.0 + 4.0]
+    assert (story.progress.version, story.progress.staleness, story.progress.staleness_max) == (4, 0.0, 3)
+    assert story.work("b").version == 4
+
+
+@pytest.mark.parametrize(("rule", "worth"), [("none", 1.0), ("inverse", 1 / 3), ("root", 3**-0.5)])
+def test_a_plan_says_what_late_updates_are_worth(begin: Start, rule: str, worth: float) -> None:
+    story = begin(pace="async", staleness=rule, examples=8)
+    story.ready("a", "b")
+    of_b = story.work("b")
+    story.update("a", story.work("a"))
+    story.update("a", story.work("a"))
+    story.update("b", of_b)
+    assert story.model == pytest.approx([2 + worth, 2 + worth])
+
+
+def test_a_new_leader_has_seen_nobody_late_yet(begin: Start) -> None:
+    first = begin(pace="async", staleness="exponential", examples=200, checkpoint_every_s=0.0)
+    first.ready("a", "b")
+    for _ in range(60):
+        # By turns, so that each comes one version late but the first.
+        for node in ("a", "b"):
+            first.update(node, work_of(first.leader._course.ledger.held_by(node)[0]))
+    assert first.leader._course.lateness.threshold == 1.0
+    first.happens(Saved(version=1))
+    second = begin(term=2, saved=first.save(), pace="async", staleness="exponential", examples=200)
+    assert second.leader._course.lateness.threshold is None
+
+
+def work_of(lease: Lease) -> Work:
+    """What a worker was told of a lease that the story did not note."""
+    lent = {name: getattr(lease, name) for name in ("version", "epoch", "batches")}
+    return Work(job="digits", term=1, lease=lease.id, kind="train", deadline_s=1.0, **lent)
+
+
+def test_a_buffer_takes_in_so_many_and_no_worker_waits_for_it(begin: Start) -> None:
+    story = begin(pace="buffered", buffer=3, examples=8)
+    story.ready("a", "b")
+    of_b = story.work("b")
+    story.update("a", story.work("a"), 3, 3)
+    assert (story.progress.version, story.work("a").version) == (0, 0)
+    assert not story.work("a").tensors, "it has that version"
+    story.update("a", story.work("a"), 3, 3)
+    assert story.progress.version == 0
+    story.update("b", of_b, 6, 6)
+    assert (story.progress.version, story.model) == (1, [4.0, 4.0])
+    assert story.work("b").version == 1
+
+
+def test_at_the_end_of_an_epoch_a_buffer_is_what_it_is(begin: Start) -> None:
+    story = begin(pace="buffered", buffer=3)
+    story.ready("a")
+    for _ in range(3):
+        story.update("a", story.work("a"))
+    assert (story.progress.version, story.progress.epoch) == (1, 0)
+    story.update("a", story.work("a"))
+    assert (story.progress.version, story.progress.epoch) == (2, 1), "four batches are three and one"
+    assert (story.work("a").epoch, story.work("a").version) == (1, 2)
+
+
+def test_the_last_of_an_epoch_waits_for_who_is_out_and_not_for_the_lost(begin: Start) -> None:
+    story = begin(pace="buffered", buffer=8, examples=2)
+    story.ready("a", "b")
+    story.update("a", story.work("a"))
+    assert story.progress.version == 0, "b may still bring the other batch"
+    assert not story.told("a", Work)
+    story.lost("b")
+    assert story.progress.version == 0, "its batch went to a"
+    story.update("a", story.work("a"), 3, 3)
+    assert (story.progress.version, story.model, story.progress.epoch) == (1, [2.0, 2.0], 1)
+
+
+def test_a_buffer_does_not_wait_where_nobody_may_work(begin: Start) -> None:
+    story = begin(pace="buffered", buffer=8, workers_min=2)
+    story.ready("a", "b")
+    story.update("a", story.work("a"))
+    story.lost("a")
+    assert story.progress.version == 0, "b has a lease"
+    story.lost("b")
+    assert (story.progress.version, story.model) == (1, [1.0, 1.0])
+    assert story.progress.state == "waiting"
+
+
+@pytest.mark.parametrize("pace", ["async", "buffered"])
+def test_what_is_late_lost_or_doubled_is_refused_in_every_pace(begin: Start, pace: str) -> None:
+    story = begin(pace=pace, buffer=2, lease_s=10.0, examples=8)
+    story.ready("a", "b")
+    of_a, of_b = story.work("a"), story.work("b")
+    story.update("a", of_a)
+    again = story.work("a")
+    story.update("a", of_a)
+    assert [refused.reason for refused in story.told("a", Refused)] == ["lease 1 was merged already: a duplicate"]
+    story.tick(10.0 + LEASE_GRACE_S)
+    assert len(story.records("expired")) == 2
+    before = story.progress.version
+    story.update("b", of_b)
+    assert [refused.reason for refused in story.told("b", Refused)] == [
+        "lease 2 expired after 12.0 s; its batches were given out again"
+    ]
+    assert story.work("b").batches == of_b.batches
+    assert story.progress.version == before
+    story.update("a", again, version=again.version + 1)
+    assert story.told("a", Refused)
+
+
+def test_a_buffer_is_emptied_before_the_role_is_handed_over(begin: Start) -> None:
+    story = begin(pace="buffered", buffer=8, examples=8)
+    story.ready("a", "b")
+    of_a, of_b = story.work("a"), story.work("b")
+    story.update("a", of_a)
+    story.update("a", story.work("a"))
+    held = story.leader._course.ledger.held_by("a")[0]
+    hand_over(story)
+    assert not stepped_down(story)
+    story.update("b", of_b)
+    assert (story.progress.version, stepped_down(story)) == (0, []), "a has a lease"
+    story.update("a", work_of(held))
+    assert (story.progress.version, story.model) == (1, [1.0, 1.0])
+    assert len(story.save().applied) == 4
+    story.happens(Saved(version=1))
+    assert stepped_down(story) == ["handed over at version 1"]
+
+
+def test_a_stopped_job_keeps_what_its_buffer_holds(begin: Start) -> None:
+    story = begin(pace="buffered", buffer=8, examples=8)
+    story.ready("a", "b")
+    story.update("a", story.work("a"))
+    story.happens(StopRequested(reason="enough"))
+    assert (story.save().version, len(story.save().applied), story.model) == (1, 1, [1.0, 1.0])
+
+
+def test_a_stopped_round_is_not_a_version(begin: Start) -> None:
+    story = begin(examples=8)
+    story.ready("a", "b")
+    story.update("a", story.work("a"))
+    story.happens(StopRequested(reason="enough"))
+    assert (story.save().version, story.model) == (0, [0.0, 0.0])
+
+
+def test_time_is_over_and_the_buffer_is_evaluated_with_the_rest(begin: Start) -> None:
+    story = begin(pace="buffered", buffer=3, examples=8, test=1000, until=Until(seconds=30.0))
+    story.ready("a", "b")
+    for _ in range(4):
+        story.update("a", story.told("a", Work)[-1])
+    assert story.progress.version == 1
+    held = story.leader._course.ledger.held_by("a")[0]
+    story.tick(31.0)
+    assert story.progress.version == 2
+    story.update("a", work_of(held))
+    assert story.told("a", Refused)
+    assert (story.work("a").kind, story.work("a").version) == ("evaluate", 2)
