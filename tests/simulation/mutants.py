@@ -1047,6 +1047,7 @@ MUTANTS: dict[str, Mutant] = _named(
     stepping_down_is_not_heard,
     worker_stays_with_its_leader,
     complaint_not_heard,
+    update_dropped_without_a_word,
     staleness_not_applied,
     staleness_applied_twice,
     divided_by_damped_weights,
@@ -1066,9 +1067,6 @@ UNCAUGHT: dict[str, Mutant] = _named(
     worker_trusts_its_model,
     # Nothing depends on it: the work that follows a refusal replaces what was kept.
     refusal_ignored,
-    # Each worker that is connected has work or a reason to wait within some time, not only one of them. A job that has
-    # no other worker stands still in one seed of the 500.
-    update_dropped_without_a_word,
     # A second line of defence: a node forgets its old term before it is given a new one, and says nothing under it.
     any_term_speaks_for_its_job,
     # Likewise: a device hears its leader alone.

@@ -78,6 +78,7 @@ SAID = {
     "stepping_down_is_not_heard": "was left behind in a job that is over",
     "worker_stays_with_its_leader": "did not move",
     "complaint_not_heard": "was left behind in a job that is over",
+    "update_dropped_without_a_word": "did not move",
     "staleness_not_applied": "is not what its history says",
     "staleness_applied_twice": "is not what its history says",
     "divided_by_damped_weights": "is not what its history says",

@@ -17,6 +17,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.errors import Refused, ShoalError, Unreachable
 from shoal.roles.events import Received
@@ -39,7 +40,6 @@ from shoal.runtime.host import RoleHost
 from shoal.runtime.labour import Labour
 from shoal.runtime.leash import end_with_starter
 from shoal.runtime.line import Line
-from shoal.runtime.outpost import Outpost
 from shoal.runtime.places import Places, default_home
 from shoal.runtime.renewal import Renewal
 from shoal.store.blobs import BlobStore
@@ -48,6 +48,9 @@ from shoal.transport.enrol import Enrolled
 from shoal.transport.identity import Identity
 from shoal.wire.limits import PAYLOAD_MAX_BYTES
 from shoal.wire.messages import Assign, Checkpoint, Message, Welcome, Work
+
+if TYPE_CHECKING:
+    from shoal.runtime.outpost import Outpost
 
 log = logging.getLogger("shoal")
 
@@ -286,6 +289,9 @@ class Agent:
         if self._outpost is None:
             if not isinstance(message, Assign):
                 return
+            # Most devices never lead: they need not pay for what it takes.
+            from shoal.runtime.outpost import Outpost
+
             self._outpost = Outpost(
                 self,
                 manager=self._manager,
