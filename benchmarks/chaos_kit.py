@@ -251,7 +251,7 @@ class Site:
         """Hurt one part of the cluster, and put right what a service manager or a person with a cable would."""
         ways = {
             KILL_AGENT: self._kill_agent,
-            KILL_LEADER: self._kill_agent,
+            KILL_LEADER: self._kill_manager if fault.victim == MANAGER else self._kill_agent,
             STOP: self._stop,
             LINK_DOWN: self._cut if self._network else self._stop,
             KILL_TRAINER: self._hurt_trainer,

@@ -84,7 +84,7 @@ class Manager:
         self._now_s = 0.0
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
-        self._now_s = now_s
+        self._now_s = self._succession.now_s = now_s
         match event:
             case Started():
                 return [*self._succession.started(), *self._schedule()]

@@ -87,10 +87,10 @@ class JobRecord:
     storing_number: int = 0
     #: Its leader was asked to hand over: to this node, or (empty) to whoever is placed best.
     successor: str | None = None
-    #: Workers that cannot reach its leader.
-    cut_off: set[str] = field(default_factory=set)
-    #: Nodes that were found unable to lead it, and why.
-    unfit: dict[str, str] = field(default_factory=dict)
+    #: Workers that could not reach its leader, and when they said so.
+    cut_off: dict[str, float] = field(default_factory=dict)
+    #: Nodes that were found unable to lead it, and until when that counts.
+    unfit: dict[str, float] = field(default_factory=dict)
     #: The manager's node leads it because no device could.
     is_stopgap: bool = False
     #: When its leader last changed, and how often in a row another was found to be placed much better.

@@ -52,6 +52,10 @@ SETTLED_S = 300.0
 
 #: A leader is of no use once this share of its workers cannot reach it.
 CUT_OFF_SHARE = 1 / 3
+CUT_OFF_WITHIN_S = 30.0
+
+#: One that was found unable to lead a job is not asked again before this.
+UNFIT_S = 900.0
 
 #: Nodes that one message admits: their names must fit its envelope.
 ADMITTED_AT_ONCE = 1000
@@ -79,6 +83,8 @@ class Succession:
         #: The manager's node leads only where no device can.
         self._prefers_devices = prefers_devices
         self._here = Candidate(node=node, cpus=1, load=0.0)
+        #: The time of the event at hand.
+        self.now_s = 0.0
 
     # The manager starts, and looks around ------------------------------------------------------------------
 
@@ -121,7 +127,7 @@ class Succession:
             # It is here and will hand over. Let go of now, its last save could end after the next leader began.
             return [_timer(record.stage, job, PARTING_S)]
         reason = "it was not set up in time" if record.stage is Stage.APPOINTED else "it did not hand over in time"
-        record.unfit[record.leader] = reason
+        record.unfit[record.leader] = self.now_s + UNFIT_S
         away = StepDown(job=job, term=record.term, reason=reason)
         return [Send(to=record.leader, message=away), *self._vacate(record, reason)]
 
@@ -180,6 +186,9 @@ class Succession:
             return best.node, "it keeps the checkpoints and is always on"
         return best.node, f"placed best of {len(devices)} devices"
 
+    def _is_fit(self, node: str, record: JobRecord) -> bool:
+        return record.unfit.get(node, 0.0) <= self.now_s
+
     def _home(self) -> Candidate:
         """The manager's own node. What a device measured, it measured from here: this link is at least as good."""
         shown = max((node.link_bytes_per_s for node in self._nodes.values()), default=0.0)
@@ -188,7 +197,7 @@ class Succession:
 
     def _candidates(self, record: JobRecord) -> list[Candidate]:
         able = (self._nodes[name] for name in sorted(self._nodes))
-        devices = [node.candidate() for node in able if node.can_lead and node.node not in record.unfit]
+        devices = [node.candidate() for node in able if node.can_lead and self._is_fit(node.node, record)]
         return [self._home(), *devices]
 
     def _in_place(self, record: JobRecord) -> list[Action]:
@@ -291,8 +300,9 @@ class Succession:
             return self._fence(sender, leads)
         job, was = leads.job, record.stage
         if not leads.endpoint:
-            record.unfit[sender] = "it has no address that others could dial"
-            return [*self._fence(sender, leads), *self._vacate(record, record.unfit[sender])]
+            record.unfit[sender] = self.now_s + UNFIT_S
+            reason = "it has no address that others could dial"
+            return [*self._fence(sender, leads), *self._vacate(record, reason)]
         if was in (Stage.LEADING, Stage.PARTING) and record.endpoint == leads.endpoint:
             return []
         record.endpoint = leads.endpoint
@@ -383,7 +393,7 @@ class Succession:
         if message.failed and sender == self._node:
             return record, []
         if message.failed:
-            record.unfit[sender] = message.reason
+            record.unfit[sender] = self.now_s + UNFIT_S
         return None, [*heard, *self._vacate(record, f"{sender} stepped down: {message.reason}")]
 
     def noted(self, sender: str, message: Noted) -> list[Action]:
@@ -456,14 +466,16 @@ class Succession:
             return []
         if node is None or node.job != message.job:
             return []
-        record.cut_off.add(sender)
+        record.cut_off[sender] = self.now_s
         workers = self._roster.count(message.job)
         told = Record(kind="unreachable", reason=message.reason, job=message.job)
-        cut_off = sum(self._nodes[name].job == message.job for name in record.cut_off)
+        # Links break and mend, now of this one, now of that: many at a time are a sign, many in an hour are not.
+        lately = [name for name, at_s in record.cut_off.items() if self.now_s - at_s <= CUT_OFF_WITHIN_S]
+        cut_off = sum(self._nodes[name].job == message.job for name in lately)
         if cut_off < CUT_OFF_SHARE * workers:
             return [told]
         reason = f"{cut_off} of {workers} workers cannot reach {record.leader}"
-        record.unfit[record.leader] = reason
+        record.unfit[record.leader] = self.now_s + UNFIT_S
         return [told, *self.transfer(record, to=self._node, reason=reason)]
 
     def _look(self, now_s: float) -> list[Action]:

@@ -27,7 +27,16 @@ from shoal.roles.events import (
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
 from shoal.roles.roster import JobRecord
-from shoal.roles.succession import APPOINTED_S, LOOK_EVERY_S, MISSED_S, OUTDONE_TIMES, PARTING_S, SETTLED_S
+from shoal.roles.succession import (
+    APPOINTED_S,
+    CUT_OFF_WITHIN_S,
+    LOOK_EVERY_S,
+    MISSED_S,
+    OUTDONE_TIMES,
+    PARTING_S,
+    SETTLED_S,
+    UNFIT_S,
+)
 from shoal.wire.encoding import encode_envelope
 from shoal.wire.limits import ENVELOPE_MAX_BYTES
 from shoal.wire.messages import (
@@ -995,3 +1004,28 @@ def test_no_device_is_believed_to_have_a_better_link_than_it_was_served_over(mak
         office.says("a", Heartbeat(seq=at_s, load=0.0, link_bytes_per_s=1e9))
         office.happens(TimerFired(name="look"))
         assert office.sent(HandOver) == []
+
+
+def test_complaints_of_long_ago_do_not_add_up(led: Office) -> None:
+    led.hello("d", "e")
+    led.says("b", OutOfReach(job="digits", term=1, reason="b cannot reach a"))
+    led.now_s += CUT_OFF_WITHIN_S + 1
+    led.says("c", OutOfReach(job="digits", term=1, reason="c cannot reach a"))
+    assert led.sent(HandOver) == [], "its link broke and was mended since"
+    led.says("d", OutOfReach(job="digits", term=1, reason="d cannot reach a"))
+    assert led.sent(HandOver) != [], "2 of 5 at a time"
+    led.says("a", SteppedDown(job="digits", term=1, reason="handed over"))
+    assert led.leader == ("home", 2)
+
+
+def test_one_that_could_not_lead_is_asked_again_much_later(make_spec: Make) -> None:
+    office = Office(prefers_devices=True)
+    office.hello("a")
+    office.submit(make_spec())
+    office.says("a", SteppedDown(job="digits", term=1, reason="no disk", failed=True))
+    assert office.appointed() == {"home": 2}
+    office.hello("a")
+    assert office.sent(HandOver) == [], "it has just failed"
+    office.now_s += UNFIT_S
+    office.hello("a")
+    assert [over.term for over in office.told("home", HandOver)] == [2]
