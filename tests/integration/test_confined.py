@@ -180,9 +180,10 @@ def open_python(tmp_path, monkeypatch):
     """A Python that any user can read, by which trainers are started from here on.
 
     Where it, its packages or Shoal lie in somebody's closed folder, they are shown at the same paths in a name space of
-    mounts of its own.
+    mounts of its own; and so are the test's own files, which keep their rights.
     """
-    needs = sorted({Path(each).resolve() for each in (sys.base_prefix, sys.prefix, Path(shoal.__file__).parents[1])})
+    places = (sys.base_prefix, sys.prefix, Path(shoal.__file__).parents[1], tmp_path)
+    needs = sorted({Path(each).resolve() for each in places})
     closed = {need: top for need in needs if os.geteuid() == 0 and (top := closed_above(need)) is not None}
     wrapper = tmp_path / "python"
     start = f'exec ${{AS_USER}} {shlex.quote(PYTHON)} "$@"'
