@@ -472,7 +472,9 @@ class Succession:
         # Links break and mend, now of this one, now of that: many at a time are a sign, many in an hour are not.
         lately = [name for name, at_s in record.cut_off.items() if self.now_s - at_s <= CUT_OFF_WITHIN_S]
         cut_off = sum(self._nodes[name].job == message.job for name in lately)
-        if cut_off < CUT_OFF_SHARE * workers:
+        leader = self._nodes.get(record.leader)
+        if cut_off < CUT_OFF_SHARE * workers or leader is None or leader.state is not Liveness.ALIVE:
+            # One that is silent to the manager too is not out of reach but lost, and another will lead in a moment.
             return [told]
         reason = f"{cut_off} of {workers} workers cannot reach {record.leader}"
         record.unfit[record.leader] = self.now_s + UNFIT_S

@@ -1029,3 +1029,13 @@ def test_one_that_could_not_lead_is_asked_again_much_later(make_spec: Make) -> N
     office.now_s += UNFIT_S
     office.hello("a")
     assert [over.term for over in office.told("home", HandOver)] == [2]
+
+
+def test_a_leader_that_died_is_replaced_and_not_moved_home_for_its_workers_complaints(led: Office) -> None:
+    """They dial it again and again within the second that the manager gives it to be heard of."""
+    led.peer("a", Liveness.SUSPECT)
+    for node in ("b", "c"):
+        led.says(node, OutOfReach(job="digits", term=1, reason=f"{node} cannot reach a"))
+        assert led.sent(HandOver) == []
+    led.timer("suspect a")
+    assert led.appointed() == {"b": 2}
