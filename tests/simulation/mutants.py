@@ -512,9 +512,9 @@ def term_not_raised() -> Patched:
     """A leader that is appointed again speaks under the term of the one before."""
     appoint = Succession._appoint
 
-    def appoint_in_term(self: Succession, record: JobRecord, now_s: float) -> list[Action]:
+    def appoint_in_term(self: Succession, record: JobRecord) -> list[Action]:
         record.term = max(0, record.term - 1)
-        return appoint(self, record, now_s)
+        return appoint(self, record)
 
     return patch.object(Succession, "_appoint", appoint_in_term)
 
@@ -543,8 +543,8 @@ def term_kept_after_it_is_used() -> Patched:
     """A leader is appointed first, and its term written down after that."""
     appoint = Succession._appoint
 
-    def appoint_first(self: Succession, record: JobRecord, now_s: float) -> list[Action]:
-        return sorted(appoint(self, record, now_s), key=lambda action: not isinstance(action, Send))
+    def appoint_first(self: Succession, record: JobRecord) -> list[Action]:
+        return sorted(appoint(self, record), key=lambda action: not isinstance(action, Send))
 
     return patch.object(Succession, "_appoint", appoint_first)
 
@@ -637,9 +637,9 @@ def failed_write_called_kept() -> Patched:
 def appointed_while_a_version_is_written() -> Patched:
     """The next leader is appointed although a version of the last one is being written."""
 
-    def fill_all(self: Succession, now_s: float) -> list[Action]:
+    def fill_all(self: Succession) -> list[Action]:
         vacant = [record for record in self._open() if record.stage is Stage.VACANT]
-        return [action for record in vacant for action in self._appoint(record, now_s)]
+        return [action for record in vacant for action in self._appoint(record)]
 
     return patch.object(Succession, "fill", fill_all)
 
@@ -705,8 +705,8 @@ def missed_leader_never_replaced() -> Patched:
     """A manager that started anew waits for the leader it remembers, and waits."""
     timer = Succession.timer
 
-    def never(self: Succession, name: str, now_s: float) -> list[Action]:
-        return [] if name == "missed" else timer(self, name, now_s)
+    def never(self: Succession, name: str) -> list[Action]:
+        return [] if name == "missed" else timer(self, name)
 
     return patch.object(Succession, "timer", never)
 

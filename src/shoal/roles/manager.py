@@ -23,7 +23,7 @@ from shoal.roles.events import (
     TimerFired,
 )
 from shoal.roles.membership import Patience
-from shoal.roles.roster import HELD_BACK, JobRecord, NodeRecord, Roster, Stage
+from shoal.roles.roster import HELD_BACK, JobRecord, NodeRecord, Roster
 from shoal.roles.succession import Succession
 from shoal.roles.switchboard import ENDED
 from shoal.wire.messages import (
@@ -81,10 +81,9 @@ class Manager:
         self._cpus = cpus
         #: A leader was missed when work was last given out.
         self._is_unsettled = False
-        self._now_s = 0.0
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
-        self._now_s = self._succession.now_s = now_s
+        self._succession.now_s = now_s
         match event:
             case Started():
                 return [*self._succession.started(), *self._schedule()]
@@ -106,7 +105,7 @@ class Manager:
                 return []
 
     def _on_timer(self, name: str) -> list[Action]:
-        return [*self._succession.timer(name, self._now_s), *self._schedule()]
+        return [*self._succession.timer(name), *self._schedule()]
 
     # Nodes -------------------------------------------------------------------------------------------
 
@@ -188,7 +187,7 @@ class Manager:
         if not node.facts.torch:
             actions.append(Record(kind="node", reason=f"{sender} has no PyTorch: it cannot train"))
         actions += self._succession.hello(sender, hello, restarted=restarted)
-        if node.job and self._jobs[node.job].stage in (Stage.LEADING, Stage.PARTING):
+        if node.job and self._jobs[node.job].is_led:
             # It may have forgotten (a new process) or not (a new connection): either way this is what it does.
             actions += self._assign_worker(node, self._jobs[node.job], "back in its job")
         # The welcome comes last: a node speaks to its leader once it knows all its roles.
@@ -285,7 +284,7 @@ class Manager:
             Keep(job=stop.job, state=record.state, reason=record.reason, term=record.term, leader=record.leader),
             Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved")),
         ]
-        if record.stage in (Stage.LEADING, Stage.PARTING):
+        if record.is_led:
             actions.append(Send(to=record.leader, message=Conclude(job=stop.job, reason=clip(record.reason))))
         return actions
 
@@ -335,11 +334,11 @@ class Manager:
     # Who does what -------------------------------------------------------------------------------------
 
     def _schedule(self) -> list[Action]:
-        actions = self._succession.fill(self._now_s)
+        actions = self._succession.fill()
         if not self._succession.is_settled:
             self._is_unsettled = True
             return actions
-        led = [r for r in self._jobs.values() if r.is_open and r.stage in (Stage.LEADING, Stage.PARTING)]
+        led = [r for r in self._jobs.values() if r.is_open and r.is_led]
         for wanted in ("workers_min", "workers_max"):
             for record in led:
                 actions += self._staff(record, getattr(record.spec.plan, wanted))

@@ -101,6 +101,11 @@ class JobRecord:
     def is_open(self) -> bool:
         return self.state in ("queued", "running", "stopping")
 
+    @property
+    def is_led(self) -> bool:
+        """Someone leads it, be it only until its round is over."""
+        return self.stage in (Stage.LEADING, Stage.PARTING)
+
 
 class Roster:
     """Who works for which job, and who is free. Every change of place goes through here; none looks at all nodes."""

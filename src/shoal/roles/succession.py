@@ -111,9 +111,9 @@ class Succession:
         """How the manager's own node is."""
         self._here = Candidate(node=self._node, cpus=cpus, load=load, link_bytes_per_s=link_bytes_per_s)
 
-    def timer(self, name: str, now_s: float) -> list[Action]:
+    def timer(self, name: str) -> list[Action]:
         if name == _LOOK:
-            return [*self._look(now_s), SetTimer(name=_LOOK, after_s=LOOK_EVERY_S)]
+            return [*self._look(), SetTimer(name=_LOOK, after_s=LOOK_EVERY_S)]
         if name == _MISSED:
             missed = [record for record in self._open() if record.stage is Stage.MISSED]
             return [action for record in missed for action in self._vacate(record, "it was not heard of again")]
@@ -139,27 +139,26 @@ class Succession:
 
     # Appointing ----------------------------------------------------------------------------------------------
 
-    def fill(self, now_s: float) -> list[Action]:
+    def fill(self) -> list[Action]:
         """Give every job that has none a leader."""
         vacant = [record for record in self._open() if record.stage is Stage.VACANT and record.storing is None]
-        return [action for record in vacant for action in self._appoint(record, now_s)]
+        return [action for record in vacant for action in self._appoint(record)]
 
-    def _appoint(self, record: JobRecord, now_s: float) -> list[Action]:
+    def _appoint(self, record: JobRecord) -> list[Action]:
         leader, why = self._choose(record)
         record.leader, record.successor = leader, None
         record.term += 1
         record.endpoint = ""
         record.cut_off.clear()
-        record.appointed_s, record.outdone = now_s, 0
+        record.appointed_s, record.outdone = self.now_s, 0
         record.stage = Stage.LEADING if leader == self._node else Stage.APPOINTED
         job = record.spec.job
         why = f"led by {leader}: {why}"
         if record.state != "stopping":
             record.state, record.reason = "running", why
         keep = Keep(job=job, state=record.state, reason=record.reason, term=record.term, leader=leader)
-        assign = Assign(job=job, role="leader", term=record.term, leader=leader, spec=record.spec, reason=why)
         told = Record(kind="leader", reason=f"term {record.term}: {why}", job=job)
-        actions: list[Action] = [keep, told, Send(to=leader, message=assign)]
+        actions: list[Action] = [keep, told, Send(to=leader, message=_assign(record, "leader", why))]
         if leader == self._node:
             return [*actions, *self._in_place(record)]
         return [*actions, _timer(Stage.APPOINTED, job, APPOINTED_S)]
@@ -173,14 +172,11 @@ class Succession:
         if wanted is not None and wanted.can_lead:
             return wanted.node, "the one before was to hand over to it"
         workers = self._roster.count(record.spec.job)
-        devices = [node for node in self._candidates(record) if node.node != self._node]
+        home, *devices = self._candidates(record)
         if not devices:
             record.is_stopgap = self._prefers_devices
             return self._node, "it keeps the checkpoints and is always on"
-        if self._prefers_devices:
-            best = best_placed(devices, workers=workers)
-        else:
-            best = best_placed([self._home(), *devices], workers=workers)
+        best = best_placed(devices if self._prefers_devices else [home, *devices], workers=workers)
         assert best is not None
         if best.node == self._node:
             return best.node, "it keeps the checkpoints and is always on"
@@ -196,6 +192,7 @@ class Succession:
         return replace(self._here, link_bytes_per_s=max(link, shown))
 
     def _candidates(self, record: JobRecord) -> list[Candidate]:
+        """Who could lead it now: the manager's node, then devices by name."""
         able = (self._nodes[name] for name in sorted(self._nodes))
         devices = [node.candidate() for node in able if node.can_lead and self._is_fit(node.node, record)]
         return [self._home(), *devices]
@@ -220,15 +217,7 @@ class Succession:
         return actions
 
     def worker_assign(self, record: JobRecord, reason: str) -> Assign:
-        return Assign(
-            job=record.spec.job,
-            role="worker",
-            term=record.term,
-            leader=record.leader,
-            leader_endpoint=record.endpoint,
-            spec=record.spec,
-            reason=reason,
-        )
+        return _assign(record, "worker", reason)
 
     def admit(self, record: JobRecord, names: Iterable[str], *, anew: bool = False) -> list[Action]:
         """A leader elsewhere lets in whom it was told of, and nobody else. ``anew``: it may have missed who went."""
@@ -253,7 +242,7 @@ class Succession:
                 message=Release(job=node.job, node=node.node, reason=node.held_back),
             )
             for node in placed
-            if self._jobs[node.job].stage in (Stage.LEADING, Stage.PARTING)
+            if self._jobs[node.job].is_led
         ]
 
     # Leaders come, and go ------------------------------------------------------------------------------------
@@ -274,25 +263,15 @@ class Succession:
             if restarted or record.stage is Stage.MISSED:
                 actions += self._vacate(record, f"{sender} started anew")
             elif record.stage is Stage.APPOINTED:
-                actions.append(Send(to=sender, message=self._leader_assign(record)))
+                actions.append(Send(to=sender, message=_assign(record, "leader", clip(record.reason))))
             # One who led it has a last word to say, and says it now.
         return actions
 
     def _known_as(self, record: JobRecord) -> Leads | None:
         """What its leader has said of itself; None: it has not, or not since the manager started."""
-        if record.stage not in (Stage.LEADING, Stage.PARTING):
+        if not record.is_led:
             return None
         return Leads(job=record.spec.job, term=record.term, endpoint=record.endpoint)
-
-    def _leader_assign(self, record: JobRecord) -> Assign:
-        return Assign(
-            job=record.spec.job,
-            role="leader",
-            term=record.term,
-            leader=record.leader,
-            spec=record.spec,
-            reason=clip(record.reason),
-        )
 
     def leads(self, sender: str, leads: Leads) -> list[Action]:
         record = self._of(sender, leads)
@@ -303,7 +282,7 @@ class Succession:
             record.unfit[sender] = self.now_s + UNFIT_S
             reason = "it has no address that others could dial"
             return [*self._fence(sender, leads), *self._vacate(record, reason)]
-        if was in (Stage.LEADING, Stage.PARTING) and record.endpoint == leads.endpoint:
+        if record.is_led and record.endpoint == leads.endpoint:
             return []
         record.endpoint = leads.endpoint
         record.stage = Stage.PARTING if was is Stage.PARTING else Stage.LEADING
@@ -458,8 +437,7 @@ class Succession:
         if record is None or not record.is_open or (self.is_settled and node is not None and node.job != message.job):
             # It was away when its job ended, or when its place was taken, and nobody is there to tell it.
             return [Send(to=sender, message=Dismiss(job=message.job, reason="it is not needed there any more"))]
-        is_led = record.stage in (Stage.LEADING, Stage.PARTING)
-        if record.term > message.term and is_led and node is not None and node.job == message.job:
+        if record.term > message.term and record.is_led and node is not None and node.job == message.job:
             # It has not heard who leads now.
             return [*self.admit(record, [sender]), Send(to=sender, message=self.worker_assign(record, "led anew"))]
         if record.term != message.term or record.stage is not Stage.LEADING or record.leader == self._node:
@@ -480,17 +458,17 @@ class Succession:
         record.unfit[record.leader] = self.now_s + UNFIT_S
         return [told, *self.transfer(record, to=self._node, reason=reason)]
 
-    def _look(self, now_s: float) -> list[Action]:
+    def _look(self) -> list[Action]:
         """Is another node placed so much better, for so long, that the role should move? (EDDL §4.4)"""
         actions: list[Action] = []
         for record in self._open():
-            if record.stage is not Stage.LEADING or now_s - record.appointed_s < SETTLED_S:
+            if record.stage is not Stage.LEADING or self.now_s - record.appointed_s < SETTLED_S:
                 continue
             workers = self._roster.count(record.spec.job)
-            candidates = self._candidates(record)
-            leader = next((c for c in candidates if c.node == record.leader), None)
-            measured = [c for c in candidates if c.link_bytes_per_s and c.node not in (record.leader, self._node)]
-            others = measured if self._prefers_devices or record.leader == self._node else [self._home(), *measured]
+            home, *devices = self._candidates(record)
+            leader = next((c for c in (home, *devices) if c.node == record.leader), None)
+            measured = [c for c in devices if c.link_bytes_per_s and c.node != record.leader]
+            others = measured if self._prefers_devices or record.leader == self._node else [home, *measured]
             best = best_placed(others, workers=workers)
             if leader is None or best is None or not is_worth_moving(best, leader=leader, workers=workers):
                 record.outdone = 0
@@ -546,3 +524,15 @@ class Succession:
 
 def _timer(stage: Stage, job: str, after_s: float) -> SetTimer:
     return SetTimer(name=f"{stage} {job}", after_s=after_s)
+
+
+def _assign(record: JobRecord, role: str, reason: str) -> Assign:
+    return Assign(
+        job=record.spec.job,
+        role=role,
+        term=record.term,
+        leader=record.leader,
+        leader_endpoint=record.endpoint,
+        spec=record.spec,
+        reason=reason,
+    )

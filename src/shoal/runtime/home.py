@@ -47,7 +47,7 @@ from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore
 from shoal.store.registry import Registry
 from shoal.store.rows import JobState
-from shoal.transport.base import BROKE_CONTRACT, Session
+from shoal.transport.base import Session
 from shoal.transport.identity import Identity, Peer, certificate_sha256
 from shoal.transport.signing import check
 from shoal.wire import tensors as tensor_files
@@ -169,8 +169,6 @@ class Home:
         self._hosting.opened(session)
 
     def closed(self, session: Session, reason: str) -> None:
-        if reason.startswith(BROKE_CONTRACT):
-            self.turned_away(session.peer, reason)
         self._hosting.closed(session, reason)
 
     def turned_away(self, peer: Peer, reason: str) -> None:

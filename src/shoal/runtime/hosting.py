@@ -24,7 +24,8 @@ from shoal.roles.leader import Leader
 from shoal.roles.switchboard import Delivery, Drop, HangUp, Lead, Resume, Switchboard, ToLeader, ToManager, ToPeer
 from shoal.runtime.host import RoleHost
 from shoal.training.prepared import LAYOUT_NOTE
-from shoal.transport.base import Session
+from shoal.transport.base import BROKE_CONTRACT, Session
+from shoal.transport.identity import Peer
 from shoal.wire import tensors as tensor_files
 from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.messages import Assign, Checkpoint, Message, Update, with_tensors
@@ -52,6 +53,10 @@ class Place(Protocol):
         ...
 
     def note(self, job: str, record: Record) -> None: ...
+
+    def turned_away(self, peer: Peer, reason: str) -> None:
+        """It broke the contract: whose fault it was is to be seen."""
+        ...
 
 
 @dataclass(slots=True)
@@ -103,6 +108,8 @@ class Hosting:
             older.close("the same node connected again")
 
     def closed(self, session: Session, reason: str) -> None:
+        if reason.startswith(BROKE_CONTRACT):
+            self._place.turned_away(session.peer, reason)
         key = (session.peer.node, session.lane)
         if self._sessions.get(key) is not session:
             return

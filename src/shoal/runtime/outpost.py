@@ -21,7 +21,7 @@ from shoal.roles.switchboard import Switchboard
 from shoal.runtime.host import RoleHost
 from shoal.runtime.hosting import Hosting, make_leader, owned
 from shoal.transport.access import NotHere
-from shoal.transport.base import BROKE_CONTRACT, Session
+from shoal.transport.base import Session
 from shoal.transport.grpc import GrpcServer
 from shoal.transport.identity import Identity, Peer
 from shoal.transport.join_code import endpoint, split_endpoint
@@ -132,8 +132,6 @@ class Outpost:
         self._hosting.opened(session)
 
     def closed(self, session: Session, reason: str) -> None:
-        if reason.startswith(BROKE_CONTRACT):
-            self.turned_away(session.peer, reason)
         self._hosting.closed(session, reason)
 
     def turned_away(self, peer: Peer, reason: str) -> None:
