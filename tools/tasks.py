@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,9 @@ AUDIT_DATABASES = ("pypi", "osv")
 #: A database that knows nothing against this one has not really answered: it carries CVE-2018-18074.
 AUDIT_CANARY = "requests==2.19.0"
 AUDIT_TIMEOUT_S = 120
+
+#: Before a command that is in no hurry.
+GIVE_WAY = ("nice", "-n", "10") if shutil.which("nice") else ()
 
 Runner = Callable[[Sequence[str]], int]
 
@@ -77,7 +81,10 @@ def layers(extra: Sequence[str]) -> int:
 
 def security(extra: Sequence[str]) -> int:
     """bandit on the code, pip-audit on what is installed beside it."""
-    codes = [module("bandit", "-q", "-c", "pyproject.toml", "-r", "src", "tools", "benchmarks", *extra), audit()]
+    codes = [
+        module("bandit", "-q", "-c", "pyproject.toml", "-r", "src", "tools", "benchmarks", "papers", *extra),
+        audit(),
+    ]
     return first_failure(codes)
 
 
@@ -125,8 +132,24 @@ def installed() -> list[str]:
 
 
 def test(extra: Sequence[str]) -> int:
-    """Every test."""
-    return module("pytest", "-q", *extra)
+    """Every test: those that start processes, which mostly wait, beside those that reckon, which give way to them."""
+    if extra:
+        return module("pytest", "-q", *extra)
+    if importlib.util.find_spec("pytest") is None:
+        return not_installed("pytest")
+    words = (*GIVE_WAY, sys.executable, "-m", "pytest", "-q", "--ignore=tests/integration")
+    with tempfile.TemporaryFile("w+") as said:
+        print(f"$ {shlex.join(words)} &", flush=True)
+        with subprocess.Popen(words, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as beside:
+            try:
+                code = module("pytest", "-q", "tests/integration")
+                codes = [code, beside.wait()]
+            except BaseException:
+                beside.kill()
+                raise
+        said.seek(0)
+        print(f"$ {shlex.join(words)}\n{said.read()}", flush=True)
+    return first_failure(codes)
 
 
 def test_fast(extra: Sequence[str]) -> int:

@@ -64,7 +64,8 @@ def fit(
 
     Without ``cluster``, ``workers`` agents start on this machine for the time of the call: real processes, real TLS,
     a throw-away authority. With ``cluster`` (the home of a cluster you operate, such as ``~/.shoal``) the same job
-    runs on its nodes, and ``workers`` is the most it may use. ``save`` names the file the model is written to.
+    runs on its nodes, and ``workers`` is the most it may use. ``plan`` says how, such as ``Plan(shape="auto")`` or
+    ``Plan(pace="async")``. ``save`` names the file the model is written to.
     """
     stop_if_importing()
     if workers < 1:

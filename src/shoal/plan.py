@@ -16,10 +16,10 @@ LEASE_BATCHES_MAX = 4096
 #: who is believed.
 CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared",),
-    "shape": ("star",),
-    "pace": ("sync", "buffered", "async"),
+    "shape": ("star", "tree", "shard", "auto"),
+    "pace": ("sync", "buffered", "async", "auto"),
     "codec": ("dense",),
-    "work": ("leased",),
+    "work": ("leased", "fixed"),
     "trust": ("identity",),
 }
 
@@ -29,7 +29,7 @@ STALENESS = ("none", "inverse", "root", "exponential")
 
 #: How much of the last step is kept where a plan does not say: Dlib's default, where EDDL is silent. Asynchrony acts
 #: like momentum of its own, the more so the more workers there are (see ``learning.pace``), and the two add up.
-MOMENTUM = {"sync": 0.9, "buffered": 0.9, "async": 0.0}
+MOMENTUM = {"sync": 0.9, "buffered": 0.9, "async": 0.0, "auto": 0.9}
 
 #: A number that was left out. Once a plan is made, it is there.
 _UNSAID: Any = None
@@ -94,6 +94,9 @@ class Plan:
     shape: str = "star"
     pace: str = "sync"
     codec: str = "dense"
+    #: ``leased`` lends the next batch to whoever is ready (EDDL §4.2). ``fixed`` gives every worker as many batches of
+    #: an epoch, which nobody else trains; they are divided anew when someone comes or goes. It is what EDDL compares
+    #: with (Figure 13): where devices differ, the others wait for the slowest at the end of each epoch.
     work: str = "leased"
     trust: str = "identity"
 
@@ -122,6 +125,8 @@ class Plan:
     #: What an update counts for that was made against an older version. The root is mild, needs no memory that a new
     #: leader would lack, and is what FedBuff found to do.
     staleness: str = "root"
+    #: Sub-leaders of a tree; 0: about the square root of the workers.
+    sub_leaders: int = 0
 
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
@@ -134,6 +139,13 @@ class Plan:
         for name in ("batch_size", "lease_batches", "evaluate_every_epochs", "buffer"):
             if getattr(self, name) < 1:
                 raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")
+        if self.sub_leaders < 0:
+            raise Misuse(f"sub_leaders is a number from 0, not {self.sub_leaders}")
+        if self.shape == "shard" and self.pace not in ("sync", "auto"):
+            raise Misuse(
+                f"a shard moves in step: every share of a version is made of the same updates. With pace {self.pace!r}"
+                " choose shape = 'tree', 'star' or 'auto'"
+            )
         if self.lease_batches > LEASE_BATCHES_MAX:
             raise Misuse(f"lease_batches is at most {LEASE_BATCHES_MAX}, not {self.lease_batches}")
         if not 0 < self.learning_rate < math.inf:

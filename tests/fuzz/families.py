@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,13 +47,19 @@ from shoal.wire.messages import (
     Bar,
     Blob,
     Checkpoint,
+    Count,
     Dataset,
+    Disband,
     Evaluated,
     EvaluationView,
     Facts,
     Failed,
+    Form,
+    Formed,
+    Gathered,
     Heartbeat,
     Hello,
+    Hop,
     JobSpec,
     Leads,
     Leave,
@@ -61,11 +68,18 @@ from shoal.wire.messages import (
     Noted,
     Offer,
     OutOfReach,
+    Pass,
+    Piece,
     Progress,
     Ready,
+    Route,
+    Routed,
+    Spoilt,
     Status,
     SteppedDown,
+    Taken,
     Update,
+    Values,
     WorkerView,
 )
 from shoal.workload.ledger import Applied
@@ -113,6 +127,31 @@ def sound_messages() -> list[Message]:
         Checkpoint(job="echo", term=1, version=3, tensors={"file": np.arange(40, dtype=np.uint8)}),
         Admit(job="echo", term=1, nodes=("device-1", "device-2")),
         Bar(job="echo", term=1, node="device-1", reason="revoked"),
+        *sound_formation(delta),
+    ]
+
+
+def sound_formation(delta: np.ndarray) -> list[Message]:
+    """What a leader, a sub-leader and a worker say to each other."""
+    of: dict[str, Any] = {"job": "echo", "term": 1, "formation": 2}
+    part = {"model": delta[:9], "velocity": delta[:4]}
+    hops = (
+        Hop(node="pi", endpoint="10.0.0.2:7", start=0, stop=9),
+        Hop(node="pa", endpoint="[::1]:8", start=9, stop=20),
+    )
+    return [
+        Form(**of, kind="shard", version=3, start=0, stop=9, parameters=4, members=("pi", "pa"), tensors=part),
+        Formed(**of, endpoint="10.0.0.2:7070"),
+        Route(**of, hops=hops),
+        Routed(**of, unreached=("w2",)),
+        Piece(**of, lease=5, version=3, tensors={"delta": delta[:9]}),
+        Taken(**of, lease=5),
+        Spoilt(**of, lease=5, node="pa", reason="no such values"),
+        Count(**of, version=4, leases=(5, 6), weights=(16.0, 4.0), scales=(1.0, 0.5), last=True),
+        Gathered(**of, version=4, leases=(5, 6), weight=20.0, tensors={"mean": delta[:9]}),
+        Pass(**of, version=4, tensors={"model": delta}),
+        Values(**of, version=4, start=0, stop=9, tensors={"model": delta[:9]}),
+        Disband(**of, reason="too few workers"),
     ]
 
 

@@ -37,7 +37,23 @@ from shoal.transport.identity import Authority, Identity, Peer, channel_credenti
 from shoal.wire import contract, messages
 from shoal.wire.frames import envelope_frame, read_opening
 from shoal.wire.lanes import Lane
-from shoal.wire.messages import Admit, Assign, Bar, Blob, Checkpoint, Dataset, Denied, Hello, JobSpec, Leads, Message
+from shoal.wire.messages import (
+    Admit,
+    Assign,
+    Bar,
+    Blob,
+    Checkpoint,
+    Dataset,
+    Denied,
+    Form,
+    Hello,
+    Hop,
+    JobSpec,
+    Leads,
+    Message,
+    Route,
+    Values,
+)
 
 SHA = "0" * 64
 
@@ -49,8 +65,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "pending": "Hello Heartbeat Leave",
     },
     "Work": {
-        "node": "Ready Offer Update Evaluated Failed AskCheckpoint Checkpoint",
-        "worker": "Ready Offer Update Evaluated Failed",
+        "node": "Ready Offer Update Evaluated Failed Formed Made Routed Spoilt Gathered AskCheckpoint Checkpoint",
+        "worker": "Ready Offer Update Evaluated Failed Formed Made Routed Spoilt Gathered Piece",
         "pending": "",
     },
     "Fetch": {"node": "Blob", "operator": "Blob"},
@@ -73,8 +89,9 @@ ANSWER: dict[str, dict[str, str]] = {
         "node": "Welcome HeartbeatSeen",
     },
     "Work": {
-        "manager": "Work Wait Go Refused Finished Checkpoint CheckpointKept CheckpointRefused",
-        "node": "Work Wait Go Refused Finished",
+        "manager": "Work Wait Go Refused Finished Form Count Pass Disband Route"
+        " Checkpoint CheckpointKept CheckpointRefused",
+        "node": "Work Wait Go Refused Finished Form Count Pass Disband Route Taken Values",
     },
 }
 #: What is said in answer to a call that is no stream.
@@ -94,6 +111,13 @@ def may_be_told(role: str, stream: str, name: str) -> bool:
 
 # Every message there is ---------------------------------------------------------------------------
 
+#: Those that name a part of a model, or the way to it: what is simplest of each field would make none.
+PARTS: dict[type[Message], Message] = {
+    Form: Form(job="j", term=1, formation=1, kind="tree", version=1, start=0, stop=1),
+    Route: Route(job="j", term=1, formation=1, hops=(Hop(node="x", endpoint="x:1", start=0, stop=1),)),
+    Values: Values(job="j", term=1, formation=1, version=1, start=0, stop=1),
+}
+
 
 def sample(kind: Any) -> Any:
     """The simplest value of a class: what it requires, and nothing else."""
@@ -102,6 +126,8 @@ def sample(kind: Any) -> Any:
         return JobSpec(job="j", name="j", entry="t:T", bundle=SHA, initial=SHA, train=data, test=data, plan=Plan())
     if kind is Blob:
         return Blob(sha256=SHA)
+    if kind in PARTS:
+        return PARTS[kind]
     hints = typing.get_type_hints(kind)
     required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     return kind(**{name: _simplest(hints[name]) for name in required})
@@ -374,7 +400,7 @@ class Around:
         #: Fetches that a test holds up, in the order they began; None: none is.
         self.held: list[asyncio.Future[Path]] | None = None
 
-    def to_manager(self, message: Message) -> None:
+    def send(self, to: str, message: Message) -> None:
         self.told.append(message)
 
     async def fetch(self, sha256: str) -> Path:

@@ -17,7 +17,25 @@ from shoal.plan import CHOICES, STALENESS, Plan, Until
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.limits import BATCHES_MAX
-from shoal.wire.messages import Admit, Blob, Dataset, Facts, Heartbeat, JobSpec, Leads, Message, Noted
+from shoal.wire.messages import (
+    Admit,
+    Blob,
+    Count,
+    Dataset,
+    Facts,
+    Form,
+    Formed,
+    Heartbeat,
+    Hop,
+    JobSpec,
+    Leads,
+    Message,
+    Noted,
+    Ready,
+    Route,
+    Routed,
+    Values,
+)
 
 SHA = st.text("0123456789abcdef", min_size=64, max_size=64)
 ID = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)
@@ -44,9 +62,36 @@ PLANS = st.builds(
     seed=INTEGER,
     lease_s=st.floats(0, 1e6),
     pace=st.sampled_from(CHOICES["pace"]),
+    work=st.sampled_from(CHOICES["work"]),
     buffer=st.integers(1, 1 << 40),
     staleness=st.sampled_from(STALENESS),
+    shape=st.sampled_from(("star", "tree", "auto")),
+    sub_leaders=st.integers(0, 99),
 )
+#: Where the parts of a model begin and end: one after the other.
+CUTS = st.lists(st.integers(1, 1 << 40), min_size=1, max_size=4, unique=True).map(sorted)
+PART = {"start": st.integers(0, 1 << 30), "stop": st.integers((1 << 30) + 1, 1 << 40)}
+OF = {"job": ID, "term": INTEGER, "formation": INTEGER}
+RATE = st.floats(0, allow_infinity=False)
+POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)
+
+
+def route(job: str, term: int, formation: int, cuts: list[int], data: str) -> Route:
+    starts = [0, *cuts[:-1]]
+    hops = [
+        Hop(node=f"{data}-{number}"[:63], endpoint=f"h:{number}", start=start, stop=stop)
+        for number, (start, stop) in enumerate(zip(starts, cuts, strict=True))
+    ]
+    return Route(job=job, term=term, formation=formation, hops=tuple(hops))
+
+
+def count(job: str, term: int, formation: int, rows: list[tuple[int, float, float]], last: bool) -> Count:
+    leases, weights, scales = zip(*rows, strict=True) if rows else ((), (), ())
+    return Count(
+        job=job, term=term, formation=formation, version=3, leases=leases, weights=weights, scales=scales, last=last
+    )
+
+
 DATASETS = st.builds(Dataset, manifest=SHA | st.just(""), examples=st.integers(0, 1 << 40))
 SPECS = st.builds(
     JobSpec,
@@ -78,6 +123,24 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     ),
     Admit: st.builds(Admit, job=ID, term=INTEGER, nodes=st.lists(ID, max_size=3).map(tuple)),
     Leads: st.builds(Leads, job=ID, term=INTEGER, endpoint=ENDPOINT | st.just("")),
+    Form: st.builds(
+        Form,
+        **OF,
+        **PART,
+        kind=st.sampled_from(("tree", "shard")),
+        version=INTEGER,
+        parameters=st.integers(0, 1),
+        momentum=st.floats(0, 0.999),
+        members=st.lists(ID, max_size=3).map(tuple),
+    ),
+    Formed: st.builds(Formed, **OF, endpoint=ENDPOINT | st.just(""), reason=TEXT),
+    Route: st.builds(route, **OF, cuts=CUTS, data=st.from_regex(r"[a-z0-9]{1,8}", fullmatch=True)),
+    Routed: st.builds(Routed, **OF, unreached=st.lists(ID, max_size=3).map(tuple)),
+    Values: st.builds(Values, **OF, **PART, version=INTEGER),
+    Count: st.builds(
+        count, **OF, rows=st.lists(st.tuples(INTEGER, POSITIVE, POSITIVE), max_size=3), last=st.booleans()
+    ),
+    Ready: st.builds(Ready, job=ID, up_bytes_per_s=RATE, down_bytes_per_s=RATE, medium=SHOWN),
     Noted: st.builds(Noted, job=ID, term=INTEGER, kind=SHOWN, reason=TEXT),
 }
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, int: INTEGER, float: FLOAT, bool: st.booleans()}

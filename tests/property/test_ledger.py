@@ -6,12 +6,13 @@ import json
 from collections import Counter
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shoal.errors import Misuse
 from shoal.workload.ledger import Lease, Ledger, Refusal
+from shoal.workload.partition import Partition, cut
 
 WORKERS = st.sampled_from(["a", "b", "c"])
 
@@ -27,6 +28,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.applied: Counter[tuple[int, int]] = Counter()
         self.saved = (json.dumps(self.ledger.snapshot()), Counter(self.applied), 0)
         self.ended: dict[int, Lease] = {}
+        #: Batch -> whose it is, while this epoch is divided. Nobody else may be lent it.
+        self.owners: dict[int, str] = {}
 
     def pick(self, data: st.DataObject) -> Lease:
         return data.draw(st.sampled_from(self.ledger.leases()))
@@ -35,14 +38,15 @@ class LedgerMachine(RuleBasedStateMachine):
     def lend(self, worker: str, count: int, allowed_s: float) -> None:
         number = self.last_lease + 1
         deadline_s = self.now_s + allowed_s
-        had_free = self.ledger.has_free
+        had = self.ledger.left_for(worker) if self.ledger.sharers else self.ledger.has_free
         lease = self.ledger.lease(
             number, worker, version=self.version, count=count, now_s=self.now_s, deadline_s=deadline_s
         )
-        assert (lease is not None) == had_free
+        assert (lease is not None) == bool(had)
         if lease is not None:
             self.last_lease = number
             assert 1 <= len(lease.batches) <= count
+            assert all(self.owners.get(batch, worker) == worker for batch in lease.batches)
             assert self.ledger.find(number, worker) == lease
 
     @precondition(lambda self: self.ledger.outstanding)
@@ -56,9 +60,33 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         lease = self.pick(data)
+        had = self.ledger.left_for(lease.worker)
         self.ledger.release(lease, fate="was taken back")
         self.ended[lease.id] = lease
         assert self.ledger.has_free
+        if lease.worker in self.ledger.sharers:
+            assert self.ledger.left_for(lease.worker) == had + len(lease.batches)
+        else:
+            assert self.ledger.has_orphans == bool(self.ledger.sharers)
+
+    @rule(workers=st.sets(WORKERS, min_size=1))
+    def divide(self, workers: set[str]) -> None:
+        """What is free is cut anew; what is lent stays with its holder."""
+        held = {batch: lease.worker for lease in self.ledger.leases() for batch in lease.batches}
+        self.ledger.divide(workers)
+        assert self.ledger.sharers == tuple(sorted(workers))
+        assert not self.ledger.has_orphans
+        shares = [self.ledger.left_for(worker) for worker in sorted(workers)]
+        assert max(shares) - min(shares) <= 1
+        free = sorted(set(range(self.ledger.batches)) - self.applied_now() - self.merged_now() - set(held))
+        assert sum(shares) == len(free)
+        self.owners = held | {batch: worker for worker, share in cut(free, workers).items() for batch in share}
+
+    def applied_now(self) -> set[int]:
+        return {batch for epoch, batch in self.applied if epoch == self.ledger.epoch}
+
+    def merged_now(self) -> set[int]:
+        return {batch for lease in self.ledger._merged for batch in lease.batches}
 
     @precondition(lambda self: self.ledger.outstanding)
     @rule(data=st.data(), allowed_s=st.floats(0.1, 9.0) | st.just(float("inf")))
@@ -86,6 +114,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def next_epoch(self) -> None:
         if self.ledger.finished:
             self.ledger.next_epoch()
+            assert self.ledger.sharers == ()
+            self.owners = {}
         else:
             with pytest.raises(Misuse, match="not finished"):
                 self.ledger.next_epoch()
@@ -101,6 +131,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.applied = Counter(applied)
         self.ledger = Ledger.restore(json.loads(snapshot))
         self.ended.clear()
+        self.owners = {}
         self.last_lease = 0
 
     @invariant()
@@ -134,3 +165,33 @@ class LedgerMachine(RuleBasedStateMachine):
 
 LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestLedger = LedgerMachine.TestCase
+
+
+@given(st.sets(st.integers(0, 999)), st.sets(st.text(min_size=1, max_size=3), min_size=1, max_size=9))
+def test_a_partition_gives_every_batch_to_one_and_nobody_much_more_than_others(
+    batches: set[int], workers: set[str]
+) -> None:
+    shares = cut(sorted(batches), workers)
+    assert sorted(batch for share in shares.values() for batch in share) == sorted(batches)
+    assert list(shares) == sorted(workers)
+    sizes = [len(share) for share in shares.values()]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+    partition = Partition(batches, workers)
+    assert len(partition) == len(batches)
+    assert {worker: partition.take(worker, 1000) for worker in sorted(workers)} == shares
+    assert not len(partition)
+
+
+@given(st.sets(st.integers(0, 99), min_size=1))
+def test_what_comes_back_to_a_partition_is_its_holders_or_nobodys(batches: set[int]) -> None:
+    partition = Partition(batches, ["a"])
+    lowest = min(batches)
+    assert partition.take("a", 1) == [lowest]
+    partition.put_back("a", lowest)
+    assert (partition.left("a"), partition.has_orphans) == (len(batches), False)
+    assert partition.take("a", 1) == [lowest]
+    partition.put_back("gone", lowest)
+    assert (partition.left("a"), partition.has_orphans) == (len(batches) - 1, True)
+    assert partition.batches() == sorted(batches)
+    assert partition.take("gone", 1) == []

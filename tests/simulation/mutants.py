@@ -25,11 +25,15 @@ from shoal.roles.crew import Member
 from shoal.roles.durability import Durability, Snapshot
 from shoal.roles.events import PeerChanged, Received, Stored, StoreFailed, Trained
 from shoal.roles.exam import Exam
+from shoal.roles.formation import Formation, Share
 from shoal.roles.leader import Leader
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Membership
 from shoal.roles.roster import JobRecord, NodeRecord, Stage
+from shoal.roles.shape import Shape
+from shoal.roles.staging import Staging
 from shoal.roles.station import Duty, Station
+from shoal.roles.subleader import SubLeader
 from shoal.roles.succession import Succession
 from shoal.roles.switchboard import Delivery, Switchboard, _Led
 from shoal.roles.worker import Worker
@@ -41,15 +45,23 @@ from shoal.wire.messages import (
     Checkpoint,
     CheckpointKept,
     CheckpointRefused,
+    Count,
+    Disband,
+    Form,
+    Gathered,
+    Go,
     HandOver,
     JobSpec,
     Message,
     OutOfReach,
+    Piece,
     Progress,
     Refused,
+    Route,
     SteppedDown,
     Tensors,
     Update,
+    Values,
     Work,
 )
 from shoal.workload.admission import Admission
@@ -421,7 +433,7 @@ def momentum_not_restored() -> Patched:
 
     def restore_at_rest(self: Course, *, tensors: Tensors, state: dict[str, Any]) -> None:
         restore(self, tensors=tensors, state=state)
-        self._velocity = np.zeros_like(self._velocity)
+        self.velocity = np.zeros_like(self.velocity)
 
     return patch.object(Course, "restore", restore_at_rest)
 
@@ -978,9 +990,338 @@ def time_limit_ignored() -> Patched:
     return patch.object(Leader, "_out_of_time", never)
 
 
+# Formations ----------------------------------------------------------------------------------------------
+
+
+def piece_counted_twice() -> Patched:
+    """A sub-leader adds a piece to its sum when it comes, and again when it is counted."""
+    on_piece = SubLeader._on_piece
+
+    def add_at_once(self: SubLeader, member: str, piece: Piece) -> list[Action]:
+        if piece.lease not in self._tray and piece.lease not in self._counted:
+            self._partial.add(piece.tensors["delta"], weight=1.0)
+        return on_piece(self, member, piece)
+
+    return patch.object(SubLeader, "_on_piece", add_at_once)
+
+
+def all_that_came_is_summed_up() -> Patched:
+    """A sub-leader sums up whatever it has, also what the leader does not know of yet."""
+    on_count = SubLeader._on_count
+
+    def count_all(self: SubLeader, count: Count) -> list[Action]:
+        if count.last:
+            more = tuple(lease for lease in self._tray if lease not in count.leases)
+            ones = tuple(100.0 for _ in more)
+            count = replace(
+                count,
+                leases=(*count.leases, *more),
+                weights=(*count.weights, *ones),
+                scales=(*count.scales, *(1.0 for _ in more)),
+            )
+        return on_count(self, count)
+
+    return patch.object(SubLeader, "_on_count", count_all)
+
+
+def late_copy_kept_for_the_newer() -> Patched:
+    """A sub-leader keeps whichever piece of a member came last."""
+    on_piece = SubLeader._on_piece
+
+    def forget_newest(self: SubLeader, member: str, piece: Piece) -> list[Action]:
+        newest = self._newest.get(member, 0)
+        if piece.lease < newest:
+            self._tray.pop(newest, None)
+            self._newest[member] = 0
+        return on_piece(self, member, piece)
+
+    return patch.object(SubLeader, "_on_piece", forget_newest)
+
+
+def sum_not_cleared() -> Patched:
+    """A sub-leader begins the next sum with what the last one was made of."""
+    gather = SubLeader._gather
+
+    def gather_and_keep(self: SubLeader, count: Count) -> list[Action]:
+        with patch.object(Partial, "clear", lambda self: None):
+            return gather(self, count)
+
+    return patch.object(SubLeader, "_gather", gather_and_keep)
+
+
+def share_without_momentum() -> Patched:
+    """A sub-leader of a shard takes the step of its part as if there were no momentum."""
+    init = SubLeader.__init__
+
+    def at_rest(self: SubLeader, form: Form, **known: Any) -> None:
+        init(self, replace(form, momentum=0.0), **known)
+
+    return patch.object(SubLeader, "__init__", at_rest)
+
+
+def share_begins_at_rest() -> Patched:
+    """A sub-leader of a shard does not look at the velocity that it is given."""
+
+    def part_of(form: Form) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(form.tensors["model"]), np.zeros_like(form.tensors["velocity"])
+
+    return patch("shoal.roles.subleader._part_of", part_of)
+
+
+def buffers_have_momentum() -> Patched:
+    """A sub-leader of a shard takes running means for parameters."""
+    form = Shape._form
+
+    def all_parameters(self: Shape, formation: Formation, share: Share, *, with_part: bool = False) -> Send:
+        send = form(self, formation, share, with_part=with_part)
+        assert isinstance(send.message, Form)
+        told = send.message
+        size = share.stop - share.start
+        tensors = dict(told.tensors)
+        if tensors:
+            tensors["velocity"] = np.resize(np.append(tensors["velocity"], 0).astype(np.float32), size)
+        return replace(send, message=replace(told, parameters=size, tensors=tensors))
+
+    return patch.object(Shape, "_form", all_parameters)
+
+
+def reported_before_all_have_taken() -> Patched:
+    """A worker reports its update when the first sub-leader has its piece."""
+    report = Worker._report
+
+    def report_early(self: Worker, held: Any, update: Update) -> list[Action]:
+        route = self._routes.get(held.formation)
+        if route is None or not held.taken:
+            return []
+        taken = held.taken
+        held.taken = {hop.node for hop in route.hops}
+        actions = report(self, held, update)
+        held.taken = taken
+        return actions
+
+    return patch.object(Worker, "_report", report_early)
+
+
+def taken_by_those_before() -> Patched:
+    """A worker that sends its update by another formation believes that whoever had a piece of it still has it."""
+    on_go = Worker._on_go
+
+    def go_on(self: Worker, message: Go) -> list[Action]:
+        held = self._held
+        if held is not None and held.is_of(message):
+            held.work = replace(held.work, formation=message.formation)
+            held.formation = message.formation
+        return on_go(self, message)
+
+    return patch.object(Worker, "_on_go", go_on)
+
+
+def half_a_model_will_do() -> Patched:
+    """A worker trains as soon as one part of the next version is there."""
+
+    def is_whole(self: Staging, formation: int, version: int, route: Route) -> bool:
+        return self._of == (route.term, formation, version) and bool(self._parts)
+
+    return patch.object(Staging, "is_whole", is_whole)
+
+
+def staged_values_taken_twice() -> Patched:
+    """A worker believes that what its trainer took is still there."""
+
+    def keep(self: Staging) -> None:
+        pass
+
+    return patch.object(Staging, "spend", keep)
+
+
+def any_values_will_do() -> Patched:
+    """A worker takes values of whichever version for those of its lease."""
+    on_values = Worker._on_values
+
+    def of_its_lease(self: Worker, sender: str, values: Values) -> list[Action]:
+        held = self._held
+        if held is not None and held.lacks_values and values.version < held.work.version:
+            values = replace(values, version=held.work.version, tensors=values.tensors)
+        return on_values(self, sender, values)
+
+    return patch.object(Worker, "_on_values", of_its_lease)
+
+
+def any_sum_will_do() -> Patched:
+    """A leader does not look at which leases a sum is of."""
+    gathered = Shape.gathered
+
+    def as_asked(self: Shape, sender: str, message: Gathered) -> Any:
+        now = self.now if self.now is not None and not self.now.broken else None
+        share = now.share_led_by(sender) if now is not None else None
+        if now is not None and share is not None and share.asked is not None:
+            weight = sum(now.arrived[lease].update.examples for lease in share.asked)
+            message = replace(message, leases=share.asked, weight=float(weight), tensors=message.tensors)
+        return gathered(self, sender, message)
+
+    return patch.object(Shape, "gathered", as_asked)
+
+
+def one_part_for_all() -> Patched:
+    """A leader takes a version of a shard for whole when the first part of its mean has come."""
+    gathered = Shape.gathered
+
+    def first_will_do(self: Shape, sender: str, message: Gathered) -> Any:
+        now = self.now
+        share = now.share_led_by(sender) if now is not None else None
+        if now is not None and share is not None and share.asked is not None and now.kind == "shard":
+            for other in now.shares:
+                now.sums.setdefault(other.node, np.zeros(other.stop - other.start, dtype=np.float32))
+        return gathered(self, sender, message)
+
+    return patch.object(Shape, "gathered", first_will_do)
+
+
+def lost_sub_leader_lent_by() -> Patched:
+    """A leader lends by a formation whose sub-leader is lost."""
+    left = Shape.left
+
+    def go_on(self: Shape, node: str, reason: str) -> list[Action]:
+        actions = left(self, node, reason)
+        if self.now is not None:
+            self.now.broken = ""
+        return actions
+
+    return patch.object(Shape, "left", go_on)
+
+
+def lent_while_summed_up() -> Patched:
+    """A leader lends a lease of a version whose shares are being summed up."""
+
+    def hindrance(self: Shape, node: str) -> str:
+        return ""
+
+    return patch.object(Shape, "hindrance", hindrance)
+
+
+def summed_up_and_given_up() -> Patched:
+    """The lease of a worker that is lost is lent anew, although its update is with the sub-leaders."""
+    give_up = Leader._give_up
+
+    def give_all_up(self: Leader, node: str, now_s: float, *, fate: str) -> list[Action]:
+        with patch.object(Shape, "has_arrived", lambda self, lease: False):
+            return give_up(self, node, now_s, fate=fate)
+
+    return patch.object(Leader, "_give_up", give_all_up)
+
+
+def late_is_not_late_in_a_tree() -> Patched:
+    """A leader has sub-leaders count every update as if it were fresh."""
+    count = Shape._count
+
+    def as_fresh(self: Shape, reports: Any, *, last: bool = False) -> Count:
+        told = count(self, reports, last=last)
+        return replace(told, scales=tuple(1.0 for _ in told.leases))
+
+    return patch.object(Shape, "_count", as_fresh)
+
+
+def straight_into_a_shard() -> Patched:
+    """An update that cannot go to every share of a model is merged by the leader alone."""
+    redeliver = Shape.redeliver
+
+    def all_of_them(self: Shape, leases: Any, is_here: Any) -> Any:
+        going, astray = redeliver(self, leases, is_here)
+        return [*going, *(lease for lease in astray if is_here(lease.worker))], [
+            lease for lease in astray if not is_here(lease.worker)
+        ]
+
+    def none(self: Shape, node: str) -> str:
+        now = self.now
+        summing = now is not None and any(share.asked is not None for share in now.shares)
+        return "it is being summed up" if summing else ""
+
+    return patch.multiple(Shape, redeliver=all_of_them, hindrance=none)
+
+
+def all_send_anew_at_once() -> Patched:
+    """When a formation breaks, everyone sends its update to the leader, whatever room there is."""
+
+    def send_anew(self: Leader, lease: Lease, now_s: float) -> list[Action]:
+        return [self._shape.go(lease)]
+
+    return patch.object(Leader, "_send_anew", send_anew)
+
+
+def hand_over_waits_for_a_lost_sum() -> Patched:
+    """A leader that is to hand over takes no notice of what becomes of its sub-leaders."""
+    reshape = Leader._reshape
+
+    def unless_parting(self: Leader, now_s: float) -> list[Action]:
+        return [] if self._parting is not None else reshape(self, now_s)
+
+    return patch.object(Leader, "_reshape", unless_parting)
+
+
+def sum_waited_for_without_end() -> Patched:
+    """A leader waits for a sum for as long as it takes."""
+
+    def late(self: Shape, now_s: float, *, allowance_s: float) -> str:
+        return ""
+
+    return patch.object(Shape, "late", late)
+
+
+def disband_not_heard() -> Patched:
+    """A node goes on summing up for a formation that is over."""
+    formed_by = Switchboard.formed_by
+
+    def go_on(self: Switchboard, leader: str, message: Message) -> list[Delivery]:
+        return [] if isinstance(message, Disband) else formed_by(self, leader, message)
+
+    return patch.object(Switchboard, "formed_by", go_on)
+
+
+def update_kept_for_ever() -> Patched:
+    """A worker whose sub-leaders are no more keeps its update until someone asks for it."""
+
+    def never(self: Worker) -> list[Action]:
+        return []
+
+    return patch.object(Worker, "_look_at_routes_later", never)
+
+
+def values_given_once_more() -> Patched:
+    """A leader believes that a worker which asks for a model still has what sub-leaders gave it."""
+
+    def has_them(self: Shape, node: str) -> None:
+        pass
+
+    return patch.object(Shape, "lacks_values", has_them)
+
+
 def _named(*mutants: Mutant) -> dict[str, Mutant]:
     return {mutant.__name__: mutant for mutant in mutants}
 
+
+#: Those that only show where updates meet in sub-leaders.
+OF_FORMATIONS: dict[str, Mutant] = _named(
+    piece_counted_twice,
+    all_that_came_is_summed_up,
+    sum_not_cleared,
+    share_without_momentum,
+    share_begins_at_rest,
+    buffers_have_momentum,
+    reported_before_all_have_taken,
+    taken_by_those_before,
+    half_a_model_will_do,
+    any_values_will_do,
+    any_sum_will_do,
+    one_part_for_all,
+    lost_sub_leader_lent_by,
+    lent_while_summed_up,
+    late_is_not_late_in_a_tree,
+    straight_into_a_shard,
+    all_send_anew_at_once,
+    hand_over_waits_for_a_lost_sum,
+    disband_not_heard,
+    values_given_once_more,
+)
 
 #: Those that the checks catch, the quickest to find first.
 MUTANTS: dict[str, Mutant] = _named(
@@ -1058,6 +1399,7 @@ MUTANTS: dict[str, Mutant] = _named(
     buffer_lost_at_hand_over,
     emptied_after_every_update,
 )
+MUTANTS |= OF_FORMATIONS
 
 #: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.
 UNCAUGHT: dict[str, Mutant] = _named(
@@ -1078,4 +1420,15 @@ UNCAUGHT: dict[str, Mutant] = _named(
     # A session must break while a slow disk is at the version before the last, and be back before it is done: one seed
     # of two thousand.
     same_version_taken_for_another,
+    # A leader that is asked for a model sends it whole: a session must break after the training, and a second lease of
+    # the same version follow.
+    staged_values_taken_twice,
+    # A worker sends the next piece once the last was taken, so a copy must overtake a round. A story shows it.
+    late_copy_kept_for_the_newer,
+    # A lease that is taken back out of a sum ends its formation, and all that it had is sent anew.
+    summed_up_and_given_up,
+    # Workers tell of a sub-leader that does not answer, and one that is silent is done without, before its sum is late.
+    sum_waited_for_without_end,
+    # The others go on, and a worker that gets no lease shows only where it is one of few: one seed of three hundred.
+    update_kept_for_ever,
 )

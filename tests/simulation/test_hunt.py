@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from shoal.sim.hunt import hunt
+from shoal.roles.actions import Send, Train
+from shoal.sim.hunt import Case, disaster, hunt
+from shoal.sim.observe import Mark, Step
+from shoal.wire.messages import Gathered
 
 SEEDS = 300
 BLOCK = 30
@@ -18,3 +23,36 @@ def test_no_invariant_breaks(block: int) -> None:
         except BaseException as error:
             error.add_note(f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl")
             raise
+
+
+def test_seeds_are_of_every_shape() -> None:
+    shapes = Counter(disaster(seed).shape for seed in range(100))
+    assert shapes["star"] > 30
+    assert shapes["tree"] > 15
+    assert shapes["shard"] > 15
+
+
+class Formations:
+    """What comes about of formations: sums that were sent, trainings on values that came by sub-leaders."""
+
+    def __init__(self) -> None:
+        self.sums = 0
+        self.staged = 0
+
+    def step(self, step: Step) -> None:
+        for action in step.actions:
+            self.sums += isinstance(action, Send) and isinstance(action.message, Gathered)
+            self.staged += isinstance(action, Train) and action.staged
+
+    def mark(self, mark: Mark) -> None:
+        pass
+
+
+@pytest.mark.parametrize("shape", ["tree", "shard"])
+def test_hunts_see_formations_at_work(shape: str) -> None:
+    seen = Formations()
+    seeds = [seed for seed in range(40) if disaster(seed).shape == shape]
+    for seed in seeds[:4]:
+        Case(disaster(seed), observers=[seen]).run()
+    assert seen.sums > 20
+    assert seen.staged > 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from mutants import MUTANTS, UNCAUGHT, Mutant
+from mutants import MUTANTS, OF_FORMATIONS, UNCAUGHT
 
 from shoal.errors import Misuse
-from shoal.sim.hunt import hunt
+from shoal.sim.hunt import disaster, hunt
 from shoal.sim.invariants import Violation
 
 SEEDS_MAX = 500
@@ -88,13 +88,36 @@ SAID = {
     "buffer_waits_at_the_end": "did not move",
     "buffer_lost_at_hand_over": "updates in no version",
     "emptied_after_every_update": "updates, the pace is",
+    "piece_counted_twice": "weighs",
+    "all_that_came_is_summed_up": "which nobody counted",
+    "sum_not_cleared": "weighs",
+    "share_without_momentum": "on another model than version",
+    "share_begins_at_rest": "on another model than version",
+    "buffers_have_momentum": "on another model than version",
+    "reported_before_all_have_taken": "has not taken",
+    "taken_by_those_before": "has not taken",
+    "half_a_model_will_do": "on another model than version",
+    "any_values_will_do": "on another model than version",
+    "any_sum_will_do": "is not what its history says",
+    "one_part_for_all": "on another model than version",
+    "lost_sub_leader_lent_by": "is lost",
+    "lent_while_summed_up": "on another model than version",
+    "late_is_not_late_in_a_tree": "was counted for",
+    "straight_into_a_shard": "on another model than version",
+    "all_send_anew_at_once": "may be under way, at most 2 fit",
+    "hand_over_waits_for_a_lost_sum": "did not move",
+    "disband_not_heard": "was left behind in a job that is over",
+    "values_given_once_more": "events",
 }
 
 
-def first_seed(mutant: Mutant, said: str) -> int | None:
+def first_seed(name: str, said: str) -> int | None:
     """The first seed at which this is said of a mutant. Other seeds may show other sides of it."""
-    with mutant():
+    with MUTANTS[name]():
         for seed in range(SEEDS_MAX):
+            if name in OF_FORMATIONS and disaster(seed).shape == "star":
+                # It has none.
+                continue
             try:
                 hunt(seed)
             except (AssertionError, Misuse) as error:
@@ -111,7 +134,7 @@ def test_every_mutant_is_looked_for() -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_caught(name: str) -> None:
-    seed = first_seed(MUTANTS[name], SAID[name])
+    seed = first_seed(name, SAID[name])
     assert seed is not None, f"{name} was not caught within {SEEDS_MAX} seeds"
     # The seed fails for the mutant's sake alone.
     hunt(seed)

@@ -144,12 +144,18 @@ class Unmoved:
 NOTHING: Any = Nothing()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 5, 8, 13])
+#: Seeds in which devices sum up for others.
+SHAPED = (7, 8, 13)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 5, *SHAPED])
 def test_the_runtime_does_what_the_simulator_did(seed: int) -> None:
     roles = SimulatedRoles()
     with roles.recording():
         Case(disaster(seed)).run()
-    assert {recorded.kind for recorded in roles.roles} == {"manager", "leader", "worker"}
+    kinds = {recorded.kind for recorded in roles.roles}
+    assert kinds - {"subleader"} == {"manager", "leader", "worker"}
+    assert ("subleader" in kinds) is (seed in SHAPED)
     for recorded in roles.roles:
         performed = asyncio.run(in_the_runtime(recorded))
         for (_, _, decided), done in zip(recorded.told, performed, strict=True):
@@ -196,7 +202,14 @@ def recording_the_runtime(roles: list[Recorded]) -> Iterator[None]:
         yield
 
 
-async def real_cluster(directory: Path) -> None:
+#: Shape -> the roles there are; and how slow the trainers are, for a formation takes a moment to be set up.
+SHAPES = {
+    "star": (["leader", "manager", "worker", "worker"], 0.0),
+    "shard": (["leader", "manager", "sub-leader", "sub-leader", "worker", "worker"], 0.25),
+}
+
+
+async def real_cluster(directory: Path, shape: str) -> None:
     """A manager, a leader and two workers in this process, over real sockets, until an echo job is over."""
     ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
     home = asyncio.create_task(run_home(directory / "home", host="127.0.0.1", port=0, on_ready=ready.set_result))
@@ -206,11 +219,12 @@ async def real_cluster(directory: Path) -> None:
         for name in ("device-1", "device-2"):
             places = Places(directory / name)
             (await enrol(JoinCode.parse(line), wanted=name)).save(places.node)
-            agent = Agent(Enrolled.load(places.node), places, child_module="shoal.training.echo")
+            enrolled, pace_s = Enrolled.load(places.node), SHAPES[shape][1]
+            agent = Agent(enrolled, places, child_module="shoal.training.echo", pace_s=pace_s)
             tasks.append(asyncio.create_task(agent.run()))
         async with Operator.open(directory / "home") as operator:
             job = echo_job(directory, values=500, batches=40)
-            name = await operator.submit(job, plan={"workers_min": 2})
+            name = await operator.submit(job, plan={"workers_min": 2, "shape": shape})
             while (await operator.status(name)).jobs[0].state != "finished":
                 await asyncio.sleep(0.05)
     finally:
@@ -220,11 +234,12 @@ async def real_cluster(directory: Path) -> None:
 
 
 @pytest.mark.timeout(110)
-def test_the_simulator_does_what_the_runtime_did(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_simulator_does_what_the_runtime_did(shape: str, tmp_path: Path) -> None:
     roles: list[Recorded] = []
     with recording_the_runtime(roles):
-        asyncio.run(asyncio.wait_for(real_cluster(tmp_path), 100))
-    assert sorted(recorded.kind for recorded in roles) == ["leader", "manager", "worker", "worker"]
+        asyncio.run(asyncio.wait_for(real_cluster(tmp_path, shape), 100))
+    assert sorted(recorded.kind for recorded in roles) == SHAPES[shape][0]
     assert sum(len(recorded.told) for recorded in roles) > 150
     for recorded in roles:
         process = StillProcess()

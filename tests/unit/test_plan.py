@@ -51,7 +51,8 @@ def test_numbers_that_cannot_work_are_refused(wrong: dict[str, object], told: st
 
 
 def test_momentum_is_what_suits_the_pace_unless_it_is_said() -> None:
-    assert [Plan(pace=pace).momentum for pace in CHOICES["pace"]] == [0.9, 0.9, 0.0]
+    told = {pace: Plan(pace=pace).momentum for pace in CHOICES["pace"]}
+    assert told == {"sync": 0.9, "buffered": 0.9, "async": 0.0, "auto": 0.9}
     assert Plan(pace="async", momentum=0.9).momentum == 0.9
     # A plan that is made has its momentum: changing the pace later does not change it.
     assert replace(Plan(), pace="async").momentum == 0.9

@@ -52,3 +52,18 @@ TaskArguments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="An argument of the task's constructor; may be repeated."),
 ]
+
+Pace = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="When the model moves: sync, buffered, async or auto.", show_default=False),
+]
+
+Shape = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Where updates meet: star, tree, shard or auto.", show_default=False),
+]
+
+SubLeaders = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Sub-leaders of a tree; else about √ of the workers.", show_default=False),
+]

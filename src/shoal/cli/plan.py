@@ -1,4 +1,4 @@
-"""`shoal plan`: what a fleet needs, before there is one."""
+"""`shoal plan`: what a fleet needs before there is one, and where the updates of a job meet."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal.cli.explain import explain
 from shoal.cli.options import Json
 from shoal.errors import Misuse
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from shoal.topology.capacity import Figure, Fleet, Measured, Needs
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
+app.command()(explain)
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -47,7 +49,7 @@ _LABELS = {
 
 @app.callback()
 def plan() -> None:
-    """Reckon what a fleet needs."""
+    """Reckon what a fleet needs; explain where the updates of a job meet, and why."""
 
 
 @app.command()

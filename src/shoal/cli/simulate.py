@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shoal.cli.exits import Exit, exit_for_state
-from shoal.cli.options import DEFAULT_HOME, Epochs, Home, Json, TaskArguments, UntilAccuracy
+from shoal.cli.options import (
+    DEFAULT_HOME,
+    Epochs,
+    Home,
+    Json,
+    Pace,
+    Shape,
+    SubLeaders,
+    TaskArguments,
+    UntilAccuracy,
+)
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
-    from shoal.cli.simulation import Question
-    from shoal.sim.outcome import Outcome
+    from shoal.cli.simulation import Answer, Question
 
 _PICTURE = "simulation.png"
 
@@ -29,10 +38,13 @@ def simulate(
     until_accuracy: UntilAccuracy = None,
     epochs: Epochs = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M virtual minutes.")] = None,
+    pace: Pace = None,
+    shape: Shape = None,
+    sub_leaders: SubLeaders = None,
     set_: TaskArguments = None,
     plan: Annotated[
         list[str] | None,
-        typer.Option("--plan", metavar="KEY=VALUE", help="Anything the plan says; may be repeated."),
+        typer.Option("--plan", metavar="KEY=VALUE", help="Anything else the plan says; may be repeated."),
     ] = None,
     versus: Annotated[
         list[str] | None,
@@ -60,7 +72,7 @@ def simulate(
 
     Example:  `shoal simulate examples/mnist --devices 100 --profile wifi-phones`
 
-    Two plans:  `shoal simulate examples/mnist --plan lease_batches=1 --versus lease_batches=4`
+    Two plans:  `shoal simulate examples/mnist --shape star --versus shape=shard`
     """
     from shoal.cli import console
     from shoal.cli.simulation import Question
@@ -78,6 +90,7 @@ def simulate(
         profile=profile,
         until={"accuracy": until_accuracy, "epochs": epochs, "seconds": None if minutes is None else minutes * 60},
         arguments=set_ or (),
+        numbers={"pace": pace, "shape": shape, "sub_leaders": sub_leaders},
         plan=plan or (),
         versus=versus or (),
         faults=faults,
@@ -92,7 +105,7 @@ def simulate(
     _draw(answers, picture)
     if trace is not None:
         console.say(f"  trace       {trace} (play it again with `shoal simulate --replay {trace}`)")
-    states = [outcome.state for _, outcome in answers]
+    states = [answer.outcome.state for answer in answers]
     raise typer.Exit(max(exit_for_state(state) for state in states))
 
 
@@ -126,12 +139,14 @@ def _replay(path: Path, home: Path, *, json: bool) -> Exit:
     return Exit.OK if played.difference is None else Exit.FAILED
 
 
-def _tell(question: Question, answers: list[tuple[str, Outcome]], *, seconds: float, json: bool) -> None:
+def _tell(question: Question, answers: list[Answer], *, seconds: float, json: bool) -> None:
     from shoal.cli import console
     from shoal.cli.simulated import summary
 
     if json:
-        plans: list[dict[str, Any]] = [{"plan": name, **outcome.to_plain()} for name, outcome in answers]
+        plans: list[dict[str, Any]] = [
+            {"plan": answer.title, "shape": answer.shape, **answer.outcome.to_plain()} for answer in answers
+        ]
         console.print_json({"question": question.header(), "seconds": round(seconds, 2), "plans": plans})
         return
     screen = console.out()
@@ -139,12 +154,12 @@ def _tell(question: Question, answers: list[tuple[str, Outcome]], *, seconds: fl
         screen.print(part)
 
 
-def _draw(answers: list[tuple[str, Outcome]], path: Path | None) -> None:
+def _draw(answers: list[Answer], path: Path | None) -> None:
     from shoal.cli import console
     from shoal.cli.picture import draw
 
     try:
-        draw(answers, path or Path(_PICTURE))
+        draw([(answer.title, answer.outcome) for answer in answers], path or Path(_PICTURE))
     except Misuse as reason:
         if path is not None:
             raise

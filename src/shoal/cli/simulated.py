@@ -14,7 +14,7 @@ from shoal.cli.words import bytes_text, clean, count_text, plural, rate_text, sh
 from shoal.sim.outcome import Lane, Outcome, State
 
 if TYPE_CHECKING:
-    from shoal.cli.simulation import Question
+    from shoal.cli.simulation import Answer, Question
 
 #: Devices shown one by one.
 _LANES_SHOWN = 12
@@ -32,28 +32,28 @@ _LOOKS: dict[State, tuple[str, str]] = {
 }
 
 
-def summary(
-    question: Question, answers: Sequence[tuple[str, Outcome]], *, seconds: float, width: int
-) -> Iterator[RenderableType]:
-    events = sum(outcome.events for _, outcome in answers)
+def summary(question: Question, answers: Sequence[Answer], *, seconds: float, width: int) -> Iterator[RenderableType]:
+    events = sum(answer.outcome.events for answer in answers)
     what = f"{plural(question.devices, 'device')} of {question.profile}, seed {question.seed}"
     took = f"{count_text(events)} events in {span_text(seconds)}"
     yield Text.assemble(("\nSimulated ", "bold"), (clean(question.task), "bold"), f": {what}", (f"  ({took})", "dim"))
     yield _facts(answers)
-    for name, outcome in answers:
-        yield from _devices(name if len(answers) > 1 else "", outcome, width)
+    for answer in answers:
+        yield from _devices(answer.title if len(answers) > 1 else "", answer.outcome, width)
 
 
-def _facts(answers: Sequence[tuple[str, Outcome]]) -> Table:
+def _facts(answers: Sequence[Answer]) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=len(answers) > 1, header_style="bold")
     table.add_column("", style="dim")
-    for name, _ in answers:
-        table.add_column(clean(name))
+    for answer in answers:
+        table.add_column(clean(answer.title))
     rows = {"result": _result, "time": _time, "goal": _goal, "rounds": _rounds, "traffic": _traffic, "idle": _idle}
     for label, tell in {**rows, "energy": _energy, "trouble": _trouble}.items():
-        cells = [tell(outcome) for _, outcome in answers]
+        cells = [tell(answer.outcome) for answer in answers]
         if any(cells):
             table.add_row(f"  {label}", *cells)
+        if label == "rounds" and any(answer.shape for answer in answers):
+            table.add_row("  shape", *(answer.shape for answer in answers))
     return table
 
 

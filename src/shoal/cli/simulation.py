@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.cli import console
+from shoal.cli.shapes import shape_text
 from shoal.cli.train import overrides, pairs_of
 from shoal.errors import Misuse
 from shoal.runtime.places import Places
@@ -27,8 +28,19 @@ from shoal.training.ready import ReadyTask, make_ready, plan_from
 
 if TYPE_CHECKING:
     from shoal.sim.outcome import Outcome
+    from shoal.wire.messages import Progress
 
 _JOB = "job"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What came of one plan."""
+
+    title: str
+    outcome: Outcome
+    #: Where its updates met at the end, and what a batch took; empty if its leader never said.
+    shape: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +66,7 @@ class Question:
         profile: str,
         until: dict[str, float | None],
         arguments: Sequence[str],
+        numbers: Mapping[str, float | str | None],
         plan: Sequence[str],
         versus: Sequence[str],
         faults: Path | None,
@@ -66,7 +79,7 @@ class Question:
             task=task,
             devices=devices,
             profile=profile,
-            plan=_plain(overrides(workers="", until=until, numbers={}, pairs=plan)),
+            plan=_plain(overrides(workers="", until=until, numbers=numbers, pairs=plan)),
             versus=_plain(overrides(workers="", until={}, numbers={}, pairs=versus)),
             arguments=pairs_of(arguments, option="--set"),
             faults=_read_faults(faults),
@@ -88,15 +101,15 @@ class Question:
         plain = {f.name: header[f.name] for f in dataclasses.fields(cls)}
         return cls(**plain | {"faults": parse(plain["faults"])})
 
-    def answer(self, home: Path, *, trace: Path | None = None) -> list[tuple[str, Outcome]]:
+    def answer(self, home: Path, *, trace: Path | None = None) -> list[Answer]:
         """Prepare the task once, then play each plan; tells of its progress."""
         ready = self._ready(home)
         if trace is not None:
             with trace.open("w", encoding="utf-8") as file:
                 writer = TraceWriter(file, {"simulate": self.header()})
-                return [(self.title(self.plan), self._play(ready, self.plan, [writer]))]
+                return [self._play(ready, self.plan, [writer])]
         plans = [self.plan, *([{**self.plan, **self.versus}] if self.versus else [])]
-        return [(self.title(plan), self._play(ready, plan)) for plan in plans]
+        return [self._play(ready, plan) for plan in plans]
 
     def title(self, plan: Mapping[str, Any]) -> str:
         """What tells one plan from the other."""
@@ -112,14 +125,18 @@ class Question:
             make_ready(path, entry, out=Places(home).prepared, kwargs=self.arguments, plan=self.plan, on_progress=tell)
         )
 
-    def _play(self, ready: ReadyTask, plan: Mapping[str, Any], observers: Sequence[Observer] = ()) -> Outcome:
-        job = simulated_job(ready, plan_from({**ready.prepared.plan, **plan}), train=self.train, job=_JOB)
+    def _play(self, ready: ReadyTask, plan: Mapping[str, Any], observers: Sequence[Observer] = ()) -> Answer:
+        whole = plan_from({**ready.prepared.plan, **plan})
+        job = simulated_job(ready, whole, train=self.train, job=_JOB)
         study = Study(job=job, devices=self.devices, profile=self.profile, seed=self.seed, faults=self.faults)
         try:
             with _progress(self.title(plan)) as look:
-                return simulate(study, observers=observers, look=look)
+                outcome = simulate(study, observers=observers, look=look)
         finally:
             close(job)
+        told = look.progress
+        shape = shape_text(told, whole) if told is not None and told.shape else ""
+        return Answer(title=self.title(plan), outcome=outcome, shape=shape)
 
 
 def _plain(plan: dict[str, Any]) -> dict[str, Any]:
@@ -141,11 +158,13 @@ class _Look:
 
     def __init__(self, status: Any) -> None:
         self._status = status
+        #: What the leader told last.
+        self.progress: Progress | None = None
 
     def __call__(self, glance: Glance) -> None:
         from shoal.cli.words import count_text, share_text, span_text
 
-        progress = glance.progress
+        progress = self.progress = glance.progress
         parts = [f"{span_text(glance.at_s)} simulated", f"{count_text(glance.events)} events"]
         if progress is not None:
             parts.append(f"epoch {progress.epoch + 1}, version {progress.version}")

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Epochs, Home, Json, TaskArguments, UntilAccuracy
+from shoal.cli.options import (
+    DEFAULT_HOME,
+    Epochs,
+    Home,
+    Json,
+    Pace,
+    Shape,
+    SubLeaders,
+    TaskArguments,
+    UntilAccuracy,
+)
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
@@ -31,8 +41,12 @@ def train(
     batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples in one step of one device.")] = None,
     learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The size of a step.")] = None,
     momentum: Annotated[float | None, typer.Option(metavar="X", help="How much of the last step is kept.")] = None,
-    pace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="When the model moves: sync, buffered or async.")
+    pace: Pace = None,
+    shape: Shape = None,
+    sub_leaders: SubLeaders = None,
+    work: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Who trains what: leased (the next to whoever is ready) or fixed (shares)."),
     ] = None,
     set_: TaskArguments = None,
     plan: Annotated[
@@ -58,7 +72,15 @@ def train(
     chosen = overrides(
         workers=workers,
         until={"accuracy": until_accuracy, "epochs": epochs, "seconds": None if minutes is None else minutes * 60},
-        numbers={"batch_size": batch_size, "learning_rate": learning_rate, "momentum": momentum, "pace": pace},
+        numbers={
+            "batch_size": batch_size,
+            "learning_rate": learning_rate,
+            "momentum": momentum,
+            "pace": pace,
+            "shape": shape,
+            "sub_leaders": sub_leaders,
+            "work": work,
+        },
         pairs=plan or (),
     )
     arguments = pairs_of(set_ or (), option="--set")
@@ -66,7 +88,7 @@ def train(
     find_task(task)
     started = ""
 
-    async def work(operator: Operator) -> Story | None:
+    async def start(operator: Operator) -> Story | None:
         nonlocal started
         started = await operator.prepare_and_submit(
             task, name=name, kwargs=arguments, plan=chosen, on_progress=console.Teller(console.err())
@@ -75,7 +97,7 @@ def train(
         return None if detach else await watch_job(operator, started, to_stderr=json)
 
     try:
-        story = with_operator(home, work)
+        story = with_operator(home, start)
     except KeyboardInterrupt:
         raise left(started) from None
     if story is not None:

@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from shoal.cli.shapes import shape_text
 from shoal.cli.story import Story
 from shoal.cli.words import (
     NOTHING,
@@ -73,7 +74,7 @@ _ABSENT_ROWS = 1
 def render(story: Story, *, width: int, height: int, note: str = "") -> RenderableType:
     """The whole picture, at most ``height`` lines high. ``note`` is a last line of ours, such as how to leave."""
     workers = devices_of(story)
-    room = max(height - _FIXED_LINES, _EVENTS_MIN + _DEVICES_MIN)
+    room = max(height - _FIXED_LINES - has_verdict(story) - has_shape(story), _EVENTS_MIN + _DEVICES_MIN)
     device_rows = min(max(len(workers), _ABSENT_ROWS), room - _EVENTS_MIN)
     parts: list[RenderableType] = [_header(story, width), _devices(workers, rows=device_rows, width=width)]
     parts.append(_events(list(story.events)[-(room - device_rows) :], width=width))
@@ -112,7 +113,11 @@ def _header(story: Story, width: int) -> RenderableType:
     name = clean(story.job.name, 40) if story.job else story.job_id
     title = Text.assemble(("Shoal", "bold cyan"), (f"  {name}", "bold"), (f"  {story.job_id}", "dim"))
     place = Text(f"cluster {clean(story.cluster, 40)}", style="dim")
-    lines = (_state_line(story), _epoch_line(story, width), _quality_line(story), _pace_line(story))
+    lines = [_state_line(story), _epoch_line(story, width), _quality_line(story), _pace_line(story)]
+    if has_shape(story):
+        lines.append(_shape_line(story))
+    if has_verdict(story):
+        lines.append(_crew_line(story))
     return Panel(
         Group(*lines),
         title=title,
@@ -185,6 +190,39 @@ def _pace_line(story: Story) -> RenderableType:
         left.append(f"   {progress.refused:,} refused", style="yellow")
     right = Text.assemble(
         ("↑ ", "dim"), bytes_text(progress.bytes_up), ("  ↓ ", "dim"), bytes_text(progress.bytes_down)
+    )
+    return _two_sides(left, right)
+
+
+def has_shape(story: Story) -> bool:
+    """The leader has said where updates meet."""
+    return story.progress is not None and story.progress.shape != ""
+
+
+def _shape_line(story: Story) -> RenderableType:
+    """Why it is so comes after it, as far as there is room: `shoal plan explain` has all of it."""
+    progress, job = story.progress, story.job
+    assert progress is not None
+    assert job is not None
+    line = Text.assemble(("shape ", "dim"), shape_text(progress, job.plan))
+    if reason := clean(progress.shape_reason, 400):
+        line.append(f"   {reason}", style="dim")
+    return _one_line(line)
+
+
+def has_verdict(story: Story) -> bool:
+    """It is known whether one more worker would bring anything."""
+    return story.progress is not None and story.progress.saturation in ("gains", "saturated")
+
+
+def _crew_line(story: Story) -> RenderableType:
+    progress = story.progress
+    assert progress is not None
+    verdict, _, law = clean(progress.saturation_reason, 400).partition("; ")
+    left = Text().append(verdict, style="yellow" if progress.saturation == "saturated" else "default")
+    left.append(f"   {law}" if law else "", style="dim")
+    right = Text.assemble(
+        ("a round ", "dim"), lease_text(progress.round_s), (f", {lease_text(progress.sync_s)} not training", "dim")
     )
     return _two_sides(left, right)
 

@@ -103,6 +103,8 @@ class Train:
     batches: tuple[int, ...]
     #: The model to start from; empty when the trainer already holds it.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+    #: The model to start from is the one that was staged: the trainer gets it first.
+    staged: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +114,15 @@ class Evaluate:
     lease: int
     chunks: tuple[int, ...]
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+    staged: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """Keep a part of a model beside the one the trainer has, from ``start`` on, until all of it is there."""
+
+    start: int
+    tensors: Tensors = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +153,7 @@ Action = (
     | Prepare
     | Train
     | Evaluate
+    | Stage
     | Interrupt
     | End
 )

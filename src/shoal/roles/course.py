@@ -6,6 +6,7 @@ Model, momentum, version and ledger change here and nowhere else, so that they c
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from shoal.learning.layout import Layout
 from shoal.learning.outer import momentum_step
 from shoal.learning.partial import Partial
 from shoal.learning.staleness import Lateness
+from shoal.roles.formation import Report
 from shoal.wire.messages import EvaluationView, JobSpec, Tensors, Update
 from shoal.workload.batches import batch_count, examples_in
 from shoal.workload.ledger import Applied, Lease, Ledger
@@ -31,7 +33,7 @@ class Course:
         self._spec = spec
         self._layout = layout
         self.model = model
-        self._velocity = np.zeros(layout.parameters_size, dtype=np.float32)
+        self.velocity = np.zeros(layout.parameters_size, dtype=np.float32)
         self.version = 0
         self.ledger = Ledger(batches=batch_count(spec.train.examples, spec.plan.batch_size))
         self._partial = Partial(layout.size)
@@ -62,18 +64,31 @@ class Course:
 
     def merge(self, lease: Lease, update: Update, delta: np.ndarray) -> None:
         """Take a checked update into the next version. What is late counts less."""
-        staleness = self.version - lease.version
-        scale = self.lateness.weight(self._spec.plan.staleness, staleness)
-        self._partial.add(delta, weight=float(update.examples), scale=scale)
-        self.lateness.seen(staleness)
+        self._partial.add(delta, weight=float(update.examples), scale=self.scale_of(lease))
+        self.lateness.seen(self.version - lease.version)
         self._loss_sum += update.loss_sum
         self.ledger.merge(lease)
 
+    def scale_of(self, lease: Lease) -> float:
+        """What an update of this lease is worth, as late as it is."""
+        return self.lateness.weight(self._spec.plan.staleness, self.version - lease.version)
+
+    def merge_sum(self, reports: Iterable[Report], mean: np.ndarray, weight: float) -> None:
+        """Take what a sub-leader summed up into the next version: their updates as one."""
+        self._partial.add(mean, weight=weight)
+        for report in reports:
+            self.lateness.seen(self.version - report.lease.version)
+            self._loss_sum += report.update.loss_sum
+            # Its deadline may be another by now.
+            lease = self.ledger.get(report.lease.id)
+            assert lease is not None, f"lease {report.lease.id} was summed up and is not lent"
+            self.ledger.merge(lease)
+
     def advance(self, now_s: float) -> list[Applied]:
         """Turn what is merged into the next version; returns its place in the history."""
-        self.model, self._velocity = momentum_step(
+        self.model, self.velocity = momentum_step(
             self.model,
-            self._velocity,
+            self.velocity,
             self._partial.mean(),
             momentum=self._spec.plan.momentum,
             parameters_size=self._layout.parameters_size,
@@ -113,7 +128,7 @@ class Course:
 
     def snapshot(self, now_s: float) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a successor needs, as tensors and JSON values. No array of it changes later."""
-        tensors = {**self._layout.views(self.model), VELOCITY: self._velocity}
+        tensors = {**self._layout.views(self.model), VELOCITY: self.velocity}
         rows = [{f: getattr(e, f) for f in EvaluationView.__dataclass_fields__} for e in self.evaluations]
         state = {
             "version": self.version,
@@ -130,7 +145,7 @@ class Course:
             view[...] = tensors[name]
         model.flags.writeable = False
         self.model = model
-        self._velocity = np.array(tensors[VELOCITY], dtype=np.float32)
+        self.velocity = np.array(tensors[VELOCITY], dtype=np.float32)
         self.version = int(state["version"])
         self.ledger = Ledger.restore(state["ledger"])
         self._elapsed_before_s = float(state["elapsed_s"])

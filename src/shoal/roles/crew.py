@@ -27,6 +27,9 @@ TOLD_AGAIN_MAX = 200
 #: A worker that broke the contract this often gets no more leases.
 VIOLATIONS_MAX = 3
 
+#: States of one who has a lease.
+AT_WORK = ("delivering", "working", "waiting", "evaluating")
+
 
 @dataclass(slots=True)
 class Member:
@@ -54,6 +57,10 @@ class Member:
     stretch: float = 1.0
     #: What their trainer said it took of these.
     trainings_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
+    #: What it says of its link; 0: not known.
+    up_bytes_per_s: float = 0.0
+    down_bytes_per_s: float = 0.0
+    medium: str = ""
 
     @property
     def left_out(self) -> bool:
@@ -170,8 +177,20 @@ class Crew:
         """Someone is here who may train and whose latest lease did not fail."""
         return any(not (member.is_failing or member.left_out) for member in self._members.values())
 
+    def at_work(self) -> tuple[str, ...]:
+        """Those who may train and are at it or ready to, by name: not who fails, is late, or was only heard of."""
+        return tuple(
+            node
+            for node, member in sorted(self._members.items())
+            if not member.left_out and (node in self._idle or member.state in AT_WORK)
+        )
+
     def nodes(self) -> list[str]:
         return sorted(self._members)
+
+    def able(self) -> list[Member]:
+        """Those who may have leases, by name."""
+        return [self._members[node] for node in sorted(self._members) if not self._members[node].left_out]
 
     # Who has no work -----------------------------------------------------------------------------------
 

@@ -127,6 +127,16 @@ class LoadFailed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LinkMeasured:
+    """What this device's link carries, as far as it is known: what is said when it is next ready."""
+
+    up_bytes_per_s: float = 0.0
+    down_bytes_per_s: float = 0.0
+    #: The air it shares with others; empty: a link of its own.
+    medium: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     """Code and data are here, verified, and the trainer is loaded."""
 
@@ -177,6 +187,7 @@ Event = (
     | Stored
     | StoreFailed
     | LoadFailed
+    | LinkMeasured
     | Prepared
     | PrepareFailed
     | Trained

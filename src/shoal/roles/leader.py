@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from heapq import nsmallest
 from typing import Any
@@ -33,21 +35,31 @@ from shoal.roles.events import (
     TimerFired,
 )
 from shoal.roles.exam import Exam
-from shoal.wire.checks import dense_update
+from shoal.roles.formation import Report
+from shoal.roles.portions import Portions
+from shoal.roles.pulse import Pulse
+from shoal.roles.shape import Shape
+from shoal.roles.shaping import Shaping, Wanted
+from shoal.wire.checks import check_told, dense_update
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Evaluated,
     Failed,
     Finished,
+    Formed,
+    Gathered,
     Go,
     HandOver,
     JobSpec,
+    Made,
     Offer,
     Progress,
     Ready,
     Refused,
     Release,
     Released,
+    Routed,
+    Spoilt,
     SteppedDown,
     Tensors,
     Update,
@@ -103,15 +115,23 @@ class Leader:
         self._manager = manager
         self._course = Course(spec, layout, model)
         self._exam: Exam | None = None
-        self._pace = PACES[plan.pace](plan.buffer)
+        #: ``auto`` begins in step.
+        self._pace_now = "sync" if plan.pace == "auto" else plan.pace
+        self._pace = PACES[self._pace_now](plan.buffer)
+        self._pulse = Pulse(pace=self._pace_now)
+        self._portions = Portions(work=plan.work)
         model_bytes = layout.size * 4
         self._admission = Admission(update_bytes=model_bytes, budget_bytes=upload_budget_bytes)
         self._clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=2 * model_bytes)
         self._exam_clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=model_bytes)
 
         self._crew = Crew()
+        self._shape = Shape(spec=spec, term=term, layout=layout, course=self._course)
+        self._shaping = Shaping(plan, size=layout.size)
         #: Why it is to finish its round and step down; None: it is not.
         self._parting: str | None = None
+        #: Workers who are silent, or whose session broke.
+        self._suspects: set[str] = set()
         #: Whom the manager wants back, and why. They get no lease more.
         self._leaving: dict[str, str] = {}
         self._last_lease = 0
@@ -150,6 +170,20 @@ class Leader:
     @property
     def term(self) -> int:
         return self._term
+
+    @property
+    def job(self) -> str:
+        return self._spec.job
+
+    @property
+    def shape(self) -> str:
+        """How updates meet now."""
+        return self._shape.notation
+
+    @property
+    def sub_leaders(self) -> tuple[str, ...]:
+        """Who leads in part now."""
+        return tuple(self._shape.now.sub_leaders) if self._shape.now is not None else ()
 
     @property
     def epoch(self) -> int:
@@ -226,12 +260,23 @@ class Leader:
             return []
         if isinstance(message, Ready):
             return self._on_ready(sender, message, now_s)
-        if not isinstance(message, Offer | Update | Evaluated | Failed):
+        if isinstance(message, Formed | Routed | Spoilt | Gathered):
+            return self._on_sub_leader(sender, message, now_s) if message.term == self._term else []
+        if not isinstance(message, Made | Offer | Update | Evaluated | Failed):
             return []
+        actions: list[Action] = []
         if worker is None:
+            # It was thought lost, and is back with what it has.
             worker = self._crew.add(sender, now_s)
+            self._shaping.changed(now_s)
+            actions = self._shape.joined(sender)
+        return [*actions, *self._on_result(worker, message, now_s)]
+
+    def _on_result(
+        self, worker: Member, message: Made | Offer | Update | Evaluated | Failed, now_s: float
+    ) -> list[Action]:
         if message.term != self._term:
-            if isinstance(message, Failed):
+            if isinstance(message, Failed | Made):
                 # What failed was not lent by us. Its worker says Ready once its trainer is back.
                 return []
             reason = f"made under term {message.term}; this leader's term is {self._term}"
@@ -239,6 +284,8 @@ class Leader:
         match message:
             case Update():
                 return self._on_update(worker, message, now_s)
+            case Made():
+                return self._on_made(worker, message, now_s)
             case Offer():
                 return self._on_offer(worker, message, now_s)
             case Evaluated():
@@ -254,9 +301,15 @@ class Leader:
         if worker is None:
             worker = self._crew.add(node, now_s)
             actions.append(self._record("joined", f"{node} is ready to work"))
+            self._shaping.changed(now_s)
         if self._phase in ("closing", "ended"):
             return [*actions, *self._tell(worker, "the job is over; its last version is being saved")]
         worker.holds = (message.holds_term, message.holds_version)
+        worker.up_bytes_per_s, worker.down_bytes_per_s = message.up_bytes_per_s, message.down_bytes_per_s
+        worker.medium = message.medium
+        self._shape.lacks_values(node)
+        actions += self._shape.joined(node)
+        self._portions.changed()
         actions += self._give_up(node, now_s, fate=f"was given up: {node} asked for new work")
         self._crew.make_idle(worker, now_s)
         return [*actions, *self._proceed(now_s, only=node)]
@@ -267,22 +320,39 @@ class Leader:
             return []
         if event.state is Liveness.SUSPECT:
             worker.reason = event.reason
-            return [self._record("suspect", f"{event.node}: {event.reason}")]
+            self._suspects.add(event.node)
+            told = self._record("suspect", f"{event.node}: {event.reason}")
+            if not self._shape.is_sub_leader(event.node):
+                return [told]
+            # Everyone waits for it. To do without it costs less than to find out whether it comes back.
+            self._doubt([event.node], f"{event.node}, a sub-leader, is suspect: {event.reason}", now_s)
+            return [told, *self._reshape(now_s)]
         if event.state is Liveness.ALIVE:
             # Nobody looks again at one who is left out: what it was told still holds.
             worker.reason = worker.told if worker.left_out else ""
-            return []
+            self._suspects.discard(event.node)
+            # It may have been left out of what was set up meanwhile.
+            return self._shape.joined(event.node)
+        self._suspects.discard(event.node)
         self._crew.remove(event.node)
         actions: list[Action] = [self._record("lost", f"{event.node}: {event.reason}")]
+        actions += self._gone(event.node, event.reason, now_s)
         actions += self._give_up(event.node, now_s, fate=f"was taken back: {event.node} was lost ({event.reason})")
-        return [*actions, *self._proceed(now_s)]
+        return [*actions, *self._reshape(now_s), *self._proceed(now_s)]
+
+    def _gone(self, node: str, reason: str, now_s: float) -> list[Action]:
+        self._shaping.changed(now_s)
+        return self._shape.left(node, reason)
 
     def _give_up(self, node: str, now_s: float, *, fate: str) -> list[Action]:
-        """Return everything a worker holds to the free batches."""
+        """Return everything a worker holds to the free batches, unless it is with the sub-leaders already."""
         actions: list[Action] = []
         for ledger in self._ledgers():
             for lease in ledger.held_by(node):
+                if ledger is self._course.ledger and self._shape.has_arrived(lease.id):
+                    continue
                 ledger.release(lease, fate=fate)
+                self._shape.forget(lease.id)
                 actions += self._upload_over(lease.id, now_s)
                 actions.append(self._record("lease-returned", f"lease {lease.id} {fate}"))
         return actions
@@ -290,11 +360,14 @@ class Leader:
     def _let_go(self) -> list[Action]:
         """Part with those the manager wants back, as soon as they hold nothing: no trained lease is lost."""
         free = [node for node in self._leaving if not any(ledger.held_by(node) for ledger in self._ledgers())]
+        # One who leads in part goes once another formation holds, in which it does not.
+        free = [node for node in free if not self._shape.is_sub_leader(node)]
         actions: list[Action] = []
         for node in free:
             reason = self._leaving.pop(node)
             if self._crew.get(node) is not None:
                 self._crew.remove(node)
+                actions += self._shape.left(node, reason)
             released = Released(job=self._spec.job, term=self._term, node=node)
             actions += [
                 self._record("released", f"{node} {reason}"),
@@ -321,6 +394,8 @@ class Leader:
         if self._phase in ("closing", "ended"):
             return []
         ledger = self._course.ledger
+        if self._shape.now is not None and (sums := self._shape.gather(ledger.leases(), now_s)):
+            return [*sums, *self._lend(now_s, only=only)]
         if self._pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
             return self._step(now_s)
         actions = self._lend(now_s, only=only)
@@ -343,14 +418,25 @@ class Leader:
             # The one who just came completes the number: those who waited for it begin too.
             one = None
         self._phase, self._reason = ("evaluating" if self._exam else "training"), ""
+        actions: list[Action] = []
+        if self._exam is None and (why := self._cut_portions()) is not None:
+            actions.append(self._record("shares", why))
+            # Whoever had nothing left may have something now.
+            self._crew.release()
+            one = None
         if one is not None:
             return self._lend_to(one, now_s) if self._crew.is_idle(one.node) else []
-        actions = [action for worker in self._crew.take_outcasts() for action in self._lend_to(worker, now_s)]
+        actions += [action for worker in self._crew.take_outcasts() for action in self._lend_to(worker, now_s)]
         ledger = self._lent_from()
         while ledger.has_free and (worker := self._crew.first_in_line()) is not None:
             # Whoever is looked at leaves the line: with a lease, or to rest.
             actions += self._lend_to(worker, now_s)
         return actions
+
+    def _cut_portions(self) -> str | None:
+        """One who takes no part in how updates meet would keep its portion for ever."""
+        shape = self._shape
+        return self._portions.cut(self._course.ledger, self._crew, may_work=lambda node: not shape.is_left_out(node))
 
     def _held_up(self) -> str | None:
         """Why nothing is lent although there are workers; None: it is."""
@@ -358,7 +444,7 @@ class Leader:
             return f"the job gets another leader: {self._parting}"
         if self._durability.at_risk >= AT_RISK_MAX:
             return f"{self._durability.at_risk} batches are not durable yet: work goes on when they are"
-        return None
+        return self._shape.held_up() if self._exam is None else None
 
     def _hand_over(self, now_s: float) -> list[Action]:
         """Step down once nothing is lent and everything is durable: the next leader begins where this one ends."""
@@ -387,6 +473,13 @@ class Leader:
             if not self._pace.may_start(contributed_to=worker.contributed_to, version=self._course.version):
                 self._crew.rest(worker)
                 return []
+            if self._shape.awaits_sum(worker.node):
+                # Those of a sub-leader begin together again, once their updates are in a version.
+                self._crew.rest(worker)
+                return []
+            if (hindrance := self._shape.hindrance(worker.node)) != "":
+                self._crew.rest(worker)
+                return self._tell(worker, hindrance)
         allowance_s = clock.allowance_s()
         # What a worker is given and how long others wait for it are two things: late, it loses its lease and no more.
         waits_s = allowance_s + LEASE_GRACE_S
@@ -401,19 +494,34 @@ class Leader:
             deadline_s=now_s + waits_s,
         )
         if lease is None:
+            if ledger.sharers:
+                # Others have batches left, and this one is not looked at for them.
+                self._crew.rest(worker)
             return []
         self._last_lease = lease.id
         self._crew.make_busy(worker, "working" if kind == "train" else "evaluating", now_s)
-        return [Send(to=worker.node, message=self._work(worker, lease, kind=kind, deadline_s=allowance_s))]
+        passed = self._pass_on(worker) if worker.holds != (self._term, self._course.version) else []
+        work = self._work(worker, lease, kind=kind, deadline_s=allowance_s)
+        return [*passed, Send(to=worker.node, message=work)]
+
+    def _pass_on(self, worker: Member) -> list[Action]:
+        """In a tree, one model goes to the sub-leader for all of its members."""
+        actions = self._shape.pass_on(worker.node)
+        self._bytes_down += self._course.model.nbytes * len(actions)
+        return actions
 
     def _work(self, worker: Member, lease: Lease, *, kind: str, deadline_s: float) -> Work:
-        """The lease rides on the message that brings the new model (EDDL §4.2)."""
+        """The lease rides on the message that brings the new model (EDDL §4.2), unless sub-leaders bring that."""
         here = (self._term, self._course.version)
-        tensors: Tensors = {} if worker.holds == here else {"model": self._course.model}
+        values_by = self._shape.values_by(worker.node)
+        tensors: Tensors = {} if worker.holds == here or values_by else {"model": self._course.model}
         worker.holds = here
         sent = self._course.model.nbytes if tensors else 0
         worker.bytes_down += sent
         self._bytes_down += sent
+        formation = self._shape.way(worker.node) if kind == "train" else 0
+        if kind == "train":
+            self._shape.lend(lease.id, formation)
         return Work(
             job=self._spec.job,
             term=self._term,
@@ -424,7 +532,11 @@ class Leader:
             epoch=lease.epoch,
             batches=lease.batches,
             deadline_s=deadline_s,
-            credit=kind == "train" and self._admission.in_advance(lease.id, workers=len(self._crew)),
+            # Its pieces go to sub-leaders: there is nothing of it for which room is to be kept here.
+            credit=kind == "train"
+            and (formation != 0 or self._admission.in_advance(lease.id, workers=len(self._crew))),
+            formation=formation,
+            values_by=values_by,
             tensors=tensors,
         )
 
@@ -467,14 +579,27 @@ class Leader:
         lease = self._course.ledger.find(update.lease, worker.node)
         if isinstance(lease, Refusal):
             return self._refuse(worker, update, lease.reason, now_s)
+        if update.formation:
+            return self._on_report(worker, update, lease, now_s)
+        if (barred := self._shape.bars_whole(lease.id)) != "":
+            return self._refuse(worker, update, barred, now_s)
         actions = self._upload_over(lease.id, now_s)
         try:
             delta = self._checked(update, lease)
         except PeerViolation as violation:
             self._course.ledger.release(lease, fate=f"was refused: {violation.reason}")
+            self._shape.forget(lease.id)
             actions += self._count_failures(worker, lease, violation.reason, now_s)
             return [*actions, *self._on_violation(worker, update, violation.reason, now_s)]
+        self._shape.lend(lease.id, 0)
         self._course.merge(lease, update, delta)
+        self._delivered(worker, update, lease, now_s)
+        return [*actions, *self._proceed(now_s, only=worker.node), *self._watch_the_last(now_s)]
+
+    def _delivered(self, worker: Member, update: Update, lease: Lease, now_s: float) -> None:
+        """A worker has done its part of a version."""
+        workers, others = self._crew.trusted, self._course.ledger.outstanding
+        self._pulse.merged(lease, train_s=update.train_s, now_s=now_s, workers=workers, others=others)
         self._clock.returned(now_s - lease.issued_s)
         worker.durations_s.append(now_s - lease.issued_s)
         worker.stretch = 1.0
@@ -483,7 +608,201 @@ class Leader:
         worker.is_failing = False
         worker.contributed_to = lease.version
         self._crew.make_idle(worker, now_s)
+
+    # Updates meet elsewhere ----------------------------------------------------------------------------
+
+    def _on_report(self, worker: Member, update: Update, lease: Lease, now_s: float) -> list[Action]:
+        """An update is with the sub-leaders, every piece of it."""
+        if self._shape.has_arrived(lease.id):
+            if not self._crew.is_idle(worker.node):
+                # It was thought lost in between. It waits for the sum like everyone.
+                self._crew.make_idle(worker, now_s)
+            return []
+        if not self._shape.is_due(lease, update.formation):
+            # They are no more. It goes by what holds now; or will, once that is set up.
+            return [] if self._shape.held_up() else self._send_anew(lease, now_s)
+        actions = self._upload_over(lease.id, now_s)
+        try:
+            if update.version != lease.version:
+                raise PeerViolation(f"made against version {update.version}; lease {lease.id} was for {lease.version}")
+            check_told(update, examples_max=self._course.examples_in(lease))
+        except PeerViolation as violation:
+            return [*actions, *self._spoilt(worker, update, lease, violation.reason, now_s)]
+        # The work is done, and the sub-leaders' time is not the worker's: it does not age.
+        self._course.ledger.extend(lease, deadline_s=math.inf)
+        actions += self._shape.reported(Report(lease, update, self._course.scale_of(lease)))
+        self._delivered(worker, update, lease, now_s)
         return [*actions, *self._proceed(now_s, only=worker.node), *self._watch_the_last(now_s)]
+
+    def _spoilt(self, worker: Member, update: Update, lease: Lease, reason: str, now_s: float) -> list[Action]:
+        self._course.ledger.release(lease, fate=f"was refused: {reason}")
+        self._shape.forget(lease.id)
+        failures = self._count_failures(worker, lease, reason, now_s)
+        return [*failures, *self._on_violation(worker, update, reason, now_s)]
+
+    def _on_sub_leader(self, sender: str, message: Formed | Routed | Spoilt | Gathered, now_s: float) -> list[Action]:
+        match message:
+            case Formed():
+                actions = self._shape.formed(sender, message)
+            case Routed():
+                self._shape.routed(sender, message)
+                self._portions.changed()
+                worker = self._crew.get(sender)
+                if worker is not None and self._crew.is_idle(sender):
+                    # It may have been waiting for that.
+                    self._crew.make_idle(worker, now_s)
+                actions = self._proceed(now_s, only=sender) if worker is not None else []
+            case Spoilt():
+                actions = self._on_spoilt(sender, message, now_s)
+            case Gathered():
+                actions = self._on_gathered(sender, message, now_s)
+        return [*actions, *self._reshape(now_s)]
+
+    def _on_spoilt(self, sender: str, message: Spoilt, now_s: float) -> list[Action]:
+        """A sub-leader was sent what is no piece. Whose it is, it says; that it is one of ours, we know."""
+        worker, lease = self._crew.get(message.node), self._course.ledger.find(message.lease, message.node)
+        if worker is None or isinstance(lease, Refusal) or self._shape.has_arrived(lease.id):
+            return []
+        if not self._shape.is_sub_leader(sender):
+            return []
+        update = Update(job=message.job, term=self._term, lease=lease.id, version=lease.version, examples=1)
+        return self._spoilt(worker, update, lease, f"{message.reason} (found by {sender})", now_s)
+
+    def _on_gathered(self, sender: str, message: Gathered, now_s: float) -> list[Action]:
+        if (phantom := self._shape.without_its_piece(sender, message)) is not None:
+            return self._on_phantom(sender, phantom, now_s)
+        try:
+            summed = self._shape.gathered(sender, message)
+        except PeerViolation as violation:
+            self._shaping.failed([sender], now_s)
+            self._shape.breaks(f"{sender} sent {violation.reason}")
+            return [self._record("sub-leader", f"{sender} sent {violation.reason}")]
+        if summed is None:
+            return []
+        self._course.merge_sum(summed.reports, summed.mean, summed.weight)
+        self._shaping.held()
+        return self._proceed(now_s)
+
+    def _on_phantom(self, sender: str, report: Report, now_s: float) -> list[Action]:
+        """A worker said that everyone had its update, and one does not. Others' sums have it: they are made anew."""
+        worker, lease = self._crew.get(report.lease.worker), self._course.ledger.get(report.lease.id)
+        reason = f"{sender} has no piece of the update of {report.lease.worker}, which said that it was sent"
+        self._shape.breaks(reason)
+        if worker is None or lease is None:
+            return [self._record("sub-leader", reason)]
+        return self._spoilt(worker, report.update, lease, reason, now_s)
+
+    def _reshape(self, now_s: float) -> list[Action]:
+        """Let what is set up hold, once it can; set something up where that is wanted, or what holds is broken."""
+        shape, shaping = self._shape, self._shaping
+        if self._phase in ("closing", "ended"):
+            return []
+        actions: list[Action] = []
+        late = shape.late(now_s, allowance_s=self._clock.allowance_s())
+        if late:
+            shaping.failed([late], now_s)
+            shape.breaks(f"no sum came from {late} in time")
+        if self._parting is not None:
+            # Nothing is set up any more. But what is lent must come, or the job would never be handed over.
+            broken = shape.held_up()
+            return self._change(shape.star(f"the job gets another leader; {broken}"), now_s) if broken else []
+        if silent := shape.complaints():
+            self._doubt(silent, f"{', '.join(silent)} did not answer those who sent their updates there", now_s)
+        trouble, through = shape.trouble(now_s)
+        if trouble:
+            shaping.failed(through, now_s)
+            actions += [self._record("forming", f"given up: {trouble}"), *shape.give_up_next()]
+        if shape.next is None and (wanted := self._wanted(now_s)) is not None:
+            actions += self._turn_to(wanted, now_s)
+        if shape.held_up() is not None and shape.next is None:
+            actions += self._change(shape.star(f"no other can be set up now: {shape.held_up()}"), now_s)
+        elif shape.is_ready(now_s) and (shape.held_up() is not None or self._may_change()):
+            actions += self._change(shape.hold(now_s), now_s)
+        return actions
+
+    def _doubt(self, nodes: Sequence[str], reason: str, now_s: float) -> None:
+        """These are no sub-leaders any more, for a while."""
+        self._shaping.unfit(nodes, now_s)
+        self._shape.breaks(reason)
+
+    def _turn_to(self, wanted: Wanted, now_s: float) -> list[Action]:
+        """A pace holds at once, a star too; what needs sub-leaders is set up first."""
+        actions: list[Action] = []
+        if wanted.pace and wanted.pace != self._pace_now:
+            self._pace_now, self._pace = wanted.pace, PACES[wanted.pace](wanted.buffer)
+            self._pulse = Pulse(pace=wanted.pace)
+            told = f"{wanted.pace}, {wanted.buffer} updates a version" if wanted.pace == "buffered" else wanted.pace
+            actions.append(self._record("pace", f"{told}: {wanted.reason}"))
+        if wanted.shares:
+            lease_s = self._clock.typical_s
+            begun = self._shape.begin(wanted.kind, wanted.shares, reason=wanted.reason, now_s=now_s, lease_s=lease_s)
+            return [*actions, *begun]
+        return [*actions, *self._change(self._shape.star(wanted.reason), now_s)]
+
+    def _wanted(self, now_s: float) -> Wanted | None:
+        shape = self._shape
+        if self._shaping.is_star:
+            # Those who work for it may be thousands: they are not looked through at each tick for nothing.
+            return None
+        # One who is suspect would be waited for, and may never come.
+        away = {*self._leaving, *self._suspects}
+        able = [worker for worker in self._crew.able() if worker.node not in away]
+        if (broken := shape.held_up()) is not None and shape.now is not None:
+            # Everyone waits for it: nobody else does.
+            arranged = self._shaping.arranged(shape.now.kind, able, now_s)
+            return replace(arranged, reason=f"{broken}; {arranged.reason}") if arranged is not None else None
+        if self._course.version == 0 or not self._enough():
+            return None
+        leading = shape.now.sub_leaders if shape.now is not None else []
+        if any(node in self._leaving for node in leading) and shape.now is not None:
+            return self._shaping.arranged(shape.now.kind, able, now_s)
+        if self._pace_now == "sync" and not self._may_change():
+            # A pace or a star that is chosen holds at once, and that is between two versions.
+            return None
+        return self._shaping.wanted(able, leading, shape.kind, self._pace_now, now_s)
+
+    def _may_change(self) -> bool:
+        """In step, shapes change between two versions. Where nobody waits for anybody, at any time."""
+        ledger = self._course.ledger
+        is_between = not ledger.outstanding and not ledger.merged
+        return is_between or (self._pace_now != "sync" and self._shape.next_kind != "shard")
+
+    def _change(self, said: list[Action], now_s: float) -> list[Action]:
+        """Another shape holds: what was lent by the one before goes by this one."""
+        ledger = self._course.ledger
+        going, astray = self._shape.redeliver(ledger.leases(), lambda node: self._crew.get(node) is not None)
+        actions = [*said, *(action for lease in going for action in self._send_anew(lease, now_s))]
+        for lease in going:
+            # It delivers what it has, and is lent nothing else meanwhile.
+            if (worker := self._contributes_again(lease)) is not None and self._crew.is_idle(worker.node):
+                self._crew.make_busy(worker, "working", now_s)
+        fate = "was taken back: its worker is not part of how updates meet now"
+        for lease in astray:
+            ledger.release(lease, fate=fate)
+            self._contributes_again(lease)
+            actions.append(self._record("lease-returned", f"lease {lease.id} {fate}"))
+        self._crew.release()
+        self._portions.changed()
+        return [*actions, *self._proceed(now_s)]
+
+    def _send_anew(self, lease: Lease, now_s: float) -> list[Action]:
+        """Its update went to sub-leaders that are no more. It goes by those that are, or straight here: in its turn, as
+        any that is offered."""
+        if self._shape.lent_by(lease.id):
+            if lease.deadline_s == math.inf:
+                self._course.ledger.extend(lease, deadline_s=now_s + self._clock.allowance_s() + LEASE_GRACE_S)
+            return [self._shape.go(lease)]
+        if self._admission.offer(lease.id):
+            return [self._admitted(lease, now_s)]
+        self._course.ledger.extend(lease, deadline_s=math.inf)
+        return []
+
+    def _contributes_again(self, lease: Lease) -> Member | None:
+        """Its update is in no sum any more: whose it was may be lent the same version again."""
+        worker = self._crew.get(lease.worker)
+        if worker is not None:
+            worker.contributed_to = min(worker.contributed_to, lease.version - 1)
+        return worker
 
     def _watch_the_last(self, now_s: float) -> list[Action]:
         """Those who are done wait for a lease that runs out before the next tick: it is not waited for any longer."""
@@ -514,6 +833,8 @@ class Leader:
         lease = self._course.ledger.find(offer.lease, worker.node)
         if isinstance(lease, Refusal):
             return self._refuse(worker, offer, lease.reason, now_s)
+        if self._shape.lent_by(lease.id):
+            return self._on_undelivered(worker, offer, lease, now_s)
         if self._admission.holds(lease.id):
             # Its first Go was lost with a session. Its time to upload runs since then.
             return [self._go(lease)]
@@ -523,6 +844,31 @@ class Leader:
         self._course.ledger.extend(lease, deadline_s=math.inf)
         worker.state, worker.reason = "waiting", f"{self._admission.waiting} updates wait to be taken"
         return []
+
+    def _on_made(self, worker: Member, made: Made, now_s: float) -> list[Action]:
+        """Its update is on the way to the sub-leaders. Should that take long, it is not the worker who is late."""
+        lease = self._course.ledger.find(made.lease, worker.node)
+        if isinstance(lease, Lease) and self._shape.lent_by(lease.id) and lease.deadline_s < math.inf:
+            worker.state, worker.reason = "delivering", "the update is on its way to the sub-leaders"
+            self._course.ledger.extend(lease, deadline_s=now_s + self._clock.allowance_s() + LEASE_GRACE_S)
+        return []
+
+    def _on_undelivered(self, worker: Member, offer: Offer, lease: Lease, now_s: float) -> list[Action]:
+        """An update cannot go to its sub-leaders: it goes another way. In a shard there is none: it is lent anew."""
+        if self._shape.has_arrived(lease.id) or self._shape.held_up():
+            # It is where it should be; or is sent anew once another formation holds.
+            return []
+        way = self._shape.way(worker.node)
+        if way and way == self._shape.lent_by(lease.id):
+            return self._shape.again(lease)
+        if not way and self._shape.kind == "shard":
+            fate = f"was taken back: {worker.node} {self._shape.hindrance(worker.node) or 'has no way to send it'}"
+            self._course.ledger.release(lease, fate=fate)
+            self._shape.forget(lease.id)
+            told = self._record("lease-returned", f"lease {lease.id} {fate}")
+            return [told, *self._refuse(worker, offer, f"lease {lease.id} {fate}", now_s)]
+        self._shape.lend(lease.id, way)
+        return self._send_anew(lease, now_s)
 
     def _admitted(self, lease: Lease, now_s: float) -> Send:
         self._course.ledger.extend(lease, deadline_s=now_s + self._clock.allowance_s() + LEASE_GRACE_S)
@@ -580,10 +926,13 @@ class Leader:
         for clock, ledger in self._clocked_ledgers():
             lease = ledger.find(failed.lease, worker.node)
             if isinstance(lease, Lease):
+                if self._shape.has_arrived(lease.id):
+                    continue
                 if now_s >= lease.deadline_s - LEASE_GRACE_S:
                     clock.expired()
                 self._crew.make_busy(worker, "failing", now_s, reason=failed.reason)
                 ledger.release(lease, fate=f"failed on {worker.node}: {failed.reason}")
+                self._shape.forget(lease.id)
                 actions += self._upload_over(lease.id, now_s)
                 actions += self._count_failures(worker, lease, failed.reason, now_s)
         return [*actions, *self._proceed(now_s)]
@@ -609,12 +958,15 @@ class Leader:
     def _step(self, now_s: float) -> list[Action]:
         self._advance(now_s)
         if self._course.ledger.finished:
-            return self._epoch_over(now_s)
-        actions = self._lend(now_s)
+            return [*self._reshape(now_s), *self._epoch_over(now_s)]
+        actions = [*self._reshape(now_s), *self._lend(now_s)]
         return [*actions, *self._save_if_due(now_s)]
 
     def _advance(self, now_s: float) -> None:
         self._durability.applied(self._course.advance(now_s))
+        round_s = self._pulse.stepped(workers=self._crew.trusted, now_s=now_s)
+        if round_s is not None:
+            self._shaping.round(round_s, self._shape.kind)
         self._crew.release()
 
     def _epoch_over(self, now_s: float) -> list[Action]:
@@ -691,7 +1043,10 @@ class Leader:
             if not self._durability.is_saving:
                 actions += self._save(now_s)
             return [*actions, self._report(now_s)]
+        actions += self._reshape(now_s)
         actions += self._proceed(now_s)
+        if (verdict := self._pulse.look()) is not None:
+            actions.append(self._record("saturation", verdict))
         actions += self._explain_waits(now_s)
         actions += self._out_of_time(now_s)
         return [*actions, *self._save_if_due(now_s), self._report(now_s)]
@@ -704,6 +1059,7 @@ class Leader:
             worker.stretch = min(2 * worker.stretch, STRETCH_MAX)
             worker.reason = f"no update for lease {lease.id} in {waited_s:.1f} s; its batches went to others"
         reason = f"lease {lease.id} of {lease.worker} after {waited_s:.1f} s"
+        self._shape.forget(lease.id)
         return [self._record("expired", reason), *self._upload_over(lease.id, now_s)]
 
     def _explain_waits(self, now_s: float) -> list[Action]:
@@ -711,10 +1067,11 @@ class Leader:
         bored, untold = self._crew.bored(now_s), self._crew.take_untold(now_s)
         if not bored and not untold:
             return []
-        reason = self._why_idle(now_s)
+        reason, ledger = self._why_idle(now_s), self._lent_from()
         for worker in bored:
-            worker.state, worker.reason = "waiting", reason
-        return [action for worker in untold for action in self._tell(worker, reason)]
+            worker.state, worker.reason = "waiting", self._portions.why_idle(worker.node, ledger, reason)
+        told = ((worker, self._portions.why_idle(worker.node, ledger, reason)) for worker in untold)
+        return [action for worker, why in told for action in self._tell(worker, why)]
 
     def _out_of_time(self, now_s: float) -> list[Action]:
         limit_s = self._spec.plan.until.seconds
@@ -730,6 +1087,7 @@ class Leader:
         if self._exam is None:
             for lease in self._course.ledger.leases():
                 self._course.ledger.release(lease, fate="was taken back: the job's time is over")
+                self._shape.forget(lease.id)
                 self._admission.done(lease.id)
             if self._course.ledger.merged:
                 # What is merged belongs to the last version; later it would change the model under the evaluation.
@@ -784,6 +1142,8 @@ class Leader:
     # What people see ---------------------------------------------------------------------------------------
 
     def _record(self, kind: str, reason: str) -> Record:
+        self._pulse.noted(kind)
+        self._portions.noted(kind)
         return Record(kind=kind, reason=clip(reason), job=self._spec.job)
 
     def _report(self, now_s: float) -> Send:
@@ -816,6 +1176,16 @@ class Leader:
             workers=self._crew.views(typical_s=self._clock.typical_s, now_s=now_s),
             staleness=self._course.lateness.typical,
             staleness_max=self._course.lateness.worst,
+            saturation=self._pulse.verdict,
+            saturation_reason=self._pulse.reason,
+            saturated_at=self._pulse.saturated_at,
+            round_s=self._pulse.round_s,
+            sync_s=self._pulse.sync_s,
+            shape=self._shape.notation,
+            shape_reason=clip(self._shape.reason),
+            pace=self._pace_now,
+            predicted_s=self._shaping.predicted_s,
+            alternatives=self._shaping.views,
         )
 
 

@@ -1,4 +1,4 @@
-"""A device between its sessions and its workers: one session to the manager, one to each leader elsewhere.
+"""A device between its sessions and its workers: one to the manager, one to each leader and sub-leader elsewhere.
 
 Pure state that both drivers share, as the switchboard is for what a node hosts. It says what is to be done; a driver
 does it.
@@ -6,6 +6,7 @@ does it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shoal.errors import PeerViolation
@@ -15,15 +16,22 @@ from shoal.wire.messages import (
     RECIPIENT,
     Assign,
     Checkpoint,
+    Disband,
     Dismiss,
     Facts,
+    Form,
     HeartbeatSeen,
     Leads,
     Leave,
     Message,
     OutOfReach,
+    Pass,
     Release,
+    Route,
+    Taken,
+    Values,
     Welcome,
+    Work,
     clip,
 )
 
@@ -35,6 +43,9 @@ ATTEMPTS_TOLD = 3
 
 #: It hears so again after this many more: what it made of it may not have reached us.
 ATTEMPTS_TOLD_AGAIN = 10
+
+#: No formation of a term has a number as high as this.
+FORMATIONS_END = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Hold a session to this leader from now on, again and again, until ``Part``."""
+    """Hold a session to this leader or sub-leader from now on, again and again, until ``Part``."""
 
     node: str
     endpoint: str
@@ -68,7 +79,7 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """No job here is led by this node any more: let go of the session to it, and dial it no more."""
+    """No job here is led by this node any more, in whole or in part: let go of the session, and dial it no more."""
 
     node: str
     reason: str
@@ -84,9 +95,10 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class ToHosted:
-    """The manager has something to say to the leaders on this node, or makes it one."""
+    """The manager has something to say to the leaders on this node, or makes it one; or a leader to a sub-leader."""
 
     message: Message
+    sender: str = ""
 
 
 Duty = ToWorker | Employ | Say | Dial | Part | HangUp | ToHosted
@@ -102,6 +114,12 @@ class Station:
         self._assigned: dict[str, Assign] = {}
         #: Job -> the newest term whose leader was said to be out of reach.
         self._complained: dict[str, int] = {}
+        #: Job -> formation -> by which sub-leaders its updates go.
+        self._routes: dict[str, dict[int, Route]] = {}
+        #: Jobs of which this node was made a sub-leader.
+        self._seconded: set[str] = set()
+        #: Where each leader and sub-leader is dialled.
+        self._endpoints: dict[str, str] = {}
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -138,7 +156,7 @@ class Station:
         if liaison is None:
             return []
         liaison.closed()
-        duties: list[Duty] = [ToWorker(job, Disconnected(node=peer, reason=reason)) for job in self._led_by(peer)]
+        duties: list[Duty] = [ToWorker(job, Disconnected(node=peer, reason=reason)) for job in self._served_by(peer)]
         if peer != self._manager and liaison.attempts >= ATTEMPTS_TOLD:
             again = liaison.attempts % ATTEMPTS_TOLD_AGAIN == 0
             duties += self._complain(peer, reason, again=again)
@@ -175,8 +193,26 @@ class Station:
         assign = self._assigned.get(job)
         return assign is not None and assign.leader == peer
 
+    def expects(self, message: Message, peer: str) -> bool:
+        """Whether tensors may follow this message from this peer: a model from a leader, values from a sub-leader."""
+        job, term = str(getattr(message, "job", "")), int(getattr(message, "term", 0))
+        if job not in self._assigned or term > self._assigned[job].term:
+            return False
+        if isinstance(message, Values):
+            return self._is_hop(job, message.formation, peer)
+        return isinstance(message, Work | Form | Pass) and self.is_led_by(job, peer)
+
     def _led_by(self, peer: str) -> list[str]:
         return [job for job, assign in self._assigned.items() if assign.leader == peer]
+
+    def _served_by(self, peer: str) -> list[str]:
+        """The jobs that are led by this node, or in part."""
+        hopping = {job for job in self._routes if any(self._is_hop(job, number, peer) for number in self._routes[job])}
+        return [job for job in self._assigned if job in hopping or self._assigned[job].leader == peer]
+
+    def _is_hop(self, job: str, formation: int, peer: str) -> bool:
+        route = self._routes.get(job, {}).get(formation)
+        return route is not None and any(hop.node == peer for hop in route.hops)
 
     # What is said to us ----------------------------------------------------------------------------------
 
@@ -191,18 +227,25 @@ class Station:
                 if sender == self._manager:
                     # It may be another process, or may not have listened then.
                     self._complained.clear()
-                return [ToWorker(job, Connected(node=sender)) for job in self._led_by(sender)]
+                return [ToWorker(job, Connected(node=sender)) for job in self._served_by(sender)]
             case HeartbeatSeen():
                 liaison.answered(message.seq)
                 return []
             case _:
                 pass
-        if RECIPIENT.get(type(message)) == "worker":
-            job = str(getattr(message, "job", ""))
+        recipient, job = RECIPIENT.get(type(message)), str(getattr(message, "job", ""))
+        if isinstance(message, Taken | Values):
+            is_due = job in self._assigned and message.term == self._assigned[job].term
+            return [ToWorker(job, event)] if is_due and self._is_hop(job, message.formation, sender) else []
+        if recipient in ("worker", "subleader"):
             # Who led it before has nothing to say to its worker any more; nor has one who leads under a term that
             # nobody gave it: the worker would hear no leader after that.
-            is_due = self.is_led_by(job, sender) and getattr(message, "term", 0) <= self._assigned[job].term
-            return [ToWorker(job, event)] if is_due else []
+            if not self.is_led_by(job, sender) or getattr(message, "term", 0) > self._assigned[job].term:
+                return []
+            if recipient == "subleader":
+                self._seconded.add(job)
+                return [ToHosted(message, sender)]
+            return self._for_worker(job, event)
         if sender != self._manager:
             raise PeerViolation(f"{type(message).__name__} is not for a leader to say", peer=sender)
         match message:
@@ -222,7 +265,60 @@ class Station:
         """The worker of this job is done."""
         self._complained.pop(job, None)
         assign = self._assigned.pop(job, None)
-        return self._unneeded(assign.leader) if assign is not None else []
+        if assign is None:
+            return []
+        return [*self._disbanded(job, assign.term, "the job is over here"), *self._unneeded(assign.leader)]
+
+    # Formations ------------------------------------------------------------------------------------------
+
+    def _for_worker(self, job: str, event: Received) -> list[Duty]:
+        message = event.message
+        match message:
+            case Route():
+                return self._routed(job, message, event)
+            case Disband():
+                routes = self._routes.get(job, {})
+                over = [routes.pop(number) for number in sorted(routes) if number <= message.formation]
+                parts = [duty for node in _nodes_of(over) for duty in self._unneeded(node)]
+                hosted = [ToHosted(message, event.sender)] if job in self._seconded else []
+                return [ToWorker(job, event), *hosted, *parts]
+            case _:
+                return [ToWorker(job, event)]
+
+    def _routed(self, job: str, route: Route, event: Received) -> list[Duty]:
+        """Every sub-leader of a route is dialled, as a leader would be."""
+        self._routes.setdefault(job, {})[route.formation] = route
+        duties: list[Duty] = [ToWorker(job, event)]
+        for hop in route.hops:
+            known = self._liaisons.get(hop.node)
+            if known is not None and self._endpoints.get(hop.node) == hop.endpoint:
+                if known.welcomed:
+                    duties.append(ToWorker(job, Connected(node=hop.node)))
+                continue
+            if known is not None:
+                if hop.node == self._manager:
+                    continue
+                # It is another process now, behind another port.
+                lost = Disconnected(node=hop.node, reason="it is dialled elsewhere now")
+                duties += [ToWorker(each, lost) for each in self._served_by(hop.node)]
+                del self._liaisons[hop.node]
+                duties.append(Part(hop.node, lost.reason))
+            duties += self._dial(hop.node, hop.endpoint)
+        return duties
+
+    def _dial(self, node: str, endpoint: str) -> list[Duty]:
+        self._liaisons[node] = Liaison(node=self._node, incarnation=self._incarnation, peer=node)
+        self._endpoints[node] = endpoint
+        return [Dial(node, endpoint)]
+
+    def _disbanded(self, job: str, term: int, reason: str) -> list[Duty]:
+        """No formation of this job is left here, neither its routes nor what this node sums up for it."""
+        over = list(self._routes.pop(job, {}).values())
+        duties: list[Duty] = []
+        if job in self._seconded:
+            self._seconded.discard(job)
+            duties.append(ToHosted(Disband(job=job, term=term, formation=FORMATIONS_END, reason=reason)))
+        return [*duties, *(duty for node in _nodes_of(over) for duty in self._unneeded(node))]
 
     def _given(self, assign: Assign) -> list[Duty]:
         job, leader = assign.job, assign.leader
@@ -231,6 +327,8 @@ class Station:
             return []
         self._assigned[job] = assign
         duties: list[Duty] = [Employ(assign)] if before is None else []
+        if before is not None and before.term < assign.term:
+            duties += self._disbanded(job, before.term, "the job is led anew")
         moved = before is not None and (before.leader, before.leader_endpoint) != (leader, assign.leader_endpoint)
         if before is not None and moved:
             # A leader that is dialled elsewhere now is so for every job here.
@@ -241,15 +339,25 @@ class Station:
         if before is not None:
             duties.append(ToWorker(job, Reassigned(term=assign.term, leader=leader)))
         if leader not in self._liaisons:
-            self._liaisons[leader] = Liaison(node=self._node, incarnation=self._incarnation, peer=leader)
-            return [*duties, Dial(leader, assign.leader_endpoint)]
+            return [*duties, *self._dial(leader, assign.leader_endpoint)]
+        if self._endpoints.get(leader, assign.leader_endpoint) != assign.leader_endpoint:
+            # It was a sub-leader here and is another process now, for every job.
+            del self._liaisons[leader]
+            again = "it is dialled elsewhere now"
+            duties += [ToWorker(each, Disconnected(node=leader, reason=again)) for each in self._served_by(leader)]
+            return [*duties, Part(leader, again), *self._dial(leader, assign.leader_endpoint)]
         if self._liaisons[leader].welcomed and (before is None or moved):
             duties.append(ToWorker(job, Connected(node=leader)))
         return duties
 
     def _unneeded(self, leader: str, *, moved: bool = False) -> list[Duty]:
-        """A leader elsewhere is dialled for as long as a job here is led by it, and where it is."""
-        if leader == self._manager or leader not in self._liaisons or (self._led_by(leader) and not moved):
+        """One elsewhere is dialled for as long as a job here is led by it, in whole or in part, and where it is."""
+        if leader == self._manager or leader not in self._liaisons or (self._served_by(leader) and not moved):
             return []
         del self._liaisons[leader]
+        self._endpoints.pop(leader, None)
         return [Part(leader, "no job here is led by it any more")]
+
+
+def _nodes_of(routes: Iterable[Route]) -> list[str]:
+    return list(dict.fromkeys(hop.node for route in routes for hop in route.hops))

@@ -25,7 +25,11 @@ from shoal.wire.messages import (
     CheckpointKept,
     CheckpointRefused,
     Conclude,
+    Count,
+    Disband,
     Finished,
+    Form,
+    Formed,
     HandOver,
     Heartbeat,
     HeartbeatSeen,
@@ -35,6 +39,8 @@ from shoal.wire.messages import (
     Message,
     Noted,
     OutOfReach,
+    Pass,
+    Piece,
     Progress,
     Ready,
     Release,
@@ -45,6 +51,9 @@ from shoal.wire.messages import (
 )
 
 _NO_BUSINESS = "no job that it works for is led here"
+
+#: How often members of a formation are heard of at their sub-leaders' doors. In a shard each has a session to each.
+SELDOM = Patience(heartbeat_s=5.0, suspect_after_s=15.0, lost_after_s=25.0)
 
 #: Ends of a job that a leader reports: its last word, repeated until the manager has heard it.
 ENDED = ("finished", "failed", "stopped")
@@ -96,12 +105,44 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Second:
+    """Set up a sub-leader here, and open the door to its members; the driver says ``seconded``, or why not."""
+
+    form: Form
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToSubLeader:
+    job: str
+    formation: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class DropSubLeader:
+    """The formation is over."""
+
+    job: str
+    formation: int
+
+
+@dataclass(frozen=True, slots=True)
 class HangUp:
     node: str
     reason: str
 
 
-Delivery = ToManager | ToLeader | ToPeer | Lead | Resume | Drop | HangUp
+Delivery = ToManager | ToLeader | ToPeer | Lead | Resume | Drop | Second | ToSubLeader | DropSubLeader | HangUp
+
+
+@dataclass(frozen=True, slots=True)
+class _Sub:
+    """A formation in which this node sums up a share."""
+
+    term: int
+    leader: str
+    members: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -142,9 +183,17 @@ class Switchboard:
         self._admitted: dict[str, set[str]] = {}
         #: Workers who asked for work before this node heard of them.
         self._early: dict[str, dict[str, Received]] = {}
+        #: Who was welcomed as a member of a formation alone.
+        self._seldom: set[str] = set()
+        #: (job, formation) in which this node sums up a share.
+        self._subs: dict[tuple[str, int], _Sub] = {}
         #: Job -> what the manager must hear before this node may forget the job.
         self._last_words: dict[str, Progress | SteppedDown] = {}
         self._in_touch = True
+
+    @property
+    def node(self) -> str:
+        return self._node
 
     @property
     def is_home(self) -> bool:
@@ -158,14 +207,20 @@ class Switchboard:
     @property
     def is_idle(self) -> bool:
         """Nothing is led here, and nothing is left to say."""
-        return not self._led and not self._last_words
+        return not self._led and not self._subs and not self._last_words
 
     def leads(self) -> tuple[Leads, ...]:
         """What this node tells the manager when it connects."""
         return tuple(led.leads for led in self._led.values() if led.leads is not None)
 
     def admits(self, node: str) -> bool:
-        """Whether it works for a job that is led here."""
+        """Whether it works for a job that is led here, in whole or in part."""
+        if self.is_home or any(node in nodes for nodes in self._admitted.values()):
+            return True
+        return any(node in sub.members for sub in self._subs.values())
+
+    def _is_watched(self, node: str) -> bool:
+        """Whether someone here must know when it is gone. Of the members of a formation, their leader does."""
         return self.is_home or any(node in nodes for nodes in self._admitted.values())
 
     # Peers ---------------------------------------------------------------------------------------------
@@ -188,7 +243,7 @@ class Switchboard:
                 deliveries.append(ToPeer(sender, HeartbeatSeen(seq=message.seq)))
             case _:
                 pass
-        if lane_of(message) is Lane.CONTROL:
+        if lane_of(message) is Lane.CONTROL and self._is_watched(sender):
             incarnation = message.incarnation if isinstance(message, Hello) else ""
             deliveries += self._changed(self.membership.heard(sender, now_s, incarnation=incarnation))
         return [*deliveries, *self._route(event)]
@@ -224,6 +279,10 @@ class Switchboard:
         recipient = RECIPIENT.get(type(message))
         if recipient == "manager":
             return self._for_manager(event)
+        if isinstance(message, Piece):
+            sub = self._subs.get((message.job, message.formation))
+            is_due = sub is not None and sub.term == message.term and sender in sub.members
+            return [ToSubLeader(message.job, message.formation, event)] if is_due else []
         if recipient != "leader":
             raise PeerViolation(f"{type(message).__name__} is not for this node", peer=sender)
         if self.membership.state(sender) is Liveness.LOST:
@@ -255,7 +314,10 @@ class Switchboard:
             return [ToManager(event)]
         match event.message:
             case Hello():
-                patience = self._patience
+                patience = self._patience if self._is_watched(event.sender) else SELDOM
+                self._seldom.discard(event.sender)
+                if patience is SELDOM:
+                    self._seldom.add(event.sender)
                 welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s)
                 return [ToPeer(event.sender, welcome)]
             case Heartbeat():
@@ -355,6 +417,10 @@ class Switchboard:
         gone = sorted(admitted - set(message.nodes)) if message.anew else []
         barred = [Bar(job=message.job, term=message.term, node=node, reason="it works there no more") for node in gone]
         deliveries = [delivery for bar in barred for delivery in self._bar(bar)]
+        # Those who are heard of seldom come again, and are told to be heard of often.
+        again = [node for node in message.nodes if node in self._seldom]
+        self._seldom.difference_update(again)
+        deliveries += [HangUp(node, "it works for a leader here now") for node in again]
         admitted.update(message.nodes)
         early = self._early.get(message.job, {})
         events = [early.pop(node) for node in message.nodes if node in early]
@@ -371,6 +437,53 @@ class Switchboard:
         if self.admits(node):
             return [ToLeader(job, PeerChanged(node=node, state=Liveness.LOST, reason=message.reason))]
         return [*self.expelled(node, reason=message.reason), HangUp(node, message.reason)]
+
+    # What a leader says to sub-leaders here --------------------------------------------------------------
+
+    def formed_by(self, leader: str, message: Message) -> list[Delivery]:
+        """A leader of a job that this node works for makes it a sub-leader, or speaks to it as one."""
+        match message:
+            case Form():
+                return self._second(leader, message)
+            case Disband():
+                over = [key for key, sub in self._subs.items() if key[0] == message.job and sub.term <= message.term]
+                return [self._drop_sub(key) for key in over if key[1] <= message.formation]
+            case Count() | Pass():
+                sub = self._subs.get((message.job, message.formation))
+                if sub is None or (sub.leader, sub.term) != (leader, message.term):
+                    return []
+                event = Received(sender=leader, message=message)
+                return [ToSubLeader(message.job, message.formation, event)]
+            case _:
+                return []
+
+    def _second(self, leader: str, form: Form) -> list[Delivery]:
+        key = (form.job, form.formation)
+        known = self._subs.get(key)
+        if known is not None and known.term > form.term:
+            return []
+        # One of an older term is of a leader that is no more, whatever its number.
+        stale = [old for old, sub in self._subs.items() if old[0] == form.job and sub.term < form.term]
+        deliveries: list[Delivery] = [self._drop_sub(old) for old in stale]
+        self._subs[key] = _Sub(form.term, leader, frozenset(form.members))
+        if known is not None and known.term == form.term:
+            return [*deliveries, ToSubLeader(*key, Received(sender=leader, message=form))]
+        return [*deliveries, Second(form, leader)]
+
+    def _drop_sub(self, key: tuple[str, int]) -> DropSubLeader:
+        del self._subs[key]
+        return DropSubLeader(*key)
+
+    def seconded(self, form: Form, *, endpoint: str = "", reason: str = "") -> list[Delivery]:
+        """The sub-leader is set up and its members may dial it there; without an endpoint: it could not be."""
+        key = (form.job, form.formation)
+        sub = self._subs.get(key)
+        if sub is None or sub.term != form.term:
+            return []
+        if not endpoint:
+            del self._subs[key]
+        formed = Formed(job=form.job, term=form.term, formation=form.formation, endpoint=endpoint, reason=clip(reason))
+        return [ToPeer(sub.leader, formed)]
 
     # The manager's node, as seen from here -------------------------------------------------------------
 

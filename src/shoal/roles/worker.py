@@ -6,8 +6,11 @@ It keeps no state that training needs (EDDL §4.4): whatever it loses, the leade
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field, replace
+from statistics import median
 
+from shoal.errors import PeerViolation
 from shoal.roles.actions import (
     Action,
     CancelTimer,
@@ -18,6 +21,7 @@ from shoal.roles.actions import (
     Record,
     Send,
     SetTimer,
+    Stage,
     Train,
 )
 from shoal.roles.events import (
@@ -25,6 +29,7 @@ from shoal.roles.events import (
     Disconnected,
     EvaluationDone,
     Event,
+    LinkMeasured,
     Prepared,
     PrepareFailed,
     Reassigned,
@@ -35,17 +40,27 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
+from shoal.roles.staging import Staging
+from shoal.wire.checks import flat
 from shoal.wire.messages import (
+    Disband,
     Evaluated,
     Failed,
     Finished,
     Go,
+    Hop,
     JobSpec,
+    Made,
     Message,
     Offer,
+    Piece,
     Ready,
     Refused,
+    Route,
+    Routed,
+    Taken,
     Update,
+    Values,
     Wait,
     Work,
     clip,
@@ -54,8 +69,33 @@ from shoal.wire.messages import (
 #: Waits between attempts to get a broken trainer going again.
 RETRY_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
+#: How long a worker tries to reach every sub-leader of a route before it says that it does not.
+ROUTE_S = 8.0
+
+#: Pieces that are under way at a time.
+PIECES_AT_ONCE = 3
+
+#: A piece that nobody has taken so long after others took theirs is told of; at first nobody knows what is usual.
+TAKEN_FIRST_S = 5.0
+TAKEN_LEAST_S = 0.75
+TAKEN_TIMES = 4.0
+
+#: Values of a version are waited for at least this long, and for a part of the lease's time.
+VALUES_LEAST_S = 3.0
+
+#: An update whose formation is over goes where the leader says, and it says so at once; or has nothing to say, where it
+#: has lent the lease anew. After this it is asked.
+ASTRAY_S = 0.5
+
+#: Routes that are remembered besides the one in use: those that are tried, or were.
+ROUTES_KEPT = 3
+
 _DEADLINE = "lease-deadline"
 _RETRY = "retry"
+_ROUTE = "route"
+_TAKEN = "taken"
+_VALUES = "values"
+_ASTRAY = "astray"
 
 
 @dataclass(slots=True)
@@ -64,6 +104,17 @@ class _Held:
 
     work: Work
     result: Update | Evaluated | None = None
+    #: The formation by which the update goes; 0: whole, to the leader.
+    formation: int = 0
+    #: Sub-leaders to whom their piece is on its way, and those that have it.
+    sent: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
+    #: Values of its model are still to come.
+    lacks_values: bool = False
+    #: When its pieces were first sent.
+    sent_s: float = 0.0
+    #: The leader has heard that every sub-leader has its piece.
+    is_reported: bool = False
 
     def is_of(self, message: Go | Refused) -> bool:
         """Lease numbers begin anew with each term: both must match."""
@@ -85,6 +136,19 @@ class Worker:
         self._failures = 0
         #: A timer will have it prepared again.
         self._retry_waits = False
+        #: Formation -> the sub-leaders to which updates go by it.
+        self._routes: dict[int, Route] = {}
+        #: The one by which the last lease goes.
+        self._in_use = 0
+        #: Sub-leaders with whom there is a session.
+        self._reached: set[str] = set()
+        self._staging = Staging()
+        #: How long the last pieces took to be taken, each time.
+        self._takings_s: deque[float] = deque(maxlen=9)
+        #: The formation of which the leader heard that some do not answer.
+        self._complained_of = 0
+        self._now_s = 0.0
+        self._link = LinkMeasured()
         self.state = "preparing"
         self.reason = "fetching the task and its data"
 
@@ -93,6 +157,7 @@ class Worker:
         return self._leader
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
+        self._now_s = now_s
         match event:
             case Started():
                 return [Prepare(spec=self._spec)]
@@ -100,13 +165,21 @@ class Worker:
                 self._prepared = True
                 self._holds = (0, -1)
                 return self._ready()
+            case LinkMeasured():
+                self._link = event
+                return []
             case PrepareFailed():
                 return self._on_prepare_failed(event.reason)
             case Connected():
-                return self._on_connected() if event.node == self._leader else []
+                reached = self._on_reached(event.node)
+                return [*(self._on_connected() if event.node == self._leader else []), *reached]
             case Disconnected():
+                self._reached.discard(event.node)
+                if self._held is not None:
+                    # What was on its way there is lost with the session.
+                    self._held.sent.discard(event.node)
                 if event.node != self._leader:
-                    return []
+                    return [*self._on_values_lost(), *self._look_at_routes_later()]
                 self._connected = False
                 # A model may have been on its way into the trainer's memory: what lies there is no version.
                 self._holds = (0, -1)
@@ -114,7 +187,7 @@ class Worker:
             case Reassigned():
                 return self._on_reassigned(event)
             case Received():
-                return self._on_message(event.message)
+                return self._on_message(event.sender, event.message)
             case Trained():
                 return self._on_trained(event)
             case EvaluationDone():
@@ -130,15 +203,20 @@ class Worker:
 
     # Messages ------------------------------------------------------------------------------------
 
-    def _on_message(self, message: Message) -> list[Action]:
+    def _on_message(self, sender: str, message: Message) -> list[Action]:
         match message:
             case Work():
                 return self._on_work(message)
             case Go():
-                held = self._held
-                if held and held.is_of(message) and isinstance(held.result, Update):
-                    return self._send_result(held.result)
-                return []
+                return self._on_go(message)
+            case Route():
+                return self._on_route(message)
+            case Values():
+                return self._on_values(sender, message)
+            case Taken():
+                return self._on_taken(sender, message)
+            case Disband():
+                return self._on_disband(message)
             case Wait():
                 self.state, self.reason = "waiting", message.reason
                 return []
@@ -153,21 +231,54 @@ class Worker:
         if work.term < self._term or not self._prepared:
             return []
         self._term = work.term
-        self._held = _Held(work)
+        self._held = held = _Held(work, formation=work.formation)
         self._newest = (work.term, work.lease)
-        carries = bool(work.tensors)
-        if not carries and self._holds != (work.term, work.version):
-            # The leader thinks we hold this version. We say what we do hold, and are sent it.
-            self._held = None
-            return self._ready()
+        self._in_use = work.formation or work.values_by
+        timer = SetTimer(name=_DEADLINE, after_s=work.deadline_s)
+        if work.tensors or self._holds == (work.term, work.version):
+            return [timer, *self._begin(held)]
+        route = self._routes.get(work.values_by)
+        if route is not None and not self._staging.is_spent(work.values_by, work.version, route):
+            if self._staging.is_whole(work.values_by, work.version, route):
+                return [timer, *self._begin(held, staged=True)]
+            held.lacks_values = True
+            self.state, self.reason = "waiting", f"values of version {work.version} are on their way"
+            patience = SetTimer(name=_VALUES, after_s=max(VALUES_LEAST_S, work.deadline_s / 4))
+            return [timer, patience, *self._on_values_lost()]
+        # The leader thinks we hold this version. We say what we do hold, and are sent it.
+        self._held = None
+        return self._ready()
+
+    def _begin(self, held: _Held, *, staged: bool = False) -> list[Action]:
+        work = held.work
+        held.lacks_values = False
+        if staged:
+            self._staging.spend()
         self._holds = (work.term, work.version)
         self.state = "training" if work.kind == "train" else "evaluating"
         self.reason = f"version {work.version}, {len(work.batches)} batch(es) of epoch {work.epoch}"
-        timer = SetTimer(name=_DEADLINE, after_s=work.deadline_s)
         if work.kind == "train":
-            train = Train(lease=work.lease, epoch=work.epoch, batches=work.batches, tensors=work.tensors)
-            return [timer, train]
-        return [timer, Evaluate(lease=work.lease, chunks=work.batches, tensors=work.tensors)]
+            train = Train(lease=work.lease, epoch=work.epoch, batches=work.batches, tensors=work.tensors, staged=staged)
+            return [train]
+        return [Evaluate(lease=work.lease, chunks=work.batches, tensors=work.tensors, staged=staged)]
+
+    def _on_go(self, message: Go) -> list[Action]:
+        held = self._held
+        if held is None and (message.term, message.lease) == self._newest and message.formation:
+            # It went to sub-leaders that are no more, and is not here any longer: someone else will train it.
+            return self._ready()
+        if held is None or not held.is_of(message):
+            return []
+        if held.work.formation != message.formation or held.formation != message.formation:
+            self._in_use = held.formation = message.formation
+            held.is_reported = False
+            held.taken.clear()
+            held.sent.clear()
+        if not isinstance(held.result, Update):
+            return []
+        if not message.formation:
+            return self._send_result(held.result)
+        return self._deliver(held)
 
     def _on_refused(self, message: Refused) -> list[Action]:
         """The leader counts us as ready from here on, and speaks next: asking again would void the lease it sends.
@@ -182,6 +293,182 @@ class Worker:
         if message.holds and message.term == self._term and (message.term, message.holds) > self._newest:
             return [record, *self._ready()]
         return [record]
+
+    # Sub-leaders -----------------------------------------------------------------------------------
+
+    def _on_route(self, route: Route) -> list[Action]:
+        if route.term < self._term:
+            return []
+        self._routes[route.formation] = route
+        for old in sorted(self._routes)[:-ROUTES_KEPT]:
+            # Several may have come to nothing since the one that still holds.
+            if old != self._in_use:
+                del self._routes[old]
+        return [self._routed(route)] if self._reaches(route) else self._look_at_routes_later()
+
+    def _look_at_routes_later(self) -> list[Action]:
+        return [SetTimer(name=_ROUTE, after_s=ROUTE_S)]
+
+    def _reaches(self, route: Route) -> bool:
+        return all(hop.node in self._reached for hop in route.hops)
+
+    def _routed(self, route: Route) -> Send:
+        away = tuple(hop.node for hop in route.hops if hop.node not in self._reached)
+        routed = Routed(job=self._spec.job, term=route.term, formation=route.formation, unreached=away)
+        return Send(to=self._leader, message=routed)
+
+    def _on_reached(self, node: str) -> list[Action]:
+        """A sub-leader is there (again): what it did not take yet is sent. The leader hears which routes are whole by
+        that; all of them when it is there again itself, for what was said in between is lost."""
+        is_news = node not in self._reached
+        self._reached.add(node)
+        through = [route for route in self._routes.values() if any(hop.node == node for hop in route.hops)]
+        routes = list(self._routes.values()) if node == self._leader else through if is_news else []
+        actions: list[Action] = [self._routed(route) for route in routes if self._reaches(route)]
+        held = self._held
+        if held is not None and held.formation and isinstance(held.result, Update):
+            actions += self._pieces(held, held.result, only=node)
+        return actions
+
+    def _on_unreached(self) -> list[Action]:
+        """Time is over: the leader hears which sub-leaders cannot be reached from here. An update that cannot go to
+        them is offered to the leader itself: it says which way that goes, or that it is too late."""
+        away = [route for route in self._routes.values() if not self._reaches(route)]
+        actions: list[Action] = [self._routed(route) for route in away]
+        return [*actions, *self._on_astray()]
+
+    def _on_astray(self) -> list[Action]:
+        held = self._held
+        if held is None or not held.formation or not isinstance(held.result, Update):
+            return []
+        route = self._routes.get(held.formation)
+        is_astray = route is None or (not held.is_reported and not self._reaches(route))
+        return self._offer(held, held.result) if is_astray else []
+
+    def _on_values(self, sender: str, values: Values) -> list[Action]:
+        route = self._routes.get(values.formation)
+        if route is None or values.term != route.term or not self._prepared:
+            return []
+        hop = next((hop for hop in route.hops if hop.node == sender), None)
+        if hop is None or (hop.start, hop.stop) != (values.start, values.stop):
+            return []
+        try:
+            flat("model", values.tensors, size=values.stop - values.start)
+        except PeerViolation as violation:
+            return [Record(kind="spoilt", reason=f"values of {sender}: {violation.reason}", job=self._spec.job)]
+        if not self._staging.add(values):
+            return []
+        actions: list[Action] = [Stage(start=values.start, tensors=values.tensors)]
+        held = self._held
+        if held is None or not held.lacks_values or held.work.values_by != values.formation:
+            return actions
+        if self._staging.is_whole(values.formation, held.work.version, route):
+            return [*actions, CancelTimer(name=_VALUES), *self._begin(held, staged=True)]
+        if self._staging.is_spent(values.formation, held.work.version, route):
+            # In a tree whose groups do not wait, another of the group was lent a newer version.
+            return [*actions, *self._on_values_lost(for_good=True)]
+        return actions
+
+    def _on_values_lost(self, *, for_good: bool = False) -> list[Action]:
+        """Values do not come from one who is out of reach: we say what we do hold, and are sent the whole model."""
+        held = self._held
+        if held is None or not held.lacks_values:
+            return []
+        route = self._routes.get(held.work.values_by)
+        if not for_good and route is not None:
+            missing = [hop for hop in route.hops if not self._staging.has(hop.start)]
+            if all(hop.node in self._reached for hop in missing):
+                return []
+        self._held = None
+        return [CancelTimer(name=_DEADLINE), CancelTimer(name=_VALUES), *self._ready()]
+
+    def _on_taken(self, sender: str, taken: Taken) -> list[Action]:
+        held = self._held
+        if held is None or not isinstance(held.result, Update):
+            return []
+        if (taken.term, taken.lease, taken.formation) != (held.work.term, held.work.lease, held.formation):
+            return []
+        held.taken.add(sender)
+        reports = [*self._pieces(held, held.result), *self._report(held, held.result)]
+        if held.is_reported:
+            self._takings_s.append(max(0.0, self._now_s - held.sent_s))
+            reports = [CancelTimer(name=_TAKEN), *self._reached_after_all(held.formation), *reports]
+        return reports
+
+    def _patience_s(self) -> float:
+        """How long the last piece may take to be taken, from how long it took before."""
+        if not self._takings_s:
+            return TAKEN_FIRST_S
+        return max(TAKEN_LEAST_S, TAKEN_TIMES * median(self._takings_s))
+
+    def _on_untaken(self) -> list[Action]:
+        """Pieces lie with those who do not answer: the leader hears of whom."""
+        held = self._held
+        route = self._routes.get(held.formation) if held is not None and not held.is_reported else None
+        if held is None or route is None or held.result is None:
+            return []
+        silent = tuple(hop.node for hop in route.hops if hop.node in held.sent and hop.node not in held.taken)
+        if not silent or not self._connected:
+            return []
+        self._complained_of = route.formation
+        told = Routed(job=self._spec.job, term=route.term, formation=route.formation, unreached=silent)
+        return [Send(to=self._leader, message=told), SetTimer(name=_TAKEN, after_s=TAKEN_FIRST_S)]
+
+    def _reached_after_all(self, formation: int) -> list[Action]:
+        route = self._routes.get(formation)
+        if self._complained_of != formation or route is None:
+            return []
+        self._complained_of = 0
+        return [self._routed(route)]
+
+    def _pieces(self, held: _Held, update: Update, *, only: str = "") -> list[Action]:
+        """To sub-leaders that are there what they have not taken yet: a few at a time, each worker in another order.
+
+        All at once they would arrive at one sub-leader at one moment from everyone, and queues of small devices are
+        short. Leases of a version have numbers in a row, so that one begins where the next one goes on.
+        """
+        route = self._routes.get(held.formation)
+        if route is None:
+            return []
+        first = held.work.lease % len(route.hops)
+        under_way = sum(node in self._reached for node in held.sent - held.taken)
+        actions: list[Action] = []
+        for hop in (*route.hops[first:], *route.hops[:first]):
+            if hop.node in held.taken or hop.node not in self._reached or only not in ("", hop.node):
+                continue
+            if hop.node in held.sent or under_way >= PIECES_AT_ONCE:
+                continue
+            held.sent.add(hop.node)
+            under_way += 1
+            actions.append(self._piece(held, update, hop))
+        return actions
+
+    def _piece(self, held: _Held, update: Update, hop: Hop) -> Send:
+        piece = Piece(
+            job=update.job,
+            term=update.term,
+            formation=held.formation,
+            lease=update.lease,
+            version=update.version,
+            tensors={"delta": update.tensors["delta"][hop.start : hop.stop]},
+        )
+        return Send(to=hop.node, message=piece)
+
+    def _report(self, held: _Held, update: Update) -> list[Action]:
+        """The leader hears of an update once every sub-leader has its piece. It is kept until the leader speaks: should
+        a sub-leader be lost, it goes another way."""
+        route = self._routes.get(held.formation)
+        if route is None or not self._connected or any(hop.node not in held.taken for hop in route.hops):
+            return []
+        held.is_reported = True
+        self.state, self.reason = "waiting", "every sub-leader has the update; waiting for the next version"
+        return [Send(to=self._leader, message=replace(update, formation=held.formation, tensors={}))]
+
+    def _on_disband(self, message: Disband) -> list[Action]:
+        for old in [number for number in self._routes if number <= message.formation]:
+            del self._routes[old]
+        later = [SetTimer(name=_ASTRAY, after_s=ASTRAY_S)] if self._held is not None and self._held.formation else []
+        return [*self._on_values_lost(), *later]
 
     # The trainer ---------------------------------------------------------------------------------
 
@@ -246,12 +533,24 @@ class Worker:
         if not self._connected or held.result is None:
             self.state, self.reason = "waiting", "the leader is not reachable; the update is kept"
             return []
+        if isinstance(held.result, Update) and held.formation and held.formation not in self._routes:
+            return self._offer(held, held.result)
+        if isinstance(held.result, Update) and held.formation:
+            self.state, self.reason = "waiting", "the update is on its way to the sub-leaders"
+            held.sent_s = self._now_s
+            made = Made(job=self._spec.job, term=held.work.term, lease=held.work.lease)
+            patience = SetTimer(name=_TAKEN, after_s=self._patience_s())
+            pieces, report = self._pieces(held, held.result), self._report(held, held.result)
+            return [Send(to=self._leader, message=made), *pieces, patience, *report]
         if isinstance(held.result, Update) and not held.work.credit:
-            self.state, self.reason = "waiting", "the update is ready; waiting for the leader to take it"
-            size = sum(array.nbytes for array in held.result.tensors.values())
-            offer = Offer(job=self._spec.job, term=held.work.term, lease=held.work.lease, size_bytes=size)
-            return [Send(to=self._leader, message=offer)]
+            return self._offer(held, held.result)
         return self._send_result(held.result)
+
+    def _offer(self, held: _Held, update: Update) -> list[Action]:
+        self.state, self.reason = "waiting", "the update is ready; waiting for the leader to take it"
+        size = sum(array.nbytes for array in update.tensors.values())
+        offer = Offer(job=self._spec.job, term=held.work.term, lease=held.work.lease, size_bytes=size)
+        return [Send(to=self._leader, message=offer)] if self._connected else []
 
     def _send_result(self, result: Update | Evaluated) -> list[Action]:
         """After this the leader speaks next: with work, a reason to wait, or a refusal."""
@@ -267,7 +566,7 @@ class Worker:
             Record(kind="trainer-failed", reason=event.reason, job=self._spec.job),
         ]
         held, self._held = self._held, None
-        if held is not None and held.work.lease == event.lease and self._connected:
+        if held is not None and held.work.lease == event.lease and self._connected and not held.is_reported:
             failed = Failed(job=self._spec.job, term=held.work.term, lease=held.work.lease, reason=clip(event.reason))
             actions.append(Send(to=self._leader, message=failed))
         return [*actions, *self._retry(event.reason)]
@@ -312,7 +611,15 @@ class Worker:
             return []
         self.state, self.reason = "ready", "waiting for a lease"
         term, version = self._holds
-        ready = Ready(job=self._spec.job, holds_term=term, holds_version=version)
+        link = self._link
+        ready = Ready(
+            job=self._spec.job,
+            holds_term=term,
+            holds_version=version,
+            up_bytes_per_s=link.up_bytes_per_s,
+            down_bytes_per_s=link.down_bytes_per_s,
+            medium=link.medium,
+        )
         return [Send(to=self._leader, message=ready)]
 
     def _on_reassigned(self, event: Reassigned) -> list[Action]:
@@ -320,6 +627,11 @@ class Worker:
             return []
         newer = event.term > self._term
         self._term, self._leader = event.term, event.leader
+        if newer:
+            # Formations are of a term.
+            self._routes.clear()
+            if self._held is not None and self._held.lacks_values:
+                self._held = None
         if newer and self._held is not None and self._held.result is not None:
             self._held = None
         return self._resume()
@@ -328,6 +640,14 @@ class Worker:
         if name == _RETRY:
             self._retry_waits = False
             return [Prepare(spec=self._spec)]
+        if name == _ROUTE:
+            return self._on_unreached()
+        if name == _TAKEN:
+            return self._on_untaken()
+        if name == _ASTRAY:
+            return self._on_astray()
+        if name == _VALUES:
+            return self._on_values_lost(for_good=True)
         held = self._held
         if name != _DEADLINE or held is None or held.result is not None:
             return []

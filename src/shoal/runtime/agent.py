@@ -15,12 +15,13 @@ import secrets
 import signal
 import sys
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoal.errors import Refused, ShoalError, Unreachable
-from shoal.roles.events import Received
+from shoal.roles.events import LinkMeasured, Received
 from shoal.roles.station import (
     GOODBYE_TIMEOUT_S,
     Dial,
@@ -46,8 +47,8 @@ from shoal.store.blobs import BlobStore
 from shoal.transport.base import SHUT_OUT
 from shoal.transport.enrol import Enrolled
 from shoal.transport.identity import Identity
-from shoal.wire.limits import PAYLOAD_MAX_BYTES
-from shoal.wire.messages import Assign, Checkpoint, Message, Welcome, Work
+from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
+from shoal.wire.messages import Assign, Checkpoint, Form, Message, Pass, Values, Welcome, Work
 
 if TYPE_CHECKING:
     from shoal.runtime.outpost import Outpost
@@ -65,7 +66,7 @@ class _Job:
 
 
 class Agent:
-    """Holds a line to its manager and to each leader it works for; drives its workers, and its leaders."""
+    """Holds a line to its manager and to all who lead it, in whole or in part; drives its workers, and all it leads."""
 
     def __init__(
         self,
@@ -88,10 +89,13 @@ class Agent:
         self._lines: dict[str, Line] = {}
         #: Keeps each line to a leader dialled.
         self._holding: dict[str, asyncio.Task[None]] = {}
-        #: What this device hosts, once it was asked to lead.
+        #: What this device hosts, once it was asked to lead, in whole or in part.
         self._outpost: Outpost | None = None
+        #: What is said to it while it is set up.
+        self._to_host: list[ToHosted] = []
         self._fetching: dict[str, asyncio.Lock] = {}
         self._link_bytes_per_s = 0.0
+        self._medium = ""
         self._endings: set[asyncio.Task[None]] = set()
 
     @property
@@ -140,7 +144,7 @@ class Agent:
         self._holding[node] = asyncio.create_task(self._hold(line), name=f"line to {node}")
 
     async def _hold(self, line: Line) -> None:
-        """Stay connected to a leader, until nobody here works for it."""
+        """Stay connected to a leader or sub-leader, until nobody here works for it."""
         while True:
             reason = await line.connect_once()
             if self._lines.get(line.peer) is not line:
@@ -178,6 +182,8 @@ class Agent:
         if self._lines.get(line.peer) is not line:
             line.hang_up("nobody needs it any more")
             return
+        if line.peer == self._manager:
+            self._later(self._look_at_link(line.endpoint))
         leads = self._outpost.leads() if self._outpost is not None else ()
         self._carry(self._station.opened(line.peer, probe.facts(), time.monotonic(), leads=leads))
 
@@ -197,9 +203,16 @@ class Agent:
         if isinstance(message, Checkpoint) and line.peer == self._manager:
             awaited = self._outpost is not None and self._outpost.has(message.job)
             return PAYLOAD_MAX_BYTES if awaited else 0
-        if not isinstance(message, Work) or not self._station.is_led_by(message.job, line.peer):
+        if not self._station.expects(message, line.peer):
             return 0
-        return PAYLOAD_MAX_BYTES if message.job in self._jobs else 0
+        match message:
+            case Form():
+                # A part of the model, and its momentum.
+                return min(2 * VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
+            case Values():
+                return min(VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
+            case _:
+                return PAYLOAD_MAX_BYTES
 
     def line_payload_buffer(self, line: Line, message: Message, size_bytes: int) -> memoryview | None:
         """A model is received where the trainer reads it; from its leader alone."""
@@ -223,6 +236,8 @@ class Agent:
                 case ToWorker(event=Received()):
                     # Waited for: the memory a model lies in is used again for the next message.
                     await self._jobs[duty.job].host.deliver(duty.event)
+                case ToHosted(message=(Form() | Pass()) as formed) if self._outpost is not None:
+                    await self._outpost.formed_by(duty.sender, formed)
                 case _:
                     self._carry([duty])
         if isinstance(message, Welcome) and is_manager and self._outpost is not None:
@@ -248,7 +263,7 @@ class Agent:
                     if line is not None:
                         line.hang_up(duty.reason)
                 case ToHosted():
-                    self._hosted(duty.message)
+                    self._hosted(duty)
 
     def _employ(self, assign: Assign) -> None:
         labour = Labour(
@@ -261,6 +276,7 @@ class Agent:
         )
         host = RoleHost(f"worker in {assign.job}", labour.perform)
         self._jobs[assign.job] = _Job(host, labour)
+        host.post(self._link())
         host.start(Worker(spec=assign.spec, leader=assign.leader, term=assign.term))
         log.info("[%s] working for %s: %s", assign.job, assign.leader, assign.reason)
 
@@ -275,7 +291,10 @@ class Agent:
             return
         self._carry(self._station.ended(job))
         log.info("[%s] done: %s", job, reason)
-        task = asyncio.create_task(self._dismantle(record))
+        self._later(self._dismantle(record))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
 
@@ -285,23 +304,42 @@ class Agent:
 
     # Leading -------------------------------------------------------------------------------------------
 
-    def _hosted(self, message: Message) -> None:
-        if self._outpost is None:
-            if not isinstance(message, Assign):
-                return
-            # Most devices never lead: they need not pay for what it takes.
-            from shoal.runtime.outpost import Outpost
+    def _hosted(self, duty: ToHosted) -> None:
+        if self._outpost is not None:
+            self._outpost.told(duty.message, sender=duty.sender)
+        elif self._to_host or isinstance(duty.message, Assign | Form):
+            self._to_host.append(duty)
+            if len(self._to_host) == 1:
+                self._later(self._begin_to_host())
 
-            self._outpost = Outpost(
-                self,
-                manager=self._manager,
-                manager_endpoint=self._renewal.member.manager_endpoint,
-                port=self._door_port,
-            )
-        self._outpost.told(message)
+    async def _begin_to_host(self) -> None:
+        """Most devices never lead: they need not pay for what it takes."""
+        # In a thread: it is much to read, and a lease that comes meanwhile does not wait for it.
+        outpost = await asyncio.to_thread(_import_outpost)
+        self._outpost = outpost(
+            self,
+            manager=self._manager,
+            manager_endpoint=self._renewal.member.manager_endpoint,
+            port=self._door_port,
+        )
+        duties, self._to_host = self._to_host, []
+        for duty in duties:
+            self._hosted(duty)
 
-    def to_manager(self, message: Message) -> None:
-        self.send(self._manager, message)
+    # The link ------------------------------------------------------------------------------------------
+
+    def _link(self) -> LinkMeasured:
+        # What it sends is not measured: nothing large goes out before the first lease.
+        return LinkMeasured(down_bytes_per_s=self._link_bytes_per_s, medium=self._medium)
+
+    def _tell_link(self) -> None:
+        for job in self._jobs.values():
+            job.host.post(self._link())
+
+    async def _look_at_link(self, endpoint: str) -> None:
+        """In a thread: a name may take long to look up, and heartbeats do not wait."""
+        self._medium = await asyncio.to_thread(probe.medium, endpoint)
+        self._tell_link()
 
     # Blobs ---------------------------------------------------------------------------------------------
 
@@ -335,6 +373,13 @@ class Agent:
             rate = sizes[0] / max(time.monotonic() - began_s, 1e-3)
             # The best of late: a link is as fast as it was when nobody else used it.
             self._link_bytes_per_s = max(rate, 0.9 * self._link_bytes_per_s)
+            self._tell_link()
+
+
+def _import_outpost() -> type[Outpost]:
+    from shoal.runtime.outpost import Outpost
+
+    return Outpost
 
 
 async def run_agent(places: Places, *, child_module: str, pace_s: float = 0.0, door_port: int = 0) -> None:

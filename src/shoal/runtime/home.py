@@ -222,6 +222,9 @@ class Home:
         version = self._newest(assign.job)
         return make_leader(self._blobs.path(assign.spec.initial), assign, version, manager=self._node)
 
+    async def open_door(self) -> str:
+        raise Misuse("a sub-leader is on a device")
+
     async def save(self, job: str, host: RoleHost, save: Save) -> None:
         try:
             await asyncio.to_thread(self._save_now, job, save)

@@ -19,6 +19,9 @@ HEAVY_BYTES = 8 << 20
 #: A timer whose handling failed fires again after this.
 AFTER_BUG_S = 1.0
 
+#: Whether handling an event could be felt elsewhere.
+Weigh = Callable[[Event], bool]
+
 #: Carries out what a host does not know itself.
 Perform = Callable[["RoleHost", Action], Awaitable[None]]
 
@@ -32,12 +35,14 @@ class RoleHost:
         perform: Perform,
         *,
         executor: Executor | None = None,
+        is_heavy: Weigh | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.key = key
         self._perform = perform
         #: Where events that carry tensors are handled, so that a merge never holds up a heartbeat.
         self._executor = executor
+        self._is_heavy = is_heavy or _is_large
         self._clock = clock
         self._inbox: asyncio.Queue[tuple[Event, asyncio.Future[None] | None]] = asyncio.Queue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -83,7 +88,7 @@ class RoleHost:
         timer = event if isinstance(event, TimerFired) else None
         try:
             now_s = self._clock()
-            if self._executor is not None and _is_heavy(event):
+            if self._executor is not None and self._is_heavy(event):
                 loop = asyncio.get_running_loop()
                 actions = await loop.run_in_executor(self._executor, role.handle, event, now_s)
             else:
@@ -117,7 +122,7 @@ class RoleHost:
             timer.cancel()
 
 
-def _is_heavy(event: Event) -> bool:
+def _is_large(event: Event) -> bool:
     """Large enough that handling it could be felt elsewhere; what takes a millisecond is cheaper done at once."""
     return isinstance(event, Received) and event.size_bytes > HEAVY_BYTES
 

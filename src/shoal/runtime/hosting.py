@@ -1,4 +1,5 @@
-"""What a node does as a host: sessions of those who call it, and the leaders it was given. At home and on a device.
+"""What a node does as a host: sessions of those who call it, the leaders and sub-leaders it was given. At home and on a
+device; sub-leaders are on devices alone.
 
 Everything is decided by roles and by the switchboard; this takes events and messages where they belong.
 """
@@ -6,6 +7,7 @@ Everything is decided by roles and by the switchboard; this takes events and mes
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -15,20 +17,46 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shoal.errors import Misuse, PeerViolation
+from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, End, Record, Save, Send
 from shoal.roles.custody import Version
 from shoal.roles.events import Event, Received
 from shoal.roles.leader import Leader
-from shoal.roles.switchboard import Delivery, Drop, HangUp, Lead, Resume, Switchboard, ToLeader, ToManager, ToPeer
-from shoal.runtime.host import RoleHost
+from shoal.roles.subleader import SubLeader
+from shoal.roles.switchboard import (
+    Delivery,
+    Drop,
+    DropSubLeader,
+    HangUp,
+    Lead,
+    Resume,
+    Second,
+    Switchboard,
+    ToLeader,
+    ToManager,
+    ToPeer,
+    ToSubLeader,
+)
+from shoal.runtime.host import HEAVY_BYTES, RoleHost
 from shoal.training.prepared import LAYOUT_NOTE
 from shoal.transport.base import BROKE_CONTRACT, Session
 from shoal.transport.identity import Peer
 from shoal.wire import tensors as tensor_files
 from shoal.wire.lanes import Lane, lane_of
-from shoal.wire.messages import Assign, Checkpoint, Message, Update, with_tensors
+from shoal.wire.limits import VALUE_BYTES
+from shoal.wire.messages import (
+    NO_TENSORS,
+    Assign,
+    Checkpoint,
+    Count,
+    Form,
+    Gathered,
+    Message,
+    Piece,
+    Update,
+    with_tensors,
+)
 
 
 class Place(Protocol):
@@ -47,6 +75,10 @@ class Place(Protocol):
         ...
 
     async def resume(self, assign: Assign, checkpoint: Checkpoint) -> None: ...
+
+    async def open_door(self) -> str:
+        """Where others dial this node, which listens there from now on."""
+        ...
 
     async def save(self, job: str, host: RoleHost, save: Save) -> None:
         """Make a version durable; the role hears whether it is."""
@@ -69,6 +101,14 @@ class _Led:
     update_max_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Sub:
+    """A sub-leader on this node."""
+
+    host: RoleHost
+    piece_max_bytes: int
+
+
 class Hosting:
     def __init__(self, switchboard: Switchboard, place: Place) -> None:
         self._board = switchboard
@@ -77,6 +117,8 @@ class Hosting:
         self._merging = ThreadPoolExecutor(1, thread_name_prefix="shoal-merge")
         self._sessions: dict[tuple[str, Lane], Session] = {}
         self._led: dict[str, _Led] = {}
+        #: (job, formation) in which this node sums up a share.
+        self._subs: dict[tuple[str, int], _Sub] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -91,8 +133,9 @@ class Hosting:
             self.carry(self._board.check(time.monotonic()))
 
     async def stop(self) -> None:
-        for led in list(self._led.values()):
-            await led.host.stop()
+        leading = [led.host for led in self._led.values()]
+        for host in [*leading, *(sub.host for sub in self._subs.values())]:
+            await host.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -131,21 +174,35 @@ class Hosting:
             # Its memory is used again once this returns, and it is not written down by then.
             message = owned(message)
         event = Received(sender=node, message=message, size_bytes=size_bytes)
-        for delivery in self._board.received(event, time.monotonic()):
-            match delivery:
-                case ToLeader(event=Received()):
-                    # Waited for, so that what is large is held back where it comes from.
-                    if (led := self._led.get(delivery.job)) is not None:
-                        await led.host.deliver(delivery.event)
-                case _:
-                    self.carry([delivery])
+        await self.take(self._board.received(event, time.monotonic()))
 
     def update_limit(self, message: Message) -> int:
-        """The most bytes of tensors that may follow this message from a worker."""
-        led = self._led.get(message.job) if isinstance(message, Update) else None
-        return led.update_max_bytes if led else 0
+        """The most bytes of tensors that may follow this message from a worker, or from a sub-leader of ours."""
+        match message:
+            case Update() | Gathered():
+                led = self._led.get(message.job)
+                return led.update_max_bytes if led else 0
+            case Piece():
+                sub = self._subs.get((message.job, message.formation))
+                return sub.piece_max_bytes if sub else 0
+            case _:
+                return 0
 
     # Deliveries -----------------------------------------------------------------------------------------
+
+    async def take(self, deliveries: list[Delivery]) -> None:
+        """Carry out what came of a message. Whoever hears it is waited for: what is large is held back where it comes
+        from, and the memory it lies in is used again once this returns."""
+        for delivery in deliveries:
+            match delivery:
+                case ToLeader(event=Received()):
+                    if (led := self._led.get(delivery.job)) is not None:
+                        await led.host.deliver(delivery.event)
+                case ToSubLeader(event=Received()):
+                    if (sub := self._subs.get((delivery.job, delivery.formation))) is not None:
+                        await sub.host.deliver(delivery.event)
+                case _:
+                    self.carry([delivery])
 
     def carry(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -165,6 +222,13 @@ class Hosting:
                     self.spawn(resuming, f"resume {delivery.assign.job}")
                 case Drop():
                     self._drop(delivery.job)
+                case Second():
+                    self._second(delivery.form, delivery.leader)
+                case ToSubLeader():
+                    if (sub := self._subs.get((delivery.job, delivery.formation))) is not None:
+                        sub.host.post(delivery.event)
+                case DropSubLeader():
+                    self._drop_sub(delivery.job, delivery.formation)
                 case HangUp():
                     self.hang_up(delivery.node, delivery.reason)
 
@@ -228,6 +292,66 @@ class Hosting:
                 self._drop(job)
             case _:
                 raise Misuse(f"a leader does not ask for {type(action).__name__}")
+
+    # Sub-leaders ----------------------------------------------------------------------------------------
+
+    def _second(self, form: Form, leader: str) -> None:
+        part_bytes = VALUE_BYTES * (form.stop - form.start)
+        host = RoleHost(
+            f"sub-leader of {form.job} in formation {form.formation}",
+            self._perform_sub,
+            executor=self._merging,
+            is_heavy=functools.partial(_is_heavy, part_bytes=part_bytes),
+        )
+        sub = self._subs[form.job, form.formation] = _Sub(host, part_bytes)
+        # Where its part stands comes to it when all are there: this is memory that is used again.
+        form = with_tensors(form, NO_TENSORS)
+        host.start(SubLeader(form, node=self._board.node, leader=leader))
+        self.spawn(self._open_to(form, sub), f"second {form.job}")
+
+    async def _open_to(self, form: Form, sub: _Sub) -> None:
+        """Let the members of a formation in, and tell its leader where."""
+        where, reason = "", ""
+        try:
+            where = await self._place.open_door()
+        except (ShoalError, OSError) as error:
+            reason = str(error)
+        if self._subs.get((form.job, form.formation)) is not sub:
+            # It was disbanded, or formed anew, before anyone could come in.
+            return
+        if not where:
+            self._drop_sub(form.job, form.formation)
+        self.carry(self._board.seconded(form, endpoint=where, reason=reason))
+
+    def _drop_sub(self, job: str, formation: int) -> None:
+        sub = self._subs.pop((job, formation), None)
+        if sub is not None:
+            self.spawn(sub.host.stop(), f"end {sub.host.key}")
+
+    async def _perform_sub(self, host: RoleHost, action: Action) -> None:
+        of = next((of for of, sub in self._subs.items() if sub.host is host), None)
+        if of is None:
+            return
+        match action:
+            case Send():
+                self.carry(self._board.sent(action.to, action.message))
+            case Record():
+                self._place.note(of[0], action)
+            case End():
+                self._drop_sub(*of)
+            case _:
+                raise Misuse(f"a sub-leader does not ask for {type(action).__name__}")
+
+
+def _is_heavy(event: Event, *, part_bytes: int) -> bool:
+    """For a sub-leader: a few bytes may ask it to add up everything that it keeps."""
+    match event:
+        case Received(message=Count() as count):
+            return part_bytes * (len(count.leases) + count.last) > HEAVY_BYTES
+        case Received():
+            return part_bytes > HEAVY_BYTES
+        case _:
+            return False
 
 
 def owned(message: Checkpoint) -> Checkpoint:

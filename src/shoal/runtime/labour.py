@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.errors import Misuse, ShoalError
 from shoal.learning.layout import Layout
-from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Train
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Stage, Train
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.roles.exam import chunk_range
 from shoal.runtime.host import RoleHost
@@ -65,6 +65,8 @@ class Labour:
         self._pace_s = pace_s
         self._busy = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: The next model, as far as its parts have come, beside the one the trainer has.
+        self._staged: np.ndarray | None = None
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
 
@@ -76,10 +78,13 @@ class Labour:
                 log.info("[%s] %s: %s", action.job, action.kind, action.reason)
             case Prepare():
                 self._begin(self._prepare(host))
+            case Stage():
+                # At once: the memory that a part lies in is used again for the next.
+                self._stage(action)
             case Train():
-                self._begin(self._train(host, action))
+                self._begin(self._train(host, action, self._model_for(action)))
             case Evaluate():
-                self._begin(self._evaluate(host, action))
+                self._begin(self._evaluate(host, action, self._model_for(action)))
             case Interrupt():
                 self._begin(self._interrupt(action))
             case End():
@@ -171,10 +176,25 @@ class Labour:
 
     # Training -------------------------------------------------------------------------------------------
 
-    async def _train(self, host: RoleHost, action: Train) -> None:
+    def _stage(self, part: Stage) -> None:
+        if self._staged is None:
+            self._staged = np.empty_like(self._trainer.shared.model)
+        values = part.tensors["model"]
+        self._staged[part.start : part.start + values.size] = values
+
+    def _model_for(self, action: Train | Evaluate) -> Tensors:
+        """The model to start from. What was staged is given away: parts of the next may come while this one waits."""
+        if not action.staged:
+            return action.tensors
+        staged, self._staged = self._staged, None
+        if staged is None:
+            raise Misuse("nothing was staged to start from")
+        return {"model": staged}
+
+    async def _train(self, host: RoleHost, action: Train, model: Tensors) -> None:
         async with self._busy:
             try:
-                self._load_model(action.tensors)
+                self._load_model(model)
                 result = await self._trainer.train(action.epoch, action.batches)
             except (ShoalError, OSError) as error:
                 host.post(TrainerFailed(lease=action.lease, reason=await self._reason(error)))
@@ -192,11 +212,11 @@ class Labour:
             )
         host.post(trained)
 
-    async def _evaluate(self, host: RoleHost, action: Evaluate) -> None:
+    async def _evaluate(self, host: RoleHost, action: Evaluate, model: Tensors) -> None:
         examples, loss_sum, correct = 0, 0.0, 0
         async with self._busy:
             try:
-                self._load_model(action.tensors)
+                self._load_model(model)
                 for chunk in action.chunks:
                     start, stop = chunk_range(chunk, examples=self._spec.test.examples)
                     part = await self._trainer.evaluate(start, stop)

@@ -1,4 +1,5 @@
-"""A device that leads: its door, open while it leads and to those alone who work for it; and its leaders.
+"""A device that leads, in whole or in part: its door, open while it does and to those alone who work for it; and its
+leaders and sub-leaders.
 
 The twin of the home for what a device hosts. What must not be lost, it sends to the manager.
 """
@@ -7,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -18,14 +18,15 @@ from shoal.roles.custody import unpacked
 from shoal.roles.events import Event, SaveFailed
 from shoal.roles.membership import Patience
 from shoal.roles.switchboard import Switchboard
+from shoal.runtime import probe
 from shoal.runtime.host import RoleHost
 from shoal.runtime.hosting import Hosting, make_leader, owned
 from shoal.transport.access import NotHere
 from shoal.transport.base import Session
 from shoal.transport.grpc import GrpcServer
 from shoal.transport.identity import Identity, Peer
-from shoal.transport.join_code import endpoint, split_endpoint
-from shoal.wire.messages import Assign, Blob, Checkpoint, Leads, Message, Renew
+from shoal.transport.join_code import endpoint
+from shoal.wire.messages import RECIPIENT, Assign, Blob, Checkpoint, Count, Disband, Form, Leads, Message, Pass, Renew
 
 log = logging.getLogger("shoal")
 
@@ -39,7 +40,9 @@ class Surroundings(Protocol):
     @property
     def identity(self) -> Identity: ...
 
-    def to_manager(self, message: Message) -> None: ...
+    def send(self, to: str, message: Message) -> None:
+        """Over the line that this device dialled, if it did."""
+        ...
 
     async def fetch(self, sha256: str) -> Path:
         """Bring a blob into the cache, verified; where it is."""
@@ -47,7 +50,7 @@ class Surroundings(Protocol):
 
 
 class Outpost:
-    """A service (see ``transport.base``), a place that hosts leaders, and who has a say on who comes in."""
+    """A service (see ``transport.base``), a place that hosts leaders and sub-leaders, and has a say on who comes in."""
 
     def __init__(self, around: Surroundings, *, manager: str, manager_endpoint: str, port: int = 0) -> None:
         self._around = around
@@ -71,11 +74,18 @@ class Outpost:
     def has(self, job: str) -> bool:
         return job in self._board.jobs
 
-    def told(self, message: Message) -> None:
-        """The manager speaks to the leaders here, or makes this node one."""
+    def told(self, message: Message, *, sender: str = "") -> None:
+        """The manager speaks to the leaders here, or makes this node one; or a leader to its sub-leaders here."""
+        if isinstance(message, Form | Count | Pass | Disband):
+            self._hosting.carry(self._board.formed_by(sender, message))
+            return
         if isinstance(message, Checkpoint):
             message = owned(message)
         self._hosting.carry(self._board.told(message))
+
+    async def formed_by(self, leader: str, message: Form | Pass) -> None:
+        """What a leader says to a sub-leader with tensors. Returns once they were taken."""
+        await self._hosting.take(self._board.formed_by(leader, message))
 
     def in_touch(self) -> None:
         self._hosting.carry(self._board.in_touch())
@@ -90,12 +100,12 @@ class Outpost:
 
     # The door -------------------------------------------------------------------------------------------
 
-    async def _open(self) -> str:
+    async def open_door(self) -> str:
         """Where others dial this device. It listens there from now on, and on no other address."""
         async with self._opening:
             if self._door is None:
                 # In a thread: a name may take long to look up, and heartbeats do not wait.
-                here = await asyncio.to_thread(_address_towards, self._manager_endpoint)
+                here = await asyncio.to_thread(probe.address_towards, self._manager_endpoint)
                 door = GrpcServer(self._around.identity, self, members=self)
                 port = await door.start(here, self._port)
                 self._door, self._endpoint = door, endpoint(here, port)
@@ -152,9 +162,10 @@ class Outpost:
         raise Misuse("the manager is not here")
 
     def send(self, node: str, message: Message) -> bool:
-        if node != self._manager:
+        """What is for a manager or a leader goes the way that this device dialled; the rest to those who dialled it."""
+        if RECIPIENT.get(type(message)) not in ("manager", "leader"):
             return False
-        self._around.to_manager(message)
+        self._around.send(node, message)
         return True
 
     def note(self, job: str, record: Record) -> None:
@@ -169,7 +180,7 @@ class Outpost:
             initial = await self._around.fetch(assign.spec.initial)
             version = await asyncio.to_thread(unpacked, checkpoint)
             leader, size_bytes = await asyncio.to_thread(make_leader, initial, assign, version, manager=self._manager)
-            where = await self._open()
+            where = await self.open_door()
         except Exception as error:
             if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
                 log.exception("job %s could not be led", assign.job)
@@ -205,12 +216,3 @@ class Outpost:
 
     def _refuse(self, peer: Peer) -> NoReturn:
         raise PeerViolation("this is the door of a leader, not of the manager", peer=peer.node)
-
-
-def _address_towards(manager_endpoint: str) -> str:
-    """The address from which this device reaches its manager: others of the cluster find it there. Sends nothing."""
-    host, port = split_endpoint(manager_endpoint)
-    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, number) as probe:
-        probe.connect(address)
-        return str(probe.getsockname()[0])

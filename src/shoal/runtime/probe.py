@@ -1,14 +1,30 @@
-"""What this device is and how busy it is, read from the system. Small: an idle agent imports it."""
+"""What this device is, how busy, and on what link, read from the system. Small: an idle agent imports it."""
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
 import os
 import platform
 import socket
+import struct
+from pathlib import Path
 
 from shoal import __version__
+from shoal.transport.join_code import split_endpoint
+from shoal.wire.limits import NAME_MAX_CHARS
 from shoal.wire.messages import Facts
+
+#: Says which air this device shares, where the system does not know: ``wifi``, a name of its own, or nothing at all.
+MEDIUM_VARIABLE = "SHOAL_MEDIUM"
+
+#: Where the system tells of its network interfaces, and of their addresses of the longer kind.
+_INTERFACES = Path("/sys/class/net")
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
+
+#: Asks for an interface's address of the shorter kind: Linux' number for it, and where it lies in the answer.
+_ASK_ADDRESS = 0x8915
+_ANSWER = slice(20, 24)
 
 
 def facts() -> Facts:
@@ -51,3 +67,44 @@ def _memory_mb(field: str) -> int:
     except OSError:
         pass
     return 0
+
+
+def address_towards(endpoint: str) -> str:
+    """The address from which this device reaches another: others of the cluster find it there. Sends nothing."""
+    host, port = split_endpoint(endpoint)
+    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, number) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def medium(endpoint: str) -> str:
+    """The air that this device shares with others on its way there; empty: a link of its own, or not known.
+
+    May look up a name, which takes time.
+    """
+    told = os.environ.get(MEDIUM_VARIABLE)
+    if told is not None:
+        return told[:NAME_MAX_CHARS] if told.isprintable() else ""
+    try:
+        name = _interface_of(address_towards(endpoint))
+    except (OSError, ValueError):
+        return ""
+    return "wifi" if name and (_INTERFACES / name / "wireless").exists() else ""
+
+
+def _interface_of(address: str) -> str:
+    if ":" in address:
+        wanted = socket.inet_pton(socket.AF_INET6, address.partition("%")[0]).hex()
+        rows = [row.split() for row in _IPV6_ADDRESSES.read_text(encoding="ascii").splitlines()]
+        return next((row[-1] for row in rows if row[0] == wanted), "")
+    packed = socket.inet_aton(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asking.fileno(), _ASK_ADDRESS, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has none
+            if answer[_ANSWER] == packed:
+                return name
+    return ""

@@ -24,7 +24,7 @@ from shoal.roles.station import (
     ToHosted,
     ToWorker,
 )
-from shoal.roles.switchboard import Resume
+from shoal.roles.switchboard import Delivery, Resume, Switchboard
 from shoal.roles.worker import Worker
 from shoal.sim.chance import Stream
 from shoal.sim.connection import Connection
@@ -34,7 +34,7 @@ from shoal.sim.jobs import SimulatedJob
 from shoal.sim.labour import Labour
 from shoal.sim.line import Line
 from shoal.sim.process import Process
-from shoal.wire.messages import Assign, Facts, Message, Welcome
+from shoal.wire.messages import Assign, Count, Disband, Facts, Form, Message, Pass, Welcome
 
 #: A machine that does not answer is given up after this.
 CONNECT_TIMEOUT_S = 10.0
@@ -116,6 +116,11 @@ class Agent:
         """Those it leads, or is about to."""
         return self.hosting.jobs if self.hosting is not None else ()
 
+    @property
+    def seconded(self) -> tuple[str, ...]:
+        """Those of which it sums up a share."""
+        return self.hosting.seconded if self.hosting is not None else ()
+
     # Lines ---------------------------------------------------------------------------------------------
 
     def reach(self, line: Line) -> tuple[Connection | None, float]:
@@ -188,7 +193,7 @@ class Agent:
                 case ToHosted():
                     if self.hosting is None:
                         self.hosting = self._around.hosting(self)
-                    self.hosting.carry(self.hosting.switchboard.told(duty.message))
+                    self.hosting.carry(_heard_by(self.hosting.switchboard, duty))
 
     def _line(self, peer: str) -> Line:
         return self._home_line if peer == self._manager else self._lines[peer]
@@ -197,7 +202,8 @@ class Agent:
         line = self._home_line if to == self._manager else self._lines.get(to)
         if line is not None and line.connection is not None:
             read, size_bytes = line.connection.up(message)
-            if self.process.machine.copies and getattr(message, "lease", 0):
+            # Of what speaks of a lease or of a formation, the network may deliver a late copy.
+            if self.process.machine.copies and (getattr(message, "lease", 0) or getattr(message, "formation", 0)):
                 self._around.said(self, to, read, size_bytes)
 
     # Workers -------------------------------------------------------------------------------------------
@@ -239,8 +245,8 @@ class Agent:
     def manage(self, event: Event) -> None:
         raise AssertionError("the manager is elsewhere")
 
-    def to_manager(self, message: Message) -> None:
-        self.send(self._manager, message)
+    def say(self, to: str, message: Message) -> None:
+        self.send(to, message)
 
     def appointed(self, host: Host, assign: Assign) -> None:
         """Where the job stands was asked for."""
@@ -261,3 +267,10 @@ class Agent:
     def record(self, host: Host, record: Record) -> None:
         assert self.hosting is not None
         self.hosting.carry(self.hosting.switchboard.noted(host.job, record))
+
+
+def _heard_by(switchboard: Switchboard, duty: ToHosted) -> list[Delivery]:
+    """What a leader says to a sub-leader here, or the manager to a leader."""
+    if isinstance(duty.message, Form | Count | Pass | Disband):
+        return switchboard.formed_by(duty.sender, duty.message)
+    return switchboard.told(duty.message)

@@ -158,8 +158,12 @@ class Home:
     def record(self, host: Host, record: Record) -> None:
         pass
 
-    def to_manager(self, message: Message) -> None:
-        raise Misuse("the manager is on this node")
+    def say(self, to: str, message: Message) -> None:
+        raise Misuse("the manager's node dials nobody")
+
+    @property
+    def endpoint(self) -> str:
+        raise Misuse("the manager's node is dialled where everyone knows it is")
 
     def resume(self, host: Host, delivery: Resume) -> None:
         raise Misuse("a leader at home goes on from the disk")

@@ -1,4 +1,5 @@
-"""What a simulated node that leads does, home or device: the sessions of its workers, and the leaders themselves.
+"""What a simulated node that leads does, home or device: the sessions of its workers, and the leaders and sub-leaders
+themselves.
 
 Who hears what, the node's switchboard decides, as it does in the runtime. Where versions are kept and how the manager
 is reached differs between home and a device: that is theirs to say.
@@ -11,22 +12,39 @@ from collections.abc import Callable
 from typing import Protocol
 
 from shoal.errors import Misuse
-from shoal.roles.actions import Action, End, Record, Save, Send
+from shoal.roles.actions import Action, End, Record, Role, Save, Send
 from shoal.roles.custody import Version
 from shoal.roles.events import Event, Received
 from shoal.roles.leader import Leader
-from shoal.roles.switchboard import Delivery, Drop, HangUp, Lead, Resume, Switchboard, ToLeader, ToManager, ToPeer
+from shoal.roles.subleader import SubLeader
+from shoal.roles.switchboard import (
+    Delivery,
+    Drop,
+    DropSubLeader,
+    HangUp,
+    Lead,
+    Resume,
+    Second,
+    Switchboard,
+    ToLeader,
+    ToManager,
+    ToPeer,
+    ToSubLeader,
+)
 from shoal.sim.connection import Connection
 from shoal.sim.host import Host
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.network import SMALL_BYTES
 from shoal.sim.process import Process
 from shoal.sim.turns import Turns
-from shoal.wire.messages import NO_TENSORS, Assign, Message
+from shoal.wire.messages import NO_TENSORS, RECIPIENT, Assign, Message
 from shoal.workload.placement import MERGE_S_PER_BYTE
 
 #: What reading a job's model and checkpoint takes.
 LOAD_S = 0.05
+
+#: What setting a sub-leader up takes: a door is opened, nothing is read.
+SECOND_S = 0.02
 
 
 class Surroundings(Protocol):
@@ -46,8 +64,8 @@ class Node(Protocol):
         """For the manager on this node."""
         ...
 
-    def to_manager(self, message: Message) -> None:
-        """For the manager elsewhere."""
+    def say(self, to: str, message: Message) -> None:
+        """Over the line that this node dialled: to the manager elsewhere, and to the leaders it works for."""
         ...
 
     def appointed(self, host: Host, assign: Assign) -> None:
@@ -68,6 +86,11 @@ class Node(Protocol):
 
     @property
     def slow_factor(self) -> float: ...
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is dialled."""
+        ...
 
 
 class Hosting:
@@ -92,12 +115,24 @@ class Hosting:
         self._turns = Turns(process.kernel, hold_s=turn_hold_s)
         self.connections: dict[str, Connection] = {}
         self._led: dict[str, Host] = {}
+        #: (job, formation) -> the sub-leader here.
+        self._subs: dict[tuple[str, int], Host] = {}
         self._is_checking = False
 
     @property
     def jobs(self) -> tuple[str, ...]:
         """The jobs led here, or about to be."""
         return tuple(self._led)
+
+    @property
+    def seconded(self) -> tuple[str, ...]:
+        """The jobs of which this node sums up a share."""
+        return tuple(dict.fromkeys(job for job, _ in self._subs))
+
+    def leader(self, job: str) -> Role | None:
+        """The leader of this job here, once it leads."""
+        host = self._led.get(job)
+        return host.role if host is not None else None
 
     # Sessions ------------------------------------------------------------------------------------------
 
@@ -159,14 +194,20 @@ class Hosting:
                     self._node.resume(self._led[delivery.assign.job], delivery)
                 case Drop():
                     self._led.pop(delivery.job).ended = True
+                case Second():
+                    self._second(delivery)
+                case ToSubLeader():
+                    self._subs[delivery.job, delivery.formation].post(delivery.event)
+                case DropSubLeader():
+                    self._subs.pop((delivery.job, delivery.formation)).ended = True
                 case HangUp():
                     connection = self.connections.get(delivery.node)
                     if connection is not None:
                         connection.cut(delivery.reason)
 
     def send(self, node: str, message: Message) -> None:
-        if node == self._manager and not self.switchboard.is_home:
-            self._node.to_manager(message)
+        if not self.switchboard.is_home and RECIPIENT.get(type(message)) in ("manager", "leader"):
+            self._node.say(node, message)
             return
         connection = self.connections.get(node)
         if connection is None:
@@ -228,6 +269,34 @@ class Hosting:
                 self._node.record(host, action)
             case _:
                 raise Misuse(f"a leader does not ask for {type(action).__name__}")
+        return 0.0
+
+    # Sub-leaders ---------------------------------------------------------------------------------------
+
+    def _second(self, second: Second) -> None:
+        form = second.form
+        host = Host(self.process, "subleader", form.job, self._perform_second, self._merging_s)
+        self._subs[form.job, form.formation] = host
+        self.watch()
+        self.process.later(SECOND_S * self._node.slow_factor, self._seconded, host, second)
+
+    def _seconded(self, host: Host, second: Second) -> None:
+        """It is set up, unless the formation came to an end meanwhile."""
+        if host.ended:
+            return
+        host.start(SubLeader(second.form, node=self.process.node, leader=second.leader))
+        self.carry(self.switchboard.seconded(second.form, endpoint=self._node.endpoint))
+
+    def _perform_second(self, host: Host, action: Action) -> float:
+        match action:
+            case Send() if not host.ended:
+                self.carry(self.switchboard.sent(action.to, action.message))
+            case End():
+                host.ended = True
+            case Send() | Record():
+                pass
+            case _:
+                raise Misuse(f"a sub-leader does not ask for {type(action).__name__}")
         return 0.0
 
     def _merging_s(self, event: Event) -> float:

@@ -26,12 +26,15 @@ from shoal.sim.faults import (
     AtRound,
     AtSecond,
     Crash,
+    Cut,
     Disk,
     Duplicate,
     Fault,
     Leave,
     Partition,
     Restart,
+    Slow,
+    SlowLink,
     Stop,
     Transfer,
     When,
@@ -49,7 +52,9 @@ from shoal.sim.network import Line
 from shoal.sim.observe import Mark, Observer, Step
 from shoal.sim.parcels import Encoded
 from shoal.sim.rates import Steady
+from shoal.sim.sums import Sums
 from shoal.sim.toy import FIRST_MODEL, LAYOUT, Toy
+from shoal.sim.waylay import Plot, Waylay, plot
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import Assign, JobSpec
@@ -120,21 +125,39 @@ class Disaster:
     #: Devices lead.
     prefers_devices: bool
     disk_sync_s: float
+    #: When and how the devices of a formation are struck.
+    plots: tuple[Plot, ...] = ()
+
+    @property
+    def shape(self) -> str:
+        """Of its jobs: ``star`` if all are."""
+        shapes = [job.spec.plan.shape for job in self.jobs]
+        return next((shape for shape in shapes if shape != "star"), "star")
 
 
 def disaster(seed: int) -> Disaster:
     """The cluster and the schedule of a seed."""
     stream = Chance(seed).stream("disaster")
-    paces = Chance(seed).stream("pace")
+    paces, shapes, works = (Chance(seed).stream(name) for name in ("pace", "shape", "work"))
     specs = [_spec(stream, paces, f"job-{number}") for number in range(1 + stream.happens(0.3))]
+    specs = [replace(spec, plan=replace(spec.plan, work=_work(works))) for spec in _shaped(specs, shapes)]
     least = sum(spec.plan.workers_min for spec in specs)
     workers = max(3, min(8, least + 1 + stream.below(4)))
+    is_shaped = any(spec.plan.shape != "star" for spec in specs)
+    if is_shaped:
+        # A formation needs some to be worth anything.
+        workers = min(9, workers + 1 + shapes.below(3))
     faults = draw(stream, workers=workers, until_s=FAULTS_UNTIL_S, count=stream.below(13))
     faults += _copies_across_terms(stream) + _for_long(stream, workers)
     faults += _for_good(stream, workers, spare=workers - least)
     prefers_devices = stream.happens(0.5)
     faults += _of_leaders(stream, workers, prefers_devices=prefers_devices)
     ambush, ambushed = _ambush(stream, prefers_devices=prefers_devices)
+    plots: tuple[Plot, ...] = ()
+    if is_shaped:
+        faults += _of_formations(shapes, workers)
+        plots = tuple(plot(shapes) for _ in range(shapes.below(3)))
+    is_tight = is_shaped and shapes.happens(0.6)
     if ambush == "handed-over":
         faults += (Transfer(who=LEADER, at=AtRound(1 + stream.below(6))),)
     return Disaster(
@@ -143,14 +166,16 @@ def disaster(seed: int) -> Disaster:
         builds=tuple(_build(stream) for _ in range(workers)),
         faults=faults,
         has_flaws=stream.happens(0.5),
-        # Room for two uploads in one case of three, so that updates are offered and queue.
-        upload_budget_bytes=2 * FIRST_MODEL.nbytes if stream.happens(1 / 3) else UPLOAD_BUDGET_BYTES,
+        # Room for two uploads in one case of three, so that updates are offered and queue; more often where they may
+        # all come at once, when a formation breaks.
+        upload_budget_bytes=2 * FIRST_MODEL.nbytes if stream.happens(1 / 3) or is_tight else UPLOAD_BUDGET_BYTES,
         stops={specs[0].job: stream.between(2.0, 40.0)} if stream.happens(0.1) else {},
         ambush=ambush,
         ambushed=ambushed,
         prefers_devices=prefers_devices,
         # Slow where the time of a write is what is waited for.
         disk_sync_s=stream.pick(_SYNCS_S[2:] if ambush == "store" else _SYNCS_S),
+        plots=plots,
     )
 
 
@@ -207,6 +232,32 @@ def _of_a_leader(stream: Stream, workers: int, at: When) -> tuple[Fault, ...]:
         (Transfer(who=anyone, at=at), Crash(who=anyone, at=at, restart_s=for_s)),
     )
     return stream.pick(choices)
+
+
+def _of_formations(stream: Stream, workers: int) -> tuple[Fault, ...]:
+    """What befalls devices that speak to one another: two that do not reach each other, one that is slow or gone while
+    the others wait for it, words that come twice."""
+    faults: list[Fault] = []
+    for _ in range(stream.below(4)):
+        at: When = AtRound(1 + stream.below(10)) if stream.happens(0.5) else AtSecond(stream.between(3.0, 25.0))
+        one, other = (worker(1 + stream.below(workers)) for _ in range(2))
+        for_s = stream.between(0.5, stream.pick((3.0, 12.0, 20.0)))
+        choices: tuple[Fault, ...] = (
+            Apart(who=Who((*one.parts, *other.parts)), at=at, for_s=for_s),
+            Apart(who=Who((*one.parts, *other.parts, *LEADER.parts)), at=at, for_s=for_s),
+            Crash(who=one, at=at, restart_s=for_s),
+            Restart(who=one, at=at),
+            Stop(who=one, at=at, for_s=for_s),
+            SlowLink(who=one, factor=stream.pick((4.0, 40.0)), at=at, for_s=for_s),
+            Slow(who=one, factor=stream.pick((4.0, 40.0)), at=at, for_s=for_s),
+            Leave(who=one, at=at, back_s=for_s),
+            Cut(who=one, at=at),
+            Duplicate(who=ALL, share=stream.pick((0.2, 0.8)), at=at, for_s=for_s),
+        )
+        chosen = stream.pick(choices)
+        if not isinstance(chosen, Apart) or one != other:
+            faults.append(chosen)
+    return tuple(faults)
 
 
 def _copies_across_terms(stream: Stream) -> tuple[Fault, ...]:
@@ -279,6 +330,32 @@ def _paced(plan: Plan, stream: Stream) -> Plan:
     # Asynchrony is momentum enough: with much of the plan's own, numbers grow until paper and machine differ.
     momentum = plan.momentum if pace == "sync" else plan.momentum / 3
     return replace(plan, pace=pace, buffer=buffer, staleness=staleness, momentum=momentum)
+
+
+def _shaped(specs: Sequence[JobSpec], stream: Stream) -> list[JobSpec]:
+    """Where its updates meet, drawn from a stream of its own: in every second case all meet at the leader, as if
+    there were no other way."""
+    if stream.happens(0.5):
+        return list(specs)
+    return [replace(spec, plan=_in_shape(spec.plan, stream)) for spec in specs]
+
+
+def _in_shape(plan: Plan, stream: Stream) -> Plan:
+    shape = stream.pick(("tree", "shard"))
+    return replace(
+        plan,
+        shape=shape,
+        # A shard moves in step.
+        pace="sync" if shape == "shard" else plan.pace,
+        sub_leaders=stream.pick((0, 2, 3)),
+        workers_max=plan.workers_max + 1 + stream.below(4),
+        # Long enough to see it formed, broken and formed anew.
+        until=replace(plan.until, epochs=(plan.until.epochs or 1) + 1),
+    )
+
+
+def _work(stream: Stream) -> str:
+    return "fixed" if stream.happens(0.2) else "leased"
 
 
 def _job(spec: JobSpec, stream: Stream) -> SimulatedJob:
@@ -383,7 +460,12 @@ class Case:
         self._gone = _gone_for_good(what)
         # The trace is written before a violation is raised on what it shows last.
         ambush = _Ambush(self.world, what.ambush, what.ambushed)
-        self.world.observers += [*observers, self._inflicter, ambush, self._invariants, self._audit]
+        plots = [
+            Waylay(self.world, each, self.world.chance.stream(f"plot {number}"))
+            for number, each in enumerate(what.plots)
+        ]
+        sums = Sums(self.world.leader_at)
+        self.world.observers += [*observers, self._inflicter, ambush, *plots, self._invariants, sums, self._audit]
 
     def run(self) -> None:
         """To the end; raises a Violation if anything is not as it must be."""
@@ -425,7 +507,11 @@ class Case:
 
     def _occupied(self) -> dict[str, tuple[str, ...]]:
         agents = self.world.agents.items()
-        busy = {name: (*agent.jobs, *agent.led) for name, agent in agents if agent and name not in self._gone}
+        busy = {
+            name: (*agent.jobs, *agent.led, *agent.seconded)
+            for name, agent in agents
+            if agent and name not in self._gone
+        }
         return {name: jobs for name, jobs in busy.items() if jobs}
 
     def _all_free(self) -> bool:

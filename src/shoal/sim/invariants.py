@@ -23,8 +23,10 @@ from shoal.wire.messages import (
     Evaluated,
     Failed,
     Finished,
+    Gathered,
     Go,
     JobSpec,
+    Made,
     Offer,
     Progress,
     Ready,
@@ -59,6 +61,11 @@ _ENDED = ("finished", "failed", "stopped")
 _LEASE = re.compile(r"lease (\d+) ")
 
 
+def _is_of_nothing(event: object) -> bool:
+    """A sub-leader that does not know where its part stands says so by an empty sum."""
+    return isinstance(event, Received) and isinstance(event.message, Gathered) and not event.message.leases
+
+
 class Violation(AssertionError):
     """An invariant does not hold."""
 
@@ -77,6 +84,8 @@ class _Lent:
     is_open: bool = True
     #: The version its update was made against, once one came.
     answered: int | None = None
+    #: It is one of the updates that came and will be in a version.
+    counts: bool = False
 
 
 @dataclass(slots=True)
@@ -98,6 +107,8 @@ class _Tenure:
     quiet: set[int] = field(default_factory=set)
     #: How many of these are in saved versions.
     applied: int = 0
+    #: Lease -> the first of those that a sub-leader summed up together with it.
+    summed: dict[int, int] = field(default_factory=dict)
     #: Version -> the leases it was made of, as far as saves have told.
     made_of: dict[int, list[int]] = field(default_factory=dict)
 
@@ -224,7 +235,10 @@ class Invariants:
                 case Record(kind="expired" | "lease-returned"):
                     found = _LEASE.match(action.reason)
                     if found:
+                        self._opened(tenure, int(found[1]))
                         self._closed(tenure, int(found[1]))
+                case Record(kind="sub-leader" | "spoilt") if not _is_of_nothing(step.event):
+                    self._hold(not self._is_honest, step.at_s, f"everyone is honest, and {action.reason}")
                 case Record(kind="ending"):
                     tenure.is_closing = True
                 case End() if tenure.term == course.led_term:
@@ -240,6 +254,14 @@ class Invariants:
             tenure.lent[lease].is_open = False
         if not any(lent.is_open and lent.kind == "train" for lent in tenure.lent.values()):
             tenure.quiet.add(tenure.answers)
+
+    def _opened(self, tenure: _Tenure, lease: int) -> None:
+        """Its update will not be in a version by what came so far: it went to sub-leaders that are no more."""
+        lent = tenure.lent.get(lease)
+        if lent is not None and lent.counts:
+            lent.counts, lent.is_open = False, True
+            tenure.answers -= 1
+            tenure.quiet = {count for count in tenure.quiet if count <= tenure.answers}
 
     def _leases_ended(self, tenure: _Tenure, step: Step) -> None:
         """A lost worker's leases are returned in the step that hears of it, an overdue one at the next tick."""
@@ -262,19 +284,22 @@ class Invariants:
         match message:
             case Ready():
                 self._take_credits(tenure, event.sender)
-            case Offer() if message.term == tenure.term and message.lease in tenure.lent:
-                # It waits to be taken, which is not its fault.
+            case Offer() | Made() if message.term == tenure.term and message.lease in tenure.lent:
+                # It waits to be taken, or is on its way to others, which is not its fault.
                 tenure.lent[message.lease].deadline_s = math.inf
             case Update() | Evaluated() | Failed() if message.term == tenure.term:
                 lent = tenure.lent.get(message.lease)
                 if lent is not None and lent.node == event.sender:
                     if lent.is_open and isinstance(message, Update):
                         tenure.answers += 1
+                        lent.counts = True
                     self._closed(tenure, message.lease)
                     if isinstance(message, Update):
                         lent.answered = message.version
                     elif isinstance(message, Failed):
                         course.failures.update((lent.epoch, lent.kind, batch) for batch in lent.batches)
+            case Gathered() if message.term == tenure.term:
+                tenure.summed |= dict.fromkeys(message.leases, min(message.leases, default=0))
             case _:
                 pass
 
@@ -318,10 +343,11 @@ class Invariants:
                 self._hold(away_s <= LONG_GONE_S, at_s, f"{send.to} was lent a batch {away_s:.0f} s after it went")
                 if message.kind == "train":
                     self._unapplied(course, tenure, step, message)
-                    if message.credit:
+                    # By a formation its pieces go to sub-leaders: nothing of it is held here.
+                    if message.credit and not message.formation:
                         tenure.credits[message.lease] = send.to
             case Go():
-                tenure.credits[message.lease] = send.to
+                self._went(tenure, message, send.to)
             case SteppedDown() if not message.failed:
                 self._handed_over(course, tenure, step)
             case Progress():
@@ -339,6 +365,16 @@ class Invariants:
                 self._hold(not accused, at_s, f"{send.to} is honest and was {message.reason}")
             case _:
                 pass
+
+    def _went(self, tenure: _Tenure, go: Go, to: str) -> None:
+        """It may be sent, or must be sent anew, by another way than before."""
+        self._opened(tenure, go.lease)
+        if go.lease in tenure.lent:
+            tenure.lent[go.lease].deadline_s = math.inf
+        if go.formation:
+            tenure.credits.pop(go.lease, None)
+        else:
+            tenure.credits[go.lease] = to
 
     def _handed_over(self, course: _Course, tenure: _Tenure, step: Step) -> None:
         """Whoever hands over in good order leaves nothing behind: no lease, no version that is not durable."""
@@ -419,7 +455,14 @@ class Invariants:
                 # It was saved before, and nobody said that it was.
                 continue
             tenure.applied += len(leases)
-            is_whole = len(leases) == size or (len(leases) < size and tenure.applied in tenure.quiet)
+            # What was summed up together comes together: what came last filled it.
+            last = [
+                lease
+                for lease in leases
+                if tenure.summed.get(lease, lease) == tenure.summed.get(leases[-1], leases[-1])
+            ]
+            fills = len(leases) - len(last) < size <= len(leases)
+            is_whole = fills or (len(leases) < size and tenure.applied in tenure.quiet)
             self._hold(
                 is_whole or tenure.is_closing,
                 step.at_s,

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from shoal.errors import Misuse, ShoalError
-from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Train
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Stage, Train
 from shoal.roles.events import EvaluationDone, Event, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.sim.chance import Stream
 from shoal.sim.devices import Device, Work
@@ -50,7 +50,7 @@ class Surroundings(Protocol):
 class Labour:
     """One child process at a time: answers in order, fails, hangs, and must be prepared again then."""
 
-    __slots__ = ("_around", "_at", "_device", "_flaws", "_free_s", "_generation", "_job", "_model")
+    __slots__ = ("_around", "_at", "_device", "_flaws", "_free_s", "_generation", "_job", "_model", "_staged")
 
     def __init__(self, job: SimulatedJob, around: Surroundings, device: Device, flaws: Stream | None = None) -> None:
         self._job = job
@@ -59,6 +59,8 @@ class Labour:
         #: Chance for what goes wrong by itself; None: nothing does.
         self._flaws = flaws
         self._model: np.ndarray | None = None
+        #: The next model, as far as sub-leaders have given it out.
+        self._staged: np.ndarray | None = None
         #: Which child process this is.
         self._generation = 0
         #: When it is free for the next lease.
@@ -74,6 +76,8 @@ class Labour:
                 self._prepare(host)
             case Train() | Evaluate():
                 self._work(host, action)
+            case Stage():
+                self._stage(action)
             case Interrupt():
                 self._interrupt(host, action)
             case End():
@@ -126,6 +130,13 @@ class Labour:
 
     # Training ------------------------------------------------------------------------------------------
 
+    def _stage(self, stage: Stage) -> None:
+        part = stage.tensors["model"]
+        if self._staged is None:
+            # No numbers: a part that is missing shows in whatever is made of it.
+            self._staged = np.full(self._job.model.size, np.nan, dtype=np.float32)
+        self._staged[stage.start : stage.start + part.size] = part
+
     def _work(self, host: Host, action: Train | Evaluate) -> None:
         now_s = self._around.process.kernel.now_s
         begin_s = max(now_s, self._free_s)
@@ -138,6 +149,11 @@ class Labour:
             return
         if action.tensors:
             self._model = action.tensors["model"]
+        elif action.staged:
+            # From here on it is the trainer's; what is given out later goes into another.
+            self._model, self._staged = self._staged, None
+        given = {"lease": action.lease, "staged": action.staged, "model": self._model}
+        self._around.process.mark("trains", job=self._job.spec.job, **given)
         trouble = self._trouble()
         if trouble == "hang":
             return

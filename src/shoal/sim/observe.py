@@ -16,7 +16,7 @@ class Step:
 
     at_s: float
     node: str
-    #: ``manager``, ``leader`` or ``worker``.
+    #: ``manager``, ``leader``, ``subleader`` or ``worker``.
     role: str
     #: Empty for the manager.
     job: str

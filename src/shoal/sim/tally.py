@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 
-from shoal.roles.actions import End, Evaluate, Keep, Prepare, Record, Save, Send, Train
+from shoal.roles.actions import Action, End, Evaluate, Keep, Prepare, Record, Save, Send, Train
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -41,7 +41,7 @@ from shoal.sim.outcome import (
     State,
 )
 from shoal.sim.world import HOME, World
-from shoal.wire.messages import EvaluationView, Progress, Ready, Refused, Update, Work
+from shoal.wire.messages import EvaluationView, Piece, Progress, Ready, Refused, Update, Work
 
 #: Beyond so many notes, only those on nodes whose lane is drawn: one fault may strike 100,000 devices.
 NOTES_MAX = 1000
@@ -81,7 +81,7 @@ class Tally:
         if course.over_s is None:
             if step.role == "worker":
                 course.worker(step)
-            elif course.leader_node in ("", step.node):
+            elif step.role == "leader" and course.leader_node in ("", step.node):
                 # One whose term is over may lead on for a while, for nothing.
                 course.leader(step)
 
@@ -339,12 +339,18 @@ class _Course:
             elif type(action) is Prepare:
                 state = State.PREPARING
             elif type(action) is Send:
-                if type(action.message) is Update:
+                if type(action.message) is Piece:
                     state = State.SENDING
+                elif type(action.message) is Update:
+                    # Where sub-leaders have it in pieces, the leader hears of it once all of them do.
+                    state = State.WAITING if action.message.formation else State.SENDING
                 elif type(action.message) is Ready:
                     state = State.WAITING
             elif type(action) is End:
                 state, is_employed = State.WAITING, False
+        if state is State.WAITING and isinstance(event, Received) and isinstance(event.message, Work):
+            # A lease that nothing is done about waits for its values.
+            state = State.RECEIVING if event.message.values_by and not _asks(step.actions) else state
         stint.turn(step.at_s, state, is_employed=is_employed)
 
     # The sum of it -------------------------------------------------------------------------------------
@@ -367,6 +373,11 @@ class _Course:
         if self.version and (not pairs or pairs[-1] != last):
             pairs.append(last)
         return tuple(pairs)
+
+
+def _asks(actions: list[Action]) -> bool:
+    """Whether it asks for another lease."""
+    return any(type(action) is Send and type(action.message) is Ready for action in actions)
 
 
 _Spans = list[tuple[State, float, float]]

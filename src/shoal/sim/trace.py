@@ -23,6 +23,9 @@ FORMAT = 1
 #: What the disk made durable is in the action that asked for it.
 _LONG = ("save", "again")
 
+#: What is marked for those who check alone: the action that began it is in the trace.
+_UNWRITTEN = ("trains",)
+
 
 class Sink(Protocol):
     """Takes whole lines: a file, or whoever compares them."""
@@ -41,6 +44,8 @@ class TraceWriter:
         self._write(step_line(step))
 
     def mark(self, mark: Mark) -> None:
+        if mark.kind in _UNWRITTEN:
+            return
         facts = {name: plain(value) for name, value in mark.facts.items() if name not in _LONG}
         self._write({"at_s": mark.at_s, "node": mark.node, "mark": mark.kind, **facts})
 

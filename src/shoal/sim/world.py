@@ -160,6 +160,15 @@ class World:
         led = self._led_now(job)
         return led[0].role if led is not None else None
 
+    def leader_at(self, node: str, job: str) -> Role | None:
+        """The leader of this job on this node, whatever its term."""
+        if node == HOME:
+            hosting = self.home.hosting if self.home is not None else None
+        else:
+            agent = self.agents[node]
+            hosting = agent.hosting if agent is not None else None
+        return hosting.leader(job) if hosting is not None else None
+
     def leader_node(self) -> str:
         """Where the first job that has a leader is led; home if none has."""
         for job in self._jobs:

@@ -59,13 +59,18 @@ def choose(
     hold_s: float = HOLD_S,
     corrections: Mapping[str, float] | None = None,
 ) -> Choice:
-    """The fastest of ``shapes`` for these devices, or a simpler one that is nearly as fast."""
+    """The fastest of ``shapes`` for these devices, or a simpler one that is nearly as fast.
+
+    ``above`` is how it goes at the leader: in step (sync), or nobody waits for anybody there (async).
+    """
     if not shapes or any(shape not in SHAPES for shape in shapes):
         raise Misuse(f"shapes are of {', '.join(SHAPES)}, not {list(shapes)}")
     alternatives: list[Prediction] = []
     tree, shares = None, None
     for shape in sorted(set(shapes), key=SHAPES.index):
-        if shape == "star":
+        if shape == "star" and above == "async":
+            alternatives.append(predict.flowing(cluster, model_bytes=model_bytes))
+        elif shape == "star":
             alternatives.append(predict.star(cluster, model_bytes=model_bytes, hold_s=hold_s))
         elif shape == "tree":
             tree, told = best_tree(cluster, model_bytes=model_bytes, above=above, hold_s=hold_s)

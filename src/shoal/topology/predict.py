@@ -6,7 +6,7 @@ the model's size, B a link, l the training. On equal links of a switch
     star    l + 2nS/B          sent to all at once (EDDL §4.3)
             l + (n+1)S/B       sent strictly one after the other: the first trains while the others still wait
     tree    l + 2(g + n/g - 2)S/B     sent at once; the leader one of the g sub-leaders, these among the n workers
-    shard   l + 2(n-1)/n · S/B
+    shard   l + (2(n-1) + 1)/n · S/B     the leader hears of every share, to keep the versions
 
 Shoal's leader passes its turn on after ``HOLD_S``, so its star lies between the two forms: near the second if a model
 is out within that time, near the first if it takes many times as long. Star and tree are therefore played through on
@@ -68,6 +68,15 @@ def star(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S) -> Pre
     return _told("star", batch_s, cluster, detail)
 
 
+def star_ways_s(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S) -> list[float]:
+    """What each worker's lease takes in a star beyond its training, in the order of the workers: there and back."""
+    if cluster.leader_works:
+        raise Misuse("a leader that works has no way to itself: ask for the others")
+    transfers = _exchange(cluster.leader, cluster.workers, model_bytes=model_bytes)
+    back_s = finish_times_s(transfers, cluster.nodes, hold_s=hold_s)[len(cluster.workers) :]
+    return [back - worker.compute_s for back, worker in zip(back_s, cluster.workers, strict=True)]
+
+
 def tree(
     cluster: Cluster, shape: Tree, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
 ) -> Prediction:
@@ -93,17 +102,38 @@ def tree(
 def shard(cluster: Cluster, *, model_bytes: float, shares: Shares | None = None) -> Prediction:
     """Every worker leads a share. All wait for the slowest to train; then the halves follow each other.
 
-    The delay of the way is paid once a half: a node sends to all others at once.
+    In the second half the leader hears every share's mean as well: it keeps the versions. The delay of the way is paid
+    once a half: a node sends to all others at once.
     """
     workers = cluster.workers
     shares = water_fill(workers, model_bytes=model_bytes) if shares is None else shares
     if shares.nodes != tuple(worker.name for worker in workers):
         raise Misuse("these shares are for other nodes than the workers of this cluster")
-    halves_s = phases_s(workers, shares.shares, model_bytes=model_bytes)
+    halves_s = phases_s(workers, shares.shares, model_bytes=model_bytes, observer=cluster.leader)
     latencies_s = sorted(worker.latency_s for worker in workers)
     delay_s = sum(latencies_s[-2:]) if len(workers) > 1 else 0.0
     batch_s = cluster.slowest_s + sum(halves_s) + 2 * delay_s
     return _told("shard", batch_s, cluster, shares.reason)
+
+
+def flowing(cluster: Cluster, *, model_bytes: float) -> Prediction:
+    """A star in which nobody waits for anybody."""
+    batch_s = flowing_s(cluster, model_bytes=model_bytes)
+    detail = f"a lease of each of {len(cluster.workers)} in the mean, where nobody waits for anybody"
+    return _told("star", batch_s, cluster, detail)
+
+
+def flowing_s(cluster: Cluster, *, model_bytes: float) -> float:
+    """A lease of everyone where nobody waits for anybody: what all of them bring, or what the leader's link lets by.
+
+    Each worker's lease is its training and its way there and back; the leader's link carries one model each way for
+    each of them.
+    """
+    leases_per_s = sum(
+        1 / max(node.compute_s + model_bytes / node.up_bytes_per_s + model_bytes / node.down_bytes_per_s, 1e-9)
+        for node in cluster.workers
+    )
+    return max(len(cluster.workers) / leases_per_s, _through_s(cluster.leader, len(cluster.workers), model_bytes))
 
 
 def _told(shape: str, batch_s: float, cluster: Cluster, detail: str) -> Prediction:

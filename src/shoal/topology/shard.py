@@ -101,25 +101,34 @@ def phases_s(
     *,
     model_bytes: float,
     only_lead: Sequence[Node] = (),
+    observer: Node | None = None,
 ) -> tuple[float, float]:
     """How long summing up takes, and then giving back, if the second begins when the first is over everywhere.
 
-    Each half is as long as its busiest link, or air, is busy.
+    Each half is as long as its busiest link, or air, is busy. The ``observer`` gets every share in the second half and
+    sends none: a leader, who keeps the versions.
     """
     nodes = (*workers, *only_lead)
     if len(shares) != len(nodes):
         raise Misuse(f"{len(shares)} shares for {len(nodes)} nodes")
     count = len(workers)
     busy_s: list[dict[tuple[str, str], float]] = [{}, {}]
+
+    def carry(half: int, node: Node, up_bytes: float, down_bytes: float) -> None:
+        for way, link_s in (("up", up_bytes / node.up_bytes_per_s), ("down", down_bytes / node.down_bytes_per_s)):
+            link = ("air", node.medium) if node.medium else (way, node.name)
+            busy_s[half][link] = busy_s[half].get(link, 0.0) + link_s
+
+    if observer is not None:
+        carry(1, observer, 0.0, model_bytes)
     for place, (node, share) in enumerate(zip(nodes, shares, strict=True)):
         trains = place < count
         # What others lead, and its own share for or from each of the others.
         theirs_bytes = model_bytes * (1 - share) if trains else 0.0
         own_bytes = model_bytes * share * (count - 1 if trains else count)
-        for half, (up_bytes, down_bytes) in enumerate(((theirs_bytes, own_bytes), (own_bytes, theirs_bytes))):
-            for way, link_s in (("up", up_bytes / node.up_bytes_per_s), ("down", down_bytes / node.down_bytes_per_s)):
-                link = ("air", node.medium) if node.medium else (way, node.name)
-                busy_s[half][link] = busy_s[half].get(link, 0.0) + link_s
+        told_bytes = model_bytes * share if observer is not None else 0.0
+        carry(0, node, theirs_bytes, own_bytes)
+        carry(1, node, own_bytes + told_bytes, theirs_bytes)
     first, second = (max(half.values()) for half in busy_s)
     return first, second
 

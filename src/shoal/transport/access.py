@@ -1,7 +1,8 @@
 """Who may call what and say what: role x verb x message, in one table. What is not in it is refused.
 
 A role is that of the certificate, or what is known of its owner now: to the manager, a member that waits to be approved
-is ``pending``; to a node that leads, one that works for it is a ``worker``, and others are nobody. Knows no sockets.
+is ``pending``; to a node that leads, in whole or in part, one that works for it is a ``worker``, and others are nobody.
+Knows no sockets.
 """
 
 from __future__ import annotations
@@ -26,11 +27,16 @@ from shoal.wire.messages import (
     CheckpointKept,
     CheckpointRefused,
     Conclude,
+    Count,
+    Disband,
     Dismiss,
     DrainNode,
     Evaluated,
     Failed,
     Finished,
+    Form,
+    Formed,
+    Gathered,
     Go,
     HandOver,
     Heartbeat,
@@ -38,11 +44,14 @@ from shoal.wire.messages import (
     Hello,
     Leads,
     Leave,
+    Made,
     MakeToken,
     Message,
     Noted,
     Offer,
     OutOfReach,
+    Pass,
+    Piece,
     Progress,
     Ready,
     Refused,
@@ -51,17 +60,28 @@ from shoal.wire.messages import (
     Renew,
     RevokeNode,
     RevokeToken,
+    Route,
+    Routed,
+    Spoilt,
     StepDown,
     SteppedDown,
     StopJob,
     Submit,
+    Taken,
     TransferJob,
     UndrainNode,
     Update,
+    Values,
     Wait,
     Welcome,
     Work,
 )
+
+#: What a worker says to its leader, and a sub-leader to the leader it sums up for: it is one of its workers.
+_TO_LEADER = frozenset({Ready, Offer, Update, Evaluated, Failed, Formed, Made, Routed, Spoilt, Gathered})
+
+#: What a leader says to its workers and to its sub-leaders.
+_FROM_LEADER = frozenset({Work, Wait, Go, Refused, Finished, Form, Count, Pass, Disband, Route})
 
 #: Verb -> role -> what it may say there. A role without a row may not call the verb at all.
 MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
@@ -73,8 +93,9 @@ MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
         "pending": frozenset({Hello, Heartbeat, Leave}),
     },
     "Work": {
-        "node": frozenset({Ready, Offer, Update, Evaluated, Failed, AskCheckpoint, Checkpoint}),
-        "worker": frozenset({Ready, Offer, Update, Evaluated, Failed}),
+        "node": _TO_LEADER | {AskCheckpoint, Checkpoint},
+        # Sub-leaders are on devices alone: a piece is for them.
+        "worker": _TO_LEADER | {Piece},
         # It may hold the stream open, so that approval finds it there, and say nothing.
         "pending": frozenset(),
     },
@@ -111,7 +132,7 @@ MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
 }
 
 #: Verb -> the role of whom we dialled -> what it may say to us there. A leader is a node like any other: it may lend
-#: work, and give nobody a role.
+#: work and have its workers sum up for it, and makes nobody a worker or a leader.
 MAY_ANSWER: dict[str, dict[str, frozenset[type[Message]]]] = {
     "Control": {
         "manager": frozenset(
@@ -120,8 +141,8 @@ MAY_ANSWER: dict[str, dict[str, frozenset[type[Message]]]] = {
         "node": frozenset({Welcome, HeartbeatSeen}),
     },
     "Work": {
-        "manager": frozenset({Work, Wait, Go, Refused, Finished, Checkpoint, CheckpointKept, CheckpointRefused}),
-        "node": frozenset({Work, Wait, Go, Refused, Finished}),
+        "manager": _FROM_LEADER | {Checkpoint, CheckpointKept, CheckpointRefused},
+        "node": _FROM_LEADER | {Taken, Values},
     },
 }
 

@@ -31,11 +31,14 @@ from shoal.wire.messages import (
     AskCheckpoint,
     Checkpoint,
     Failed,
+    Formed,
     Hello,
     Message,
     OutOfReach,
     Ready,
     Refused,
+    Routed,
+    Spoilt,
 )
 
 log = logging.getLogger("shoal")
@@ -51,6 +54,9 @@ COSTS: dict[type[Message], float] = {
     Hello: 25.0,
     Ready: 20.0,
     Failed: 20.0,
+    Formed: 20.0,
+    Routed: 20.0,
+    Spoilt: 20.0,
     OutOfReach: 25.0,
     Checkpoint: 200.0,
     AskCheckpoint: 500.0,

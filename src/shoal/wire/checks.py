@@ -8,11 +8,17 @@ import numpy as np
 
 from shoal.errors import PeerViolation
 from shoal.wire.limits import LOSS_SUM_MAX, SECONDS_MAX, UPDATE_NORM_MAX
-from shoal.wire.messages import Update
+from shoal.wire.messages import Tensors, Update
 
 
 def dense_update(update: Update, *, size: int, examples_max: int) -> np.ndarray:
     """The flat float32 update of a ``dense`` codec, or a PeerViolation that says what is wrong with it."""
+    check_told(update, examples_max=examples_max)
+    return dense("delta", update.tensors, size=size)
+
+
+def check_told(update: Update, *, examples_max: int) -> None:
+    """What an update says of itself, whichever way its tensors go."""
     if not 0 < update.examples <= examples_max:
         raise PeerViolation(f"an update over {update.examples} examples; the lease holds {examples_max}")
     if not math.isfinite(update.loss_sum):
@@ -22,11 +28,21 @@ def dense_update(update: Update, *, size: int, examples_max: int) -> np.ndarray:
         raise PeerViolation(f"a training loss of {update.loss_sum:.3g}: try a lower learning rate")
     if not 0 <= update.train_s <= SECONDS_MAX:
         raise PeerViolation(f"a training that took {update.train_s:g} s")
-    if list(update.tensors) != ["delta"]:
-        raise PeerViolation(f"a dense update is one tensor named delta, not {sorted(update.tensors)[:4]}")
-    delta = update.tensors["delta"]
-    if delta.dtype != np.float32 or delta.shape != (size,):
-        raise PeerViolation(f"an update of {delta.dtype} {delta.shape}; the model is float32 ({size},)")
+
+
+def flat(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
+    """The one tensor there is: float32, as long as it should be."""
+    if list(tensors) != [name]:
+        raise PeerViolation(f"a dense update is one tensor named {name}, not {sorted(tensors)[:4]}")
+    array = tensors[name]
+    if array.dtype != np.float32 or array.shape != (size,):
+        raise PeerViolation(f"an update of {array.dtype} {array.shape}; the model is float32 ({size},)")
+    return array
+
+
+def dense(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
+    """The one tensor there is, finite and of a norm that can be."""
+    delta = flat(name, tensors, size=size)
     # One pass over memory answers both questions: any NaN or infinity makes the square sum not finite.
     with np.errstate(over="ignore", invalid="ignore"):
         squared = float(np.dot(delta, delta))

@@ -18,6 +18,9 @@ MESSAGE_TENSORS_MAX = 256
 #: Tensors of one file.
 TENSOR_COUNT_MAX = 4096
 
+#: A value of a model: float32.
+VALUE_BYTES = 4
+
 #: Bytes of all tensors of one message together.
 PAYLOAD_MAX_BYTES = 1 << 30
 
@@ -32,6 +35,9 @@ TENSOR_FILE_NOTES_MAX = 1024
 
 #: Dimensions of one tensor in a file: what every numpy we support can hold.
 TENSOR_DIMENSIONS_MAX = 32
+
+#: Leases that one message to a sub-leader counts.
+COUNTED_MAX = 4096
 
 #: Ids and names that cross the wire.
 NAME_MAX_CHARS = 128

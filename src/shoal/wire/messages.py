@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.errors import PeerViolation
 from shoal.plan import Plan
-from shoal.wire.limits import BATCHES_MAX, NAME_MAX_CHARS, REASON_MAX_CHARS
+from shoal.wire.limits import BATCHES_MAX, COUNTED_MAX, NAME_MAX_CHARS, REASON_MAX_CHARS
 
 PROTOCOL = 1
 
@@ -33,11 +33,13 @@ _LONG_TEXT = (
     "kwargs_json",
     "layout_json",
     "detail",
+    "shape_reason",
     "join_line",
     "csr_pem",
     "certificate_pem",
     "state_json",
     "signer_pem",
+    "saturation_reason",
 )
 
 
@@ -299,6 +301,17 @@ class WorkerView(Message):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ShapeView(Message):
+    """A way in which updates could meet, and what a batch is predicted to take then."""
+
+    shape: str
+    pace: str = "sync"
+    batch_s: float = 0.0
+    detail: str = ""
+    chosen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Progress(Message):
     """How a job stands, told by its leader to the manager about once a second and at every turn."""
 
@@ -325,6 +338,23 @@ class Progress(Message):
     #: Versions made between a lease and the merge of its update: the median of recent ones, and the most.
     staleness: float = 0.0
     staleness_max: int = 0
+    #: Does one more worker bring anything? ``gains``, ``saturated``, ``unsure``, or empty while nothing was measured.
+    #: What speaks for it; and the size from which on more bring too little, 0 if there is none.
+    saturation: str = ""
+    saturation_reason: str = ""
+    saturated_at: int = 0
+    #: From one version to the next, or where nobody waits as many updates as there are workers: the median of late
+    #: rounds that nothing disturbed. And what of it was not training.
+    round_s: float = 0.0
+    sync_s: float = 0.0
+    #: How updates meet now, and why; which pace that goes by.
+    shape: str = ""
+    shape_reason: str = ""
+    pace: str = ""
+    #: What a batch was predicted to take; 0: nothing was.
+    predicted_s: float = 0.0
+    #: What there was to choose from.
+    alternatives: tuple[ShapeView, ...] = ()
 
 
 # Who leads a job, and what it must not lose -----------------------------------------------------------
@@ -477,6 +507,18 @@ class Ready(Message):
     job: str
     holds_term: int = 0
     holds_version: int = -1
+    #: What its link carries, as it was measured; 0: not known.
+    up_bytes_per_s: float = 0.0
+    down_bytes_per_s: float = 0.0
+    #: The air it shares with others; empty: a link of its own.
+    medium: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not (0 <= self.up_bytes_per_s < math.inf and 0 <= self.down_bytes_per_s < math.inf):
+            raise PeerViolation("a rate that cannot be")
+        if not self.medium.isprintable():
+            raise PeerViolation("a medium that cannot be printed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -496,7 +538,11 @@ class Work(Message):
     deadline_s: float
     #: The update may be sent at once; else it is offered first.
     credit: bool = True
-    #: The model, unless the worker already holds this version.
+    #: The formation by which the update goes; 0: whole, to the leader.
+    formation: int = 0
+    #: The formation whose sub-leaders give out this version's values; 0: the model is carried here, or held already.
+    values_by: int = 0
+    #: The model, unless the worker already holds this version, or its values come from sub-leaders.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -520,16 +566,21 @@ class Offer(Message):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Go(Message):
-    """The credit for an offered update."""
+    """The credit for an offered update; or word that it is to go another way than its lease said."""
 
     job: str
     term: int
     lease: int
+    #: The formation by which it goes; 0: whole, to the leader.
+    formation: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Update(Message):
-    """What training a lease changed, as a codec's tensors. Dense: one tensor ``delta``."""
+    """What training a lease changed, as a codec's tensors. Dense: one tensor ``delta``.
+
+    With a formation it carries none: every sub-leader of the worker's route has its piece.
+    """
 
     job: str
     term: int
@@ -538,6 +589,7 @@ class Update(Message):
     examples: int
     loss_sum: float = 0.0
     train_s: float = 0.0
+    formation: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -582,6 +634,229 @@ class Finished(Message):
 
     job: str
     reason: str
+
+
+# A leader, its sub-leaders and their workers: where tensors meet ------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form(Message):
+    """A leader makes a node a sub-leader: it sums up a share of the updates of these workers from now on.
+
+    In a tree that share is the whole model, for a group of workers. In a shard it is a part of the model, for all of
+    them, and the sub-leader also takes the step for it: the tensors are where its part stands. Said again, it changes
+    the members.
+    """
+
+    job: str
+    term: int
+    formation: int
+    #: ``tree`` or ``shard``.
+    kind: str
+    version: int
+    start: int
+    stop: int
+    #: Of its part, how many values are parameters: they have momentum, and come first.
+    parameters: int = 0
+    momentum: float = 0.0
+    members: tuple[str, ...] = ()
+    #: In a shard: ``model`` and ``velocity``.
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.start < self.stop or not 0 <= self.parameters <= self.stop - self.start:
+            raise PeerViolation(f"no part of a model: {self.start} to {self.stop}, {self.parameters} parameters")
+        if self.kind not in ("tree", "shard") or not 0 <= self.momentum < 1:
+            raise PeerViolation(f"no formation that this release knows: {self.kind[:80]!r}, {self.momentum}")
+        if not all(is_id(node) for node in self.members):
+            raise PeerViolation("a member is named by its id")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Formed(Message):
+    """A sub-leader is set up, and its members find it there; without an endpoint: it could not be."""
+
+    job: str
+    term: int
+    formation: int
+    endpoint: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.endpoint and _ENDPOINT.fullmatch(self.endpoint) is None:
+            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hop(Message):
+    """A sub-leader, and the part of an update that goes to it."""
+
+    node: str
+    endpoint: str
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if _ENDPOINT.fullmatch(self.endpoint) is None:
+            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+        if not 0 <= self.start < self.stop:
+            raise PeerViolation(f"no part of a model: {self.start} to {self.stop}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route(Message):
+    """By which sub-leaders a worker's updates go in a formation. It gets ready for it; a lease says when it holds."""
+
+    job: str
+    term: int
+    formation: int
+    hops: tuple[Hop, ...] = ()
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        ends = [0, *(hop.stop for hop in self.hops)]
+        if not self.hops or [hop.start for hop in self.hops] != ends[:-1]:
+            raise PeerViolation("the hops of a route have the parts of a model in order, without a gap")
+        if len({hop.node for hop in self.hops}) != len(self.hops):
+            raise PeerViolation("two hops of a route are one node")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routed(Message):
+    """A worker reaches every sub-leader of its route, or all but these."""
+
+    job: str
+    term: int
+    formation: int
+    unreached: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not all(is_id(node) for node in self.unreached):
+            raise PeerViolation("a node that is not reached is named by its id")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece(Message):
+    """The part of an update that is for one sub-leader: one tensor ``delta``."""
+
+    job: str
+    term: int
+    formation: int
+    lease: int
+    version: int
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made(Message):
+    """A lease is trained, and its pieces are on their way: what it takes from here on is not its worker's fault."""
+
+    job: str
+    term: int
+    lease: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taken(Message):
+    """A sub-leader has a worker's piece, checked."""
+
+    job: str
+    term: int
+    formation: int
+    lease: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spoilt(Message):
+    """A sub-leader could not take a worker's piece: what was wrong with it."""
+
+    job: str
+    term: int
+    formation: int
+    lease: int
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Count(Message):
+    """The leader has these leases in its ledger: their pieces are to be summed up, each with its weight and scale.
+
+    The last of a round asks for the sum.
+    """
+
+    job: str
+    term: int
+    formation: int
+    #: What the sum will be part of: one after the version that the leases are of, or later.
+    version: int
+    leases: tuple[int, ...] = ()
+    weights: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
+    last: bool = False
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not len(self.leases) == len(self.weights) == len(self.scales) <= COUNTED_MAX:
+            raise PeerViolation(f"each lease has a weight and a scale, and at most {COUNTED_MAX} are counted at a time")
+        if not all(0 < number < math.inf for number in (*self.weights, *self.scales)):
+            raise PeerViolation("a weight or a scale that is not positive")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathered(Message):
+    """The mean over a sub-leader's counted pieces, and of which leases it is: one tensor ``mean``."""
+
+    job: str
+    term: int
+    formation: int
+    version: int
+    leases: tuple[int, ...] = ()
+    weight: float = 0.0
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pass(Message):
+    """A version, for a sub-leader of a tree to give to its members: one tensor ``model``."""
+
+    job: str
+    term: int
+    formation: int
+    version: int
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Values(Message):
+    """A sub-leader's part of a version, for a worker: one tensor ``model``."""
+
+    job: str
+    term: int
+    formation: int
+    version: int
+    start: int
+    stop: int
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.start < self.stop:
+            raise PeerViolation(f"no part of a model: {self.start} to {self.stop}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disband(Message):
+    """A formation is over: its sub-leaders and routes up to this number are no more."""
+
+    job: str
+    term: int
+    formation: int
+    reason: str = ""
 
 
 # An operator and the manager ------------------------------------------------------------------------
@@ -846,6 +1121,19 @@ RECIPIENT: dict[type[Message], str] = {
     AskCheckpoint: "manager",
     Checkpoint: "manager",
     TransferJob: "manager",
+    Form: "subleader",
+    Count: "subleader",
+    Pass: "subleader",
+    Piece: "subleader",
+    Formed: "leader",
+    Made: "leader",
+    Routed: "leader",
+    Spoilt: "leader",
+    Gathered: "leader",
+    Route: "worker",
+    Taken: "worker",
+    Values: "worker",
+    Disband: "worker",
     Ready: "leader",
     Offer: "leader",
     Update: "leader",

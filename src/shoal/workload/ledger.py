@@ -3,6 +3,8 @@
 A batch moves free -> leased -> merged -> applied, and back to free if its lease ends without an update. Merged
 means summed into a partial that no version holds yet; applied means part of a version. A snapshot keeps only
 what is applied, so a ledger and a model restored together always agree.
+
+Whoever asks gets the next free batch; or, once an epoch is divided, the next of its own share (``partition``).
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.errors import Misuse
+from shoal.workload.partition import Partition
 
 FREE, LEASED, MERGED, APPLIED = range(4)
 
@@ -69,6 +73,8 @@ class Ledger:
         self._state = bytearray(batches)
         self._next = 0
         self._returned: list[int] = []
+        #: Has all that is free, once this epoch is divided: nothing is returned or next then.
+        self._shares: Partition | None = None
         self._leases: dict[int, Lease] = {}
         self._by_worker: dict[str, set[int]] = {}
         self._deadlines: list[tuple[float, int]] = []
@@ -94,7 +100,21 @@ class Ledger:
 
     @property
     def has_free(self) -> bool:
-        return bool(self._returned) or self._next < self.batches
+        return bool(self._returned) or self._next < self.batches or bool(self._shares)
+
+    @property
+    def sharers(self) -> tuple[str, ...]:
+        """Among whom this epoch is divided, by name; none while whoever asks gets the next batch."""
+        return self._shares.workers if self._shares is not None else ()
+
+    @property
+    def has_orphans(self) -> bool:
+        """Something is free that was lent to a worker who has no share any more: it is nobody's."""
+        return self._shares is not None and self._shares.has_orphans
+
+    def left_for(self, worker: str) -> int:
+        """Batches of its own that a worker was not lent yet, in an epoch that is divided."""
+        return self._shares.left(worker) if self._shares is not None else 0
 
     @property
     def finished(self) -> bool:
@@ -116,10 +136,10 @@ class Ledger:
     def lease(
         self, lease_id: int, worker: str, *, version: int, count: int, now_s: float, deadline_s: float
     ) -> Lease | None:
-        """Lend up to ``count`` free batches, those that came back first. None when nothing is free."""
+        """Lend up to ``count`` free batches, those that came back first. None when nothing is free for this worker."""
         if lease_id in self._leases or lease_id in self._ended:
             raise Misuse(f"lease {lease_id} was used before")
-        taken: list[int] = []
+        taken: list[int] = [] if self._shares is None else self._shares.take(worker, count)
         while len(taken) < count and self._returned:
             taken.append(heapq.heappop(self._returned))
         while len(taken) < count and self._next < self.batches:
@@ -166,7 +186,24 @@ class Ledger:
         self._end(lease, fate)
         for batch in lease.batches:
             self._move(batch, LEASED, FREE)
-            heapq.heappush(self._returned, batch)
+            if self._shares is not None:
+                self._shares.put_back(lease.worker, batch)
+            else:
+                heapq.heappush(self._returned, batch)
+
+    def divide(self, workers: Iterable[str]) -> None:
+        """From now to the end of this epoch, what is free belongs to these workers in equal shares. May be done again.
+
+        What is lent or merged stays as it is; what comes back is its holder's, if it has a share.
+        """
+        free = self._shares.batches() if self._shares is not None else self._undivided()
+        self._shares = Partition(free, workers)
+        self._returned.clear()
+        self._next = self.batches
+
+    def _undivided(self) -> list[int]:
+        ahead = (batch for batch in range(self._next, self.batches) if self._state[batch] == FREE)
+        return [*self._returned, *ahead]
 
     def extend(self, lease: Lease, *, deadline_s: float) -> None:
         """Give a lease a new deadline: the work is done and waits for its turn to be sent, or its turn has come."""
@@ -215,6 +252,7 @@ class Ledger:
         self._state = bytearray(self.batches)
         self._next = 0
         self._returned.clear()
+        self._shares = None
         self._deadlines.clear()
         self._applied_count = 0
 
@@ -242,11 +280,11 @@ class Ledger:
         leased = sorted(batch for lease in self._leases.values() for batch in lease.batches)
         merged = sorted(batch for lease in self._merged for batch in lease.batches)
         by_state = [[i for i, s in enumerate(self._state) if s == state] for state in range(4)]
-        free = set(self._returned) | {i for i in range(self._next, self.batches) if self._state[i] == FREE}
+        free = self._undivided() if self._shares is None else self._shares.batches()
         held = sorted(i for ids in self._by_worker.values() for i in ids)
         if by_state[LEASED] != leased or by_state[MERGED] != merged or held != sorted(self._leases):
             raise Misuse("the ledger's leases and states disagree")
-        if set(by_state[FREE]) != free or len(by_state[APPLIED]) != self._applied_count:
+        if by_state[FREE] != sorted(free) or len(by_state[APPLIED]) != self._applied_count:
             raise Misuse("the ledger lost a batch")
 
     def _skip_applied(self) -> None:

@@ -32,6 +32,7 @@ COMMANDS = [
     ["doctor"],
     ["train"],
     ["simulate"],
+    ["plan", "explain"],
     ["attach"],
     ["status"],
     ["nodes"],
@@ -136,6 +137,9 @@ def test_the_codes_never_change() -> None:
         (["train", "x", "--workers", "4:2"], 2, "MIN is at least 1"),
         (["train", "x", "--until-accuracy", "98"], 2, "write 0.98"),
         (["train", "x", "--plan", "nope=1"], 2, "a plan has no 'nope'"),
+        (["train", "x", "--shape", "ring"], 2, "there is: star, tree, shard, auto"),
+        (["train", "x", "--shape", "shard", "--pace", "async"], 2, "a shard moves in step"),
+        (["train", "x", "--shape", "tree", "--sub-leaders", "-1"], 2, "sub_leaders is a number from 0"),
         (["status"], 3, "shoal up"),
         (["jobs", "stop", "x"], 3, "shoal up"),
         (["nodes", "revoke", "x"], 3, "shoal up"),
@@ -232,7 +236,12 @@ def test_overrides_hold_only_what_was_typed() -> None:
     assert Plan(**typed).workers_max == 8
     paced = train.overrides(workers="", until=nothing, numbers={"pace": "async"}, pairs=("buffer=4", "staleness=none"))
     assert paced == {"pace": "async", "buffer": 4, "staleness": "none"}
-    with pytest.raises(Misuse, match="there is: sync, buffered, async"):
+    assert train.overrides(workers="", until=nothing, numbers={"work": "fixed"}, pairs=()) == {"work": "fixed"}
+    with pytest.raises(Misuse, match="there is: leased, fixed"):
+        train.overrides(workers="", until=nothing, numbers={"work": "stolen"}, pairs=())
+    shaped: dict[str, float | str | None] = {"shape": "tree", "sub_leaders": 3, "pace": "auto"}
+    assert train.overrides(workers="", until=nothing, numbers=shaped, pairs=()) == shaped
+    with pytest.raises(Misuse, match="there is: sync, buffered, async, auto"):
         train.overrides(workers="", until=nothing, numbers={"pace": "hasty"}, pairs=())
 
 

@@ -12,7 +12,7 @@ from statuses import JOB, evaluation, event, job, node, progress, status, story_
 from shoal.cli.story import Story
 from shoal.cli.tables import events_table, jobs_table, nodes_table
 from shoal.cli.view import devices_of, render
-from shoal.wire.messages import Facts, Status
+from shoal.wire.messages import Facts, ShapeView, Status
 
 
 def drawn(story: Story, width: int = 100, height: int = 30, note: str = "") -> list[str]:
@@ -49,6 +49,51 @@ def test_how_late_updates_come_is_shown_where_they_do() -> None:
     late = progress(staleness=2.0, staleness_max=9)
     text = "\n".join(drawn(story_of(status(job(progress=late))), width=160))
     assert "updates 2 versions late (at most 9)" in text
+
+
+def test_whether_one_more_device_would_help_is_shown_once_that_is_known() -> None:
+    law = "one worker 0.67 leases/s"
+    unsure = progress(saturation="unsure", saturation_reason="7 workers: no smaller crew was measured")
+    assert "smaller crew" not in "\n".join(drawn(story_of(status(job(progress=unsure))), width=160))
+    full = progress(
+        saturation="saturated",
+        saturation_reason=f"saturated at 6 workers: one more gains 1.2 % ± 0.8 %; {law}",
+        saturated_at=6,
+        round_s=4.1,
+        sync_s=3.12,
+    )
+    lines = drawn(story_of(status(job(progress=full))), width=160)
+    (line,) = [line for line in lines if "saturated at 6 workers: one more gains 1.2 % ± 0.8 %" in line]
+    assert law in line
+    assert "a round 4.10 s, 3.12 s not training" in line
+    many = tuple(worker(number) for number in range(50))
+    crowded = progress(saturation="gains", saturation_reason="worth it", workers=many)
+    events = tuple(event(seq) for seq in range(1, 90))
+    assert len(drawn(story_of(status(job(progress=crowded), events=events)), height=30)) <= 30
+
+
+def test_where_updates_meet_is_one_line_and_the_picture_still_fits() -> None:
+    assert not any("shape " in line for line in drawn(story_of(status()), width=160))
+    shaped = progress(
+        shape="shard over 16 of 16 workers",
+        shape_reason="16 of 16 nodes lead 6.2 % of the model each",
+        predicted_s=1.4495,
+        round_s=1.47,
+        alternatives=(ShapeView(shape="star", batch_s=7.7), ShapeView(shape="shard", batch_s=1.4495, chosen=True)),
+        saturation="gains",
+        saturation_reason="worth it",
+        workers=tuple(worker(number) for number in range(50)),
+    )
+    told = status(job(progress=shaped), events=tuple(event(seq) for seq in range(1, 90)))
+    lines = drawn(story_of(told), width=160)
+    (line,) = [
+        line for line in lines if "shard over 16 of 16 workers; 1.45 s a batch predicted, 1.47 s measured" in line
+    ]
+    assert "16 of 16 nodes lead 6.2 %" in line
+    assert len(lines) <= 30
+    narrow = drawn(story_of(told), width=60)
+    assert max(map(len, narrow)) <= 60
+    assert len(narrow) <= 30
 
 
 def test_a_job_nobody_leads_yet() -> None:

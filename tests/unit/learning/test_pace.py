@@ -51,4 +51,5 @@ def test_a_plans_buffer_is_what_the_buffered_pace_takes() -> None:
 
 
 def test_every_pace_a_plan_may_name_exists() -> None:
-    assert tuple(PACES) == CHOICES["pace"]
+    # ``auto`` is none of its own: it chooses among them.
+    assert (*PACES, "auto") == CHOICES["pace"]

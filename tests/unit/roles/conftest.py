@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shoal.plan import Plan
 from shoal.wire.messages import Dataset, JobSpec
+
+# What several kinds of tests share lies there; not every import mode of pytest looks for it.
+sys.path.insert(0, str(Path(__file__).parents[2] / "kits"))
 
 SHA = "0" * 64
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from shoal.roles.events import Connected, Disconnected, Reassigned, Received, St
 from shoal.roles.station import (
     ATTEMPTS_TOLD,
     ATTEMPTS_TOLD_AGAIN,
+    FORMATIONS_END,
     Dial,
     Duty,
     Employ,
@@ -28,20 +30,28 @@ from shoal.wire.messages import (
     Checkpoint,
     CheckpointKept,
     Conclude,
+    Count,
+    Disband,
     Dismiss,
     Facts,
     Finished,
+    Form,
     HandOver,
     Heartbeat,
     HeartbeatSeen,
     Hello,
+    Hop,
     JobSpec,
     Leads,
     Leave,
     Message,
     OutOfReach,
+    Pass,
     Release,
+    Route,
     StepDown,
+    Taken,
+    Values,
     Wait,
     Welcome,
     Work,
@@ -363,3 +373,229 @@ def test_a_device_that_leaves_says_goodbye_to_leaders_first(station: Station, gi
     hears(station, give(leader="hub"))
     goodbye = Leave(reason="shutting down")
     assert station.leaving("shutting down") == [Say("hub", goodbye), Say("home", goodbye)]
+
+
+# Sub-leaders ---------------------------------------------------------------------------------------------------
+
+
+def route_of(*hops: str, job: str = "digits", term: int = 1, formation: int = 1, at: str = "") -> Route:
+    parts = tuple(
+        Hop(node=node, endpoint=at or f"{node}:7071", start=place, stop=place + 1) for place, node in enumerate(hops)
+    )
+    return Route(job=job, term=term, formation=formation, hops=parts)
+
+
+def disband_of(formation: int = 1, *, term: int = 1) -> Disband:
+    return Disband(job="digits", term=term, formation=formation, reason="over")
+
+
+def form_of(**changes: Any) -> Form:
+    given: dict[str, Any] = {"job": "digits", "term": 1, "formation": 1, "kind": "tree", "version": 0}
+    return Form(start=0, stop=2, members=("pi",), **given | changes)
+
+
+def to_worker(message: Message, sender: str = "home") -> ToWorker:
+    return ToWorker("digits", Received(sender=sender, message=message))
+
+
+def test_every_hop_of_a_route_is_dialled_as_a_leader_would_be(station: Station, give: Give) -> None:
+    hears(station, give())
+    route = route_of("a", "pi", "b")
+    assert hears(station, route) == [
+        to_worker(route),
+        Dial("a", "a:7071"),
+        Dial("pi", "pi:7071"),
+        Dial("b", "b:7071"),
+    ], "also this node's own door"
+    assert station.opened("a", Facts(), 0.0) == [Say("a", Hello(node="pi", incarnation="7"))]
+    assert welcomed(station, "a") == [ToWorker("digits", Connected(node="a"))]
+    assert station.closed("a", reason="cut") == [ToWorker("digits", Disconnected(node="a", reason="cut"))]
+
+
+def test_a_hop_that_is_reached_already_is_not_dialled_again(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, route_of("a", "b"))
+    welcomed(station, "a")
+    again = route_of("a", "b", formation=2)
+    assert hears(station, again) == [to_worker(again), ToWorker("digits", Connected(node="a"))], "b is being dialled"
+
+
+def test_a_hop_that_is_the_leader_shares_its_line(station: Station, give: Give) -> None:
+    hears(station, give(leader="hub"))
+    welcomed(station, "hub")
+    route = route_of("hub", "b")
+    assert hears(station, route, "hub") == [
+        to_worker(route, "hub"),
+        ToWorker("digits", Connected(node="hub")),
+        Dial("b", "b:7071"),
+    ]
+    over = disband_of()
+    assert hears(station, over, "hub") == [to_worker(over, "hub"), Part("b", UNNEEDED)], "it leads still"
+    assert station.ended("digits") == [Part("hub", UNNEEDED)]
+
+
+def test_a_hop_that_is_another_process_now_is_dialled_there(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, route_of("a"))
+    welcomed(station, "a")
+    moved = route_of("a", formation=2, at="a:9999")
+    elsewhere = "it is dialled elsewhere now"
+    assert hears(station, moved) == [
+        to_worker(moved),
+        ToWorker("digits", Disconnected(node="a", reason=elsewhere)),
+        Part("a", elsewhere),
+        Dial("a", "a:9999"),
+    ]
+    assert welcomed(station, "a") == [ToWorker("digits", Connected(node="a"))]
+
+
+def test_a_leader_that_was_a_hop_elsewhere_is_dialled_where_the_manager_says(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, give(job="other"))
+    hears(station, route_of("hub", at="hub:9999"))
+    hears(station, route_of("hub", at="hub:9999", job="other"))
+    welcomed(station, "hub")
+    elsewhere = "it is dialled elsewhere now"
+    assert hears(station, give(term=2, leader="hub"))[-4:] == [
+        ToWorker("digits", Disconnected(node="hub", reason=elsewhere)),
+        ToWorker("other", Disconnected(node="hub", reason=elsewhere)),
+        Part("hub", elsewhere),
+        Dial("hub", "hub:7071"),
+    ]
+    assert welcomed(station, "hub") == [
+        ToWorker("digits", Connected(node="hub")),
+        ToWorker("other", Connected(node="hub")),
+    ]
+
+
+def test_the_managers_line_is_no_hops_to_change(station: Station, give: Give) -> None:
+    hears(station, give(leader="hub"))
+    welcomed(station, "hub")
+    route = route_of("home", at="home:1")
+    assert hears(station, route, "hub") == [to_worker(route, "hub")]
+    assert station.welcomed
+
+
+def test_hops_are_parted_with_when_no_formation_needs_them(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, route_of("a", "b"))
+    hears(station, route_of("b", "c", formation=2))
+    over = disband_of()
+    assert hears(station, over) == [to_worker(over), Part("a", UNNEEDED)]
+    later = disband_of(2)
+    assert hears(station, later) == [to_worker(later), Part("b", UNNEEDED), Part("c", UNNEEDED)]
+    assert station.opened("c", Facts(), 0.0) == [HangUp("c", "nobody needs it any more")]
+
+
+def test_two_jobs_share_a_hop(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, give(job="other"))
+    hears(station, route_of("a"))
+    welcomed(station, "a")
+    other = route_of("a", job="other")
+    assert hears(station, other)[1:] == [ToWorker("other", Connected(node="a"))]
+    assert len(station.closed("a")) == 2
+    assert station.ended("digits") == [], "the other needs it"
+    assert station.ended("other") == [Part("a", UNNEEDED)]
+
+
+def test_a_newer_term_begins_without_routes(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, route_of("a"))
+    hears(station, form_of())
+    duties = hears(station, give(term=2))
+    led_anew = Disband(job="digits", term=1, formation=FORMATIONS_END, reason="the job is led anew")
+    assert duties == [
+        ToHosted(led_anew),
+        Part("a", UNNEEDED),
+        ToWorker("digits", Reassigned(term=2, leader="home")),
+    ]
+
+
+def test_a_job_that_is_over_takes_its_sub_leaders_along(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, form_of())
+    over = Disband(job="digits", term=1, formation=FORMATIONS_END, reason="the job is over here")
+    assert station.ended("digits") == [ToHosted(over)]
+    assert station.ended("digits") == []
+
+
+def test_a_hop_out_of_reach_is_not_the_managers_affair(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, route_of("a"))
+    for _ in range(ATTEMPTS_TOLD + 2):
+        assert not complaints(station.closed("a"))
+
+
+# Who may say what -----------------------------------------------------------------------------------------------
+
+
+def said_by_a_hop(**changes: Any) -> list[Message]:
+    given: dict[str, Any] = {"job": "digits", "term": 1, "formation": 1} | changes
+    return [Taken(lease=1, **given), Values(version=1, start=0, stop=1, **given)]
+
+
+def test_hops_say_taken_and_values_and_nobody_else_does(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, route_of("a"))
+    hears(station, route_of("b", formation=2))
+    for message in said_by_a_hop():
+        assert hears(station, message, "a") == [to_worker(message, "a")]
+        assert hears(station, message, "b") == [], "it is of another formation"
+        assert hears(station, message, "home") == [], "the leader has no piece"
+        assert hears(station, message, "stranger") == []
+    for message in (*said_by_a_hop(term=2), *said_by_a_hop(formation=3), *said_by_a_hop(job="other")):
+        assert hears(station, message, "a") == []
+
+
+def test_a_hop_says_nothing_that_a_leader_says(station: Station, give: Give) -> None:
+    hears(station, give())
+    hears(station, route_of("a"))
+    work = Work(job="digits", term=1, lease=1, kind="train", version=0, deadline_s=5.0)
+    for message in (work, form_of(), route_of("b"), disband_of(), Finished(job="digits", reason="it lies")):
+        assert hears(station, message, "a") == []
+    with pytest.raises(PeerViolation, match="is not for a leader to say"):
+        hears(station, Dismiss(job="", reason="it lies"), "a")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        form_of(),
+        Count(job="digits", term=1, formation=1, version=1),
+        Pass(job="digits", term=1, formation=1, version=1),
+    ],
+)
+def test_the_leader_of_a_job_speaks_to_the_sub_leader_here(station: Station, give: Give, message: Any) -> None:
+    assert hears(station, message) == [], "this node does not work for it"
+    hears(station, give(leader="hub"))
+    assert hears(station, message, "hub") == [ToHosted(message, "hub")]
+    assert hears(station, message, "home") == [], "the manager does not lead it"
+    assert hears(station, dataclasses.replace(message, term=2), "hub") == [], "nobody gave it that term"
+
+
+def test_the_end_of_a_formation_is_for_both_who_have_a_part_in_it(station: Station, give: Give) -> None:
+    hears(station, give())
+    over = disband_of()
+    assert hears(station, over) == [to_worker(over)], "nothing is summed up here"
+    hears(station, form_of())
+    assert hears(station, over) == [to_worker(over), ToHosted(over, "home")]
+
+
+def test_tensors_are_expected_from_a_leader_and_values_from_a_hop(station: Station, give: Give) -> None:
+    work = Work(job="digits", term=1, lease=1, kind="train", version=0, deadline_s=5.0)
+    passed = Pass(job="digits", term=1, formation=1, version=1)
+    _, values = said_by_a_hop()
+    assert not station.expects(work, "home")
+    hears(station, give())
+    hears(station, route_of("a"))
+    for message in (work, form_of(), passed):
+        assert station.expects(message, "home")
+        assert not station.expects(message, "a")
+        assert not station.expects(dataclasses.replace(message, term=2), "home")
+    assert station.expects(values, "a")
+    assert not station.expects(values, "home")
+    for others in (*said_by_a_hop(formation=2)[1:], *said_by_a_hop(term=2)[1:], *said_by_a_hop(job="other")[1:]):
+        assert not station.expects(others, "a")
+    assert not station.expects(Wait(job="digits", reason=""), "home")
+    assert not station.expects(said_by_a_hop()[0], "a")

@@ -14,15 +14,19 @@ from shoal.roles.custody import unpacked
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
 from shoal.roles.membership import Patience
 from shoal.roles.switchboard import (
+    SELDOM,
     Delivery,
     Drop,
+    DropSubLeader,
     HangUp,
     Lead,
     Resume,
+    Second,
     Switchboard,
     ToLeader,
     ToManager,
     ToPeer,
+    ToSubLeader,
 )
 from shoal.wire.messages import (
     Admit,
@@ -33,7 +37,12 @@ from shoal.wire.messages import (
     CheckpointKept,
     CheckpointRefused,
     Conclude,
+    Count,
+    Disband,
     Finished,
+    Form,
+    Formed,
+    Gathered,
     HandOver,
     Heartbeat,
     HeartbeatSeen,
@@ -44,13 +53,19 @@ from shoal.wire.messages import (
     Message,
     Noted,
     OutOfReach,
+    Pass,
+    Piece,
     Progress,
     Ready,
     Release,
     Released,
+    Routed,
+    Spoilt,
     StepDown,
     SteppedDown,
     Submit,
+    Taken,
+    Values,
     Wait,
     Welcome,
     Work,
@@ -543,3 +558,176 @@ def test_a_job_that_moved_on_is_silent_and_an_unknown_one_is_over(leading: Switc
     assert says(leading, "a", Ready(job="none")) == [
         ToPeer("a", Finished(job="none", reason="this job is not led here")),
     ]
+
+
+# Sub-leaders ----------------------------------------------------------------------------------------------------
+
+
+def form_of(*members: str, term: int = 1, formation: int = 1, job: str = "digits") -> Form:
+    given = {"job": job, "term": term, "formation": formation, "kind": "tree", "version": 0}
+    return Form(start=0, stop=2, members=members or ("a", "b"), **given)
+
+
+def piece_of(*, term: int = 1, formation: int = 1) -> Piece:
+    return Piece(job="digits", term=term, formation=formation, lease=1, version=0)
+
+
+def heard(sender: str, message: Message, formation: int = 1) -> list[Delivery]:
+    """As the sub-leader of ``digits`` hears it."""
+    return [ToSubLeader("digits", formation, Received(sender=sender, message=message))]
+
+
+@pytest.fixture
+def second(pi: Switchboard) -> Switchboard:
+    """A device that sums up for a and b; ``hub`` leads."""
+    form = form_of()
+    assert pi.formed_by("hub", form) == [Second(form, "hub")]
+    formed = Formed(job="digits", term=1, formation=1, endpoint="pi:7071")
+    assert pi.seconded(form, endpoint="pi:7071") == [ToPeer("hub", formed)]
+    for node in ("a", "b"):
+        joins(pi, node)
+    return pi
+
+
+def test_members_of_a_sub_leader_are_admitted(second: Switchboard) -> None:
+    assert second.admits("a")
+    assert not second.admits("c")
+    assert not second.is_idle
+    assert ToPeer("a", HeartbeatSeen(seq=1)) in says(second, "a", Heartbeat(seq=1))
+    business = "no job that it works for is led here"
+    assert HangUp("c", business) in says(second, "c", Heartbeat(seq=1))
+
+
+def test_members_of_a_sub_leader_are_seldom_heard_of_and_watched_by_their_leader(second: Switchboard) -> None:
+    assert SELDOM.heartbeat_s > Patience().heartbeat_s
+    welcome = Welcome(heartbeat_s=SELDOM.heartbeat_s, lost_after_s=SELDOM.lost_after_s)
+    assert joins(second, "a", "2") == [ToPeer("a", welcome)], "that it began anew is not told to anyone here"
+    assert second.check(SELDOM.lost_after_s + 1.0) == []
+    assert second.closed("a", 0.0, reason="cut") == []
+
+
+def test_a_member_that_works_for_a_leader_here_too_is_heard_of_more_often(leading: Switchboard) -> None:
+    leading.formed_by("hub", form_of("b", job="other"))
+    seldom = Welcome(heartbeat_s=SELDOM.heartbeat_s, lost_after_s=SELDOM.lost_after_s)
+    assert joins(leading, "b") == [ToPeer("b", seldom)]
+    admit = Admit(job="digits", term=1, nodes=("b",))
+    assert HangUp("b", "it works for a leader here now") in leading.told(admit)
+    often = Welcome(heartbeat_s=Patience().heartbeat_s, lost_after_s=Patience().lost_after_s)
+    assert ToPeer("b", often) in joins(leading, "b")
+    assert not any(isinstance(delivery, HangUp) for delivery in leading.told(admit)), "once"
+
+
+def test_pieces_are_heard_from_members_alone(second: Switchboard) -> None:
+    joins(second, "c")
+    assert says(second, "a", piece_of()) == heard("a", piece_of())
+    assert says(second, "c", piece_of()) == []
+    assert says(second, "a", piece_of(formation=2)) == []
+    assert says(second, "a", piece_of(term=2)) == []
+
+
+def test_members_change_with_what_the_leader_says(second: Switchboard) -> None:
+    again = form_of("b", "c")
+    assert second.formed_by("hub", again) == heard("hub", again), "it is the same sub-leader"
+    assert (second.admits("a"), second.admits("c")) == (False, True)
+    assert says(second, "a", piece_of()) == []
+
+
+def test_a_sub_leader_hears_its_leader_alone(second: Switchboard) -> None:
+    count = Count(job="digits", term=1, formation=1, version=1)
+    passed = Pass(job="digits", term=1, formation=1, version=1)
+    for message in (count, passed):
+        assert second.formed_by("hub", message) == heard("hub", message)
+        assert second.formed_by("nas", message) == []
+        assert second.formed_by("hub", replace(message, term=2)) == []
+        assert second.formed_by("hub", replace(message, formation=2)) == []
+    assert second.formed_by("hub", Wait(job="digits", reason="")) == []
+
+
+def test_a_formation_that_is_over_leaves_nothing(second: Switchboard) -> None:
+    second.formed_by("hub", form_of("c", formation=3))
+    over = Disband(job="digits", term=1, formation=2)
+    assert second.formed_by("hub", replace(over, job="other")) == []
+    assert second.formed_by("hub", replace(over, term=0)) == [], "the end of older ones"
+    assert second.formed_by("hub", over) == [DropSubLeader("digits", 1)]
+    assert says(second, "a", piece_of()) == []
+    assert (second.admits("a"), second.admits("c")) == (False, True)
+    # What the station says of itself, when a job is over here.
+    assert second.formed_by("", replace(over, formation=1 << 40)) == [DropSubLeader("digits", 3)]
+    assert second.is_idle
+
+
+def test_two_formations_stand_side_by_side(second: Switchboard) -> None:
+    nxt = form_of("a", "b", formation=2)
+    assert second.formed_by("hub", nxt) == [Second(nxt, "hub")]
+    assert says(second, "a", piece_of()) == heard("a", piece_of())
+    assert says(second, "a", piece_of(formation=2)) == heard("a", piece_of(formation=2), 2)
+
+
+def test_with_a_newer_term_the_sub_leaders_of_the_older_go(second: Switchboard) -> None:
+    newer = form_of("a", term=2)
+    assert second.formed_by("nas", newer) == [DropSubLeader("digits", 1), Second(newer, "nas")]
+    assert second.formed_by("hub", form_of()) == [], "of an older term"
+    assert says(second, "a", piece_of()) == []
+    assert says(second, "a", piece_of(term=2)) == heard("a", piece_of(term=2))
+
+
+def test_with_a_newer_term_those_of_other_jobs_stay(second: Switchboard) -> None:
+    other = form_of(job="other", term=5)
+    assert second.formed_by("hub", other) == [Second(other, "hub")]
+    assert says(second, "a", piece_of()) == heard("a", piece_of())
+
+
+def test_a_sub_leader_that_could_not_be_set_up_says_why(pi: Switchboard) -> None:
+    form = form_of()
+    pi.formed_by("hub", form)
+    assert pi.seconded(form, reason="no port is free") == [
+        ToPeer("hub", Formed(job="digits", term=1, formation=1, reason="no port is free"))
+    ]
+    assert pi.is_idle
+    assert not pi.admits("a")
+
+
+def test_one_that_was_disbanded_while_it_was_set_up_says_nothing(pi: Switchboard) -> None:
+    form = form_of()
+    pi.formed_by("hub", form)
+    pi.formed_by("hub", Disband(job="digits", term=1, formation=1))
+    assert pi.seconded(form, endpoint="pi:7071") == []
+    pi.formed_by("nas", form_of(term=2))
+    assert pi.seconded(form, endpoint="pi:7071") == [], "nor does one of an older term"
+
+
+def test_what_a_sub_leader_says_goes_to_its_peers(second: Switchboard) -> None:
+    taken = Taken(job="digits", term=1, formation=1, lease=1)
+    assert second.sent("a", taken) == [ToPeer("a", taken)]
+    gathered = Gathered(job="digits", term=1, formation=1, version=1)
+    assert second.sent("hub", gathered) == [ToPeer("hub", gathered)]
+
+
+def test_a_node_leads_one_job_and_a_part_of_another(leading: Switchboard) -> None:
+    form = form_of("b", job="other")
+    assert leading.formed_by("hub", form) == [Second(form, "hub")]
+    assert leading.admits("a")
+    assert leading.admits("b")
+    joins(leading, "b")
+    assert says(leading, "b", Ready(job="digits")) == [], "it works for the other alone"
+    routed = Routed(job="digits", term=1, formation=1)
+    assert says(leading, "a", routed) == [ToLeader("digits", Received(sender="a", message=routed))]
+    leading.formed_by("hub", Disband(job="other", term=1, formation=1))
+    assert not leading.admits("b")
+    assert leading.admits("a")
+
+
+def test_what_a_leader_hears_of_formations_finds_it_at_home(home: Switchboard, give: Give) -> None:
+    home.sent("home", give(leader="home"))
+    joins(home, "a")
+    given = {"job": "digits", "term": 1, "formation": 1}
+    for message in (
+        Formed(endpoint="a:7071", **given),
+        Routed(**given),
+        Spoilt(lease=1, node="b", reason="no number", **given),
+        Gathered(version=1, **given),
+    ):
+        assert says(home, "a", message) == [ToLeader("digits", Received(sender="a", message=message))]
+    for message in (Taken(lease=1, **given), Values(version=1, start=0, stop=1, **given)):
+        with pytest.raises(PeerViolation, match="is not for this node"):
+            says(home, "a", message)

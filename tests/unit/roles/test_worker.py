@@ -9,11 +9,24 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from shoal.roles.actions import Action, CancelTimer, End, Evaluate, Interrupt, Prepare, Record, Send, SetTimer, Train
+from shoal.roles.actions import (
+    Action,
+    CancelTimer,
+    End,
+    Evaluate,
+    Interrupt,
+    Prepare,
+    Record,
+    Send,
+    SetTimer,
+    Stage,
+    Train,
+)
 from shoal.roles.events import (
     Connected,
     Disconnected,
     EvaluationDone,
+    Event,
     Prepared,
     PrepareFailed,
     Reassigned,
@@ -24,18 +37,36 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
-from shoal.roles.worker import RETRY_S, Worker
+from shoal.roles.worker import (
+    ASTRAY_S,
+    RETRY_S,
+    ROUTE_S,
+    ROUTES_KEPT,
+    TAKEN_FIRST_S,
+    TAKEN_LEAST_S,
+    TAKEN_TIMES,
+    VALUES_LEAST_S,
+    Worker,
+)
 from shoal.wire.messages import (
+    Disband,
     Evaluated,
     Failed,
     Finished,
     Go,
+    Hop,
     JobSpec,
+    Made,
     Message,
     Offer,
+    Piece,
     Ready,
     Refused,
+    Route,
+    Routed,
+    Taken,
     Update,
+    Values,
     Wait,
     Work,
 )
@@ -66,8 +97,8 @@ class Device:
         for event in (Started(), Connected(node="home"), Prepared()):
             self.happens(event)
 
-    def happens(self, event: Any) -> list[Action]:
-        self.actions = self.worker.handle(event, 0.0)
+    def happens(self, event: Any, now_s: float = 0.0) -> list[Action]:
+        self.actions = self.worker.handle(event, now_s)
         return self.actions
 
     def hears(self, message: Message) -> list[Action]:
@@ -416,3 +447,468 @@ def test_finished_and_dismissed_end_it(device: Device) -> None:
 def test_what_is_not_for_a_worker_is_ignored(device: Device) -> None:
     assert device.hears(Ready(job="digits")) == []
     assert device.happens(TimerFired(name="tick")) == []
+
+
+# Sub-leaders -----------------------------------------------------------------------------------------------
+
+
+def route(formation: int = 1, *, term: int = 1, hops: str = "ab") -> Route:
+    """One value of the model to each."""
+    parts = tuple(Hop(node=node, endpoint=f"{node}:7071", start=at, stop=at + 1) for at, node in enumerate(hops))
+    return Route(job="digits", term=term, formation=formation, hops=parts)
+
+
+def values(node: str, version: int, *, formation: int = 1, term: int = 1, **changes: Any) -> Received:
+    start = "ab".index(node)
+    given: dict[str, Any] = {"start": start, "stop": start + 1, "tensors": {"model": MODEL["model"][start : start + 1]}}
+    told = Values(job="digits", term=term, formation=formation, version=version, **given | changes)
+    return Received(sender=node, message=told)
+
+
+def taken(node: str, lease: int = 1, *, formation: int = 1, term: int = 1) -> Received:
+    return Received(sender=node, message=Taken(job="digits", term=term, formation=formation, lease=lease))
+
+
+def go(lease: int = 1, *, formation: int) -> Go:
+    return Go(job="digits", term=1, lease=lease, formation=formation)
+
+
+def disband(formation: int = 1) -> Disband:
+    return Disband(job="digits", term=1, formation=formation, reason="over")
+
+
+def pieces(device: Device) -> dict[str, list[float]]:
+    """What it just sent to whom."""
+    sent = {action.to: action.message for action in device.does(Send)}
+    return {to: piece.tensors["delta"].tolist() for to, piece in sent.items() if isinstance(piece, Piece)}
+
+
+@pytest.fixture
+def routed(device: Device) -> Device:
+    """It reaches sub-leaders a and b of formation 1."""
+    device.hears(route())
+    for node in ("a", "b"):
+        device.happens(Connected(node=node))
+    return device
+
+
+def reported(device: Device, lease: int = 1, **changes: Any) -> Device:
+    """A lease is trained and with both sub-leaders, and its leader knows."""
+    device.hears(work(lease, formation=1, **changes))
+    device.happens(trained(lease, tensors={"delta": np.array([3, 4], dtype=np.float32)}))
+    device.happens(taken("a", lease))
+    device.happens(taken("b", lease))
+    assert device.says(Update)
+    return device
+
+
+def test_a_route_is_ready_once_every_sub_leader_is_reached(device: Device) -> None:
+    assert device.hears(route()) == [SetTimer(name="route", after_s=ROUTE_S)]
+    assert device.happens(Connected(node="b")) == []
+    device.happens(Connected(node="a"))
+    assert device.says(Routed) == [Routed(job="digits", term=1, formation=1)]
+    assert device.happens(TimerFired(name="route")) == [], "it was said"
+    device.hears(route(2))
+    assert device.says(Routed) == [Routed(job="digits", term=1, formation=2)], "those are reached already"
+
+
+def test_sub_leaders_that_cannot_be_reached_are_named_when_time_is_over(device: Device) -> None:
+    device.hears(route(hops="abc"))
+    device.happens(Connected(node="b"))
+    device.happens(TimerFired(name="route"))
+    assert device.says(Routed) == [Routed(job="digits", term=1, formation=1, unreached=("a", "c"))]
+    device.happens(Connected(node="a"))
+    device.happens(Connected(node="c"))
+    assert device.says(Routed)[-1].unreached == (), "better late than never"
+
+
+def test_a_route_of_an_older_term_is_not_taken(device: Device) -> None:
+    device.happens(Reassigned(term=2, leader="home"))
+    assert device.hears(route()) == []
+    assert device.happens(TimerFired(name="route")) == []
+
+
+def test_a_route_in_use_is_kept_however_many_others_are_tried(routed: Device) -> None:
+    reported(routed)
+    for formation in range(2, 2 + 2 * ROUTES_KEPT):
+        routed.hears(route(formation))
+    routed.hears(work(2, version=1, formation=1))
+    routed.happens(trained(2))
+    assert set(pieces(routed)) == {"a", "b"}
+    assert len(routed.worker._routes) == ROUTES_KEPT + 1
+
+
+def test_an_update_is_cut_to_the_parts_of_the_sub_leaders(routed: Device) -> None:
+    routed.hears(work(formation=1, credit=False))
+    routed.happens(trained(tensors={"delta": np.array([3, 4], dtype=np.float32)}))
+    assert pieces(routed) == {"a": [3.0], "b": [4.0]}
+    assert not routed.says(Update)
+    assert not routed.says(Offer), "there is nothing to make room for"
+    piece = next(action.message for action in routed.does(Send) if action.to == "a")
+    assert piece == Piece(job="digits", term=1, formation=1, lease=1, version=0)
+
+
+def test_the_leader_hears_of_it_once_every_sub_leader_has_its_piece(routed: Device) -> None:
+    routed.hears(work(formation=1))
+    routed.happens(trained())
+    assert routed.happens(taken("b")) == []
+    assert routed.happens(taken("b")) == [], "twice the same"
+    assert routed.happens(taken("a", 2)) == [], "of another lease"
+    assert routed.happens(taken("a", formation=2)) == [], "of another formation"
+    routed.happens(taken("a"))
+    (update,) = routed.says(Update)
+    assert update == Update(
+        job="digits", term=1, lease=1, version=0, examples=1, loss_sum=0.5, train_s=0.1, formation=1
+    )
+    assert dict(update.tensors) == {}
+    assert routed.worker.state == "waiting"
+
+
+def test_the_leader_hears_that_an_update_is_made_before_it_goes(routed: Device) -> None:
+    routed.hears(work(formation=1))
+    routed.happens(trained())
+    made = Made(job="digits", term=1, lease=1)
+    told = [(send.to, type(send.message)) for send in routed.does(Send)]
+    assert told[0] == ("home", Made)
+    assert sorted(told[1:], key=lambda each: each[0]) == [("a", Piece), ("b", Piece)]
+    assert routed.says(Made) == [made]
+
+
+def test_one_that_does_not_take_its_piece_is_told_of_until_it_has(routed: Device) -> None:
+    routed.hears(work(formation=1))
+    routed.happens(trained())
+    assert routed.does(SetTimer) == [SetTimer(name="taken", after_s=TAKEN_FIRST_S)], "nobody knows what is usual"
+    routed.happens(taken("a"))
+    for _ in range(2):
+        routed.happens(TimerFired(name="taken"))
+        assert routed.says(Routed) == [Routed(job="digits", term=1, formation=1, unreached=("b",))]
+        assert routed.does(SetTimer) == [SetTimer(name="taken", after_s=TAKEN_FIRST_S)]
+    routed.happens(taken("b"))
+    assert routed.says(Routed) == [Routed(job="digits", term=1, formation=1)], "it does answer"
+    assert routed.says(Update)
+    assert routed.happens(TimerFired(name="taken")) == []
+
+
+def test_one_that_takes_longer_than_is_usual_is_told_of_sooner(routed: Device) -> None:
+    reported(routed)
+    routed.hears(work(2, version=1, formation=1))
+    routed.happens(trained(2))
+    assert routed.does(SetTimer) == [SetTimer(name="taken", after_s=TAKEN_LEAST_S)]
+    for node in ("a", "b"):
+        routed.happens(taken(node, 2), now_s=0.5)
+    assert not routed.says(Routed), "nobody complained"
+    routed.hears(work(3, version=2, formation=1))
+    routed.happens(trained(3))
+    # As long as it took in the median: once no time, once half a second.
+    assert routed.does(SetTimer) == [SetTimer(name="taken", after_s=TAKEN_TIMES * 0.25)]
+
+
+def test_a_piece_goes_when_its_sub_leader_is_there_and_again_after_a_break(device: Device) -> None:
+    device.hears(route())
+    device.happens(Connected(node="a"))
+    device.hears(work(formation=1))
+    device.happens(trained())
+    assert set(pieces(device)) == {"a"}
+    device.happens(taken("a"))
+    device.happens(Connected(node="b"))
+    assert set(pieces(device)) == {"b"}
+    device.happens(Disconnected(node="b", reason="cut"))
+    device.happens(Connected(node="b"))
+    assert set(pieces(device)) == {"b"}, "whether it came is not known"
+    device.happens(Disconnected(node="a", reason="cut"))
+    device.happens(Connected(node="a"))
+    assert pieces(device) == {}, "a has it"
+    device.happens(taken("b"))
+    assert device.says(Update)
+
+
+def test_a_report_waits_for_the_leader_to_be_there(routed: Device) -> None:
+    routed.hears(work(formation=1))
+    routed.happens(trained())
+    routed.happens(Disconnected(node="home", reason="cut"))
+    routed.happens(taken("a"))
+    routed.happens(taken("b"))
+    assert not routed.says(Update)
+    routed.happens(Connected(node="home"))
+    assert [update.formation for update in routed.says(Update)] == [1]
+    assert not routed.says(Ready)
+
+
+def test_a_report_is_said_again_after_a_break_and_no_piece_is_sent_again(routed: Device) -> None:
+    reported(routed)
+    routed.happens(Disconnected(node="home", reason="cut"))
+    routed.happens(Connected(node="home"))
+    assert [update.formation for update in routed.says(Update)] == [1]
+    assert pieces(routed) == {}
+
+
+def test_the_next_lease_lets_go_of_an_update_that_was_reported(routed: Device) -> None:
+    reported(routed)
+    routed.hears(work(2, version=1, formation=1))
+    assert routed.does(Train)
+    assert routed.hears(go(1, formation=0)) == [], "it is not here any more"
+
+
+# An update goes another way ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["training", "made", "reported"])
+def test_an_update_goes_by_another_formation(routed: Device, when: str) -> None:
+    routed.hears(route(2, hops="ba"))
+    routed.hears(work(formation=1))
+    if when != "training":
+        routed.happens(trained(tensors={"delta": np.array([3, 4], dtype=np.float32)}))
+    if when == "reported":
+        routed.happens(taken("a"))
+        routed.happens(taken("b"))
+    routed.hears(go(formation=2))
+    if when == "training":
+        assert pieces(routed) == {}
+        routed.happens(trained(tensors={"delta": np.array([3, 4], dtype=np.float32)}))
+    assert pieces(routed) == {"b": [3.0], "a": [4.0]}, "all of it, whoever had a piece before"
+    assert routed.happens(taken("a", formation=1)) == []
+    routed.happens(taken("a", formation=2))
+    assert not routed.says(Update)
+    routed.happens(taken("b", formation=2))
+    assert [update.formation for update in routed.says(Update)] == [2]
+
+
+@pytest.mark.parametrize("when", ["training", "made", "reported"])
+def test_an_update_goes_whole_to_the_leader_after_all(routed: Device, when: str) -> None:
+    routed.hears(work(formation=1))
+    if when != "training":
+        routed.happens(trained())
+    if when == "reported":
+        routed.happens(taken("a"))
+        routed.happens(taken("b"))
+    routed.hears(go(formation=0))
+    if when == "training":
+        assert not routed.says(Update)
+        routed.happens(trained())
+    (update,) = routed.says(Update)
+    assert (update.formation, update.tensors["delta"].tolist()) == (0, [0.5, 0.5])
+    assert routed.hears(go(formation=0)) == [], "once"
+
+
+def test_word_of_an_update_that_is_not_here_any_more_makes_it_ready(routed: Device) -> None:
+    reported(routed)
+    routed.hears(Refused(job="digits", term=1, lease=1, reason="expired"))
+    routed.hears(go(1, formation=2))
+    assert routed.says(Ready), "someone else trains it"
+    assert routed.hears(go(7, formation=2)) == [], "of a lease that it never had"
+
+
+def test_an_update_whose_sub_leaders_are_no_more_is_offered(routed: Device) -> None:
+    routed.hears(work(formation=1))
+    routed.happens(trained())
+    routed.happens(taken("a"))
+    assert routed.hears(disband()) == [SetTimer(name="astray", after_s=ASTRAY_S)], "the leader speaks first"
+    # Its lease may have run out long ago: unless it speaks, nobody does.
+    routed.happens(TimerFired(name="astray"))
+    assert routed.says(Offer) == [Offer(job="digits", term=1, lease=1, size_bytes=8)]
+    routed.hears(go(formation=0))
+    assert routed.says(Update)[0].tensors["delta"].tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("formation", [0, 2])
+def test_an_update_of_which_the_leader_spoke_in_time_is_not_offered(routed: Device, formation: int) -> None:
+    routed.hears(work(formation=1))
+    routed.happens(trained())
+    routed.hears(disband())
+    routed.hears(route(2))
+    routed.hears(go(formation=formation))
+    assert routed.happens(TimerFired(name="astray")) == []
+
+
+def test_one_without_an_update_in_hand_has_nothing_to_ask_after_a_formation(routed: Device) -> None:
+    assert routed.hears(disband()) == []
+    routed.hears(work(formation=0))
+    assert routed.hears(disband(2)) == [], "its update goes to the leader"
+
+
+def test_an_update_that_is_made_after_its_formation_is_over_is_offered(routed: Device) -> None:
+    routed.hears(work(formation=1))
+    routed.hears(disband())
+    assert routed.happens(TimerFired(name="astray")) == [], "there is none yet"
+    routed.happens(trained())
+    assert routed.says(Offer)
+    assert pieces(routed) == {}
+    routed.happens(Disconnected(node="home", reason="cut"))
+    routed.happens(Connected(node="home"))
+    assert routed.says(Offer), "where it goes was lost with the session"
+
+
+@pytest.mark.parametrize("event", [TimerFired(name="astray"), Connected(node="home")])
+def test_the_leader_knows_what_to_do_with_a_reported_update(routed: Device, event: Event) -> None:
+    reported(routed)
+    routed.hears(disband())
+    assert not routed.says(Offer)
+    routed.happens(event)
+    assert routed.says(Offer), "but may have lent its lease anew, or what it said may be lost"
+
+
+def test_the_end_of_older_formations_leaves_the_one_in_use_alone(routed: Device) -> None:
+    routed.hears(route(2))
+    routed.hears(disband(1))
+    routed.hears(work(formation=2))
+    routed.happens(trained())
+    assert set(pieces(routed)) == {"a", "b"}
+
+
+# Values come from sub-leaders -------------------------------------------------------------------------------------
+
+
+def test_values_are_staged_and_trained_once_they_are_whole(routed: Device) -> None:
+    routed.happens(values("b", 3))
+    (stage,) = routed.does(Stage)
+    assert (stage.start, stage.tensors["model"].tolist()) == (1, [2.0])
+    routed.happens(values("a", 3))
+    assert routed.does(Stage)
+    assert not routed.does(Train), "no lease names them yet"
+    routed.hears(work(version=3, values_by=1, tensors={}, formation=1))
+    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), staged=True)]
+    routed.happens(trained())
+    routed.hears(work(2, version=3, values_by=1, tensors={}))
+    assert routed.does(Train) == [Train(lease=2, epoch=0, batches=(4,))], "the trainer holds them"
+
+
+def test_a_lease_waits_for_its_values(routed: Device) -> None:
+    routed.hears(work(version=3, values_by=1, tensors={}, deadline_s=40.0))
+    assert routed.actions == [SetTimer(name="lease-deadline", after_s=40.0), SetTimer(name="values", after_s=10.0)]
+    assert routed.worker.reason == "values of version 3 are on their way"
+    routed.happens(values("a", 3))
+    assert not routed.does(Train)
+    routed.happens(values("b", 3))
+    assert routed.does(CancelTimer) == [CancelTimer(name="values")]
+    assert routed.does(Train)[0].staged
+    assert routed.happens(TimerFired(name="values")) == []
+
+
+def test_a_short_lease_waits_for_values_for_a_while_all_the_same(routed: Device) -> None:
+    routed.hears(work(version=3, values_by=1, tensors={}, deadline_s=4.0))
+    assert SetTimer(name="values", after_s=VALUES_LEAST_S) in routed.actions
+
+
+def test_an_evaluation_is_done_on_staged_values_too(routed: Device) -> None:
+    routed.happens(values("a", 3))
+    routed.happens(values("b", 3))
+    routed.hears(work(kind="evaluate", version=3, values_by=1, tensors={}))
+    assert routed.does(Evaluate)[0].staged
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        values("a", 3, formation=2),
+        values("a", 3, term=2),
+        values("a", 3, start=1, stop=2),
+        values("a", 3, stop=2),
+        Received(sender="c", message=values("a", 3).message),
+    ],
+)
+def test_values_that_are_not_of_its_route_are_not_staged(routed: Device, event: Received) -> None:
+    assert routed.happens(event) == []
+
+
+def test_values_of_an_older_version_are_not_staged(routed: Device) -> None:
+    routed.happens(values("a", 3))
+    assert routed.happens(values("b", 2)) == []
+    assert routed.does(Stage) == []
+
+
+def test_a_trainer_that_is_not_there_has_no_use_for_values(routed: Device) -> None:
+    routed.hears(work(1))
+    routed.happens(TrainerFailed(lease=1, reason="x"))
+    assert routed.happens(values("a", 3)) == []
+
+
+def test_values_that_do_not_come_in_time_are_asked_for(routed: Device) -> None:
+    routed.hears(work(version=3, values_by=1, tensors={}))
+    routed.happens(values("a", 3))
+    routed.happens(TimerFired(name="values"))
+    assert routed.says(Ready) == [Ready(job="digits", holds_term=0, holds_version=-1)]
+    assert CancelTimer(name="lease-deadline") in routed.actions
+    routed.happens(values("b", 3))
+    assert not routed.does(Train), "its lease is given up"
+
+
+def test_values_of_one_who_is_lost_are_asked_for_at_once(routed: Device) -> None:
+    routed.hears(work(version=3, values_by=1, tensors={}))
+    routed.happens(values("a", 3))
+    routed.happens(Disconnected(node="a", reason="cut"))
+    assert not routed.says(Ready), "its part is here"
+    routed.happens(Disconnected(node="b", reason="cut"))
+    assert routed.says(Ready)
+    routed.hears(work(2, version=3, values_by=1, tensors={}))
+    assert routed.says(Ready), "b is not there"
+    assert not routed.does(Train)
+
+
+def test_values_of_a_formation_that_is_over_are_asked_for(routed: Device) -> None:
+    routed.hears(work(version=3, values_by=1, tensors={}))
+    routed.hears(disband())
+    assert routed.says(Ready)
+    routed.hears(work(2, version=3, values_by=1, tensors={}))
+    assert routed.says(Ready), "there is no such route"
+
+
+def test_what_was_staged_is_the_trainers_once(routed: Device) -> None:
+    routed.happens(values("a", 3))
+    routed.happens(values("b", 3))
+    routed.hears(work(1, version=3, values_by=1, tensors={}))
+    assert routed.does(Train)[0].staged
+    routed.happens(Disconnected(node="home", reason="cut"))
+    routed.happens(Connected(node="home"))
+    routed.happens(trained(1))
+    routed.hears(Refused(job="digits", term=1, lease=1, reason="expired"))
+    routed.hears(work(2, version=3, values_by=1, tensors={}))
+    assert not routed.does(Train), "what the trainer holds is not sure, and what was staged is gone"
+    assert routed.says(Ready) == [Ready(job="digits", holds_term=0, holds_version=-1)]
+
+
+def test_a_model_that_comes_whole_needs_no_values(routed: Device) -> None:
+    routed.hears(work(version=3, values_by=1))
+    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,))]
+    assert routed.does(Train)[0].tensors == MODEL
+
+
+# A newer term ---------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_term_has_formations_of_its_own(routed: Device) -> None:
+    reported(routed)
+    routed.happens(Reassigned(term=2, leader="home"))
+    assert routed.says(Ready)
+    assert routed.happens(values("a", 3)) == []
+    routed.hears(route(1, term=2))
+    assert routed.says(Routed) == [Routed(job="digits", term=2, formation=1)], "they are reached still"
+    routed.hears(work(1, term=2, formation=1))
+    routed.happens(trained())
+    assert set(pieces(routed)) == {"a", "b"}
+    assert routed.happens(taken("a")) == [], "of the term before"
+    for node in ("a", "b"):
+        routed.happens(taken(node, term=2))
+    assert [(update.term, update.formation) for update in routed.says(Update)] == [(2, 1)]
+
+
+def test_a_newer_term_does_not_wait_for_values_of_the_older(routed: Device) -> None:
+    routed.hears(work(version=3, values_by=1, tensors={}))
+    routed.happens(Reassigned(term=2, leader="home"))
+    assert routed.says(Ready)
+
+
+def test_the_end_of_a_formation_of_an_older_term_is_not_that_of_the_new(routed: Device) -> None:
+    routed.hears(disband(9))
+    routed.happens(Reassigned(term=2, leader="home"))
+    routed.hears(route(1, term=2))
+    routed.hears(work(1, term=2, formation=1))
+    routed.happens(trained())
+    assert set(pieces(routed)) == {"a", "b"}
+    assert not routed.says(Offer)
+
+
+def test_a_trainer_that_fails_after_the_report_fails_no_lease(routed: Device) -> None:
+    reported(routed)
+    routed.happens(TrainerFailed(lease=1, reason="killed"))
+    assert not routed.says(Failed)
+    assert routed.does(Prepare)

@@ -159,12 +159,12 @@ def test_with_tensors_keeps_everything_else() -> None:
 
 def test_every_message_between_nodes_has_one_recipient() -> None:
     answers = {"Done", "Denied", "Status", "Blob", "AskModel", "TokenMade", "TokenList", "Renewed"}
-    views = {"WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
-    parts = {"Facts", "Dataset", "JobSpec", *views}
+    views = {"ShapeView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
+    parts = {"Facts", "Dataset", "Hop", "JobSpec", *views}
     every = {
         name
         for name, cls in vars(messages).items()
         if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
     }
     assert {cls.__name__ for cls in RECIPIENT} == every - answers - parts
-    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "worker"}
+    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "subleader", "worker"}

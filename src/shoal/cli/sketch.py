@@ -1,0 +1,73 @@
+"""A fleet as one sketches it before it is there, of devices that are alike: which shape it would have. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shoal.errors import Misuse
+from shoal.roles.shaping import LEAST, SHARD_MOST
+from shoal.topology.choose import SHAPES, Choice, choose
+from shoal.topology.cluster import Cluster, Node
+
+#: Every transfer of a batch is played through, so that a large fleet takes long; and it adds nothing to know.
+DEVICES_MAX = 256
+
+_AIR = "the access point's air"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sketch:
+    devices: int
+    #: On shared air: what a device has when it is alone.
+    link_bytes_per_s: float
+    leader_bytes_per_s: float
+    model_bytes: float
+    train_s: float
+    shared_air: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.devices <= DEVICES_MAX:
+            raise Misuse(
+                f"shapes are reckoned for 1 to {DEVICES_MAX} devices, not {self.devices}:"
+                " `shoal plan capacity` reckons what more need"
+            )
+        for what, value in (
+            ("a link", self.link_bytes_per_s),
+            ("the leader's link", self.leader_bytes_per_s),
+            ("a model", self.model_bytes),
+        ):
+            if not 0 < value < math.inf:
+                raise Misuse(f"{what} has a size above 0, not {value:g} bytes")
+        if not 0 <= self.train_s < math.inf:
+            raise Misuse(f"a device trains for 0 s or more, not {self.train_s:g} s")
+
+    @property
+    def cluster(self) -> Cluster:
+        leader, link = self.leader_bytes_per_s, self.link_bytes_per_s
+        return Cluster(
+            leader=Node(name="the leader", up_bytes_per_s=leader, down_bytes_per_s=leader),
+            workers=tuple(
+                Node(
+                    name=f"device-{number}",
+                    up_bytes_per_s=link,
+                    down_bytes_per_s=link,
+                    compute_s=self.train_s,
+                    medium=_AIR if self.shared_air else "",
+                )
+                for number in range(1, self.devices + 1)
+            ),
+        )
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Shapes that a leader would not take for so many, and why."""
+        why = {shape: f"takes at least {least} workers" for shape, least in LEAST.items() if self.devices < least}
+        if self.devices > SHARD_MOST:
+            why["shard"] = f"for at most {SHARD_MOST} workers: each is connected with every other"
+        return why
+
+    def choose(self) -> Choice:
+        """As the leader of a job with ``shape = "auto"`` would, if it had measured this."""
+        shapes = tuple(shape for shape in SHAPES if shape not in self.left_out)
+        return choose(self.cluster, model_bytes=self.model_bytes, shapes=shapes)

@@ -1,0 +1,98 @@
+"""One formation: which sub-leaders sum up what for whom, how far it is set up, what has arrived by it. Pure state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shoal.wire.messages import Hop, Update
+from shoal.workload.ledger import Lease
+
+
+@dataclass(slots=True)
+class Share:
+    """A sub-leader: a part of the model, and whose updates of it meet there."""
+
+    node: str
+    start: int
+    stop: int
+    members: list[str]
+    #: Where its members dial it, once it is set up.
+    endpoint: str = ""
+    #: The leases it was asked to sum up; None: nothing is asked.
+    asked: tuple[int, ...] | None = None
+    asked_s: float = 0.0
+    #: The newest version it was given to pass on.
+    passed: int = -1
+
+    @property
+    def hop(self) -> Hop:
+        return Hop(node=self.node, endpoint=self.endpoint, start=self.start, stop=self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """An update of which every sub-leader has its piece."""
+
+    lease: Lease
+    update: Update
+    scale: float
+    #: In a tree, the sub-leader that has it: the worker may be gone before it is summed up.
+    at: str = ""
+
+
+@dataclass(slots=True)
+class Formation:
+    number: int
+    #: ``tree`` or ``shard``.
+    kind: str
+    shares: list[Share]
+    reason: str
+    begun_s: float
+    #: How long it may take to be set up.
+    patience_s: float
+    #: Workers that reach every sub-leader of their route.
+    routed: set[str] = field(default_factory=set)
+    #: Workers that do not, and whom they do not reach.
+    unreached: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    routes_told: bool = False
+    #: Why nothing can be summed up by it any more; empty: it can. And whose fault it was, if anybody's who is here.
+    broken: str = ""
+    broken_by: str = ""
+    #: Updates that are with the sub-leaders and in no version yet, by lease.
+    arrived: dict[int, Report] = field(default_factory=dict)
+    #: Parts of the next version's mean that have come, by sub-leader. In a shard.
+    sums: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def members(self) -> list[str]:
+        return list(dict.fromkeys(member for share in self.shares for member in share.members))
+
+    @property
+    def sub_leaders(self) -> list[str]:
+        return [share.node for share in self.shares]
+
+    def shares_of(self, worker: str) -> list[Share]:
+        """Where its update goes: in a tree to one, in a shard to all."""
+        return [share for share in self.shares if worker in share.members]
+
+    def share_led_by(self, node: str) -> Share | None:
+        return next((share for share in self.shares if share.node == node), None)
+
+    def hops_of(self, worker: str) -> tuple[Hop, ...]:
+        return tuple(share.hop for share in self.shares_of(worker))
+
+    @property
+    def is_formed(self) -> bool:
+        return all(share.endpoint for share in self.shares)
+
+    @property
+    def is_routed(self) -> bool:
+        return all(member in self.routed for member in self.members)
+
+    @property
+    def notation(self) -> str:
+        if self.kind == "tree":
+            return f"tree 1-{len(self.shares)}-{len(self.members)}"
+        return f"shard over {len(self.shares)} of {len(self.members)} workers"

@@ -1,0 +1,61 @@
+"""Fixed shares as a leader sees them: when an epoch is divided anew, among whom, and why. Pure; holds no batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.roles.crew import Crew
+from shoal.workload.ledger import Ledger
+
+#: What a leader records when those who may work have changed, or what someone held is free again.
+_CHANGES = frozenset(
+    ("epoch", "resumed", "joined", "lost", "released", "failed", "refused", "expired", "lease-returned")
+)
+
+
+class Portions:
+    def __init__(self, *, work: str) -> None:
+        self._is_fixed = work == "fixed"
+        #: Someone may have come or gone since it was last looked.
+        self._is_due = self._is_fixed
+
+    def noted(self, kind: str) -> None:
+        """The leader recorded a decision of this kind."""
+        if kind in _CHANGES:
+            self.changed()
+
+    def changed(self) -> None:
+        self._is_due = self._is_fixed
+
+    def cut(self, ledger: Ledger, crew: Crew, *, may_work: Callable[[str], bool] = lambda node: True) -> str | None:
+        """Divide what is free among those who may work, if they are others than before. Returns why it was done."""
+        if not self._is_due:
+            return None
+        workers = tuple(node for node in crew.at_work() if may_work(node))
+        if not workers:
+            # Whoever comes first is a change.
+            return None
+        self._is_due = False
+        before = ledger.sharers
+        if workers == before and not ledger.has_orphans:
+            return None
+        ledger.divide(workers)
+        return _reason(ledger, before=before, workers=workers)
+
+    def why_idle(self, node: str, ledger: Ledger, reason: str) -> str:
+        """Why one waits whose share is done; else the reason that all have."""
+        if not ledger.sharers or ledger.left_for(node):
+            return reason
+        return f"its share of epoch {ledger.epoch + 1} is done; {reason}"
+
+
+def _reason(ledger: Ledger, *, before: tuple[str, ...], workers: tuple[str, ...]) -> str:
+    most = max(ledger.left_for(node) for node in workers)
+    shares = f"{len(workers)} {'share' if len(workers) == 1 else 'shares'}"
+    told = f"epoch {ledger.epoch + 1}: {shares} of at most {most} {'batch' if most == 1 else 'batches'}"
+    if not before:
+        return told
+    came = [f"{node} has one now" for node in workers if node not in before]
+    gone = [f"{node} has none any more" for node in before if node not in workers]
+    why = ", ".join([*came, *gone]) or "what was left by someone is given to others"
+    return f"{told}, cut anew: {why}"

@@ -1,0 +1,541 @@
+"""How updates meet in a job: straight at its leader, or in sub-leaders that the leader set up. A part of the leader.
+
+The leader lends, keeps the only ledger and decides, whatever the shape is: that stays a star of small messages. What
+has a shape is where tensors meet. A *formation* says which sub-leaders sum up what for whom; a new one is set up while
+the old one still holds, and begins to hold between two versions. A lease is lent by a formation; its worker cuts the
+update to the parts of the sub-leaders, and once each has its piece the leader hears of it (``arrived``). When all that
+is awaited has arrived, the sub-leaders are told which leases to sum up: every part of a version is of the same ones.
+
+Nothing is lost with a sub-leader. A worker keeps its update until the leader speaks again, and an update that has
+arrived is still a lease in the ledger: the next formation, or the leader itself, gets it anew (``Go``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shoal.errors import PeerViolation
+from shoal.learning.layout import Layout
+from shoal.roles.actions import Action, Record, Send
+from shoal.roles.course import Course
+from shoal.roles.formation import Formation, Report, Share
+from shoal.wire.checks import dense
+from shoal.wire.messages import Count, Disband, Form, Formed, Gathered, Go, JobSpec, Pass, Route, Routed, clip
+from shoal.workload.ledger import Lease
+
+#: How long sub-leaders and routes may take to be set up: this, or so many times a lease. What is said about it waits
+#: behind models that are on their way.
+FORM_S = 12.0
+FORM_LEASES = 3.0
+
+#: While everyone waits for them, since what holds is broken, they have this long.
+FORM_HURRY_S = 1.0
+
+#: A sum that takes longer than this, and several times as long as a lease's transfer may, does not come any more.
+GATHER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Updates of these leases as one, ready to be merged."""
+
+    reports: tuple[Report, ...]
+    mean: np.ndarray
+    weight: float
+
+
+def _is_silent(formation: Formation, share: Share, told: int) -> bool:
+    """In a tree one who is not answered goes straight to the leader. In a shard of two there is only one to tell."""
+    least = min(2, len(share.members) - 1) if formation.kind == "shard" else 2
+    return told >= max(1, least) and 3 * told >= len(share.members)
+
+
+class Shape:
+    def __init__(self, *, spec: JobSpec, term: int, layout: Layout, course: Course) -> None:
+        self._spec = spec
+        self._term = term
+        self._layout = layout
+        self._course = course
+        #: The formation that holds; None: a star.
+        self.now: Formation | None = None
+        #: The one that is being set up.
+        self.next: Formation | None = None
+        self._last = 0
+        self._why_star = ""
+        #: Lease -> the formation by which it was lent. Leases that are not here go straight to the leader.
+        self._lent: dict[int, int] = {}
+        #: Worker -> the formation and version whose values its sub-leaders gave out to it.
+        self._given: dict[str, tuple[int, int]] = {}
+
+    # Setting up ------------------------------------------------------------------------------------------
+
+    def begin(
+        self, kind: str, shares: Sequence[Share], *, reason: str, now_s: float, lease_s: float = 0.0
+    ) -> list[Action]:
+        """Have sub-leaders set up; then routes are tried; then it may hold (``is_ready``, ``hold``)."""
+        dropped = self._drop_next("another is set up in its place")
+        self._last += 1
+        patience_s = max(FORM_S, FORM_LEASES * lease_s)
+        self.next = Formation(
+            number=self._last, kind=kind, shares=list(shares), reason=reason, begun_s=now_s, patience_s=patience_s
+        )
+        told = self._record("forming", f"{self.next.notation}: {reason}")
+        return [*dropped, told, *(self._form(self.next, share) for share in self.next.shares)]
+
+    def _form(self, formation: Formation, share: Share, *, with_part: bool = False) -> Send:
+        """With its part: where that stands now."""
+        size = self._layout.parameters_size
+        parameters = min(max(size - share.start, 0), share.stop - share.start)
+        tensors: dict[str, np.ndarray] = {}
+        if with_part:
+            tensors["model"] = self._course.model[share.start : share.stop]
+            tensors["velocity"] = self._course.velocity[share.start : share.start + parameters]
+        form = Form(
+            job=self._spec.job,
+            term=self._term,
+            formation=formation.number,
+            kind=formation.kind,
+            version=self._course.version,
+            start=share.start,
+            stop=share.stop,
+            parameters=parameters,
+            momentum=self._spec.plan.momentum,
+            members=tuple(sorted(share.members)),
+            tensors=tensors,
+        )
+        return Send(to=share.node, message=form)
+
+    def formed(self, sender: str, message: Formed) -> list[Action]:
+        formation = self.next if self.next and self.next.number == message.formation else None
+        share = formation.share_led_by(sender) if formation else None
+        if formation is None or share is None:
+            return []
+        if not message.endpoint:
+            formation.broken, formation.broken_by = f"{sender} could not be set up: {message.reason}", sender
+            return []
+        share.endpoint = message.endpoint
+        if not formation.is_formed or formation.routes_told:
+            return []
+        formation.routes_told = True
+        return [self._route(formation, worker) for worker in formation.members]
+
+    def _route(self, formation: Formation, worker: str) -> Send:
+        hops = formation.hops_of(worker)
+        route = Route(job=self._spec.job, term=self._term, formation=formation.number, hops=hops)
+        return Send(to=worker, message=route)
+
+    def routed(self, sender: str, message: Routed) -> None:
+        formation = self._numbered(message.formation)
+        if formation is None or sender not in formation.members:
+            return
+        if message.unreached:
+            formation.unreached[sender] = message.unreached
+            formation.routed.discard(sender)
+        else:
+            formation.unreached.pop(sender, None)
+            formation.routed.add(sender)
+
+    def again(self, lease: Lease) -> list[Action]:
+        """Its worker does not know how to send its update, though it could: it is told once more."""
+        assert self.now is not None
+        return [self._route(self.now, lease.worker), self.go(lease)]
+
+    def _numbered(self, number: int) -> Formation | None:
+        return next((each for each in (self.now, self.next) if each is not None and each.number == number), None)
+
+    def is_ready(self, now_s: float) -> bool:
+        """The next formation can hold: everyone reaches everyone, or has had time to."""
+        formation = self.next
+        if formation is None or formation.broken or not formation.is_formed:
+            return False
+        late = now_s - formation.begun_s > (formation.patience_s if self.held_up() is None else FORM_HURRY_S)
+        settled = all(member in formation.routed or member in formation.unreached for member in formation.members)
+        return formation.is_routed or ((late or settled) and self._enough_routed(formation))
+
+    def complaints(self) -> list[str]:
+        """Sub-leaders of what holds that do not answer a third of those who send to them, and more than one: the fault
+        of one is its own."""
+        now = self.now
+        if now is None or now.broken or not now.unreached:
+            return []
+        told = Counter(node for nodes in now.unreached.values() for node in nodes)
+        return [share.node for share in now.shares if _is_silent(now, share, told[share.node])]
+
+    def _enough_routed(self, formation: Formation) -> bool:
+        """Those who do not reach their sub-leader in a tree go straight to the leader; in a shard they must wait."""
+        missing = sum(member not in formation.routed for member in formation.members)
+        return missing * 4 <= len(formation.members)
+
+    def trouble(self, now_s: float) -> tuple[str, list[str]]:
+        """Why the formation that is being set up will not do, and through whom; empty: it may."""
+        formation = self.next
+        if formation is None:
+            return "", []
+        if formation.broken:
+            return formation.broken, [formation.broken_by] if formation.broken_by else []
+        away = list(dict.fromkeys(node for nodes in formation.unreached.values() for node in nodes))
+        if formation.is_formed and len(formation.unreached) * 4 > len(formation.members):
+            return f"{len(formation.unreached)} workers do not reach {', '.join(away[:4])}", away
+        if now_s - formation.begun_s <= formation.patience_s or self.is_ready(now_s):
+            return "", []
+        slow = [share.node for share in formation.shares if not share.endpoint]
+        if slow:
+            return f"{', '.join(slow[:4])} did not answer in {formation.patience_s:g} s", slow
+        return f"too few workers reached their sub-leaders in {formation.patience_s:g} s", away
+
+    # Holding ---------------------------------------------------------------------------------------------
+
+    def hold(self, now_s: float) -> list[Action]:
+        """The next formation holds from now on. What was lent by the one before goes by this one."""
+        formation = self.next
+        assert formation is not None
+        old, self.now, self.next = self.now, formation, None
+        self._given.clear()
+        actions: list[Action] = [
+            self._record("shape", f"{formation.notation}, after {now_s - formation.begun_s:.1f} s: {formation.reason}")
+        ]
+        if formation.kind == "shard":
+            actions += [self._form(formation, share, with_part=True) for share in formation.shares]
+        if old is not None:
+            # Also to those who have heard of one in between that came to nothing.
+            actions += self._disband([old, formation], formation.number - 1, "another formation holds")
+        return actions
+
+    def star(self, reason: str) -> list[Action]:
+        """No formation holds, and none is set up: updates go straight to the leader."""
+        old, dropped = self.now, self.next
+        self.now = self.next = None
+        self._why_star = reason
+        self._given.clear()
+        told: list[Action] = [self._record("shape", f"star: {reason}")] if old is not None else []
+        return [*told, *self._disband([each for each in (old, dropped) if each is not None], self._last, reason)]
+
+    def give_up_next(self) -> list[Action]:
+        return self._drop_next("it could not be set up")
+
+    def breaks(self, reason: str) -> None:
+        """Nothing can be summed up by what holds any more."""
+        if self.now is not None:
+            self.now.broken = self.now.broken or reason
+
+    @property
+    def kind(self) -> str:
+        return self.now.kind if self.now is not None else "star"
+
+    @property
+    def notation(self) -> str:
+        return self.now.notation if self.now is not None else "star"
+
+    @property
+    def reason(self) -> str:
+        return self.now.reason if self.now is not None else self._why_star
+
+    @property
+    def next_kind(self) -> str:
+        return self.next.kind if self.next is not None else ""
+
+    def _drop_next(self, reason: str) -> list[Action]:
+        old, self.next = self.next, None
+        if old is None:
+            return []
+        if self.now is not None:
+            # The one that holds has a lower number: it must not be taken for this one. It is forgotten in its turn.
+            return []
+        return self._disband([old], old.number, reason)
+
+    def _disband(self, formations: Sequence[Formation], up_to: int, reason: str) -> list[Action]:
+        disband = Disband(job=self._spec.job, term=self._term, formation=up_to, reason=clip(reason))
+        nodes = dict.fromkeys(node for each in formations for node in (*each.members, *each.sub_leaders))
+        return [Send(to=node, message=disband) for node in nodes]
+
+    def redeliver(self, leases: Sequence[Lease], is_here: Callable[[str], bool]) -> tuple[list[Lease], list[Lease]]:
+        """Leases that were lent by a formation that is no more go by the one that holds, or straight to the leader.
+
+        Returns them, and the leases that cannot: they must be lent anew.
+        """
+        going: list[Lease] = []
+        astray: list[Lease] = []
+        present = self.now.number if self.now else 0
+        for lease in leases:
+            by = self._lent.get(lease.id, 0)
+            if by in (0, present):
+                continue
+            way = self.way(lease.worker)
+            if not is_here(lease.worker) or (not way and self.now is not None and self.now.kind == "shard"):
+                astray.append(lease)
+                self._lent.pop(lease.id, None)
+                continue
+            self.lend(lease.id, way)
+            going.append(lease)
+        return going, astray
+
+    def lent_by(self, lease: int) -> int:
+        """The formation by which its update goes; 0: straight to the leader."""
+        return self._lent.get(lease, 0)
+
+    def go(self, lease: Lease) -> Send:
+        go = Go(job=self._spec.job, term=self._term, lease=lease.id, formation=self._lent.get(lease.id, 0))
+        return Send(to=lease.worker, message=go)
+
+    # Workers come and go -----------------------------------------------------------------------------------
+
+    def joined(self, node: str) -> list[Action]:
+        """A worker is here: it gets a place in what holds, and in what is being set up."""
+        actions: list[Action] = []
+        for formation in (self.now, self.next):
+            if formation is None or formation.broken or formation.shares_of(node):
+                continue
+            shares = formation.shares
+            if formation.kind == "tree":
+                shares = [min(shares, key=lambda share: (len(share.members), share.node))]
+            for share in shares:
+                share.members.append(node)
+                actions.append(self._form(formation, share))
+            if formation.routes_told:
+                actions.append(self._route(formation, node))
+        return actions
+
+    def left(self, node: str, reason: str) -> list[Action]:
+        """A worker is gone. With a sub-leader, what it summed up is."""
+        self._given.pop(node, None)
+        actions: list[Action] = []
+        for formation in (self.now, self.next):
+            if formation is None:
+                continue
+            formation.routed.discard(node)
+            formation.unreached.pop(node, None)
+            if formation.share_led_by(node) is not None and not formation.broken:
+                formation.broken = f"{node}, a sub-leader, is gone: {reason}"
+            for share in formation.shares_of(node):
+                share.members.remove(node)
+                if share.node != node and not formation.broken:
+                    actions.append(self._form(formation, share))
+        return actions
+
+    def is_sub_leader(self, node: str) -> bool:
+        return any(f is not None and f.share_led_by(node) is not None for f in (self.now, self.next))
+
+    # Lending -----------------------------------------------------------------------------------------------
+
+    def way(self, node: str) -> int:
+        """The formation by which an update of this worker goes; 0: straight to the leader."""
+        now = self.now
+        return now.number if now is not None and not now.broken and node in now.routed else 0
+
+    def hindrance(self, node: str) -> str:
+        """Why this worker cannot be lent anything now; empty: it can."""
+        now = self.now
+        if now is None or now.kind != "shard":
+            return ""
+        if any(share.asked is not None for share in now.shares):
+            # Every share of it is of the same leases: no other can be part of it any more.
+            return f"version {self._course.version + 1} is being summed up"
+        if node in now.routed:
+            return ""
+        away = now.unreached.get(node, ())
+        return f"does not reach {', '.join(away[:4]) or 'every node'} that leads a share of the model"
+
+    def is_left_out(self, node: str) -> bool:
+        """Whether it takes no part in a shard: it does not reach all who lead a share."""
+        now = self.now
+        return now is not None and now.kind == "shard" and not now.broken and node not in now.routed
+
+    def held_up(self) -> str | None:
+        """Why nobody can be lent anything now."""
+        return f"shared out anew: {self.now.broken}" if self.now is not None and self.now.broken else None
+
+    def lend(self, lease: int, formation: int) -> None:
+        if formation:
+            self._lent[lease] = formation
+        else:
+            self._lent.pop(lease, None)
+
+    def values_by(self, node: str) -> int:
+        """The formation whose sub-leaders gave this worker the present version; 0: none did."""
+        formation, version = self._given.get(node, (0, -1))
+        return formation if version == self._course.version else 0
+
+    def pass_on(self, node: str) -> list[Action]:
+        """In a tree, have this worker's sub-leader give the present version to its members."""
+        now = self.now
+        if now is None or now.kind != "tree" or not self.way(node):
+            return []
+        share, version = now.shares_of(node)[0], self._course.version
+        if share.passed == version:
+            return []
+        share.passed = version
+        for member in share.members:
+            if member in now.routed:
+                self._given[member] = (now.number, version)
+        model = {"model": self._course.model}
+        message = Pass(job=self._spec.job, term=self._term, formation=now.number, version=version, tensors=model)
+        return [Send(to=share.node, message=message)]
+
+    def lacks_values(self, node: str) -> None:
+        """It did not get the values that its sub-leaders gave out."""
+        self._given.pop(node, None)
+
+    # Summing up --------------------------------------------------------------------------------------------
+
+    def has_arrived(self, lease: int) -> bool:
+        return self.now is not None and lease in self.now.arrived
+
+    def awaits_sum(self, node: str) -> bool:
+        """An update of this worker is with the sub-leaders and in no version yet."""
+        return self.now is not None and any(report.lease.worker == node for report in self.now.arrived.values())
+
+    def is_due(self, lease: Lease, formation: int) -> bool:
+        """Whether a report by this formation is of how the lease was lent, and of what holds."""
+        now = self.now
+        holds = now is not None and not now.broken and now.number == formation
+        return holds and self._lent.get(lease.id, 0) == formation
+
+    def bars_whole(self, lease: int) -> str:
+        """Why the update of this lease may not come whole, to the leader; empty: it may."""
+        if self.has_arrived(lease):
+            return f"lease {lease} is with the sub-leaders already"
+        if self.now is not None and self.now.kind == "shard" and lease in self._lent:
+            # They take the step themselves: what they have not summed up would be missing from their parts.
+            return f"lease {lease} goes to the sub-leaders of a shard"
+        return ""
+
+    def reported(self, report: Report) -> list[Action]:
+        """Every sub-leader of the worker's route has its piece."""
+        now = self.now
+        assert now is not None
+        if report.lease.id in now.arrived:
+            return []
+        if now.kind == "shard":
+            now.arrived[report.lease.id] = report
+            return []
+        share = now.shares_of(report.lease.worker)[0]
+        now.arrived[report.lease.id] = replace(report, at=share.node)
+        return [Send(to=share.node, message=self._count([report]))]
+
+    def forget(self, lease: int) -> None:
+        """A lease was taken back."""
+        self._lent.pop(lease, None)
+        now = self.now
+        if now is None or now.arrived.pop(lease, None) is None:
+            return
+        if now.kind == "tree" or any(share.asked is not None for share in now.shares):
+            now.broken = now.broken or f"lease {lease} is in a sum and was taken back"
+
+    def _count(self, reports: Sequence[Report], *, last: bool = False) -> Count:
+        assert self.now is not None
+        return Count(
+            job=self._spec.job,
+            term=self._term,
+            formation=self.now.number,
+            version=self._course.version + 1,
+            leases=tuple(report.lease.id for report in reports),
+            weights=tuple(float(report.update.examples) for report in reports),
+            scales=tuple(report.scale for report in reports),
+            last=last,
+        )
+
+    def gather(self, leases: Sequence[Lease], now_s: float) -> list[Action]:
+        """Ask for the sums of those from whom nothing more is awaited, given all the leases that are lent."""
+        now = self.now
+        if now is None or now.broken or not now.arrived:
+            return []
+        awaited = [lease for lease in leases if self._lent.get(lease.id) == now.number and lease.id not in now.arrived]
+        if now.kind == "shard":
+            if awaited or any(share.asked is not None for share in now.shares):
+                return []
+            reports = list(now.arrived.values())
+            return [self._ask(share, reports, reports, now_s) for share in now.shares]
+        actions: list[Action] = []
+        waited_for = {lease.worker for lease in awaited}
+        asked = {lease for share in now.shares for lease in share.asked or ()}
+        for share in now.shares:
+            if share.asked is not None or waited_for.intersection(share.members):
+                continue
+            here = [r for r in now.arrived.values() if r.at == share.node and r.lease.id not in asked]
+            if here:
+                # They were counted as they came.
+                actions.append(self._ask(share, here, [], now_s))
+        return actions
+
+    def _ask(self, share: Share, of: Sequence[Report], counted: Sequence[Report], now_s: float) -> Send:
+        share.asked = tuple(report.lease.id for report in of)
+        share.asked_s = now_s
+        return Send(to=share.node, message=self._count(counted, last=True))
+
+    def late(self, now_s: float, *, allowance_s: float) -> str:
+        """The sub-leader from whom a sum does not come; empty: there is none."""
+        limit_s = max(GATHER_S, allowance_s)
+        now = self.now
+        if now is None or now.broken:
+            return ""
+        # In a shard the sums that came wait for the others.
+        missing = [share for share in now.shares if share.asked is not None and share.node not in now.sums]
+        return next((share.node for share in missing if now_s - share.asked_s > limit_s), "")
+
+    def without_its_piece(self, sender: str, message: Gathered) -> Report | None:
+        """The one update that a sub-leader lacks although its worker said that everyone had a piece of it.
+
+        One that lacks several has lost them. One that lacks a single one among others was never sent it.
+        """
+        now = self.now
+        share = now.share_led_by(sender) if now is not None and now.number == message.formation else None
+        if now is None or now.broken or share is None or share.asked is None or not message.leases:
+            return None
+        lacking = [lease for lease in share.asked if lease not in message.leases]
+        is_part = set(message.leases) < set(share.asked)
+        return now.arrived.get(lacking[0]) if is_part and len(lacking) == 1 else None
+
+    def gathered(self, sender: str, message: Gathered) -> Summed | None:
+        """A sum has come. Returns updates to be merged, if they are whole by it.
+
+        Raises PeerViolation for a sum that is not what was asked for: its sub-leader can be no part of a formation.
+        """
+        now = self.now
+        if now is None or now.broken or now.number != message.formation:
+            return None
+        share = now.share_led_by(sender)
+        if share is None or share.asked is None:
+            return None
+        if message.leases and not any(lease in now.arrived for lease in message.leases):
+            # All of them are in a version: a sum that came before, once more.
+            return None
+        if set(message.leases) != set(share.asked) or len(message.leases) != len(share.asked):
+            raise PeerViolation(f"a sum of leases {message.leases[:8]}, where {share.asked[:8]} were counted")
+        reports = tuple(now.arrived[lease] for lease in share.asked)
+        weight = sum(report.update.examples for report in reports)
+        if abs(message.weight - weight) > 1e-6 * weight:
+            raise PeerViolation(f"a sum of weight {message.weight:g}, where {weight} examples were counted")
+        mean = dense("mean", message.tensors, size=share.stop - share.start)
+        if now.kind == "tree":
+            share.asked = None
+            for report in reports:
+                self._done(now, report)
+            return Summed(reports, mean, float(weight))
+        now.sums[sender] = np.array(mean)
+        if len(now.sums) < len(now.shares):
+            return None
+        return self._whole(now, reports, float(weight))
+
+    def _whole(self, now: Formation, reports: tuple[Report, ...], weight: float) -> Summed:
+        mean = np.empty(self._layout.size, dtype=np.float32)
+        for share in now.shares:
+            mean[share.start : share.stop] = now.sums[share.node]
+            share.asked = None
+        now.sums.clear()
+        for report in reports:
+            self._done(now, report)
+        # Its sub-leaders have taken the step for it already, and give it out.
+        for member in now.routed:
+            self._given[member] = (now.number, self._course.version + 1)
+        return Summed(reports, mean, weight)
+
+    def _done(self, formation: Formation, report: Report) -> None:
+        del formation.arrived[report.lease.id]
+        self._lent.pop(report.lease.id, None)
+
+    def _record(self, kind: str, reason: str) -> Record:
+        return Record(kind=kind, reason=clip(reason), job=self._spec.job)

@@ -1,0 +1,129 @@
+"""Whatever is heard first, lost or spoilt: a version made by sub-leaders is the mean of the leases that are in it.
+
+That a worker trains exactly the version its lease names, bit for bit, is checked by the troupe at each lease: in a
+shard those values come from the sub-leaders, who took the step for their parts themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from troupe import Troupe, plan_of
+
+NODES = ("a", "b", "c", "d", "e")
+EPOCHS = 3
+
+#: What happens next, and to whom: mostly that something is heard, or a trainer is done.
+happenings = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["hears"] * 10
+            + ["trains"] * 3
+            + ["round", "tick", "time", "lost", "silent", "joins", "cut", "cut-hop"]
+            + ["wall", "spoils"]
+        ),
+        st.integers(0, 30),
+    ),
+    max_size=60,
+)
+
+shapes = st.sampled_from(
+    [("tree", "sync"), ("tree", "sync"), ("tree", "async"), ("tree", "buffered"), ("shard", "sync")]
+)
+
+
+def befalls(troupe: Troupe, what: str, number: int) -> None:
+    here = sorted(troupe.devices)
+    node = here[number % len(here)]
+    troupe.now_s += 0.01
+    match what:
+        case "hears":
+            lines = troupe.waiting()
+            if lines:
+                troupe.hears(lines[number % len(lines)])
+        case "trains":
+            at_work = troupe.at_work()
+            if at_work:
+                troupe.trains(at_work[number % len(at_work)])
+        case "round":
+            troupe.round()
+        case "tick":
+            troupe.passes(0.6)
+        case "time":
+            troupe.passes(4.0 + number)
+        case "lost" if len(here) > 1:
+            troupe.loses(node)
+        case "silent" if len(here) > 1:
+            # It takes a while until that is known.
+            troupe.loses(node, heard=False)
+            troupe.passes(8.0)
+            troupe.is_missed(node)
+        case "wall":
+            troupe.walls ^= {(node, NODES[number % len(NODES)])}
+        case "joins":
+            away = [each for each in NODES if each not in troupe.devices]
+            if away:
+                troupe.joins(away[number % len(away)])
+        case "cut":
+            troupe.cuts(node)
+        case "cut-hop":
+            hops = sorted(troupe.devices[node].sessions)
+            if hops:
+                troupe.cuts(node, hops[number % len(hops)])
+        case "spoils" if not any(troupe.leader._batch_failures.values()):
+            troupe.spoils.add(node)
+        case _:
+            pass
+
+
+def play(troupe: Troupe, script: list[tuple[str, int]], *, nodes: tuple[str, ...]) -> None:
+    troupe.joins(*nodes)
+    troupe.forms()
+    for what, number in script:
+        befalls(troupe, what, number)
+    troupe.spoils.clear()
+    troupe.walls.clear()
+    for node in nodes:
+        if node not in troupe.devices:
+            troupe.joins(node)
+    troupe.finishes(epochs=max(EPOCHS, troupe.leader.epoch + 1))
+    assert not troupe.ended
+    troupe.check_batches(EPOCHS)
+    troupe.check_versions()
+
+
+@given(
+    happenings,
+    shapes,
+    st.integers(3, 5),
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.tuples(st.integers(1, 6), st.integers(0, 3)),
+    st.sampled_from([0.0, 0.5]),
+    st.lists(st.sampled_from([1e5, 1e6, 5e6]), min_size=5, max_size=5),
+)
+def test_every_batch_once_and_each_version_the_mean_of_its_leases(
+    script: list[tuple[str, int]],
+    shape: tuple[str, str],
+    count: int,
+    examples: int,
+    lease_batches: int,
+    sub_leaders: int,
+    size: tuple[int, int],
+    momentum: float,
+    rates: list[float],
+) -> None:
+    plan: dict[str, Any] = {"shape": shape[0], "pace": shape[1], "momentum": momentum, "buffer": 2}
+    plan |= {"lease_batches": lease_batches, "sub_leaders": sub_leaders}
+    parameters, buffers = size
+    troupe = Troupe(
+        plan_of(**plan),
+        examples=examples,
+        parameters=parameters,
+        buffers=buffers,
+        rates=dict(zip(NODES, rates, strict=True)),
+    )
+    play(troupe, script, nodes=NODES[:count])

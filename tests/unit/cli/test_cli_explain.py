@@ -1,0 +1,238 @@
+"""`shoal plan explain`: a job's shape and its reasons, and the planner's answer for a fleet that is not there yet."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from statuses import JOB, job, progress, worker
+
+from shoal.cli import main
+from shoal.cli.exits import Exit
+from shoal.cli.explained import advice, job_lines, job_plain, model_bytes
+from shoal.cli.sketch import DEVICES_MAX, Sketch
+from shoal.errors import Misuse
+from shoal.plan import Plan
+from shoal.topology import predict
+from shoal.wire.messages import JobView, ShapeView
+
+SIXTEEN = ["plan", "explain", "--devices", "16", "--mbps", "100", "--model-mb", "2.9", "--train-s", "1"]
+CHOICES = (
+    ShapeView(shape="star", batch_s=7.73, detail="16 models over one link"),
+    ShapeView(shape="tree", batch_s=4.11, detail="1-4-16"),
+    ShapeView(shape="shard", batch_s=1.45, detail="16 of 16 nodes lead 6.2 %", chosen=True),
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SHOAL_DEBUG", "0")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+def sketch(**values: Any) -> Sketch:
+    usual = {
+        "devices": 16,
+        "link_bytes_per_s": 12.5e6,
+        "leader_bytes_per_s": 12.5e6,
+        "model_bytes": 2.9e6,
+        "train_s": 1.0,
+    }
+    return Sketch(**(usual | values))
+
+
+def shaped(plan: Plan, model_size: int = 725_000, **values: Any) -> JobView:
+    workers = tuple(worker(number, lease_s=1.5, train_s=1.0) for number in range(3))
+    usual: dict[str, Any] = {"shape": "star", "pace": "sync", "workers": workers}
+    return job(plan=plan, model_size=model_size, progress=progress(**(usual | values)))
+
+
+def said(view: JobView) -> str:
+    console = Console(file=io.StringIO(), width=200, color_system=None)
+    for part in job_lines(view):
+        console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+# A job -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_has_chosen_says_what_there_was_and_how_it_goes() -> None:
+    view = shaped(
+        Plan(shape="auto"),
+        shape="shard over 16 of 16 workers",
+        shape_reason="shard: 1.45 s a batch, where a star takes 7.73 s",
+        predicted_s=1.45,
+        round_s=1.479,
+        sync_s=0.47,
+        alternatives=CHOICES,
+        saturation="gains",
+        saturation_reason="16 workers: one more gains 5.9 % ± 0.4 %",
+    )
+    text = said(view)
+    for part in (
+        f"{JOB} (mnist): shard over 16 of 16 workers; 1.45 s a batch predicted, 1.48 s measured",
+        "7.73 s   5.3x as long   16 models over one link",
+        "4.11 s   2.8x as long   1-4-16",
+        "shape auto, pace sync",
+        "where a star takes 7.73 s",
+        "1.48 s a batch, 470 ms of it not training; 2 % more than predicted (1.45 s)",
+        "workers    16 workers: one more gains 5.9 % ± 0.4 %",
+    ):
+        assert part in text, part
+    (chosen,) = [line for line in text.splitlines() if line.startswith("▸")]
+    assert "shard" in chosen
+    assert "chosen" in chosen
+    assert "next" not in text
+    # Of a shard, a lease is not a whole model there and back.
+    assert "links" not in text
+
+
+def test_a_shape_that_is_not_in_force_yet_is_not_judged_by_what_is() -> None:
+    view = shaped(Plan(shape="auto"), predicted_s=1.45, round_s=7.7, alternatives=CHOICES)
+    text = said(view)
+    assert "a shard was chosen and does not hold" in text
+    assert f"shoal jobs show {JOB}" in text
+    assert "predicted (" not in text
+
+
+def test_rounds_that_differ_from_the_prediction_are_said_to_be_a_reason() -> None:
+    told = {"shape": "shard over 3 of 3 workers", "predicted_s": 1.45, "alternatives": CHOICES}
+    assert "off by more than 15 %" in "".join(advice(shaped(Plan(shape="auto"), round_s=1.8, **told)))
+    assert list(advice(shaped(Plan(shape="auto"), round_s=1.6, **told))) == []
+
+
+def test_a_job_that_measured_nothing_says_so_and_what_to_do() -> None:
+    queued = job(state="queued", progress=None)
+    assert "nothing is known of its updates yet" in said(queued)
+    assert f"shoal status {JOB}" in said(queued)
+    early = said(shaped(Plan(shape="auto")))
+    assert "auto begins with a star and chooses after 3 rounds" in early
+    assert "measured   nothing yet" in early
+    over = job(state="finished", plan=Plan(shape="auto"), progress=progress(shape="star"))
+    assert list(advice(over)) == []
+
+
+def test_a_plan_that_names_its_shape_is_told_how_to_compare() -> None:
+    text = said(shaped(Plan(shape="star"), round_s=1.6, sync_s=0.5))
+    assert "`--shape auto` measures and chooses" in text
+    assert "shoal plan explain --devices 3 --mbps MBPS --model-mb 2.9 --train-s 1" in text
+    # 2 x 2.9 MB in the half second that a lease took beyond its training.
+    assert "takes 500 ms in the median, so a link carries at least 11.6 MB/s" in text
+
+
+def test_a_model_whose_size_is_not_told_is_as_large_as_an_update_of_a_star() -> None:
+    senders = tuple(worker(number, batches=20, bytes_up=29_000_000) for number in range(3))
+    assert model_bytes(shaped(Plan(lease_batches=2), model_size=0, workers=senders)) == pytest.approx(2.9e6)
+    assert model_bytes(shaped(Plan(lease_batches=2), workers=senders)) == pytest.approx(2.9e6)
+    assert model_bytes(shaped(Plan(), model_size=0, workers=senders, shape="shard over 3 of 3 workers")) == 0
+    assert model_bytes(shaped(Plan(), model_size=0, workers=(worker(1, batches=0),))) == 0
+    assert "--model-mb MB" in said(shaped(Plan(), model_size=0, workers=(worker(1, batches=0),)))
+
+
+def test_json_says_the_same() -> None:
+    view = shaped(Plan(shape="auto"), predicted_s=7.0, round_s=7.7, sync_s=6.0, alternatives=())
+    plain = json.loads(json.dumps(job_plain(view), allow_nan=False))
+    assert plain["asked_for"] == {"shape": "auto", "pace": "sync", "sub_leaders": 0}
+    assert (plain["predicted_s"], plain["measured_s"], plain["not_training_s"]) == (7.0, 7.7, 6.0)
+    assert plain["links"][0] == {
+        "node": "device-0",
+        "there_and_back_s": 0.5,
+        "at_least_bytes_per_s": pytest.approx(11.6e6),
+    }
+    assert plain["next"] == list(advice(view))
+    nothing = job_plain(job(state="queued", progress=None))
+    assert nothing["state"] == "queued"
+    assert "shape" not in nothing
+
+
+def test_what_a_leader_writes_is_neither_markup_nor_a_command() -> None:
+    sly = ShapeView(shape="\x1b[2J", pace="[red]", batch_s=1.0, detail="[/nonsense]\x1b]0;x\x07", chosen=True)
+    text = said(shaped(Plan(shape="auto"), shape_reason="\x1b[31m[bold]", alternatives=(sly,)))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "[bold]" in text
+
+
+def test_without_a_cluster_a_job_cannot_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["plan", "explain", JOB]) == Exit.UNREACHABLE
+    assert "shoal up" in capsys.readouterr().err
+
+
+# A fleet that is not there yet -------------------------------------------------------------------------------
+
+
+def test_a_fleet_gets_the_planners_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(SIXTEEN) == Exit.OK
+    text = capsys.readouterr().out
+    star = predict.star(sketch().cluster, model_bytes=2.9e6)
+    assert "16 devices alike: links of 12.5 MB/s; a model of 2.9 MB, 1.00 s of training" in text
+    assert f"{star.batch_s:.2f} s" in text
+    (chosen,) = [line for line in text.splitlines() if line.startswith("▸")]
+    assert "shard" in chosen
+    assert "shoal train TASK --shape shard" in text
+
+
+def test_on_shared_air_a_star_is_best(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([*SIXTEEN, "--shared-air", "--json"]) == Exit.OK
+    told = json.loads(capsys.readouterr().out)
+    assert told["chosen"] == "star"
+    assert "shared" in told["reason"]
+    assert told["fleet"]["shared_air"] is True
+    assert [each["shape"] for each in told["alternatives"]] == ["star", "tree", "shard"]
+    assert [each["chosen"] for each in told["alternatives"]] == [True, False, False]
+
+
+def test_a_wider_link_of_the_leader_speaks_for_a_star(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([*SIXTEEN, "--leader-mbps", "10000", "--json"]) == Exit.OK
+    wide = json.loads(capsys.readouterr().out)["alternatives"][0]["batch_s"]
+    assert wide < predict.star(sketch().cluster, model_bytes=2.9e6).batch_s / 4
+
+
+def test_shapes_that_a_leader_would_not_take_are_left_out() -> None:
+    assert sketch(devices=2).left_out == {"tree": "takes at least 3 workers"}
+    assert set(sketch(devices=1).left_out) == {"tree", "shard"}
+    assert [told.shape for told in sketch(devices=1).choose().alternatives] == ["star"]
+    many = sketch(devices=65)
+    assert "connected with every other" in many.left_out["shard"]
+    assert [told.shape for told in many.choose().alternatives] == ["star", "tree"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--devices", "16"], "depends on --mbps, --model-mb, --train-s too"),
+        (["--mbps", "100"], "--mbps is of a fleet"),
+        (["--shared-air"], "--shared-air is of a fleet"),
+        (["mnist", *SIXTEEN[2:]], "one at a time"),
+        ([*SIXTEEN[2:], "--devices", str(DEVICES_MAX + 1)], "shoal plan capacity"),
+        ([*SIXTEEN[2:], "--mbps", "0"], "a link has a size above 0"),
+        ([*SIXTEEN[2:], "--model-mb", "nan"], "a model has a size above 0"),
+        ([*SIXTEEN[2:], "--train-s", "-1"], "trains for 0 s or more"),
+    ],
+)
+def test_what_makes_no_sense_is_misuse(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["plan", "explain", *words]) == Exit.MISUSE
+    assert says in capsys.readouterr().err
+
+
+def test_the_table_in_the_docs_is_what_the_planner_says() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "shapes.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- planned")[2].partition("\n\n")[0].splitlines()[3:]
+    assert len(table) == 6
+    for row in table:
+        devices, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        told = {each.shape: f"{each.batch_s:.2f} s" for each in sketch(devices=int(devices)).choose().alternatives}
+        assert cells == [told.get(shape, "–") for shape in ("star", "tree", "shard")], row
+
+
+def test_a_sketch_is_checked() -> None:
+    with pytest.raises(Misuse, match="the leader's link"):
+        sketch(leader_bytes_per_s=0.0)
