@@ -38,6 +38,7 @@ from benchmarks.chaos_faults import (
     FULL_DISK,
     KILL_LEADER,
     KILL_MANAGER,
+    KILL_SUB_LEADER,
     LINK_DOWN,
     ON_WORKERS,
     OUTAGES,
@@ -86,6 +87,8 @@ class Settings:
     brief: bool
     #: Who leads in the run with faults on leaders: ``devices``, or the manager's node (``here``).
     lead: str
+    #: How updates meet. Other than in a star, those who lead in part are struck as well.
+    shape: str
     #: Plan values to try instead of the soak's own.
     plan: Mapping[str, Any]
 
@@ -118,6 +121,8 @@ class Soak:
     longest_pause_s: dict[str, float]
     #: Kind -> from the end of an outage to the next version with a batch of that device in it, on average.
     back_s: dict[str, float]
+    #: Of the versions, the share that were made in the shape that was wanted.
+    in_shape: float
     outcome: Outcome
 
 
@@ -164,6 +169,7 @@ class Workshop:
             # The last version alone: an evaluation is not what is measured.
             "evaluate_every_epochs": 1_000_000,
             "checkpoint_every_s": CHECKPOINT_EVERY_S,
+            "shape": settings.shape,
             **settings.plan,
         }
         return await operator.submit(job, plan=plan)
@@ -242,6 +248,8 @@ class Workshop:
 
     async def with_faults(self, name: str, kinds: tuple[str, ...], rate: Rate, *, lead: str = "here") -> Soak:
         settings = self._settings
+        if settings.shape != "star":
+            kinds = (KILL_SUB_LEADER, *kinds)
         async with self.site(name, lead=lead) as (site, operator):
             if not site.has_disk:
                 kinds = tuple(kind for kind in kinds if kind != FULL_DISK)
@@ -327,6 +335,7 @@ class Workshop:
             lost_device_s={kind: sum(values) / len(values) for kind, values in sorted(lost.items())},
             longest_pause_s={kind: max(values) for kind, values in sorted(pauses_s.items())},
             back_s={kind: sum(values) / len(values) for kind, values in sorted(back_s.items())},
+            in_shape=_in_shape(site, settings.shape, window_s),
             outcome=outcome,
         )
 
@@ -409,6 +418,9 @@ async def soak(settings: Settings, directory: Path, network: Network | None) -> 
         "goodput_at_their_pace": on_workers.goodput_at_their_pace,
         "goodput_at_their_pace_with_leader_faults": with_manager.goodput_at_their_pace,
         "leader_on": settings.lead,
+        "shape": settings.shape,
+        "versions_in_shape": [round(each.in_shape, 3) for each in soaks],
+        "sub_leader_kills": sum(fault.kind == KILL_SUB_LEADER for each in soaks for fault in each.faults),
         "leader_faults": len(with_manager.recoveries_s),
         "leader_recovery_median_s": percentile(with_manager.recoveries_s or [math.nan], 0.5),
         "leader_recovery_p95_s": percentile(with_manager.recoveries_s or [math.nan], 0.95),
@@ -437,6 +449,11 @@ def _tell(title: str, each: Soak) -> None:
     if each.recoveries_s:
         say("    led again after the leader was taken away: " + ", ".join(f"{s:.1f}" for s in each.recoveries_s) + " s")
     say(f"    events: {dict(each.outcome.events)}")
+
+
+def _in_shape(site: Site, shape: str, window_s: tuple[float, float]) -> float:
+    made = [made.shape == shape for made in site.versions() if window_s[0] <= made.at_s <= window_s[1]]
+    return sum(made) / max(1, len(made))
 
 
 def _rounded(values: dict[str, float]) -> dict[str, float]:
@@ -475,6 +492,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
         start_s=given.start_s,
         brief=given.quick,
         lead=given.lead,
+        shape=given.shape,
         plan={name: float(value) for name, _, value in (text.partition("=") for text in given.plan)},
     )
 
@@ -490,6 +508,7 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lead", choices=("devices", "here"), default="devices", help="who leads in the last run")
+    parser.add_argument("--shape", choices=("star", "tree", "shard"), default="star", help="how updates meet")
     parser.add_argument("--start-s", type=float, default=0.0, help="what loading torch would take, for every trainer")
     parser.add_argument("--plan", action="append", default=[], metavar="NAME=NUMBER", help="such as lease_s=1.5")
     parser.add_argument("--quick", action="store_true", help="15 s a run, a fault every 3 s, one seed")

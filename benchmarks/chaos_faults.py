@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from shoal.sim.chance import Stream
 
 MANAGER = "manager"
-#: Whoever leads when the fault strikes.
+#: Whoever leads when the fault strikes, and whoever does so in part.
 LEADER = "leader"
+SUB_LEADER = "sub-leader"
 
 KILL_AGENT = "kill agent"
 STOP = "stop"
@@ -21,6 +22,7 @@ HANG = "hang in task"
 LINK_DOWN = "link down"
 KILL_MANAGER = "kill manager"
 KILL_LEADER = "kill leader"
+KILL_SUB_LEADER = "kill sub-leader"
 FULL_DISK = "full disk"
 
 #: Kind -> how long it lasts, from and to. For one that is killed: until it is started again, as a service would be.
@@ -33,11 +35,12 @@ LASTS_S: dict[str, tuple[float, float]] = {
     LINK_DOWN: (5.0, 15.0),
     KILL_MANAGER: (1.0, 1.0),
     KILL_LEADER: (2.0, 4.0),
+    KILL_SUB_LEADER: (2.0, 4.0),
     FULL_DISK: (4.0, 8.0),
 }
 ON_WORKERS = (KILL_AGENT, STOP, KILL_TRAINER, SEGFAULT, HANG, LINK_DOWN)
 #: Those in which a device is away.
-OUTAGES = (KILL_AGENT, STOP, LINK_DOWN)
+OUTAGES = (KILL_AGENT, STOP, LINK_DOWN, KILL_SUB_LEADER)
 #: With a leader on a device, any of those may strike the one that leads; and it is killed as often as the manager.
 WITH_LEADER = (KILL_LEADER, *ON_WORKERS[:3], KILL_MANAGER, *ON_WORKERS[3:], FULL_DISK)
 #: Where the manager's node leads, killing it is both, and counts twice.
@@ -77,7 +80,7 @@ def draw_faults(
         kind = next(kind_deck)
         low_s, high_s = LASTS_S[kind]
         for_s = chance.between(low_s, min(high_s, low_s + 2.0) if brief else high_s)
-        victim = LEADER if kind == KILL_LEADER else MANAGER
+        victim = {KILL_LEADER: LEADER, KILL_SUB_LEADER: SUB_LEADER}.get(kind, MANAGER)
         if kind in ON_WORKERS:
             # Somebody is always free in a cluster of some size; in a small one the next in the deck is struck again.
             tried = [next(device_deck) for _ in devices]

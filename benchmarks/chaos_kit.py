@@ -33,12 +33,14 @@ from benchmarks.chaos_faults import (
     KILL_AGENT,
     KILL_LEADER,
     KILL_MANAGER,
+    KILL_SUB_LEADER,
     KILL_TRAINER,
     LEADER,
     LINK_DOWN,
     MANAGER,
     SEGFAULT,
     STOP,
+    SUB_LEADER,
     Fault,
     Outage,
 )
@@ -117,6 +119,7 @@ class Site:
         self._manager: asyncio.subprocess.Process | None = None
         self._agents: dict[str, asyncio.subprocess.Process] = {}
         self._disk: Path | None = None
+        self._aimed = 0
 
     async def __aenter__(self) -> Self:
         try:
@@ -245,12 +248,24 @@ class Site:
 
     def aimed(self, fault: Fault) -> Fault:
         """The fault with its victim by name, as things are now."""
-        return dataclasses.replace(fault, victim=self.leader()) if fault.victim == LEADER else fault
+        if fault.victim == LEADER:
+            return dataclasses.replace(fault, victim=self.leader())
+        return dataclasses.replace(fault, victim=self._sub_leader()) if fault.victim == SUB_LEADER else fault
+
+    def _sub_leader(self) -> str:
+        """One who leads in part, each in its turn; where nobody does, a device that may be about to."""
+        made = self.versions()
+        alive = [device for device in self.devices if self._agents[device].returncode is None]
+        leading = [node for node in (made[-1].sub_leaders if made else ()) if node in alive]
+        self._aimed += 1
+        among = leading or alive or list(self.devices)
+        return among[self._aimed % len(among)]
 
     async def inflict(self, fault: Fault) -> None:
         """Hurt one part of the cluster, and put right what a service manager or a person with a cable would."""
         ways = {
             KILL_AGENT: self._kill_agent,
+            KILL_SUB_LEADER: self._kill_agent,
             KILL_LEADER: self._kill_manager if fault.victim == MANAGER else self._kill_agent,
             STOP: self._stop,
             LINK_DOWN: self._cut if self._network else self._stop,

@@ -1,7 +1,7 @@
 """Writes down when each version was made, by whom and under which term, in the process that made it. Changes nothing.
 
-The environment names the file; a line of it is a monotonic time, a version, a term and a node. All processes of a
-machine share that clock, and a line is one write: the order of the file is the order of events.
+The environment names the file; a line of it is a monotonic time, a version, a term, a node, the shape and who leads in
+part. All processes of a machine share that clock, and a line is one write: the order of the file is that of events.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Made:
     version: int
     term: int
     node: str
+    #: ``star``, ``tree`` or ``shard``.
+    shape: str = "star"
+    sub_leaders: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -41,7 +44,8 @@ def watching(node: str) -> Iterator[None]:
             before = leader.version
             actions = handle(leader, event, now_s)
             if leader.version > before:
-                file.write(f"{time.monotonic():.4f} {leader.version} {leader.term} {node}\n")
+                shape, subs = leader.shape.split()[0], ",".join(leader.sub_leaders)
+                file.write(f"{time.monotonic():.4f} {leader.version} {leader.term} {node} {shape} {subs};\n")
             return actions
 
         with mock.patch.object(Leader, "handle", watched):
@@ -52,5 +56,8 @@ def versions_in(path: Path) -> list[Made]:
     """All that were made, in order. One that was made again after a crash is there again."""
     text = path.read_text() if path.exists() else ""
     # A process that is killed may leave half a line.
-    rows = [line.split() for line in text.splitlines() if line.count(" ") == 3]
-    return [Made(float(at_s), int(version), int(term), node) for at_s, version, term, node in rows]
+    rows = [line[:-1].split(" ") for line in text.splitlines() if line.endswith(";")]
+    return [
+        Made(float(at_s), int(version), int(term), node, shape, tuple(filter(None, subs.split(","))))
+        for at_s, version, term, node, shape, subs in rows
+    ]

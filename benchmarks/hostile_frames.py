@@ -234,7 +234,7 @@ class Around:
         self.outpost: Outpost | None = None
         self.leads = asyncio.Event()
 
-    def to_manager(self, message: Message) -> None:
+    def send(self, to: str, message: Message) -> None:
         if isinstance(message, Leads):
             self.leads.set()
         if isinstance(message, Checkpoint) and self.outpost is not None:

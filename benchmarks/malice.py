@@ -27,31 +27,44 @@ from shoal.wire.messages import (
     CheckpointKept,
     CheckpointRefused,
     Conclude,
+    Count,
+    Disband,
     Dismiss,
     Evaluated,
     Facts,
     Failed,
     Finished,
+    Form,
+    Formed,
+    Gathered,
     Go,
     HandOver,
     Heartbeat,
     HeartbeatSeen,
     Hello,
+    Hop,
     Leads,
     Leave,
     Message,
     Noted,
     Offer,
     OutOfReach,
+    Pass,
+    Piece,
     Progress,
     Ready,
     Release,
+    Route,
+    Routed,
+    Spoilt,
     Status,
     StepDown,
     SteppedDown,
     StopJob,
+    Taken,
     TransferJob,
     Update,
+    Values,
     Wait,
     Welcome,
     Work,
@@ -87,6 +100,8 @@ class Malice:
             self._not_for_them,
             self._usurped,
             self._sick_checkpoint,
+            self._no_piece,
+            self._sick_sum,
             self._huge_length,
             self._impossible_shape,
             self._sick_values,
@@ -186,6 +201,13 @@ class Malice:
             Release(job=job, node="device-1"),
             CheckpointKept(job=job, term=1, version=1),
             CheckpointRefused(job=job, term=1, version=1, reason="no"),
+            Form(job=job, term=1, formation=1, kind="tree", version=1, start=0, stop=VALUES, members=(self._node,)),
+            Route(job=job, term=1, formation=1, hops=(Hop(node=self._node, endpoint="x:9", start=0, stop=VALUES),)),
+            Count(job=job, term=1, formation=1, version=1, last=True),
+            Pass(job=job, term=1, formation=1, version=1),
+            Taken(job=job, term=1, formation=1, lease=1),
+            Values(job=job, term=1, formation=1, version=1, start=0, stop=VALUES),
+            Disband(job=job, term=1, formation=1),
         )
         message = wrong[self._below(0, len(wrong))]
         return self._attack(f"not for a {self._at}", lane_of(message), envelope_frame(message))
@@ -255,6 +277,33 @@ class Malice:
             case _:
                 return self._attack("huge checkpoint", Lane.WORK, _huge_checkpoint(self._job))
 
+    def _no_piece(self) -> Attack:
+        """For a formation that is not there: nobody takes its values."""
+        piece = Piece(
+            job=self._job,
+            term=1,
+            formation=self._absurd(),
+            lease=1,
+            version=0,
+            tensors={"delta": np.zeros(VALUES, np.float32)},
+        )
+        return self._attack("piece of no formation", Lane.WORK, next(frames(piece)))
+
+    def _sick_sum(self) -> Attack:
+        """From one that sums up for nobody."""
+        mean = np.full(self._below(1, VALUES + 1), (np.nan, np.inf, 0.0)[self._below(0, 3)], np.float32)
+        lease, pick = self._below(1, 50), self._absurd
+        gathered = Gathered(
+            job=self._job,
+            term=1,
+            formation=pick(),
+            version=pick(),
+            leases=(lease, lease),
+            weight=(0.0, -1.0, np.inf)[self._below(0, 3)],
+            tensors={"mean": mean},
+        )
+        return self._attack("sick sum", Lane.WORK, *frames(gathered), ends=False)
+
     def _other_type(self) -> Attack:
         tensors: tuple[dict[str, np.ndarray], ...] = (
             {"delta": np.zeros(VALUES // 2, np.float64)},
@@ -274,6 +323,9 @@ class Malice:
             Evaluated(job=job, term=pick(), lease=pick(), version=0, examples=pick(), loss_sum=1e308, correct=pick()),
             Progress(job=job, term=pick(), state="failed", workers=(WorkerView(node=self._node, state="x"),)),
             Ready(job="no-such-job", holds_term=pick(), holds_version=pick()),
+            Formed(job=job, term=pick(), formation=pick(), endpoint="127.0.0.1:9"),
+            Routed(job=job, term=pick(), formation=pick(), unreached=("device-1", "no-such-node")),
+            Spoilt(job=job, term=pick(), formation=pick(), lease=pick(), node="device-1", reason="\x1b[2J"),
         )
         message = stale[self._below(0, len(stale))]
         return self._attack("stale", lane_of(message), *frames(message), ends=False)
@@ -315,6 +367,10 @@ class Malice:
             Leads(job=job, term=1, endpoint="127.0.0.1:9"),
             Noted(job=job, term=1, kind="resumed", reason="from version 1"),
             AskCheckpoint(job=job, term=1),
+            Formed(job=job, term=1, formation=1, endpoint="127.0.0.1:9"),
+            Routed(job=job, term=1, formation=1),
+            Spoilt(job=job, term=1, formation=1, lease=1, node="device-1", reason="not a number"),
+            Gathered(job=job, term=1, formation=1, version=1, tensors={"mean": np.zeros(VALUES, np.float32)}),
         )
         return sound[self._below(0, len(sound))]
 

@@ -1,6 +1,6 @@
 """Ten thousand small disasters: the deployed manager, leader and workers under seeded faults, every invariant watching.
 
-    python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] --json
+    python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] [--shape star|tree|shard] --json
 
 A seed that breaks an invariant prints the command that plays it again. That the checks can fail is shown by mutants,
 deliberate bugs in the protocol: each must be caught within 500 seeds.
@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -31,6 +32,9 @@ QUICK_MUTANT_SEEDS = 60
 
 #: Violations told in full; after so many it is clear that something is broken.
 TOLD_MAX = 20
+
+#: Where the updates of a seed's jobs meet.
+SHAPES = ("star", "tree", "shard")
 
 MUTANTS = Path(__file__).parents[1] / "tests" / "simulation" / "mutants.py"
 
@@ -52,9 +56,12 @@ def play(seed: int, trace: str = "") -> str:
     return ""
 
 
-def play_range(first: int, count: int, *, tell: bool = True) -> dict[int, str]:
+def play_range(first: int, count: int, *, shape: str = "", tell: bool = True) -> dict[int, str]:
+    """With a shape, only the seeds among them whose jobs have it."""
     wrong: dict[int, str] = {}
     for number in range(count):
+        if shape and disaster(first + number).shape != shape:
+            continue
         reason = play(first + number)
         if reason:
             wrong[first + number] = reason
@@ -63,14 +70,15 @@ def play_range(first: int, count: int, *, tell: bool = True) -> dict[int, str]:
     return wrong
 
 
-def play_in_processes(first: int, count: int, processes: int) -> dict[int, str]:
+def play_in_processes(first: int, count: int, processes: int, *, shape: str = "") -> dict[int, str]:
     """Split over processes of their own; each prints its violations as JSON."""
     share = -(-count // processes)
     children = []
     for start in range(first, first + count, share):
         part = min(share, first + count - start)
         command = [sys.executable, "-m", "benchmarks.protocol_seeds", "--first", str(start), "--count", str(part)]
-        children.append(subprocess.Popen([*command, "--part"], stdout=subprocess.PIPE, text=True))
+        command += ["--part", *(["--shape", shape] if shape else [])]
+        children.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     wrong: dict[int, str] = {}
     for child in children:
         out, _ = child.communicate()
@@ -117,6 +125,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=0, help=f"how many seeds; {COUNT:,} unless --quick")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--shape", default="", choices=SHAPES, help="only seeds whose jobs have this shape")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_COUNT} seeds")
     parser.add_argument("--trace", default="", help="write the trace of one seed to this file")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
@@ -124,18 +133,21 @@ def main() -> int:
     given = parser.parse_args()
     count = given.count or (QUICK_COUNT if given.quick else COUNT)
     if given.part:
-        print(json.dumps(play_range(given.first, count)))
+        print(json.dumps(play_range(given.first, count, shape=given.shape)))
         return 0
     began_s = time.monotonic()
     if count == 1:
         reason = play(given.first, given.trace)
         finish({"seeds": 1, "violations": int(bool(reason)), "seed": given.first, "reason": reason})
         return 1 if reason else 0
-    wrong = play_in_processes(given.first, count, os.cpu_count() or 1)
+    wrong = play_in_processes(given.first, count, os.cpu_count() or 1, shape=given.shape)
     for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
         again = f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl"
         say(f"seed {seed}: {reason}\n  {again}")
-    result = {"seeds": count, "violations": len(wrong), "failing": sorted(wrong)[:TOLD_MAX]}
+    shapes = Counter(disaster(given.first + number).shape for number in range(count))
+    played = {shape: shapes[shape] for shape in SHAPES if not given.shape or shape == given.shape}
+    result: dict[str, Any] = {"seeds": sum(played.values()), "seeds_of_shape": played}
+    result |= {"violations": len(wrong), "failing": sorted(wrong)[:TOLD_MAX]}
     result |= hunt_mutants(QUICK_MUTANT_SEEDS if given.quick else MUTANT_SEEDS)
     finish(result | {"seconds": time.monotonic() - began_s})
     return 1 if wrong else 0

@@ -1,0 +1,309 @@
+"""Star, tree and shard on shaped links: what a batch takes, measured, simulated and predicted, in one run.
+
+n devices, each a network namespace with a link of its own of so many Mb/s each way (``tc tbf``) and an agent, train
+PerNet; a batch takes a device l = 1 s (``testbed.paced``: real gradients, padded to the pace). The manager's device
+leads, over a link like the others. The same roles are simulated, and the planner predicts, with what TCP carries of
+such a link. A batch is the time from one version to the next, once the shape holds.
+
+One machine stands for all devices here, and what a shard's many small messages take of its processor is not what
+sixteen devices with one of their own would wait for. In slow motion (``--slow 4``) links are that many times as slow
+and batches as long, so that the processor is not in the way; what is told is what it would be at full speed. Both are
+told where the two differ: ``cpu_s`` is the processor time that all devices together take for a batch.
+
+    python -m benchmarks.shapes [--workers 16] [--mbps 100] [--slow 4] [--quick] --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import math
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from unittest import mock
+
+from benchmarks.common import PERNET, Versions, children_of, cpu_s, echo_job, finish, say
+from shoal.learning.layout import Layout
+from shoal.plan import Plan, Until
+from shoal.roles.actions import Record
+from shoal.runtime.operator import Operator
+from shoal.sim.devices import Build
+from shoal.sim.jobs import system_job
+from shoal.sim.network import Line
+from shoal.sim.observe import Step
+from shoal.sim.rates import Steady, mbit
+from shoal.sim.world import Settings, World
+from shoal.topology import predict
+from shoal.topology.cluster import Cluster, Node
+from shoal.topology.split import split
+from shoal.training.ready import ReadyTask
+from testbed.cluster import MANAGER
+from testbed.cluster import Cluster as TestbedCluster
+from testbed.devices import Board, boards
+from testbed.namespaces import why_no_namespaces
+from testbed.noted import NOTES_VARIABLE, read_notes
+
+ROOT = Path(__file__).resolve().parent.parent
+
+BATCH_S = 1.0
+#: What TCP carries of a link's rate (docs/testbed.md).
+PAYLOAD = 0.956
+SHAPES = ("star", "tree", "shard")
+#: Versions that are timed once a shape holds, after some in which it falls into step.
+TIMED = {"star": 4, "tree": 6, "shard": 12}
+QUICK_TIMED = {"star": 3, "tree": 3, "shard": 5}
+SETTLING = 2
+LONGEST_S = 420.0
+LEASE_S = 120.0
+
+#: A leader's own turn with a shape that needs one, and the versions of a star before it.
+_BEFORE = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    workers: int
+    mbps: float
+    batch_s: float
+    timed: dict[str, int]
+    #: The trainers that stand for the devices: real ones, padded, or some that only wait.
+    child_module: str
+    #: So many times as slow as it is told.
+    slow: float = 1.0
+
+    @property
+    def sub_leaders(self) -> int:
+        """EDDL's 1-4-16: about the square root."""
+        return max(2, round(math.sqrt(self.workers)))
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Of what is told."""
+        return mbit(self.mbps * PAYLOAD)
+
+
+# Measured ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What each batch took, and of this machine's processor all devices together for one."""
+
+    batches_s: list[float]
+    cpu_s: float
+
+
+async def measured(setting: Setting, shapes: Sequence[str]) -> dict[str, Timed]:
+    """Shape -> what its timed batches took."""
+    mbps = setting.mbps / setting.slow
+    devices = boards(setting.workers, up_mbps=mbps, down_mbps=mbps, pace_s=setting.batch_s * setting.slow)
+    rows: dict[str, Timed] = {}
+    with tempfile.TemporaryDirectory(prefix="shoal-shapes-") as folder:
+        home, notes = Path(folder) / "home", Path(folder) / "notes"
+        cluster = TestbedCluster(
+            home,
+            devices,
+            manager=Board(name=MANAGER, up_mbps=mbps, down_mbps=mbps),
+            child_module=setting.child_module,
+            manager_module="testbed.noted",
+            cache=Path(folder) / "cache",
+        )
+        with mock.patch.dict(os.environ, {NOTES_VARIABLE: str(notes)}):
+            async with cluster, Operator.open(home) as operator:
+                await cluster.connected()
+                ready = await _ready(operator, setting, Path(folder))
+                for shape in shapes:
+                    rows[shape] = row = await _timed(cluster, operator, ready, setting, shape, notes)
+                    times = " ".join(f"{batch_s:.2f}" for batch_s in row.batches_s)
+                    say(f"{shape}: {times} s a batch, measured; {row.cpu_s:.2f} s of processor each")
+    return rows
+
+
+async def _ready(operator: Operator, setting: Setting, folder: Path) -> ReadyTask:
+    if setting.child_module != "testbed.paced":
+        return echo_job(folder, values=PERNET, batches=setting.workers * 200)
+    task = ROOT / "examples" / "permissions"
+    return await operator.prepare(task, "task:Permissions", on_progress=say)
+
+
+async def _timed(
+    cluster: TestbedCluster, operator: Operator, ready: ReadyTask, setting: Setting, shape: str, notes: Path
+) -> Timed:
+    plan = {
+        "shape": shape,
+        "sub_leaders": setting.sub_leaders,
+        "workers_min": setting.workers,
+        "workers_max": setting.workers,
+        "until": {"epochs": 200},
+        "evaluate_every_epochs": 1000,
+        "lease_s": LEASE_S * setting.slow,
+    }
+    job = await operator.submit(ready, plan=plan)
+    wanted = SETTLING + setting.timed[shape] + 1
+    deadline_s = time.monotonic() + LONGEST_S * setting.slow
+    told = ""
+    cpu_from: tuple[int, float] | None = None
+    while True:
+        made = [note.at_s for note in read_notes(notes, job) if note.shape.split()[0] == shape]
+        if cpu_from is None and len(made) > SETTLING:
+            cpu_from = (len(made), _cpu_s(cluster))
+        if len(made) >= wanted:
+            break
+        if time.monotonic() > deadline_s:
+            status = await operator.status(job)
+            events = "; ".join(f"{event.kind}: {event.reason}" for event in status.events[-8:])
+            raise SystemExit(f"{shape}: {len(made)} of {wanted} versions in time: {events}")
+        view = (await operator.status(job)).jobs[0]
+        now = f"{shape}: {view.state}, version {view.progress.version}" if view.progress else f"{shape}: {view.state}"
+        if now != told:
+            say(now)
+            told = now
+        await asyncio.sleep(0.5)
+    assert cpu_from is not None
+    used_s = (_cpu_s(cluster) - cpu_from[1]) / max(1, len(made) - cpu_from[0])
+    await operator.stop(job)
+    while (await operator.status(job)).jobs[0].state in ("running", "stopping", "queued"):
+        await asyncio.sleep(0.2)
+    made = made[SETTLING:]
+    times_s = [(after - before) / setting.slow for before, after in itertools.pairwise(made)][: setting.timed[shape]]
+    return Timed(times_s, used_s)
+
+
+def _cpu_s(cluster: TestbedCluster) -> float:
+    """Of the manager, the agents and their trainers."""
+    processes = [process for process in (cluster.manager, *cluster.agents.values()) if process is not None]
+    return sum(cpu_s(pid) for process in processes for pid in (process.pid, *children_of(process.pid)))
+
+
+# Simulated ---------------------------------------------------------------------------------------------
+
+
+class _Versions(Versions):
+    """When versions were first told to anyone, and how many were before the shape held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = 0
+
+    def step(self, step: Step) -> None:
+        super().step(step)
+        if any(isinstance(action, Record) and action.kind == "shape" for action in step.actions):
+            self.before = len(self.made_s)
+
+
+def simulated_s(setting: Setting, shape: str) -> float:
+    """The same roles in the simulator: a batch, once the shape holds."""
+    return played_s(
+        shape,
+        workers=setting.workers,
+        sub_leaders=setting.sub_leaders,
+        bytes_per_s=setting.bytes_per_s,
+        batch_s=setting.batch_s,
+    )
+
+
+def played_s(
+    shape: str, *, workers: int, sub_leaders: int, bytes_per_s: float, batch_s: float, pace: str = "sync"
+) -> float:
+    """Seconds in which each worker trains one lease, of PerNet over equal links, simulated."""
+    rate = Steady(bytes_per_s)
+    line = Line(up=rate, down=rate)
+    build = Build(kind="even", seconds_per_gmac=0.0, seconds_per_batch=batch_s, memory_mb=4096, line=line)
+    plan = Plan(
+        shape=shape,
+        pace=pace,
+        sub_leaders=sub_leaders,
+        batch_size=1,
+        workers_min=workers,
+        workers_max=workers,
+        until=Until(epochs=1),
+        lease_s=LEASE_S,
+        momentum=0.0,
+    )
+    layout = Layout.of([("flat", (PERNET,), "parameter")])
+    job = system_job(plan, layout, examples=workers * (_BEFORE + 8), start_s=0.1)
+    versions = _Versions()
+    world = World(Settings(seed=0, builds=[build] * workers, home_line=line, jobs=[job]), observers=[versions])
+    world.begin()
+    if not world.run(limit_s=3600.0):
+        raise SystemExit(f"the simulation of a {shape} did not finish")
+    if pace == "sync":
+        made = versions.made_s[versions.before + SETTLING : -1]
+        return median(after - before for before, after in itertools.pairwise(made))
+    # Every sub-leader makes versions of its own, and they come when they come.
+    each = sub_leaders if shape == "tree" else workers
+    made = versions.made_s[versions.before + SETTLING * each : -each]
+    return each * (made[-1] - made[0]) / (len(made) - 1)
+
+
+# Predicted ---------------------------------------------------------------------------------------------
+
+
+def predicted_s(setting: Setting) -> dict[str, float]:
+    rate, model_bytes = setting.bytes_per_s, 4 * PERNET
+    workers = tuple(
+        Node(name=f"w{n:02}", up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=setting.batch_s)
+        for n in range(setting.workers)
+    )
+    cluster = Cluster(leader=Node(name="leader", up_bytes_per_s=rate, down_bytes_per_s=rate), workers=workers)
+    tree = split(cluster, sub_leaders=setting.sub_leaders)
+    return {
+        "star": predict.star(cluster, model_bytes=model_bytes).batch_s,
+        "tree": predict.tree(cluster, tree, model_bytes=model_bytes).batch_s,
+        "shard": predict.shard(cluster, model_bytes=model_bytes).batch_s,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--mbps", type=float, default=100.0)
+    parser.add_argument("--train-s", type=float, default=BATCH_S, help="what a batch takes a device")
+    parser.add_argument("--slow", type=float, default=1.0, help="in slow motion: links and devices so much slower")
+    parser.add_argument("--only", choices=SHAPES, action="append", help="these shapes alone")
+    parser.add_argument("--echo", action="store_true", help="trainers that wait and do not train: for a busy machine")
+    parser.add_argument("--quick", action="store_true", help="six workers that do not train")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object, as always here")
+    given = parser.parse_args()
+    if why_not := why_no_namespaces():
+        raise SystemExit(f"no testbed here: {why_not}")
+    setting = Setting(
+        workers=min(given.workers, 6) if given.quick else given.workers,
+        mbps=given.mbps,
+        batch_s=min(given.train_s, 0.3) if given.quick else given.train_s,
+        timed=QUICK_TIMED if given.quick else TIMED,
+        slow=given.slow,
+        child_module="shoal.training.echo" if given.quick or given.echo else "testbed.paced",
+    )
+    shapes = given.only or SHAPES
+    rows = asyncio.run(measured(setting, shapes))
+    told = predicted_s(setting)
+    result: dict[str, object] = {"workers": setting.workers, "mbps": setting.mbps, "train_s": setting.batch_s}
+    result["slow"] = setting.slow
+    for shape in shapes:
+        real_s, sim_s = median(rows[shape].batches_s), simulated_s(setting, shape)
+        say(f"{shape:6} {real_s:6.2f} s measured, {sim_s:6.2f} s simulated, {told[shape]:6.2f} s predicted")
+        result |= {
+            f"{shape}_s": real_s,
+            f"simulated_{shape}_s": sim_s,
+            f"predicted_{shape}_s": told[shape],
+            f"{shape}_to_simulated": real_s / sim_s,
+            f"{shape}_to_predicted": real_s / told[shape],
+            f"{shape}_cpu_s": rows[shape].cpu_s,
+        }
+    if len(shapes) == len(SHAPES):
+        for shape in ("star", "tree"):
+            ratio = median(rows[shape].batches_s) / median(rows["shard"].batches_s)
+            result[f"{shape}_to_shard"] = ratio
+            say(f"a shard is {ratio:.2f} times as fast as a {shape}")
+    finish(result)
+
+
+if __name__ == "__main__":
+    main()
