@@ -33,7 +33,7 @@ from shoal.transport.identity import Identity, channel_credentials, channel_opti
 from shoal.transport.join_code import JoinCode
 from shoal.wire.frames import chunk_frame, envelope_frame, frames, read_opening
 from shoal.wire.lanes import Lane, lane_of
-from shoal.wire.limits import OFFENCES_MAX, OPENINGS_BURST
+from shoal.wire.limits import OFFENCES_MAX, OPENING_WAIT_MAX_S, OPENINGS_BURST, OPENINGS_PER_S
 from shoal.wire.messages import (
     AskCheckpoint,
     AskStatus,
@@ -180,8 +180,10 @@ def test_a_storm_of_streams_is_put_off_and_then_refused(tmp_path: Path) -> None:
                 ends = await asyncio.gather(*storm)
                 took_s = time.monotonic() - began_s
                 let_in = sum(code is grpc.StatusCode.OK for code, _ in ends)
-                assert let_in < OPENINGS_BURST + 16 * (took_s + 3)
-                assert let_in < len(ends)
+                allowed = OPENINGS_BURST + OPENINGS_PER_S * (took_s + OPENING_WAIT_MAX_S + 1)
+                # A machine that takes long enough over the storm may let all of it in at the rate there is.
+                assert let_in < allowed
+                assert let_in < len(ends) or allowed >= len(ends)
             nodes = {view.node: view.state for view in (await site.operator.status()).nodes}
             assert nodes["device-1"] == "alive"
 
