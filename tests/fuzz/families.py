@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse
 from shoal.errors import Corrupt, PeerViolation
 from shoal.learning.layout import Layout
 from shoal.plan import Plan
@@ -37,6 +39,7 @@ from shoal.transport.identity import Authority, Identity, Peer
 from shoal.transport.join_code import JoinCode
 from shoal.transport.signing import check, sign
 from shoal.wire import tensors
+from shoal.wire.coded import decode, encode, sizes_of
 from shoal.wire.encoding import decode_envelope, encode_envelope
 from shoal.wire.frames import frames, read_chunk_frame, read_message
 from shoal.wire.limits import BUNDLE_UNPACKED_MAX_BYTES, REPLY_MAX_BYTES
@@ -189,6 +192,29 @@ def read_envelope_at_server(data: bytes) -> object:
     """As on the control stream of a node."""
     peer = Peer(node="liar", role="node", cluster="shoal")
     return decode_envelope(data, hears=Access(cluster="shoal").heard(peer, "Control"))
+
+
+#: One of each form. The first byte of an input says which.
+CODECS = tuple(map(Codec.parse, ("dense", "fp16", "bf16", "top10%", "top50%+ef+2bit", "top50%+4bit", "top100%+8bit")))
+
+
+def coded_updates() -> list[bytes]:
+    update = np.linspace(-1, 1, sound_layout().size, dtype=np.float32)
+    sent = [encode(codec, update, sizes_of(sound_layout()))["delta"] for codec in CODECS]
+    return [bytes([number]) + array.tobytes() for number, array in enumerate(sent)]
+
+
+def read_coded(data: bytes) -> object:
+    """As a leader reads an update; its tensor has the type its codec announces, and any length."""
+    codec = CODECS[data[0] % len(CODECS)] if data else CODECS[-1]
+    dtype = np.dtype({"dense": "f4", "fp16": "f2", "bf16": "u2", "top": "u1"}[codec.form])
+    body = data[1:]
+    array = np.frombuffer(body[: len(body) - len(body) % dtype.itemsize], dtype=dtype)
+    update = decode(codec, {"delta": array}, sizes_of(sound_layout()))
+    flat = update.dense() if isinstance(update, Sparse) else update
+    assert flat.shape == (sound_layout().size,)
+    assert np.isfinite(flat).all()
+    return update
 
 
 # Files -----------------------------------------------------------------------------------------------------
@@ -423,6 +449,7 @@ FAMILIES: dict[str, Family] = {
     "chunk": Family(read=read_chunk, make_seeds=lambda: [b"\x12\x03abc", b"\x12\x80\x01" + bytes(128)]),
     "envelope": Family(read=read_envelope, make_seeds=lambda: [encode_envelope(m) for m in sound_messages()]),
     "server": Family(read=read_envelope_at_server, make_seeds=lambda: [encode_envelope(m) for m in sound_messages()]),
+    "coded": Family(read=read_coded, make_seeds=coded_updates),
     "tensors": Family(read=tensors.read, make_seeds=lambda: [tensor_file()]),
     "checkpoint": Family(read=read_sent_checkpoint, make_seeds=sent_checkpoints),
     "layout": Family(read=read_layout, make_seeds=lambda: [sound_layout().to_json().encode()]),

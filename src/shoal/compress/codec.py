@@ -1,0 +1,66 @@
+"""A codec by its name: what of an update crosses the wire. A value; the bytes are made in ``wire.coded``.
+
+Without numpy and below plans, so that a plan can check the name it is given.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from shoal.errors import Misuse
+
+Form = Literal["dense", "fp16", "bf16", "top"]
+
+#: What a person may write, for errors and help.
+GRAMMAR = (
+    "dense, fp16 or bf16 (+ef for either of these), or top and a percentage such as top1% or top0.1%, "
+    "then +ef for error feedback and +2bit to +8bit for coarse values, as in top1%+ef+4bit"
+)
+
+_TOP = re.compile(r"top(\d{1,3}(?:\.\d{1,4})?)%", re.ASCII)
+_BITS = re.compile(r"([2-8])bit", re.ASCII)
+_NAME_MAX_CHARS = 40
+_PPM_PER_PERCENT = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Codec:
+    """What is sent. Error feedback is told here and held by the sender: what arrives says the same with and without."""
+
+    name: str
+    form: Form
+    #: Of ``top``: how much of each tensor, in parts of a million.
+    share_ppm: int = 0
+    #: Of ``top``: bits of a value; 32 are the float32 it is.
+    bits: int = 32
+    feedback: bool = False
+
+    @classmethod
+    def parse(cls, name: str) -> Codec:
+        """Read a name. Parts come in one order, so that one codec has one name: ``top1%+ef+4bit``."""
+        first, *rest = name.split("+") if len(name) <= _NAME_MAX_CHARS else [name]
+        feedback = rest[:1] == ["ef"]
+        rest = rest[feedback:]
+        if top := _TOP.fullmatch(first):
+            share_ppm = int(Decimal(top[1]) * _PPM_PER_PERCENT)
+            bits = _BITS.fullmatch(rest[0]) if len(rest) == 1 else None
+            if not 1 <= share_ppm <= 100 * _PPM_PER_PERCENT or (rest and not bits):
+                raise _unknown(name)
+            return cls(name=name, form="top", share_ppm=share_ppm, bits=int(bits[1]) if bits else 32, feedback=feedback)
+        if first == "dense" and not feedback and not rest:
+            return cls(name=name, form="dense")
+        if first == "fp16" and not rest:
+            return cls(name=name, form="fp16", feedback=feedback)
+        if first == "bf16" and not rest:
+            return cls(name=name, form="bf16", feedback=feedback)
+        raise _unknown(name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _unknown(name: str) -> Misuse:
+    return Misuse(f"no codec is called {name[:_NAME_MAX_CHARS]!r}: there is {GRAMMAR}")

@@ -1,0 +1,220 @@
+"""Updates as tensors of a message, by codec, and back: the only place where a codec becomes bytes.
+
+What is sent is chosen and rounded in ``compress``, which makes no bytes; bits are packed here, and whatever is read
+back here came from a peer: lengths are checked against the model and the codec before anything is unpacked or
+allocated, and every value before it is handed on. An update of any codec is one tensor of the message:
+
+    dense   float32        fp16   float16        bf16   uint16, the bits
+    top     uint8: the number of places (4 bytes) and their Rice parameter (1 byte), then with few bits a float32
+            scale a tensor, then the places (``wire.rice``), then the values: float32, or their levels packed
+            (``wire.bits``). Numbers are little-endian. Every length follows from these and from the model.
+
+A level of b bits is a sign and a magnitude less one; there is none for zero, since what is zero is not sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from shoal.compress.codec import Codec
+from shoal.compress.quantise import (
+    from_bfloat16,
+    levels_of,
+    quantise,
+    restored,
+    scales_of,
+    to_bfloat16,
+    to_float16,
+)
+from shoal.compress.sparse import Sparse, count_of, largest
+from shoal.errors import Misuse, PeerViolation
+from shoal.learning.layout import Layout
+from shoal.wire import checks, rice
+from shoal.wire.bits import pack, packed_bytes, unpack
+from shoal.wire.limits import UPDATE_NORM_MAX, VALUE_BYTES
+from shoal.wire.messages import Tensors
+
+#: What there is to read before any length is known.
+_COUNT_BYTES = 4
+_HEAD_BYTES = _COUNT_BYTES + 1
+
+_DTYPES = {"dense": np.float32, "fp16": np.float16, "bf16": np.uint16, "top": np.uint8}
+
+
+def sizes_of(layout: Layout) -> tuple[int, ...]:
+    """How many values each tensor of a model has, in the order of its vector: all a codec knows of it."""
+    return tuple(entry.size for entry in layout.entries)
+
+
+def entries_max(codec: Codec, sizes: Sequence[int]) -> int:
+    """The most values that one update may name."""
+    return sum(count_of(size, share_ppm=codec.share_ppm) for size in sizes) if codec.form == "top" else sum(sizes)
+
+
+def bytes_max(codec: Codec, sizes: Sequence[int], *, entries: int | None = None) -> int:
+    """No update takes more, whatever its values; with ``entries``, none that names at most so many."""
+    if codec.form != "top":
+        return sum(sizes) * np.dtype(_DTYPES[codec.form]).itemsize
+    count = entries_max(codec, sizes) if entries is None else min(entries, sum(sizes))
+    around = _HEAD_BYTES + _scales_bytes(codec, sizes) + packed_bytes(count, codec.bits)
+    return around + rice.coded_bytes_max(count, sum(sizes))
+
+
+def bytes_of(tensors: Tensors) -> int:
+    """What tensors weigh on the wire; the envelope that announces them is not counted."""
+    return sum(array.nbytes for array in tensors.values())
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+def encode(
+    codec: Codec,
+    update: np.ndarray | Sparse,
+    sizes: Sequence[int],
+    *,
+    name: str = "delta",
+    chance: np.random.Generator | None = None,
+) -> dict[str, np.ndarray]:
+    """An update as its one tensor, called ``name``. With ``chance``, levels are drawn so that their mean is the value.
+
+    What is sparse already, such as a merged one, is coded as it is: nothing more is left out of it but zeros.
+    """
+    if codec.form == "top":
+        chosen = update if isinstance(update, Sparse) else largest(update, sizes, share_ppm=codec.share_ppm)
+        return {name: _written(codec, chosen, sizes, chance)}
+    flat = update.dense() if isinstance(update, Sparse) else update
+    if flat.dtype != np.float32 or flat.shape != (sum(sizes),):
+        raise Misuse(f"an update of {flat.dtype} {flat.shape}; the model is float32 ({sum(sizes)},)")
+    _check_ours(flat)
+    if codec.form == "fp16":
+        return {name: to_float16(flat)}
+    if codec.form == "bf16":
+        return {name: to_bfloat16(flat)}
+    return {name: flat}
+
+
+def _written(codec: Codec, sparse: Sparse, sizes: Sequence[int], chance: np.random.Generator | None) -> np.ndarray:
+    if sparse.size != sum(sizes):
+        raise Misuse(f"an update of {sparse.size} values; the model has {sum(sizes)}")
+    _check_ours(sparse.values)
+    if codec.bits == 32:
+        sent = sparse.values != 0
+        places, body = sparse.places[sent], _bytes_of(sparse.values[sent], "<f4")
+        scales = np.empty(0, dtype=np.float32)
+    else:
+        counts = _counts(sparse.places, sizes)
+        scales = scales_of(sparse.values, counts, bits=codec.bits)
+        levels = quantise(sparse.values, np.repeat(scales, counts), bits=codec.bits, chance=chance)
+        sent = levels != 0
+        places, body = sparse.places[sent], pack(_codes(levels[sent], codec.bits), codec.bits)
+    parameter, gaps = rice.encode(places, sparse.size)
+    head = np.frombuffer(places.size.to_bytes(_COUNT_BYTES, "little") + bytes([parameter]), dtype=np.uint8)
+    return np.concatenate((head, _bytes_of(scales, "<f4"), gaps, body))
+
+
+def _codes(levels: np.ndarray, bits: int) -> np.ndarray:
+    """Sign and magnitude less one."""
+    return np.where(levels < 0, levels_of(bits) - 1 - levels, levels - 1)
+
+
+def _counts(places: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """How many of the places lie in each tensor."""
+    return np.diff(np.searchsorted(places, np.cumsum(sizes)), prepend=0)
+
+
+def _bytes_of(array: np.ndarray, dtype: str) -> np.ndarray:
+    return array.astype(dtype, copy=False).view(np.uint8)
+
+
+def _check_ours(values: np.ndarray) -> None:
+    # One pass answers for all: any NaN or infinity makes the square sum not finite, and little else does.
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = float(np.dot(values, values))
+    if not math.isfinite(squared) and not np.isfinite(values).all():
+        raise Misuse("an update with values that are not finite: try a lower learning rate")
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def decode(
+    codec: Codec,
+    tensors: Tensors,
+    sizes: Sequence[int],
+    *,
+    name: str = "delta",
+    entries: int | None = None,
+) -> np.ndarray | Sparse:
+    """The update in a message of a peer, checked: float32 and flat, or sparse with ``top``.
+
+    ``entries`` is how many values it may name, where that is not what the codec leaves of one update: merged ones name
+    more. Memory taken is at most 8 bytes for each that came, and some 100 for each value that may be named.
+    """
+    if codec.form == "dense":
+        return checks.dense(name, tensors, size=sum(sizes))
+    if list(tensors) != [name]:
+        raise PeerViolation(f"an update in {codec} is one tensor named {name}, not {sorted(tensors)[:4]}")
+    array = tensors[name]
+    if array.dtype != _DTYPES[codec.form] or array.ndim != 1:
+        raise PeerViolation(f"an update of {array.dtype} {array.shape} is not in {codec}")
+    if codec.form == "top":
+        return _read(codec, array, sizes, entries_max(codec, sizes) if entries is None else entries)
+    if array.size != sum(sizes):
+        raise PeerViolation(f"an update of {array.size} values; the model has {sum(sizes)}")
+    flat = from_bfloat16(array) if codec.form == "bf16" else array.astype(np.float32)
+    _check_theirs(flat)
+    return flat
+
+
+def _read(codec: Codec, data: np.ndarray, sizes: Sequence[int], entries: int) -> Sparse:
+    size, most_bytes = sum(sizes), bytes_max(codec, sizes, entries=entries)
+    scales_end = _HEAD_BYTES + _scales_bytes(codec, sizes)
+    if not scales_end <= data.size <= most_bytes:
+        raise PeerViolation(f"an update of {data.size} bytes in {codec}; {scales_end} to {most_bytes} are read")
+    head = data[:_HEAD_BYTES].tobytes()
+    count, parameter = int.from_bytes(head[:_COUNT_BYTES], "little"), head[_COUNT_BYTES]
+    if count > entries:
+        raise PeerViolation(f"an update that names {count} values, at most {entries} are read")
+    body_start = data.size - packed_bytes(count, codec.bits)
+    if body_start < scales_end:
+        raise PeerViolation(f"{count} values do not fit into {data.size} bytes")
+    places = rice.decode(data[scales_end:body_start], count=count, size=size, parameter=parameter)
+    body = data[body_start:]
+    if codec.bits == 32:
+        values = _floats(body)
+    else:
+        scales = _floats(data[_HEAD_BYTES:scales_end])
+        if not np.isfinite(scales).all() or (scales < 0).any():
+            raise PeerViolation("a scale that is negative or not finite")
+        levels = _levels(unpack(body, count, codec.bits), codec.bits)
+        with np.errstate(over="ignore"):
+            values = restored(levels, np.repeat(scales, _counts(places, sizes)))
+    _check_theirs(values)
+    return Sparse(size, places, values)
+
+
+def _levels(codes: np.ndarray, bits: int) -> np.ndarray:
+    magnitudes = (codes & (levels_of(bits) - 1)) + 1
+    return np.where(codes >= levels_of(bits), -magnitudes, magnitudes)
+
+
+def _floats(data: np.ndarray) -> np.ndarray:
+    # Copied: where they lie in the message they are not aligned.
+    return np.frombuffer(data.tobytes(), dtype="<f4").astype(np.float32, copy=False)
+
+
+def _scales_bytes(codec: Codec, sizes: Sequence[int]) -> int:
+    return 0 if codec.bits == 32 else VALUE_BYTES * len(sizes)
+
+
+def _check_theirs(values: np.ndarray) -> None:
+    """Finite, and of a norm that can be."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = float(np.dot(values, values))
+    norm = math.sqrt(squared) if math.isfinite(squared) else math.inf
+    if norm > UPDATE_NORM_MAX:
+        raise PeerViolation(f"an update of norm {norm:.3g}, at most {UPDATE_NORM_MAX:.3g} is merged")
