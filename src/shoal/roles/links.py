@@ -24,10 +24,8 @@ from shoal.topology.cluster import Cluster, Node
 from shoal.workload.placement import LINK_ASSUMED_BYTES_PER_S
 
 #: One who is back this much later than the one before, in shares of the way, is behind a gap; unless there would be one
-#: as large where all links are alike, or where a leader has room for few updates of a large model: two at a time, and
-#: all models before, are gaps of at most 4/3n in the later half of n workers.
+#: as large where all links are alike, or the leader makes it (``_gap``).
 GAP = 0.1
-GAP_ROOM = 1.4
 
 #: Rates within this factor of what is usual are taken to be alike.
 ALIKE = 2.0
@@ -156,12 +154,18 @@ def _seen(worker: Member) -> Seen:
 
 
 def _gap(ways_s: Sequence[float], *, usual: float) -> int:
-    """How many of these, in order, are before the first gap. At least half of them are."""
-    least = max(GAP, GAP_ROOM / len(ways_s), usual + GAP)
-    for place in range((len(ways_s) + 1) // 2, len(ways_s)):
+    """How many of these, in order, are before the first gap. At least half of them are.
+
+    A leader has room for so many updates at a time: once n models are out and all but m updates in, these m have their
+    turn, and are back later by m of what were 2n - m.
+    """
+    count = len(ways_s)
+    for place in range((count + 1) // 2, count):
+        behind = count - place
+        least = GAP + max(usual, behind / (2 * count - behind))
         if ways_s[place] > (1 + least) * ways_s[place - 1]:
             return place
-    return len(ways_s)
+    return count
 
 
 def _bounded(rate: float) -> float:

@@ -77,6 +77,20 @@ def test_one_who_trains_long_has_no_slow_link(slow: int) -> None:
     assert found.slowest_s == 4.0
 
 
+def test_a_leader_with_room_for_some_updates_has_no_slow_workers() -> None:
+    # Sixteen models at 10 Mb/s take 37 s; there is room for eleven updates, which takes 26 s more; then for the rest.
+    ways_s = [62.6] * 11 + [74.2] * 5
+    members = [
+        Member(node=f"w{place:02}", durations_s=deque([1.0 + way_s] * 5), trainings_s=deque([1.0] * 5))
+        for place, way_s in enumerate(ways_s)
+    ]
+    links = Links(model_bytes=MODEL_BYTES)
+    links.observe(members)
+    found = links.cluster(members)
+    assert {worker.up_bytes_per_s for worker in found.workers} == {found.leader.up_bytes_per_s}
+    assert found.leader.up_bytes_per_s == pytest.approx(1.25e6, rel=0.05)
+
+
 def test_a_star_of_many_is_played_through_with_some_of_them() -> None:
     found = seen(star(100))
     assert found.leader.up_bytes_per_s == pytest.approx(RATE, rel=0.05)
