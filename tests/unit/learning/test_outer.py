@@ -48,3 +48,24 @@ def test_it_is_the_heavy_ball_of_sgd_with_momentum() -> None:
         seen.append(float(model[0]))
     # b = 1, then 0.9 + 0.5 = 1.4, then 1.26 - 3 = -1.74.
     assert seen == pytest.approx([0.9, 0.76, 0.934])
+
+
+def test_looking_ahead_and_a_rate_are_what_torch_does_with_them() -> None:
+    """torch.optim.SGD(nesterov=True) on the same mean updates, as plain arithmetic: w' = w + η(ū + μv')."""
+    model, velocity, rate, momentum = vector(1, 2, 3), np.zeros(2, np.float32), 0.7, 0.9
+    expected, kept = np.array([1.0, 2.0, 3.0]), np.zeros(2)
+    for update in (vector(1, -1, 2), vector(0.5, 0.25, -1), vector(-2, 0, 0)):
+        model, velocity = momentum_step(
+            model, velocity, update, momentum=momentum, parameters_size=2, rate=rate, nesterov=True
+        )
+        kept = momentum * kept + update[:2]
+        expected[:2] += rate * (update[:2] + momentum * kept)
+        expected[2] += update[2]
+    assert np.allclose(model, expected, atol=1e-6)
+
+
+def test_a_rate_without_momentum_scales_parameters_and_leaves_buffers() -> None:
+    model, _ = momentum_step(
+        vector(0, 0), np.zeros(1, np.float32), vector(2, 2), momentum=0, parameters_size=1, rate=0.5
+    )
+    assert model.tolist() == [1, 2]
