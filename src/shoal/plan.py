@@ -7,29 +7,32 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.compress.codec import Codec
 from shoal.errors import Misuse
 
 #: Batches one lease may name.
 LEASE_BATCHES_MAX = 4096
 
-#: Where examples live, how updates meet, when the model moves, what crosses the wire, how much for whom,
-#: who is believed.
+#: Where examples live, how updates meet, when the model moves, how much for whom, who is believed. What crosses the
+#: wire, the sixth, is written in a grammar of its own (``compress.codec``).
 CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared",),
     "shape": ("star", "tree", "shard", "auto"),
     "pace": ("sync", "buffered", "async", "auto"),
-    "codec": ("dense",),
     "work": ("leased", "fixed"),
     "trust": ("identity",),
 }
 
 #: What a late update counts for (``learning.staleness``). No choice of its own: without a pace that has late ones, it
 #: says nothing.
-STALENESS = ("none", "inverse", "root", "exponential")
+STALENESS = ("none", "inverse", "root", "exponential", "parameter")
 
 #: How much of the last step is kept where a plan does not say: Dlib's default, where EDDL is silent. Asynchrony acts
 #: like momentum of its own, the more so the more workers there are (see ``learning.pace``), and the two add up.
 MOMENTUM = {"sync": 0.9, "buffered": 0.9, "async": 0.0, "auto": 0.9}
+
+#: How many times as many places a version moves in as one update names, where a plan does not say.
+DOWN_TIMES = 5
 
 #: A number that was left out. Once a plan is made, it is there.
 _UNSAID: Any = None
@@ -128,6 +131,16 @@ class Plan:
     #: Sub-leaders of a tree; 0: about the square root of the workers.
     sub_leaders: int = 0
 
+    #: What crosses the wire to the workers: how a version differs from the one before. Left out: what suits ``codec``.
+    #: What is not sent of a change, the leader keeps and adds to the next, with or without ``+ef``.
+    codec_down: str = ""
+    #: How far the leader goes along the mean update, and whether it looks ahead (Nesterov). With many batches a lease,
+    #: 0.7 and True with momentum 0.9 are DiLoCo's.
+    outer_rate: float = 1.0
+    nesterov: bool = False
+    #: Leases lent for one version, to those who waited longest; 0: one to whoever is ready.
+    cohort: int = 0
+
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
             _check_choice(choice, getattr(self, choice), answers)
@@ -139,17 +152,24 @@ class Plan:
         for name in ("batch_size", "lease_batches", "evaluate_every_epochs", "buffer"):
             if getattr(self, name) < 1:
                 raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")
-        if self.sub_leaders < 0:
-            raise Misuse(f"sub_leaders is a number from 0, not {self.sub_leaders}")
+        for name in ("sub_leaders", "cohort"):
+            if getattr(self, name) < 0:
+                raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
+        for name in (self.codec, self.down):
+            Codec.parse(name)
         if self.shape == "shard" and self.pace not in ("sync", "auto"):
             raise Misuse(
                 f"a shard moves in step: every share of a version is made of the same updates. With pace {self.pace!r}"
                 " choose shape = 'tree', 'star' or 'auto'"
             )
+        if self.cohort and self.pace != "sync":
+            raise Misuse(f"a cohort is of one version, for which others wait: with pace {self.pace!r} it is 0")
         if self.lease_batches > LEASE_BATCHES_MAX:
             raise Misuse(f"lease_batches is at most {LEASE_BATCHES_MAX}, not {self.lease_batches}")
         if not 0 < self.learning_rate < math.inf:
             raise Misuse(f"learning_rate is positive, not {self.learning_rate}")
+        if not 0 < self.outer_rate < math.inf:
+            raise Misuse(f"outer_rate is positive, not {self.outer_rate}")
         if not 0 <= self.momentum < 1:
             raise Misuse(f"momentum is in [0, 1), not {self.momentum}")
         for name in ("weight_decay", "lease_s", "checkpoint_every_s"):
@@ -157,6 +177,16 @@ class Plan:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
         if not self.until.is_set:
             raise Misuse("a job needs an end: until an accuracy, a number of epochs or a time")
+
+    @property
+    def down(self) -> str:
+        """What crosses the wire to the workers. Where that is not said: a version is made of many updates, and momentum
+        carries all of them on, so that it moves in more places than any one of them."""
+        codec = Codec.parse(self.codec)
+        if self.codec_down or codec.form != "top":
+            return self.codec_down or self.codec
+        percent = min(100, max(1, DOWN_TIMES * codec.share_ppm // 10_000))
+        return f"top{percent}%" + (f"+{codec.bits}bit" if codec.bits < 32 else "")
 
 
 def _check_choice(name: str, answer: str, answers: tuple[str, ...]) -> None:

@@ -257,15 +257,17 @@ class Site:
             assert not [event for event in self.events(job) if event.kind == "save-failed"]
         return rows
 
-    async def tallied_once(self, job: str, *, batches: int, epochs: int = 1) -> list[Applied]:
+    async def tallied_once(
+        self, job: str, *, batches: int, epochs: int = 1, momentum: float = MOMENTUM
+    ) -> list[Applied]:
         """The history is whole, and the model is exactly what it predicts."""
         rows = self.exactly_once(job, batches=batches, epochs=epochs)
         model = (await self.model(job))["flat"]
-        np.testing.assert_allclose(model, tally(rows, batches=batches), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(model, tally(rows, batches=batches, momentum=momentum), rtol=1e-5, atol=1e-6)
         return rows
 
 
-def tally(rows: list[Applied], *, batches: int) -> np.ndarray:
+def tally(rows: list[Applied], *, batches: int, momentum: float = MOMENTUM) -> np.ndarray:
     """The model that this history makes: each round is the mean of its batches' unit vectors, then momentum."""
     rounds: dict[int, list[int]] = {}
     for row in rows:
@@ -274,6 +276,6 @@ def tally(rows: list[Applied], *, batches: int) -> np.ndarray:
     for version in sorted(rounds):
         mean = np.zeros(batches)
         mean[rounds[version]] = 1 / len(rounds[version])
-        velocity = MOMENTUM * velocity + mean
+        velocity = momentum * velocity + mean
         model = model + velocity
     return model

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from shoal.compress.sparse import Sparse
 from shoal.learning.pace import Buffered, Sync
 from shoal.learning.partial import Partial
 from shoal.learning.staleness import Lateness
@@ -38,7 +39,7 @@ from shoal.roles.succession import Succession
 from shoal.roles.switchboard import Delivery, Switchboard, _Led
 from shoal.roles.worker import Worker
 from shoal.sim.disk import Disk, _Write
-from shoal.wire.checks import dense_update
+from shoal.wire.coded import decode
 from shoal.wire.messages import (
     Assign,
     Bar,
@@ -106,8 +107,8 @@ def stale_term_merged() -> Patched:
             event = replace(event, message=replace(event.message, term=self._term))
         return on_received(self, event, now_s)
 
-    def without_version(self: Leader, update: Update, lease: Lease) -> np.ndarray:
-        return dense_update(update, size=self._layout.size, examples_max=self._course.examples_in(lease))
+    def without_version(self: Leader, update: Update, lease: Lease) -> np.ndarray | Sparse:
+        return decode(self._codec, update.tensors, self._sizes)
 
     return patch.multiple(Leader, _on_received=without_terms, _checked=without_version)
 

@@ -58,6 +58,13 @@ Pace = Annotated[
     typer.Option(metavar="NAME", help="When the model moves: sync, buffered, async or auto.", show_default=False),
 ]
 
+Codec = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="What of an update is sent: dense, bf16, or such as top1%+ef+4bit.", show_default=False
+    ),
+]
+
 Shape = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Where updates meet: star, tree, shard or auto.", show_default=False),

@@ -11,6 +11,7 @@ import typer
 from shoal.cli.exits import Exit, exit_for_state
 from shoal.cli.options import (
     DEFAULT_HOME,
+    Codec,
     Epochs,
     Home,
     Json,
@@ -41,6 +42,7 @@ def simulate(
     pace: Pace = None,
     shape: Shape = None,
     sub_leaders: SubLeaders = None,
+    codec: Codec = None,
     set_: TaskArguments = None,
     plan: Annotated[
         list[str] | None,
@@ -90,7 +92,7 @@ def simulate(
         profile=profile,
         until={"accuracy": until_accuracy, "epochs": epochs, "seconds": None if minutes is None else minutes * 60},
         arguments=set_ or (),
-        numbers={"pace": pace, "shape": shape, "sub_leaders": sub_leaders},
+        numbers={"pace": pace, "shape": shape, "sub_leaders": sub_leaders, "codec": codec},
         plan=plan or (),
         versus=versus or (),
         faults=faults,

@@ -11,6 +11,7 @@ import typer
 
 from shoal.cli.options import (
     DEFAULT_HOME,
+    Codec,
     Epochs,
     Home,
     Json,
@@ -44,6 +45,7 @@ def train(
     pace: Pace = None,
     shape: Shape = None,
     sub_leaders: SubLeaders = None,
+    codec: Codec = None,
     work: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Who trains what: leased (the next to whoever is ready) or fixed (shares)."),
@@ -79,6 +81,7 @@ def train(
             "pace": pace,
             "shape": shape,
             "sub_leaders": sub_leaders,
+            "codec": codec,
             "work": work,
         },
         pairs=plan or (),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.compress.sparse import Sparse
+from shoal.compress.sparse import Sparse, add_to, take_from
 from shoal.errors import Misuse
 
 
@@ -53,21 +53,13 @@ class Feedback:
 
     def sent(self, sent: Sparse | np.ndarray) -> None:
         """Take off what was sent, as it arrives."""
-        if isinstance(sent, Sparse):
-            self._check_size("sent", sent.size)
-            self._kept[sent.places] -= sent.values
-        else:
-            self._check("sent", sent)
-            self._kept -= sent
+        self._check_change("sent", sent)
+        take_from(self._kept, sent)
 
     def returned(self, sent: Sparse | np.ndarray) -> None:
         """Keep again what was sent and not merged, such as an update whose lease had ended."""
-        if isinstance(sent, Sparse):
-            self._check_size("returned", sent.size)
-            self._kept[sent.places] += sent.values
-        else:
-            self._check("returned", sent)
-            self._kept += sent
+        self._check_change("returned", sent)
+        add_to(self._kept, sent)
 
     def reset(self) -> None:
         """Forget all that was held back."""
@@ -83,6 +75,12 @@ class Feedback:
         if not np.isfinite(snapshot).all():
             raise Misuse("a snapshot with values that are not finite: reset instead")
         self._kept[:] = snapshot
+
+    def _check_change(self, what: str, change: np.ndarray | Sparse) -> None:
+        if isinstance(change, Sparse):
+            self._check_size(what, change.size)
+        else:
+            self._check(what, change)
 
     def _check(self, what: str, array: np.ndarray) -> None:
         if array.dtype != np.float32 or array.ndim != 1:

@@ -49,6 +49,22 @@ class Sparse:
         return Sparse(stop - start, self.places[first:last] - start, self.values[first:last])
 
 
+def add_to(flat: np.ndarray, change: np.ndarray | Sparse) -> None:
+    """Change a vector where it lies. No place is named twice, so that adding by places loses nothing."""
+    if isinstance(change, Sparse):
+        flat[change.places] += change.values
+    else:
+        flat += change
+
+
+def take_from(flat: np.ndarray, change: np.ndarray | Sparse) -> None:
+    """The inverse of ``add_to``, as far as float32 has one."""
+    if isinstance(change, Sparse):
+        flat[change.places] -= change.values
+    else:
+        flat -= change
+
+
 def count_of(size: int, *, share_ppm: int) -> int:
     """How many values of a tensor are sent: the share rounded down, at least one; none of an empty tensor."""
     return min(size, max(1, size * share_ppm // WHOLE_PPM))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from shoal.compress.sparse import Sparse
 from shoal.errors import Misuse
 
 #: Elements handled at a time: 256 KiB of scratch stays in a core's second-level cache.
@@ -37,15 +38,18 @@ class Partial:
     def size(self) -> int:
         return self._total.size
 
-    def add(self, update: np.ndarray, *, weight: float, scale: float = 1.0) -> None:
-        """Merge one update."""
-        if update.shape != self._total.shape:
+    def add(self, update: np.ndarray | Sparse, *, weight: float, scale: float = 1.0) -> None:
+        """Merge one update. A sparse one costs what it names."""
+        if update.size != self.size:
             raise Misuse(f"an update of {update.size} values into a partial of {self.size}")
         if not weight > 0:
             raise Misuse(f"an update weighs more than nothing, not {weight}")
         if not scale > 0:
             raise Misuse(f"a late update is worth more than nothing, not {scale}")
-        self._add(update, weight=weight * scale)
+        if isinstance(update, Sparse):
+            self._add_sparse(update, weight=weight * scale)
+        else:
+            self._add(update, weight=weight * scale)
         self.weight += weight
         self.count += 1
 
@@ -70,6 +74,13 @@ class Partial:
         """Start over in the same memory."""
         self.weight = 0.0
         self.count = 0
+
+    def _add_sparse(self, update: Sparse, *, weight: float) -> None:
+        if self.count == 0:
+            self._unit = weight
+            self._total[:] = 0.0
+        # No place is named twice, so that adding by places loses nothing.
+        self._total[update.places] += update.values.astype(np.float64) * (weight / self._unit)
 
     def _add(self, values: np.ndarray, *, weight: float) -> None:
         if self.count == 0:

@@ -70,6 +70,10 @@ def damping(threshold: float) -> float:
     return math.log1p(half) / half if half > 0 else 1.0
 
 
+#: The rule that is none of these: it weighs each value of an update by itself (``learning.touches``), and the update as
+#: a whole for what it is.
+PER_PARAMETER = "parameter"
+
 #: By the name a plan gives them.
 STALENESS: dict[str, Rule] = {"none": none, "inverse": inverse, "root": root, "exponential": exponential}
 
@@ -114,6 +118,8 @@ class Lateness:
 
     def weight(self, rule: str, staleness: int) -> float:
         """What an update counts for under the rule of this name."""
+        if rule == PER_PARAMETER:
+            return 1.0
         if rule not in STALENESS:
             raise Misuse(f"no rule of staleness is called {rule!r}: use one of {', '.join(STALENESS)}")
         threshold = self.threshold if rule == "exponential" else 0.0

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
+from shoal.compress.sparse import Sparse
 from shoal.roles.events import Event
 from shoal.wire.messages import Checkpoint, EvaluationView, JobSpec, Message, Tensors
 from shoal.workload.ledger import Applied
@@ -101,8 +104,10 @@ class Train:
     lease: int
     epoch: int
     batches: tuple[int, ...]
-    #: The model to start from; empty when the trainer already holds it.
+    #: The model to start from; empty when the trainer already holds it, or what makes it of the one that it holds:
+    #: these are added to that, one after the other.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+    changes: tuple[np.ndarray | Sparse, ...] = field(default=(), compare=False, repr=False)
     #: The model to start from is the one that was staged: the trainer gets it first.
     staged: bool = False
 
@@ -114,6 +119,7 @@ class Evaluate:
     lease: int
     chunks: tuple[int, ...]
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+    changes: tuple[np.ndarray | Sparse, ...] = field(default=(), compare=False, repr=False)
     staged: bool = False
 
 
@@ -122,7 +128,10 @@ class Stage:
     """Keep a part of a model beside the one the trainer has, from ``start`` on, until all of it is there."""
 
     start: int
-    tensors: Tensors = field(compare=False, repr=False)
+    #: This part of it; or what makes it of that part of what is staged. Or, ``anew``, of what the trainer has.
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+    changes: tuple[np.ndarray | Sparse, ...] = field(default=(), compare=False, repr=False)
+    anew: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

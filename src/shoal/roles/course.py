@@ -6,16 +6,21 @@ Model, momentum, version and ledger change here and nowhere else, so that they c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse, add_to, take_from
 from shoal.learning.layout import Layout
-from shoal.learning.outer import momentum_step
+from shoal.learning.outer import outer_change
 from shoal.learning.partial import Partial
-from shoal.learning.staleness import Lateness
+from shoal.learning.staleness import PER_PARAMETER, Lateness
+from shoal.learning.touches import Touches, scale_of
+from shoal.roles.changes import Changes
 from shoal.roles.formation import Report
+from shoal.wire.coded import code, sizes_of
 from shoal.wire.messages import EvaluationView, JobSpec, Tensors, Update
 from shoal.workload.batches import batch_count, examples_in
 from shoal.workload.ledger import Applied, Lease, Ledger
@@ -26,6 +31,7 @@ EVALUATIONS_KEPT = 1000
 #: What a checkpoint holds besides the model goes by names that begin so.
 OURS = "shoal."
 VELOCITY = f"{OURS}velocity"
+RESIDUAL = f"{OURS}residual"
 
 
 class Course:
@@ -34,6 +40,15 @@ class Course:
         self._layout = layout
         self.model = model
         self.velocity = np.zeros(layout.parameters_size, dtype=np.float32)
+        self._down = Codec.parse(spec.plan.down)
+        self._sizes = sizes_of(layout)
+        #: What the model was to move by and did not yet, since it was not sent; None: all is sent.
+        self.residual = None if self._down.form == "dense" else np.zeros(layout.size, dtype=np.float32)
+        #: Not part of a snapshot: one who holds an older version gets the whole model from a new leader.
+        self.changes = Changes(whole_bytes=model.nbytes)
+        #: How the model moved by what is merged, where sub-leaders took the step.
+        self._moved: np.ndarray | None = None
+        self._touches = Touches(layout.size) if spec.plan.staleness == PER_PARAMETER else None
         self.version = 0
         self.ledger = Ledger(batches=batch_count(spec.train.examples, spec.plan.batch_size))
         self._partial = Partial(layout.size)
@@ -62,9 +77,9 @@ class Course:
         spec = self._spec
         return examples_in(lease.batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
 
-    def merge(self, lease: Lease, update: Update, delta: np.ndarray) -> None:
+    def merge(self, lease: Lease, update: Update, delta: np.ndarray | Sparse) -> None:
         """Take a checked update into the next version. What is late counts less."""
-        self._partial.add(delta, weight=float(update.examples), scale=self.scale_of(lease))
+        self._partial.add(self._damped(delta, lease.version), weight=float(update.examples), scale=self.scale_of(lease))
         self.lateness.seen(self.version - lease.version)
         self._loss_sum += update.loss_sum
         self.ledger.merge(lease)
@@ -73,9 +88,24 @@ class Course:
         """What an update of this lease is worth, as late as it is."""
         return self.lateness.weight(self._spec.plan.staleness, self.version - lease.version)
 
-    def merge_sum(self, reports: Iterable[Report], mean: np.ndarray, weight: float) -> None:
-        """Take what a sub-leader summed up into the next version: their updates as one."""
-        self._partial.add(mean, weight=weight)
+    def _damped(self, delta: np.ndarray | Sparse, version: int) -> np.ndarray | Sparse:
+        """Each value by how often its place moved since that version, where the plan says so (AdaComp)."""
+        if self._touches is None or version >= self.version:
+            return delta
+        if isinstance(delta, Sparse):
+            scales = scale_of(self._touches.since(version, delta.places))
+            return Sparse(delta.size, delta.places, delta.values * scales)
+        damped: np.ndarray = delta * scale_of(self._touches.since(version, None))
+        return damped
+
+    def merge_sum(
+        self, reports: Sequence[Report], mean: np.ndarray, weight: float, *, moved: np.ndarray | None = None
+    ) -> None:
+        """Take what sub-leaders summed up into the next version: their updates as one. ``moved``: they have taken the
+        step for it, and this is how the model moved."""
+        oldest = min(report.lease.version for report in reports)
+        self._partial.add(self._damped(mean, oldest), weight=weight)
+        self._moved = moved
         for report in reports:
             self.lateness.seen(self.version - report.lease.version)
             self._loss_sum += report.update.loss_sum
@@ -86,13 +116,16 @@ class Course:
 
     def advance(self, now_s: float) -> list[Applied]:
         """Turn what is merged into the next version; returns its place in the history."""
-        self.model, self.velocity = momentum_step(
-            self.model,
+        plan = self._spec.plan
+        change, self.velocity = outer_change(
             self.velocity,
             self._partial.mean(),
-            momentum=self._spec.plan.momentum,
+            momentum=plan.momentum,
             parameters_size=self._layout.parameters_size,
+            rate=plan.outer_rate,
+            nesterov=plan.nesterov,
         )
+        self._move(change)
         self.model.flags.writeable = False
         self.version += 1
         examples = int(self._partial.weight)
@@ -100,6 +133,35 @@ class Course:
         self.train_loss, self._loss_sum = self._loss_sum / examples, 0.0
         self._partial.clear()
         return self.ledger.apply(self.version)
+
+    def _move(self, change: np.ndarray) -> None:
+        """A version is what everyone holds, bit for bit: the model moves by what is sent, and the rest is kept."""
+        moved = change if self.residual is None else self._sent_of(self.residual + change)
+        model = self.model.copy()
+        add_to(model, moved)
+        self.model = model
+        if self._touches is not None:
+            self._touches.note(moved.places if isinstance(moved, Sparse) else np.flatnonzero(moved))
+
+    def _sent_of(self, total: np.ndarray) -> np.ndarray | Sparse:
+        sent: np.ndarray | Sparse
+        if self._moved is not None:
+            # Cut and coded by each sub-leader: one who lacks a part of it is sent the whole model.
+            sent, self._moved = self._moved, None
+            self.changes.clear()
+        else:
+            coded = code(self._down, total, self._sizes)
+            sent = coded.values
+            self.changes.add(self.version + 1, coded.tensors()["delta"])
+        take_from(total, sent)
+        self.residual = total
+        return sent
+
+    def brings(self, base: int) -> tuple[int, Tensors]:
+        """What makes the present version of ``base``, and that; or the whole model, and -1."""
+        if base >= 0 and (changes := self.changes.since(base, self.version)) is not None:
+            return base, changes
+        return -1, {"model": self.model}
 
     # How good it is ------------------------------------------------------------------------------------
 
@@ -129,6 +191,8 @@ class Course:
     def snapshot(self, now_s: float) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a successor needs, as tensors and JSON values. No array of it changes later."""
         tensors = {**self._layout.views(self.model), VELOCITY: self.velocity}
+        if self.residual is not None:
+            tensors[RESIDUAL] = self.residual
         rows = [{f: getattr(e, f) for f in EvaluationView.__dataclass_fields__} for e in self.evaluations]
         state = {
             "version": self.version,
@@ -146,7 +210,11 @@ class Course:
         model.flags.writeable = False
         self.model = model
         self.velocity = np.array(tensors[VELOCITY], dtype=np.float32)
+        if self.residual is not None and RESIDUAL in tensors:
+            self.residual = np.array(tensors[RESIDUAL], dtype=np.float32)
         self.version = int(state["version"])
+        if self._touches is not None:
+            self._touches = Touches(self._layout.size, version=self.version)
         self.ledger = Ledger.restore(state["ledger"])
         self._elapsed_before_s = float(state["elapsed_s"])
         self.evaluations = [EvaluationView(**row) for row in state["evaluations"]]

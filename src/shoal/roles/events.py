@@ -140,6 +140,11 @@ class LinkMeasured:
 class Prepared:
     """Code and data are here, verified, and the trainer is loaded."""
 
+    #: How many values each tensor of the model has.
+    sizes: tuple[int, ...] = ()
+    #: The model that the job begins with is here: changes can be made to it.
+    holds_first: bool = False
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareFailed:

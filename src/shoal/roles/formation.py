@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shoal.compress.sparse import Sparse
 from shoal.wire.messages import Hop, Update
 from shoal.workload.ledger import Lease
 
@@ -62,8 +63,8 @@ class Formation:
     broken_by: str = ""
     #: Updates that are with the sub-leaders and in no version yet, by lease.
     arrived: dict[int, Report] = field(default_factory=dict)
-    #: Parts of the next version's mean that have come, by sub-leader. In a shard.
-    sums: dict[str, np.ndarray] = field(default_factory=dict)
+    #: In a shard, by sub-leader: its part of the mean of the next version, and how its part moved if that was coded.
+    sums: dict[str, tuple[np.ndarray, np.ndarray | Sparse | None]] = field(default_factory=dict)
 
     @property
     def members(self) -> list[str]:

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
 from shoal.learning.pace import PACES
@@ -40,9 +42,12 @@ from shoal.roles.portions import Portions
 from shoal.roles.pulse import Pulse
 from shoal.roles.shape import Shape
 from shoal.roles.shaping import Shaping, Wanted
-from shoal.wire.checks import check_told, dense_update
+from shoal.wire.checks import check_told
+from shoal.wire.coded import bytes_expected, bytes_max, bytes_of, decode, sizes_of
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
+    FIRST_HELD,
+    NO_TENSORS,
     Evaluated,
     Failed,
     Finished,
@@ -121,13 +126,17 @@ class Leader:
         self._pulse = Pulse(pace=self._pace_now)
         self._portions = Portions(work=plan.work)
         model_bytes = layout.size * 4
-        self._admission = Admission(update_bytes=model_bytes, budget_bytes=upload_budget_bytes)
+        self._codec, self._sizes = Codec.parse(plan.codec), sizes_of(layout)
+        update_bytes = bytes_max(self._codec, self._sizes)
+        self._admission = Admission(update_bytes=update_bytes, budget_bytes=upload_budget_bytes)
         self._clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=2 * model_bytes)
         self._exam_clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=model_bytes)
 
         self._crew = Crew()
         self._shape = Shape(spec=spec, term=term, layout=layout, course=self._course)
-        self._shaping = Shaping(plan, size=layout.size)
+        down_bytes = bytes_expected(Codec.parse(plan.down), self._sizes)
+        wire_bytes = (bytes_expected(self._codec, self._sizes) + down_bytes) / 2
+        self._shaping = Shaping(plan, size=layout.size, wire_bytes=wire_bytes)
         #: Why it is to finish its round and step down; None: it is not.
         self._parting: str | None = None
         #: Workers who are silent, or whose session broke.
@@ -184,6 +193,12 @@ class Leader:
     def sub_leaders(self) -> tuple[str, ...]:
         """Who leads in part now."""
         return tuple(self._shape.now.sub_leaders) if self._shape.now is not None else ()
+
+    @property
+    def update_max_bytes(self) -> int:
+        """The most that tensors of one message to it may take: an update, or what a sub-leader summed up."""
+        sums = self.model.nbytes + bytes_max(Codec.parse(self._spec.plan.down), self._sizes)
+        return max(bytes_max(self._codec, self._sizes), sums)
 
     @property
     def epoch(self) -> int:
@@ -304,7 +319,8 @@ class Leader:
             self._shaping.changed(now_s)
         if self._phase in ("closing", "ended"):
             return [*actions, *self._tell(worker, "the job is over; its last version is being saved")]
-        worker.holds = (message.holds_term, message.holds_version)
+        held = (message.holds_term, message.holds_version)
+        worker.holds = (self._term, 0) if held == FIRST_HELD else held
         worker.up_bytes_per_s, worker.down_bytes_per_s = message.up_bytes_per_s, message.down_bytes_per_s
         worker.medium = message.medium
         self._shape.lacks_values(node)
@@ -473,6 +489,10 @@ class Leader:
             if not self._pace.may_start(contributed_to=worker.contributed_to, version=self._course.version):
                 self._crew.rest(worker)
                 return []
+            if 0 < self._spec.plan.cohort <= ledger.outstanding + ledger.merged:
+                # As many as make a version are at it: this one is before them in the next.
+                self._crew.rest(worker)
+                return []
             if self._shape.awaits_sum(worker.node):
                 # Those of a sub-leader begin together again, once their updates are in a version.
                 self._crew.rest(worker)
@@ -506,17 +526,28 @@ class Leader:
 
     def _pass_on(self, worker: Member) -> list[Action]:
         """In a tree, one model goes to the sub-leader for all of its members."""
-        actions = self._shape.pass_on(worker.node)
-        self._bytes_down += self._course.model.nbytes * len(actions)
-        return actions
+        passed = self._shape.pass_on(worker.node, self._held_by)
+        if passed is None:
+            return []
+        to, message = passed
+        self._bytes_down += bytes_of(message.tensors)
+        return [Send(to=to, message=message)]
+
+    def _held_by(self, node: str) -> int:
+        """The version of this term that a worker holds; -1: none."""
+        worker = self._crew.get(node)
+        term, version = worker.holds if worker is not None else (0, -1)
+        return version if term == self._term else -1
 
     def _work(self, worker: Member, lease: Lease, *, kind: str, deadline_s: float) -> Work:
         """The lease rides on the message that brings the new model (EDDL §4.2), unless sub-leaders bring that."""
         here = (self._term, self._course.version)
         values_by = self._shape.values_by(worker.node)
-        tensors: Tensors = {} if worker.holds == here or values_by else {"model": self._course.model}
+        base, tensors = -1, NO_TENSORS
+        if worker.holds != here and not values_by:
+            base, tensors = self._course.brings(self._held_by(worker.node))
         worker.holds = here
-        sent = self._course.model.nbytes if tensors else 0
+        sent = bytes_of(tensors)
         worker.bytes_down += sent
         self._bytes_down += sent
         formation = self._shape.way(worker.node) if kind == "train" else 0
@@ -537,6 +568,7 @@ class Leader:
             and (formation != 0 or self._admission.in_advance(lease.id, workers=len(self._crew))),
             formation=formation,
             values_by=values_by,
+            base=base,
             tensors=tensors,
         )
 
@@ -679,7 +711,7 @@ class Leader:
             return [self._record("sub-leader", f"{sender} sent {violation.reason}")]
         if summed is None:
             return []
-        self._course.merge_sum(summed.reports, summed.mean, summed.weight)
+        self._course.merge_sum(summed.reports, summed.mean, summed.weight, moved=summed.moved)
         self._shaping.held()
         return self._proceed(now_s)
 
@@ -824,10 +856,11 @@ class Leader:
                 actions += self._on_expired(lease, now_s)
         return actions
 
-    def _checked(self, update: Update, lease: Lease) -> np.ndarray:
+    def _checked(self, update: Update, lease: Lease) -> np.ndarray | Sparse:
         if update.version != lease.version:
             raise PeerViolation(f"made against version {update.version}; lease {lease.id} was for {lease.version}")
-        return dense_update(update, size=self._layout.size, examples_max=self._course.examples_in(lease))
+        check_told(update, examples_max=self._course.examples_in(lease))
+        return decode(self._codec, update.tensors, self._sizes)
 
     def _on_offer(self, worker: Member, offer: Offer, now_s: float) -> list[Action]:
         lease = self._course.ledger.find(offer.lease, worker.node)

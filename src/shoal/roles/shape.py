@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Record, Send
 from shoal.roles.course import Course
 from shoal.roles.formation import Formation, Report, Share
-from shoal.wire.checks import dense
+from shoal.wire.coded import cut, decode, decode_exact, entries_max, sizes_of
 from shoal.wire.messages import Count, Disband, Form, Formed, Gathered, Go, JobSpec, Pass, Route, Routed, clip
 from shoal.workload.ledger import Lease
 
@@ -46,6 +48,8 @@ class Summed:
     reports: tuple[Report, ...]
     mean: np.ndarray
     weight: float
+    #: How the model moved by them, where sub-leaders have taken the step and said so.
+    moved: np.ndarray | None = None
 
 
 def _is_silent(formation: Formation, share: Share, told: int) -> bool:
@@ -60,6 +64,9 @@ class Shape:
         self._term = term
         self._layout = layout
         self._course = course
+        self._sizes = sizes_of(layout)
+        self._entries = entries_max(Codec.parse(spec.plan.codec), self._sizes)
+        self._down = Codec.parse(spec.plan.down)
         #: The formation that holds; None: a star.
         self.now: Formation | None = None
         #: The one that is being set up.
@@ -94,6 +101,9 @@ class Shape:
         if with_part:
             tensors["model"] = self._course.model[share.start : share.stop]
             tensors["velocity"] = self._course.velocity[share.start : share.start + parameters]
+            if self._course.residual is not None:
+                tensors["residual"] = self._course.residual[share.start : share.stop]
+        plan = self._spec.plan
         form = Form(
             job=self._spec.job,
             term=self._term,
@@ -103,11 +113,20 @@ class Shape:
             start=share.start,
             stop=share.stop,
             parameters=parameters,
-            momentum=self._spec.plan.momentum,
+            momentum=plan.momentum,
             members=tuple(sorted(share.members)),
+            codec=plan.codec,
+            sizes=self._part_sizes(share),
+            entries=min(self._entries, share.stop - share.start),
+            codec_down=plan.down,
+            outer_rate=plan.outer_rate,
+            nesterov=plan.nesterov,
             tensors=tensors,
         )
         return Send(to=share.node, message=form)
+
+    def _part_sizes(self, share: Share) -> tuple[int, ...]:
+        return cut(self._sizes, share.start, share.stop)[1]
 
     def formed(self, sender: str, message: Formed) -> list[Action]:
         formation = self.next if self.next and self.next.number == message.formation else None
@@ -359,21 +378,24 @@ class Shape:
         formation, version = self._given.get(node, (0, -1))
         return formation if version == self._course.version else 0
 
-    def pass_on(self, node: str) -> list[Action]:
-        """In a tree, have this worker's sub-leader give the present version to its members."""
+    def pass_on(self, node: str, holds: Callable[[str], int]) -> tuple[str, Pass] | None:
+        """In a tree, have this worker's sub-leader give the present version to its members, which hold these."""
         now = self.now
         if now is None or now.kind != "tree" or not self.way(node):
-            return []
+            return None
         share, version = now.shares_of(node)[0], self._course.version
         if share.passed == version:
-            return []
+            return None
         share.passed = version
-        for member in share.members:
-            if member in now.routed:
-                self._given[member] = (now.number, version)
-        model = {"model": self._course.model}
-        message = Pass(job=self._spec.job, term=self._term, formation=now.number, version=version, tensors=model)
-        return [Send(to=share.node, message=message)]
+        members = [member for member in share.members if member in now.routed]
+        for member in members:
+            self._given[member] = (now.number, version)
+        held = {holds(member) for member in members}
+        base, tensors = self._course.brings(held.pop() if len(held) == 1 else -1)
+        message = Pass(
+            job=self._spec.job, term=self._term, formation=now.number, version=version, base=base, tensors=tensors
+        )
+        return share.node, message
 
     def lacks_values(self, node: str) -> None:
         """It did not get the values that its sub-leaders gave out."""
@@ -509,29 +531,46 @@ class Shape:
         weight = sum(report.update.examples for report in reports)
         if abs(message.weight - weight) > 1e-6 * weight:
             raise PeerViolation(f"a sum of weight {message.weight:g}, where {weight} examples were counted")
-        mean = dense("mean", message.tensors, size=share.stop - share.start)
+        mean, moved = self._read_sum(now, share, message)
         if now.kind == "tree":
             share.asked = None
             for report in reports:
                 self._done(now, report)
             return Summed(reports, mean, float(weight))
-        now.sums[sender] = np.array(mean)
+        now.sums[sender] = (np.array(mean), moved)
         if len(now.sums) < len(now.shares):
             return None
         return self._whole(now, reports, float(weight))
 
+    def _read_sum(
+        self, now: Formation, share: Share, message: Gathered
+    ) -> tuple[np.ndarray, np.ndarray | Sparse | None]:
+        size = share.stop - share.start
+        tensors = dict(message.tensors)
+        moved = tensors.pop("moved", None)
+        mean = decode_exact("mean", tensors, size=size)
+        if (moved is not None) != (now.kind == "shard" and self._down.form != "dense"):
+            raise PeerViolation("a sum that does not say how its part moved, or does where nobody asked")
+        if moved is None:
+            return mean, None
+        change = decode(self._down, {"moved": moved}, self._part_sizes(share), name="moved")
+        return mean, change if isinstance(change, Sparse) else np.array(change)
+
     def _whole(self, now: Formation, reports: tuple[Report, ...], weight: float) -> Summed:
         mean = np.empty(self._layout.size, dtype=np.float32)
+        steps = np.zeros(self._layout.size, dtype=np.float32) if self._down.form != "dense" else None
         for share in now.shares:
-            mean[share.start : share.stop] = now.sums[share.node]
+            mean[share.start : share.stop], moved = now.sums[share.node]
             share.asked = None
+            if steps is not None and moved is not None:
+                add_to(steps[share.start : share.stop], moved)
         now.sums.clear()
         for report in reports:
             self._done(now, report)
         # Its sub-leaders have taken the step for it already, and give it out.
         for member in now.routed:
             self._given[member] = (now.number, self._course.version + 1)
-        return Summed(reports, mean, weight)
+        return Summed(reports, mean, weight, steps)
 
     def _done(self, formation: Formation, report: Report) -> None:
         del formation.arrived[report.lease.id]

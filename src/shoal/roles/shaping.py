@@ -61,10 +61,12 @@ class Wanted:
 
 
 class Shaping:
-    def __init__(self, plan: Plan, *, size: int) -> None:
+    def __init__(self, plan: Plan, *, size: int, wire_bytes: float = 0.0) -> None:
+        """``wire_bytes``: what a model or an update takes on the wire, in the mean of both ways; 0: all its values."""
         self._plan = plan
         self._size = size
-        self._links = Links(model_bytes=4 * size)
+        self._wire_bytes = wire_bytes or 4.0 * size
+        self._links = Links(model_bytes=self._wire_bytes)
         #: When someone last came or went.
         self._changed_s = 0.0
         #: Not before this.
@@ -167,7 +169,7 @@ class Shaping:
                 cluster,
                 self._choice,
                 measured_s=off.measured_s,
-                model_bytes=4 * self._size,
+                model_bytes=self._wire_bytes,
                 shapes=shapes,
                 above=_above(pace_now),
             )
@@ -176,14 +178,14 @@ class Shaping:
             known = dict(self._choice.corrections) if self._choice is not None else {}
             shapes = self._shapes(len(workers), pace_now)
             choice = choose(
-                cluster, model_bytes=4 * self._size, shapes=shapes, above=_above(pace_now), corrections=known
+                cluster, model_bytes=self._wire_bytes, shapes=shapes, above=_above(pace_now), corrections=known
             )
         pace, buffer, why = self._pace_for(cluster, choice, pace_now)
         if pace != pace_now:
             shapes = self._shapes(len(workers), pace)
-            choice = choose(cluster, model_bytes=4 * self._size, shapes=shapes, above=_above(pace))
+            choice = choose(cluster, model_bytes=self._wire_bytes, shapes=shapes, above=_above(pace))
         self._choice, self._watch, self._pace = choice, Watch(choice), pace
-        self._views = _views(choice, cluster, 4 * self._size, paces=self._plan.pace == "auto")
+        self._views = _views(choice, cluster, self._wire_bytes, paces=self._plan.pace == "auto")
         kind, reason = choice.best.shape, "; ".join(filter(None, (why, choice.reason)))
         if (kind, pace) == (kind_now, pace_now):
             # The same; but those who came since may lead nothing yet.
@@ -209,8 +211,8 @@ class Shaping:
         together_s = choice.best.batch_s
         if pace_now != "sync":
             shapes = self._shapes(len(cluster.workers), "sync")
-            together_s = choose(cluster, model_bytes=4 * self._size, shapes=shapes).best.batch_s
-        flowing_s = predict.flowing_s(cluster, model_bytes=4 * self._size)
+            together_s = choose(cluster, model_bytes=self._wire_bytes, shapes=shapes).best.batch_s
+        flowing_s = predict.flowing_s(cluster, model_bytes=self._wire_bytes)
         usual_s = median(worker.compute_s for worker in cluster.workers)
         quick = sum(worker.compute_s <= STRAGGLES * usual_s for worker in cluster.workers)
         if flowing_s * LATE_COSTS < together_s and 1 < quick < len(cluster.workers):
@@ -246,7 +248,7 @@ class Shaping:
 
     def _shard(self, nodes: Sequence[Node]) -> tuple[list[Share], str]:
         """Parts of the model after each other, as large as the shares; those with none are left out."""
-        filled = water_fill(nodes, model_bytes=4 * self._size)
+        filled = water_fill(nodes, model_bytes=self._wire_bytes)
         shares: list[Share] = []
         part, start = 0.0, 0
         for node, share in zip(filled.nodes, filled.shares, strict=True):

@@ -16,13 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse, add_to, take_from
 from shoal.errors import PeerViolation
-from shoal.learning.outer import momentum_step
+from shoal.learning.outer import outer_change
 from shoal.learning.partial import Partial
 from shoal.roles.actions import Action, End, Record, Send
 from shoal.roles.events import Event, Received, StopRequested
-from shoal.wire.checks import dense, flat
-from shoal.wire.messages import Count, Form, Gathered, Pass, Piece, Spoilt, Taken, Values, clip
+from shoal.wire.checks import flat
+from shoal.wire.coded import code, decode, encode_exact
+from shoal.wire.messages import Count, Form, Gathered, Pass, Piece, Spoilt, Taken, Tensors, Values, clip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class _Kept:
     """A member's piece that was not counted yet."""
 
     member: str
-    delta: np.ndarray
+    delta: np.ndarray | Sparse
 
 
 class SubLeader:
@@ -40,6 +43,9 @@ class SubLeader:
         self._leader = leader
         self._members = form.members
         self._size = form.stop - form.start
+        self._codec, self._down = Codec.parse(form.codec), Codec.parse(form.codec_down)
+        #: Without a codec nobody asks where one tensor ends.
+        self._sizes = form.sizes or (self._size,)
         self._partial = Partial(self._size)
         #: Lease -> its piece.
         self._tray: dict[int, _Kept] = {}
@@ -50,6 +56,8 @@ class SubLeader:
         #: Where its part of a shard stands. It comes when the formation begins to hold.
         self._model: np.ndarray | None = None
         self._velocity: np.ndarray | None = None
+        #: What its part was to move by and did not yet, since it was not given out.
+        self._residual: np.ndarray | None = None
 
     @property
     def formation(self) -> int:
@@ -63,8 +71,10 @@ class SubLeader:
                 return self._on_count(count)
             case Received(message=Pass() as passed):
                 # In memory of its own: what it came in is used again before it is sent on.
-                model = np.array(flat("model", passed.tensors, size=self._size))
-                return self._give_out(passed.version, model)
+                tensors = {name: np.array(array) for name, array in passed.tensors.items()}
+                if "model" in tensors:
+                    flat("model", tensors, size=self._size)
+                return self._give_out(passed.version, tensors, base=passed.base)
             case Received(message=Form() as form):
                 self._on_form(form)
                 return []
@@ -76,7 +86,7 @@ class SubLeader:
     def _on_form(self, form: Form) -> None:
         self._members = form.members
         if form.tensors:
-            self._model, self._velocity = _part_of(form)
+            self._model, self._velocity, self._residual = _part_of(form)
         if form.kind == "tree":
             # What counts of those who are gone is counted. The rest would lie here for as long as the formation does.
             self._tray = {lease: kept for lease, kept in self._tray.items() if kept.member in form.members}
@@ -87,7 +97,7 @@ class SubLeader:
         if member not in self._members:
             return []
         try:
-            delta = dense("delta", piece.tensors, size=self._size)
+            delta = decode(self._codec, piece.tensors, self._sizes, entries=self._form.entries)
         except PeerViolation as violation:
             spoilt = Spoilt(
                 job=job, term=term, formation=formation, lease=piece.lease, node=member, reason=clip(violation.reason)
@@ -102,7 +112,7 @@ class SubLeader:
         self._tray.pop(newest, None)
         self._newest[member] = piece.lease
         # The memory it came in is used again for the next.
-        self._tray[piece.lease] = _Kept(member, np.array(delta))
+        self._tray[piece.lease] = _Kept(member, delta if isinstance(delta, Sparse) else np.array(delta))
         return [taken]
 
     def _on_count(self, count: Count) -> list[Action]:
@@ -119,34 +129,66 @@ class SubLeader:
             # Where its part stands was lost on the way here. A sum without the step after it would leave everyone
             # waiting for values: a sum of nothing makes the leader look for another.
             self._counted.clear()
-        mean = self._partial.mean() if self._counted else None
+        counted, weight = tuple(self._counted), self._partial.weight
+        mean = self._partial.mean() if counted else None
+        self._partial.clear()
+        self._counted.clear()
+        tensors: dict[str, np.ndarray] = {}
+        given_out: list[Action] = []
         if mean is not None:
-            mean.flags.writeable = False
+            tensors = self._written(mean)
+            if form.kind == "shard":
+                # Nothing is left over: what was not counted is of no version that will be.
+                self._tray.clear()
+                given = self._step(mean, count.version)
+                base = -1 if "model" in given else count.version - 1
+                given_out = self._give_out(count.version, given, base=base)
+                if base >= 0:
+                    tensors["moved"] = given[str(count.version)]
         gathered = Gathered(
             job=form.job,
             term=form.term,
             formation=form.formation,
             version=count.version,
-            leases=tuple(self._counted),
-            weight=self._partial.weight if self._counted else 0.0,
-            tensors={} if mean is None else {"mean": mean},
+            leases=counted,
+            weight=weight if counted else 0.0,
+            tensors=tensors,
         )
-        actions: list[Action] = [Send(to=self._leader, message=gathered)]
-        self._partial.clear()
-        self._counted.clear()
-        if mean is None or self._model is None or self._velocity is None:
-            return actions
-        # In a shard nothing is left over: what was not counted is of no version that will be.
-        self._tray.clear()
-        self._model, self._velocity = momentum_step(
-            self._model, self._velocity, mean, momentum=form.momentum, parameters_size=form.parameters
-        )
-        return [*actions, *self._give_out(count.version, self._model)]
+        return [Send(to=self._leader, message=gathered), *given_out]
 
-    def _give_out(self, version: int, model: np.ndarray) -> list[Action]:
+    def _written(self, mean: np.ndarray) -> dict[str, np.ndarray]:
+        mean.flags.writeable = False
+        return {"mean": mean} if self._codec.form == "dense" else encode_exact(mean, name="mean")
+
+    def _step(self, mean: np.ndarray, version: int) -> Tensors:
+        """Move its part of the model, as the leader would; what is given out of that."""
+        form = self._form
+        assert self._model is not None
+        assert self._velocity is not None
+        change, self._velocity = outer_change(
+            self._velocity,
+            mean,
+            momentum=form.momentum,
+            parameters_size=form.parameters,
+            rate=form.outer_rate,
+            nesterov=form.nesterov,
+        )
+        self._model = self._model.copy()
+        if self._residual is None:
+            add_to(self._model, change)
+            return {"model": self._model}
+        total = self._residual + change
+        coded = code(self._down, total, self._sizes)
+        add_to(self._model, coded.values)
+        take_from(total, coded.values)
+        self._residual = total
+        return coded.tensors(name=str(version))
+
+    def _give_out(self, version: int, tensors: Tensors, *, base: int) -> list[Action]:
         """The values of a version to every member; each sub-leader begins with another, so that all are served."""
         form = self._form
-        model.flags.writeable = False
+        for array in tensors.values():
+            array.flags.writeable = False
         values = Values(
             job=form.job,
             term=form.term,
@@ -154,17 +196,19 @@ class SubLeader:
             version=version,
             start=form.start,
             stop=form.stop,
-            tensors={"model": model},
+            base=base,
+            tensors=tensors,
         )
         after = sum(member <= self._node for member in self._members)
         return [Send(to=member, message=values) for member in (*self._members[after:], *self._members[:after])]
 
 
-def _part_of(form: Form) -> tuple[np.ndarray, np.ndarray]:
+def _part_of(form: Form) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Where this part of the model stands, in memory of its own."""
-    parts = [(name, {name: form.tensors[name]} if name in form.tensors else {}) for name in ("model", "velocity")]
-    model, velocity = (
-        np.array(flat(name, part, size=size))
-        for (name, part), size in zip(parts, (form.stop - form.start, form.parameters), strict=True)
-    )
-    return model, velocity
+    size = form.stop - form.start
+
+    def own(name: str, size: int) -> np.ndarray:
+        return np.array(flat(name, {name: form.tensors[name]} if name in form.tensors else {}, size=size))
+
+    residual = own("residual", size) if form.codec_down != "dense" else None
+    return own("model", size), own("velocity", form.parameters), residual

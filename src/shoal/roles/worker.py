@@ -1,6 +1,8 @@
 """The worker of one job: takes leases, has them trained, returns updates. Decides only; a driver acts.
 
-It keeps no state that training needs (EDDL §4.4): whatever it loses, the leader leases out again.
+It keeps no state that training needs (EDDL §4.4): whatever it loses, the leader leases out again. With error feedback
+it keeps what it has not sent yet of its updates, for as long as its process lives; what is lost with that is a part of
+the last few updates, which training makes up for (``benchmarks.bytes_to_accuracy`` measures what it costs).
 """
 
 from __future__ import annotations
@@ -10,6 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+import numpy as np
+
+from shoal.compress.codec import Codec
+from shoal.compress.feedback import Feedback
+from shoal.compress.sparse import Sparse
 from shoal.errors import PeerViolation
 from shoal.roles.actions import (
     Action,
@@ -42,7 +49,9 @@ from shoal.roles.events import (
 )
 from shoal.roles.staging import Staging
 from shoal.wire.checks import flat
+from shoal.wire.coded import Coded, bytes_of, code, cut, decode_changes
 from shoal.wire.messages import (
+    FIRST_HELD,
     Disband,
     Evaluated,
     Failed,
@@ -59,6 +68,7 @@ from shoal.wire.messages import (
     Route,
     Routed,
     Taken,
+    Tensors,
     Update,
     Values,
     Wait,
@@ -104,6 +114,8 @@ class _Held:
 
     work: Work
     result: Update | Evaluated | None = None
+    #: The update as it is cut for sub-leaders, where it is coded.
+    coded: Coded | None = None
     #: The formation by which the update goes; 0: whole, to the leader.
     formation: int = 0
     #: Sub-leaders to whom their piece is on its way, and those that have it.
@@ -133,6 +145,12 @@ class Worker:
         self._holds: tuple[int, int] = (0, -1)
         #: (term, number) of the last lease that came.
         self._newest: tuple[int, int] = (0, 0)
+        self._codec, self._down = Codec.parse(spec.plan.codec), Codec.parse(spec.plan.down)
+        #: How many values each tensor of the model has.
+        self._sizes: tuple[int, ...] = ()
+        self._feedback: Feedback | None = None
+        #: (term, lease) of the last update that was made, and what had been held back before it.
+        self._made: tuple[tuple[int, int], np.ndarray] | None = None
         self._failures = 0
         #: A timer will have it prepared again.
         self._retry_waits = False
@@ -163,7 +181,8 @@ class Worker:
                 return [Prepare(spec=self._spec)]
             case Prepared():
                 self._prepared = True
-                self._holds = (0, -1)
+                self._holds = FIRST_HELD if event.holds_first else (0, -1)
+                self._sizes = event.sizes
                 return self._ready()
             case LinkMeasured():
                 self._link = event
@@ -181,8 +200,9 @@ class Worker:
                 if event.node != self._leader:
                     return [*self._on_values_lost(), *self._look_at_routes_later()]
                 self._connected = False
-                # A model may have been on its way into the trainer's memory: what lies there is no version.
-                self._holds = (0, -1)
+                if self._down.form == "dense":
+                    # A model may have been on its way into the trainer's memory: what lies there is no version.
+                    self._holds = (0, -1)
                 return []
             case Reassigned():
                 return self._on_reassigned(event)
@@ -231,12 +251,16 @@ class Worker:
         if work.term < self._term or not self._prepared:
             return []
         self._term = work.term
+        if self._held is not None and not self._held.is_reported:
+            self._unsend(self._held)
         self._held = held = _Held(work, formation=work.formation)
         self._newest = (work.term, work.lease)
         self._in_use = work.formation or work.values_by
         timer = SetTimer(name=_DEADLINE, after_s=work.deadline_s)
-        if work.tensors or self._holds == (work.term, work.version):
+        if "model" in work.tensors or self._has(work.version):
             return [timer, *self._begin(held)]
+        if work.tensors and self._has(work.base):
+            return self._on_changes(held, timer)
         route = self._routes.get(work.values_by)
         if route is not None and not self._staging.is_spent(work.values_by, work.version, route):
             if self._staging.is_whole(work.values_by, work.version, route):
@@ -249,7 +273,23 @@ class Worker:
         self._held = None
         return self._ready()
 
-    def _begin(self, held: _Held, *, staged: bool = False) -> list[Action]:
+    def _has(self, version: int) -> bool:
+        """Whether the trainer holds this version. The first is the same under every leader."""
+        return self._holds == (self._term, version) or self._holds == FIRST_HELD == (0, version)
+
+    def _on_changes(self, held: _Held, timer: SetTimer) -> list[Action]:
+        work = held.work
+        try:
+            changes = decode_changes(self._down, work.tensors, self._sizes, base=work.base, version=work.version)
+        except PeerViolation as violation:
+            self._held, self._holds = None, (0, -1)
+            told = Record(kind="spoilt", reason=f"changes of the leader: {violation.reason}", job=self._spec.job)
+            return [told, *self._ready()]
+        return [timer, *self._begin(held, changes=changes)]
+
+    def _begin(
+        self, held: _Held, *, staged: bool = False, changes: tuple[np.ndarray | Sparse, ...] = ()
+    ) -> list[Action]:
         work = held.work
         held.lacks_values = False
         if staged:
@@ -257,10 +297,19 @@ class Worker:
         self._holds = (work.term, work.version)
         self.state = "training" if work.kind == "train" else "evaluating"
         self.reason = f"version {work.version}, {len(work.batches)} batch(es) of epoch {work.epoch}"
+        # Changes that came although they were made already are of no use.
+        model = work.tensors if "model" in work.tensors else {}
         if work.kind == "train":
-            train = Train(lease=work.lease, epoch=work.epoch, batches=work.batches, tensors=work.tensors, staged=staged)
+            train = Train(
+                lease=work.lease,
+                epoch=work.epoch,
+                batches=work.batches,
+                tensors=model,
+                changes=changes,
+                staged=staged,
+            )
             return [train]
-        return [Evaluate(lease=work.lease, chunks=work.batches, tensors=work.tensors, staged=staged)]
+        return [Evaluate(lease=work.lease, chunks=work.batches, tensors=model, changes=changes, staged=staged)]
 
     def _on_go(self, message: Go) -> list[Action]:
         held = self._held
@@ -289,6 +338,8 @@ class Worker:
         if self._held is not None and self._held.is_of(message) and self._held.result is not None:
             self._held = None
             self.state, self.reason = "waiting", f"the update was refused: {message.reason}"
+        if self._made is not None and self._made[0] == (message.term, message.lease):
+            self._take_back()
         record = Record(kind="refused", reason=message.reason, job=self._spec.job)
         if message.holds and message.term == self._term and (message.term, message.holds) > self._newest:
             return [record, *self._ready()]
@@ -353,12 +404,17 @@ class Worker:
         if hop is None or (hop.start, hop.stop) != (values.start, values.stop):
             return []
         try:
-            flat("model", values.tensors, size=values.stop - values.start)
+            stage = self._stage(values)
         except PeerViolation as violation:
             return [Record(kind="spoilt", reason=f"values of {sender}: {violation.reason}", job=self._spec.job)]
+        if stage is None:
+            # What it is to be made of is not here: the leader will hear what is.
+            self._staging.skip(values)
+            is_awaited = self._held is not None and self._held.work.version <= values.version
+            return self._on_values_lost(for_good=True) if is_awaited else []
         if not self._staging.add(values):
             return []
-        actions: list[Action] = [Stage(start=values.start, tensors=values.tensors)]
+        actions: list[Action] = [stage]
         held = self._held
         if held is None or not held.lacks_values or held.work.values_by != values.formation:
             return actions
@@ -368,6 +424,18 @@ class Worker:
             # In a tree whose groups do not wait, another of the group was lent a newer version.
             return [*actions, *self._on_values_lost(for_good=True)]
         return actions
+
+    def _stage(self, values: Values) -> Stage | None:
+        """What to keep of values that came; None: they change what is not here."""
+        if "model" in values.tensors:
+            flat("model", values.tensors, size=values.stop - values.start)
+            return Stage(start=values.start, tensors=values.tensors)
+        on = self._staging.follows(values, self._holds)
+        if not on:
+            return None
+        sizes = cut(self._sizes, values.start, values.stop)[1]
+        changes = decode_changes(self._down, values.tensors, sizes, base=values.base, version=values.version)
+        return Stage(start=values.start, changes=changes, anew=on == "held")
 
     def _on_values_lost(self, *, for_good: bool = False) -> list[Action]:
         """Values do not come from one who is out of reach: we say what we do hold, and are sent the whole model."""
@@ -450,9 +518,14 @@ class Worker:
             formation=held.formation,
             lease=update.lease,
             version=update.version,
-            tensors={"delta": update.tensors["delta"][hop.start : hop.stop]},
+            tensors=self._part(held, update, hop),
         )
         return Send(to=hop.node, message=piece)
+
+    def _part(self, held: _Held, update: Update, hop: Hop) -> Tensors:
+        if held.coded is not None:
+            return held.coded.part(hop.start, hop.stop)
+        return {"delta": update.tensors["delta"][hop.start : hop.stop]}
 
     def _report(self, held: _Held, update: Update) -> list[Action]:
         """The leader hears of an update once every sub-leader has its piece. It is kept until the leader speaks: should
@@ -478,6 +551,10 @@ class Worker:
             return []
         if not math.isfinite(event.loss_sum):
             return self._on_diverged(held, "training")
+        tensors = event.tensors
+        if self._codec.form != "dense":
+            held.coded = self._code((held.work.term, event.lease), event.tensors["delta"])
+            tensors = held.coded.tensors()
         update = Update(
             job=self._spec.job,
             term=held.work.term,
@@ -486,9 +563,32 @@ class Worker:
             examples=event.examples,
             loss_sum=event.loss_sum,
             train_s=event.seconds,
-            tensors=event.tensors,
+            tensors=tensors,
         )
         return self._on_made(held, update)
+
+    def _code(self, made: tuple[int, int], delta: np.ndarray) -> Coded:
+        """What is sent of an update. The rest is held back for the next one."""
+        if not self._codec.feedback:
+            return code(self._codec, delta, self._sizes)
+        if self._feedback is None:
+            self._feedback = Feedback(delta.size)
+        self._made = (made, self._feedback.snapshot())
+        coded = code(self._codec, self._feedback.add(delta), self._sizes)
+        self._feedback.sent(coded.values)
+        return coded
+
+    def _unsend(self, held: _Held) -> None:
+        """An update that was made is not sent any more."""
+        if held.result is not None and self._made is not None and self._made[0] == (held.work.term, held.work.lease):
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """The last update is in no version: its batches are trained anew, by whoever it may be. What was held back
+        before it still is."""
+        if self._feedback is not None and self._made is not None:
+            self._feedback.restore(self._made[1])
+        self._made = None
 
     def _on_evaluated(self, event: EvaluationDone) -> list[Action]:
         held = self._held
@@ -528,6 +628,7 @@ class Worker:
     def _deliver(self, held: _Held) -> list[Action]:
         """Send what was made: at once with a credit, else offer it. Silent while there is no session."""
         if held.work.term < self._term:
+            self._unsend(held)
             self._held = None
             return self._ready()
         if not self._connected or held.result is None:
@@ -548,8 +649,8 @@ class Worker:
 
     def _offer(self, held: _Held, update: Update) -> list[Action]:
         self.state, self.reason = "waiting", "the update is ready; waiting for the leader to take it"
-        size = sum(array.nbytes for array in update.tensors.values())
-        offer = Offer(job=self._spec.job, term=held.work.term, lease=held.work.lease, size_bytes=size)
+        size_bytes = bytes_of(update.tensors)
+        offer = Offer(job=self._spec.job, term=held.work.term, lease=held.work.lease, size_bytes=size_bytes)
         return [Send(to=self._leader, message=offer)] if self._connected else []
 
     def _send_result(self, result: Update | Evaluated) -> list[Action]:
@@ -633,6 +734,7 @@ class Worker:
             if self._held is not None and self._held.lacks_values:
                 self._held = None
         if newer and self._held is not None and self._held.result is not None:
+            self._unsend(self._held)
             self._held = None
         return self._resume()
 

@@ -207,8 +207,8 @@ class Agent:
             return 0
         match message:
             case Form():
-                # A part of the model, and its momentum.
-                return min(2 * VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
+                # A part of the model, its momentum, and what was not given out of it.
+                return min(3 * VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
             case Values():
                 return min(VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
             case _:

@@ -206,18 +206,18 @@ class Home:
 
     async def lead(self, assign: Assign) -> None:
         try:
-            leader, size_bytes = await asyncio.to_thread(self._make_leader, assign)
+            leader = await asyncio.to_thread(self._make_leader, assign)
         except Exception as error:
             if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
                 log.exception("job %s could not be started", assign.job)
             self._hosting.failed(assign.job, str(error))
             return
-        self._hosting.begin(assign, leader, update_max_bytes=size_bytes)
+        self._hosting.begin(assign, leader)
 
     async def resume(self, assign: Assign, checkpoint: Checkpoint) -> None:
         raise Misuse("a leader at home goes on from its disk")
 
-    def _make_leader(self, assign: Assign) -> tuple[Leader, int]:
+    def _make_leader(self, assign: Assign) -> Leader:
         """Read the job's first model and its newest good checkpoint. Runs in a thread."""
         version = self._newest(assign.job)
         return make_leader(self._blobs.path(assign.spec.initial), assign, version, manager=self._node)

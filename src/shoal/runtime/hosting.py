@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
+from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation, ShoalError
-from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, End, Record, Save, Send
 from shoal.roles.custody import Version
 from shoal.roles.events import Event, Received
@@ -39,10 +37,10 @@ from shoal.roles.switchboard import (
     ToSubLeader,
 )
 from shoal.runtime.host import HEAVY_BYTES, RoleHost
-from shoal.training.prepared import LAYOUT_NOTE
+from shoal.training.prepared import first_model
 from shoal.transport.base import BROKE_CONTRACT, Session
 from shoal.transport.identity import Peer
-from shoal.wire import tensors as tensor_files
+from shoal.wire.coded import bytes_max
 from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import VALUE_BYTES
 from shoal.wire.messages import (
@@ -246,12 +244,12 @@ class Hosting:
         self._led[assign.job] = _Led(host, assign.term)
         self.spawn(self._place.lead(assign), f"lead {assign.job}")
 
-    def begin(self, assign: Assign, leader: Leader, *, update_max_bytes: int) -> bool:
+    def begin(self, assign: Assign, leader: Leader) -> bool:
         """The leader of a job is there. False: it is wanted here no more."""
         led = self._led.get(assign.job)
         if led is None or not self.awaits(assign):
             return False
-        led.update_max_bytes = update_max_bytes
+        led.update_max_bytes = leader.update_max_bytes
         led.host.start(leader)
         return True
 
@@ -303,7 +301,8 @@ class Hosting:
             executor=self._merging,
             is_heavy=functools.partial(_is_heavy, part_bytes=part_bytes),
         )
-        sub = self._subs[form.job, form.formation] = _Sub(host, part_bytes)
+        piece_bytes = bytes_max(Codec.parse(form.codec), form.sizes, entries=form.entries) if form.sizes else part_bytes
+        sub = self._subs[form.job, form.formation] = _Sub(host, piece_bytes)
         # Where its part stands comes to it when all are there: this is memory that is used again.
         form = with_tensors(form, NO_TENSORS)
         host.start(SubLeader(form, node=self._board.node, leader=leader))
@@ -360,15 +359,11 @@ def owned(message: Checkpoint) -> Checkpoint:
     return whole
 
 
-def make_leader(initial: Path, assign: Assign, version: Version | None, *, manager: str) -> tuple[Leader, int]:
-    """The leader of a job, from its first model or from where it stands; and the bytes of its model. Reads a file."""
-    tensors, notes = tensor_files.read(initial, mmap=True)
-    layout = Layout.from_json(notes[LAYOUT_NOTE])
-    model = np.empty(layout.size, dtype=np.float32)
-    for name, view in layout.views(model).items():
-        view[...] = tensors[name]
+def make_leader(initial: Path, assign: Assign, version: Version | None, *, manager: str) -> Leader:
+    """The leader of a job, from its first model or from where it stands. Reads a file."""
+    layout, model = first_model(initial)
     model.flags.writeable = False
     leader = Leader(spec=assign.spec, layout=layout, model=model, term=assign.term, manager=manager)
     if version is not None:
         leader.restore(tensors=version.tensors, state=version.state)
-    return leader, layout.size * 4
+    return leader

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from shoal.compress.sparse import add_to
 from shoal.errors import Misuse, ShoalError
-from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Stage, Train
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.roles.exam import chunk_range
@@ -23,11 +23,11 @@ from shoal.runtime.trainer import TrainerFailed as TrainerError
 from shoal.runtime.trainer import TrainerHost, TrainerSettings
 from shoal.store.blobs import BlobStore
 from shoal.training.bundle import unpack
-from shoal.training.prepared import LAYOUT_NOTE
+from shoal.training.prepared import first_model
 from shoal.training.shards import Manifest
 from shoal.transport.identity import Identity
 from shoal.transport.signing import check
-from shoal.wire import tensors as tensor_files
+from shoal.wire.coded import sizes_of
 from shoal.wire.messages import Dataset, JobSpec, Message, Tensors
 
 log = logging.getLogger("shoal")
@@ -67,6 +67,10 @@ class Labour:
         self._tasks: set[asyncio.Task[None]] = set()
         #: The next model, as far as its parts have come, beside the one the trainer has.
         self._staged: np.ndarray | None = None
+        #: Where versions come as changes: the model that was last given to the trainer, for the next to be made of. The
+        #: trainer's own memory will not do: it may still be at an older one.
+        self._given: np.ndarray | None = None
+        self._takes_changes = spec.plan.down != "dense"
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
 
@@ -112,36 +116,39 @@ class Labour:
             try:
                 # Before anything of the job is fetched. In a thread: the first time imports `cryptography`.
                 signer = await asyncio.to_thread(self._check_signature)
-                settings = await self._settings()
+                settings, first = await self._settings()
                 await self._trainer.kill()
                 loaded = await self._trainer.start(settings)
+                self._given = first if self._takes_changes else None
             except (ShoalError, OSError, ValueError, KeyError) as error:
                 host.post(PrepareFailed(reason=str(error)))
                 return
         ready = f"{loaded.engine}, {loaded.train_examples} examples, signed by {signer}"
         log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
         log.info("[%s] ready: %s", self._spec.job, ready)
-        host.post(Prepared())
+        # Only where no model is received in the trainer's memory, over the first one.
+        host.post(Prepared(sizes=sizes_of(settings.layout), holds_first=self._takes_changes))
 
     def _check_signature(self) -> str:
         """Who of our cluster's operators wants this code to run here. Without one, it does not."""
         return check(self._spec, ca_pem=self._member.ca_pem, cluster=self._member.cluster, now_s=None)
 
-    async def _settings(self) -> TrainerSettings:
+    async def _settings(self) -> tuple[TrainerSettings, np.ndarray]:
+        """What a trainer needs to know, and the model that the job begins with."""
         spec = self._spec
         await self._around.fetch(spec.bundle)
         await self._around.fetch(spec.initial)
         train = await self._shards(spec.train)
         test = await self._shards(spec.test)
         bundle_dir = await asyncio.to_thread(self._unpack, spec.bundle)
-        _, notes = tensor_files.read(self._blobs.path(spec.initial), mmap=True)
-        return TrainerSettings(
+        layout, first = first_model(self._blobs.path(spec.initial))
+        settings = TrainerSettings(
             bundle_dir=str(bundle_dir),
             entry=spec.entry,
             arguments=json.loads(spec.kwargs_json),
             train=train,
             test=test,
-            layout=Layout.from_json(notes[LAYOUT_NOTE]),
+            layout=layout,
             seed=spec.plan.seed,
             batch_size=spec.plan.batch_size,
             learning_rate=spec.plan.learning_rate,
@@ -149,6 +156,7 @@ class Labour:
             torch_threads=int(os.environ.get("SHOAL_TORCH_THREADS", "1")),
             pace_s=self._pace_s,
         )
+        return settings, first
 
     async def _shards(self, dataset: Dataset) -> tuple[str, ...]:
         if not dataset.examples:
@@ -177,19 +185,35 @@ class Labour:
     # Training -------------------------------------------------------------------------------------------
 
     def _stage(self, part: Stage) -> None:
+        present = self._trainer.shared.model if self._given is None else self._given
         if self._staged is None:
-            self._staged = np.empty_like(self._trainer.shared.model)
-        values = part.tensors["model"]
-        self._staged[part.start : part.start + values.size] = values
+            self._staged = present.copy()
+        if "model" in part.tensors:
+            values = part.tensors["model"]
+            self._staged[part.start : part.start + values.size] = values
+            return
+        place = slice(part.start, part.start + part.changes[0].size)
+        if part.anew:
+            self._staged[place] = present[place]
+        for change in part.changes:
+            add_to(self._staged[place], change)
 
     def _model_for(self, action: Train | Evaluate) -> Tensors:
         """The model to start from. What was staged is given away: parts of the next may come while this one waits."""
-        if not action.staged:
-            return action.tensors
-        staged, self._staged = self._staged, None
-        if staged is None:
-            raise Misuse("nothing was staged to start from")
-        return {"model": staged}
+        model = action.tensors
+        if action.staged:
+            staged, self._staged = self._staged, None
+            if staged is None:
+                raise Misuse("nothing was staged to start from")
+            model = {"model": staged}
+        if self._given is None:
+            return model
+        if model:
+            # Its own: what it came in is used again for the next.
+            self._given = model["model"].copy()
+        for change in action.changes:
+            add_to(self._given, change)
+        return {"model": self._given}
 
     async def _train(self, host: RoleHost, action: Train, model: Tensors) -> None:
         async with self._busy:
@@ -234,6 +258,9 @@ class Labour:
         A new model may arrive while the trainer is still at an older lease: that lease is void by then, and so is
         whatever comes of it.
         """
+        if self._takes_changes:
+            # It would be torn where a connection breaks, and then there is nothing for changes to change.
+            return None
         model = self._trainer.shared.model if self._trainer.alive else None
         return model.data.cast("B") if model is not None and model.nbytes == size_bytes else None
 

@@ -179,7 +179,7 @@ class Outpost:
         try:
             initial = await self._around.fetch(assign.spec.initial)
             version = await asyncio.to_thread(unpacked, checkpoint)
-            leader, size_bytes = await asyncio.to_thread(make_leader, initial, assign, version, manager=self._manager)
+            leader = await asyncio.to_thread(make_leader, initial, assign, version, manager=self._manager)
             where = await self.open_door()
         except Exception as error:
             if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
@@ -187,7 +187,7 @@ class Outpost:
             if self._hosting.awaits(assign):
                 self._hosting.failed(assign.job, str(error))
             return
-        if self._hosting.begin(assign, leader, update_max_bytes=size_bytes):
+        if self._hosting.begin(assign, leader):
             self._hosting.carry(self._board.leading(assign.job, endpoint=where))
 
     async def save(self, job: str, host: RoleHost, save: Save) -> None:

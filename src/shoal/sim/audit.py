@@ -12,12 +12,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse
 from shoal.learning.outer import momentum_step
 from shoal.roles.actions import Send
+from shoal.roles.course import RESIDUAL
 from shoal.sim.invariants import Violation
 from shoal.sim.jobs import examples_to_train
 from shoal.sim.observe import Mark, Step
+from shoal.sim.sums import LeaderAt
 from shoal.sim.toy import FIRST_MODEL, LAYOUT, judge, toy_update
+from shoal.wire.coded import code, sizes_of
 from shoal.wire.messages import Count, EvaluationView, Go, JobSpec, Work
 from shoal.workload.ledger import Applied
 
@@ -45,8 +50,19 @@ class _Paper:
     lent: dict[tuple[int, int], int] = field(default_factory=dict)
     #: Term -> how late each update was that its leader took in. The next one does not know.
     late: dict[int, list[int]] = field(default_factory=dict)
+    #: (term, version) -> the leader's model, where it moves by what is sent alone.
+    moved: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     #: (term, lease) -> what its leader had a sub-leader count it for, and at which version.
     counted: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+
+    @property
+    def is_coded(self) -> bool:
+        """A version is what was sent. What is worked out here is that and what is still to be sent, together."""
+        return self.spec.plan.down != "dense"
+
+    def model_of(self, term: int, version: int) -> np.ndarray:
+        """What was trained on, or judged."""
+        return self.moved.get((term, version), self.models[version]) if self.is_coded else self.models[version]
 
     @property
     def tolerance(self) -> float:
@@ -58,7 +74,7 @@ class _Paper:
         for version, group in itertools.groupby(rows, key=lambda row: row.version):
             self._step(list(group), term)
             self.version = version
-            self.models[version] = self.model
+            self.models[version] = self.moved[term, version] if self.is_coded else self.model
 
     def _step(self, rows: list[Applied], term: int) -> None:
         leases: dict[int, list[Applied]] = {}
@@ -71,8 +87,8 @@ class _Paper:
             examples = examples_to_train(self.spec, batches)
             version = self.lent[term, lease]
             late = lent[0].version - 1 - version
-            update = toy_update(self.models[version], lent[0].epoch, batches).astype(np.float64)
-            total += examples * self._worth(term, lease, late, past) * update
+            update = self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches))
+            total += examples * self._worth(term, lease, late, past) * update * self._damped(term, version, late)
             weight += examples
             past.append(late)
         mean = (total / weight).astype(np.float32)
@@ -82,7 +98,22 @@ class _Paper:
             mean,
             momentum=self.spec.plan.momentum,
             parameters_size=LAYOUT.parameters_size,
+            rate=self.spec.plan.outer_rate,
+            nesterov=self.spec.plan.nesterov,
         )
+
+    def _sent(self, update: np.ndarray) -> np.ndarray:
+        """What a codec without feedback leaves of it."""
+        values = code(Codec.parse(self.spec.plan.codec), update, sizes_of(LAYOUT)).values
+        return (values.dense() if isinstance(values, Sparse) else values).astype(np.float64)
+
+    def _damped(self, term: int, version: int, late: int) -> np.ndarray:
+        """One over how many versions moved each place since this one, where the plan counts that."""
+        moves = np.zeros(LAYOUT.size)
+        if self.spec.plan.staleness == "parameter":
+            for number in range(version + 1, version + late + 1):
+                moves += self.model_of(term, number) != self.model_of(term, number - 1)
+        return 1 / np.maximum(moves, 1)
 
     def _worth(self, term: int, lease: int, late: int, past: Sequence[int]) -> float:
         """What came by a sub-leader is worth what it was when that counted it, which may be some versions ago."""
@@ -102,12 +133,14 @@ class _Paper:
 class Audit:
     """An observer that raises where the disk holds what cannot be."""
 
-    def __init__(self, specs: Sequence[JobSpec]) -> None:
+    def __init__(self, specs: Sequence[JobSpec], leader_at: LeaderAt) -> None:
+        self._leader_at = leader_at
         self._papers = {spec.job: _Paper(spec, models={0: FIRST_MODEL}) for spec in specs}
 
     def step(self, step: Step) -> None:
         if step.role != "leader":
             return
+        self._know_model(step)
         for action in step.actions:
             if not isinstance(action, Send):
                 continue
@@ -122,12 +155,20 @@ class Audit:
                 case _:
                     pass
 
+    def _know_model(self, step: Step) -> None:
+        paper, leader = self._papers[step.job], self._leader_at(step.node, step.job)
+        if paper.is_coded and leader is not None:
+            of = (int(getattr(leader, "term", 0)), int(getattr(leader, "version", 0)))
+            paper.moved.setdefault(of, np.array(getattr(leader, "model", FIRST_MODEL)))
+
     def mark(self, mark: Mark) -> None:
         if mark.kind != "durable":
             return
         paper, save = self._papers[mark.facts["job"]], mark.facts["save"]
         paper.go_on(save.applied, term=int(save.state["term"]))
         model = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
+        if paper.is_coded:
+            model = model + save.tensors[RESIDUAL]
         if not np.allclose(model, paper.model, atol=paper.tolerance):
             raise Violation(
                 f"at {mark.at_s:.3f} s: the saved model is not what its history says: {model}, {paper.model}"
@@ -173,7 +214,7 @@ class Audit:
 
 def worth(rule: str, late: int, past: Sequence[int]) -> float:
     """What an update so many versions late counts for. Written down once more: it is what is being checked."""
-    if rule == "none":
+    if rule in ("none", "parameter"):
         return 1.0
     if rule == "root":
         return float((1 + late) ** -0.5)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from shoal.compress.codec import Codec
 from shoal.plan import STALENESS, Plan, Until
 from shoal.roles.actions import Action, End, Record, Save, Send, Store
 from shoal.roles.events import Received
@@ -56,6 +57,7 @@ from shoal.sim.sums import Sums
 from shoal.sim.toy import FIRST_MODEL, LAYOUT, Toy
 from shoal.sim.waylay import Plot, Waylay, plot
 from shoal.sim.world import HOME, Settings, World
+from shoal.wire.coded import bytes_max, sizes_of
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import Assign, JobSpec
 
@@ -138,9 +140,10 @@ class Disaster:
 def disaster(seed: int) -> Disaster:
     """The cluster and the schedule of a seed."""
     stream = Chance(seed).stream("disaster")
-    paces, shapes, works = (Chance(seed).stream(name) for name in ("pace", "shape", "work"))
+    paces, shapes, works, codecs = (Chance(seed).stream(name) for name in ("pace", "shape", "work", "codec"))
     specs = [_spec(stream, paces, f"job-{number}") for number in range(1 + stream.happens(0.3))]
     specs = [replace(spec, plan=replace(spec.plan, work=_work(works))) for spec in _shaped(specs, shapes)]
+    specs = [replace(spec, plan=_coded(spec.plan, codecs)) for spec in specs]
     least = sum(spec.plan.workers_min for spec in specs)
     workers = max(3, min(8, least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.shape != "star" for spec in specs)
@@ -347,10 +350,27 @@ def _in_shape(plan: Plan, stream: Stream) -> Plan:
         shape=shape,
         # A shard moves in step.
         pace="sync" if shape == "shard" else plan.pace,
+        # What sub-leaders sum up is late as a whole.
+        staleness="root" if plan.staleness == "parameter" else plan.staleness,
         sub_leaders=stream.pick((0, 2, 3)),
         workers_max=plan.workers_max + 1 + stream.below(4),
         # Long enough to see it formed, broken and formed anew.
         until=replace(plan.until, epochs=(plan.until.epochs or 1) + 1),
+    )
+
+
+def _coded(plan: Plan, stream: Stream) -> Plan:
+    """What crosses the wire, drawn from a stream of its own. Without feedback at the workers: what they have not sent
+    yet is theirs to know, and could not be worked out on paper."""
+    if stream.happens(0.5):
+        return plan
+    return replace(
+        plan,
+        codec=stream.pick(("dense", "bf16", "top100%", "top30%", "top60%+4bit")),
+        codec_down=stream.pick(("dense", "bf16", "fp16", "top10%", "top30%+4bit", "top60%+8bit")),
+        outer_rate=stream.pick((1.0, 0.7)),
+        nesterov=stream.happens(0.3),
+        cohort=stream.pick((0, 0, 1, 2, 3)) if plan.pace == "sync" else 0,
     )
 
 
@@ -435,12 +455,17 @@ def _kind_of(action: Action) -> str:
     return {Save: "save", Store: "store", End: "end"}.get(type(action), "")
 
 
+def _update_bytes(job: SimulatedJob) -> int:
+    """What room is kept for, for an update of this job."""
+    return bytes_max(Codec.parse(job.spec.plan.codec), sizes_of(job.layout))
+
+
 class Case:
     """A disaster under way."""
 
     def __init__(self, what: Disaster, *, observers: Sequence[Observer] = ()) -> None:
         self.what = what
-        jobs = {job.spec.job: (job.spec, job.model.nbytes) for job in what.jobs}
+        jobs = {job.spec.job: (job.spec, _update_bytes(job)) for job in what.jobs}
         self._invariants = Invariants(jobs, budget_bytes=what.upload_budget_bytes)
         rate = Steady(1e7)
         settings = Settings(
@@ -456,7 +481,7 @@ class Case:
         )
         self.world = World(settings, parcels=Encoded())
         self._inflicter = Inflicter(self.world, what.faults)
-        self._audit = Audit([job.spec for job in what.jobs])
+        self._audit = Audit([job.spec for job in what.jobs], lambda node, job: self.world.leader_at(node, job))
         self._gone = _gone_for_good(what)
         # The trace is written before a violation is raised on what it shows last.
         ambush = _Ambush(self.world, what.ambush, what.ambushed)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from shoal.compress.sparse import add_to
 from shoal.errors import Misuse, ShoalError
 from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Stage, Train
 from shoal.roles.events import EvaluationDone, Event, Prepared, PrepareFailed, Trained, TrainerFailed
@@ -18,6 +19,7 @@ from shoal.sim.devices import Device, Work
 from shoal.sim.host import Host
 from shoal.sim.jobs import SimulatedJob, examples_to_judge, examples_to_train
 from shoal.sim.process import Process
+from shoal.wire.coded import sizes_of
 from shoal.wire.messages import Message
 
 #: What ending a trainer takes.
@@ -126,16 +128,26 @@ class Labour:
             process.later(SLOW_LOOK_S, self._start, host, generation, left_s - SLOW_LOOK_S / slow_factor)
             return
         self._free_s = process.kernel.now_s + start_s
-        self._post(host, start_s, Prepared())
+        takes_changes = self._job.spec.plan.down != "dense"
+        self._model = self._job.model if takes_changes else None
+        self._post(host, start_s, Prepared(sizes=sizes_of(self._job.layout), holds_first=takes_changes))
 
     # Training ------------------------------------------------------------------------------------------
 
     def _stage(self, stage: Stage) -> None:
-        part = stage.tensors["model"]
         if self._staged is None:
-            # No numbers: a part that is missing shows in whatever is made of it.
-            self._staged = np.full(self._job.model.size, np.nan, dtype=np.float32)
-        self._staged[stage.start : stage.start + part.size] = part
+            # No numbers where a part comes whole: one that is missing shows in whatever is made of it.
+            present = self._model if stage.changes else None
+            self._staged = np.full(self._job.model.size, np.nan, np.float32) if present is None else present.copy()
+        if not stage.changes:
+            part = stage.tensors["model"]
+            self._staged[stage.start : stage.start + part.size] = part
+            return
+        place = slice(stage.start, stage.start + stage.changes[0].size)
+        if stage.anew and self._model is not None:
+            self._staged[place] = self._model[place]
+        for change in stage.changes:
+            add_to(self._staged[place], change)
 
     def _work(self, host: Host, action: Train | Evaluate) -> None:
         now_s = self._around.process.kernel.now_s
@@ -152,6 +164,10 @@ class Labour:
         elif action.staged:
             # From here on it is the trainer's; what is given out later goes into another.
             self._model, self._staged = self._staged, None
+        elif action.changes and self._model is not None:
+            self._model = self._model.copy()
+            for change in action.changes:
+                add_to(self._model, change)
         given = {"lease": action.lease, "staged": action.staged, "model": self._model}
         self._around.process.mark("trains", job=self._job.spec.job, **given)
         trouble = self._trouble()
@@ -211,7 +227,7 @@ class Labour:
 
     def disturbed(self) -> None:
         """The connection broke: a model may have been on its way into the trainer's memory, and lies there in part."""
-        if self._model is not None and self._at is None:
+        if self._model is not None and self._at is None and self._job.spec.plan.down == "dense":
             self._model = np.full_like(self._model, np.nan)
 
     # What goes wrong -----------------------------------------------------------------------------------

@@ -25,12 +25,11 @@ from shoal.roles.exam import chunk_range
 from shoal.sim.jobs import EvaluationResult, SimulatedJob, SystemOnly, Training, TrainingResult
 from shoal.training import child
 from shoal.training.bundle import unpack
-from shoal.training.prepared import Prepared
+from shoal.training.prepared import first_model
 from shoal.training.protocol import TrainerFailed, TrainerSettings
 from shoal.training.ready import ReadyTask, spec_of
 from shoal.training.serve import place_of, reason_of
 from shoal.training.shared import SharedVectors
-from shoal.wire import tensors
 from shoal.wire.messages import JobSpec
 
 
@@ -121,7 +120,9 @@ def simulated_job(
         )
     prepared = ready.prepared
     spec = spec_of(ready, plan, job=job)
-    model, fetch_bytes = _first_model(prepared), _fetch_bytes(ready)
+    _, model = first_model(Path(prepared.model))
+    model.flags.writeable = False
+    fetch_bytes = _fetch_bytes(ready)
     training: Training = SystemOnly(prepared.layout.size)
     if train:
         training = TorchTraining(ready, spec, torch_threads=torch_threads)
@@ -139,15 +140,6 @@ def close(job: SimulatedJob) -> None:
     """Let go of what a job's training holds, whichever training that is."""
     if isinstance(job.training, TorchTraining):
         job.training.close()
-
-
-def _first_model(prepared: Prepared) -> np.ndarray:
-    arrays, _ = tensors.read(Path(prepared.model), mmap=True)
-    model = np.empty(prepared.layout.size, dtype=np.float32)
-    for name, view in prepared.layout.views(model).items():
-        view[...] = arrays[name]
-    model.flags.writeable = False
-    return model
 
 
 def _fetch_bytes(ready: ReadyTask) -> int:

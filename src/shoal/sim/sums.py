@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse
 from shoal.roles.actions import Role, Send
 from shoal.roles.events import Liveness, PeerChanged, Received
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
+from shoal.wire.coded import decode, decode_exact
 from shoal.wire.messages import Count, Form, Gathered, Piece, Route, Taken, Update, Work
 
 #: Finds the leader of a job on a node; None: there is none.
@@ -51,6 +54,8 @@ class Sums:
         #: (leader's node, job, term, formation) -> its sub-leaders, and those of them that were lost.
         self._formed: dict[tuple[str, str, int, int], set[str]] = {}
         self._lost: dict[tuple[str, str, int, int], set[str]] = {}
+        #: What each sub-leader was told of its part.
+        self._forms: dict[_Place, Form] = {}
 
     # What roles did --------------------------------------------------------------------------------------
 
@@ -78,6 +83,7 @@ class Sums:
             match action.message:
                 case Form() as form:
                     self._formed.setdefault((step.node, form.job, form.term, form.formation), set()).add(action.to)
+                    self._forms[form.job, form.term, form.formation, action.to] = form
                 case Count() as count:
                     self._count(step, action.to, count)
                 case Work() as work if work.formation or work.values_by:
@@ -118,8 +124,13 @@ class Sums:
                     assert isinstance(event, Received)
                     assert isinstance(event.message, Piece)
                     tray = self._tray(step.job, taken.term, taken.formation, step.node)
-                    piece = np.array(event.message.tensors["delta"], dtype=np.float64)
-                    tray.pieces.setdefault(taken.lease, piece)
+                    form = self._forms[step.job, taken.term, taken.formation, step.node]
+                    codec = Codec.parse(form.codec)
+                    piece = decode(
+                        codec, event.message.tensors, form.sizes or (form.stop - form.start,), entries=form.entries
+                    )
+                    flat = piece.dense() if isinstance(piece, Sparse) else piece
+                    tray.pieces.setdefault(taken.lease, flat.astype(np.float64))
                 case Gathered() as gathered:
                     self._gathered(step, gathered)
                 case _:
@@ -142,7 +153,7 @@ class Sums:
         total = sum(tray.pieces[lease] * each for lease, each in zip(leases, worth, strict=True))
         told = f"a sum of {step.node} of leases {leases}"
         self._hold(gathered.weight == sum(weights), step, f"{told} weighs {gathered.weight}, not {sum(weights)}")
-        mean = gathered.tensors["mean"]
+        mean = decode_exact("mean", {"mean": gathered.tensors["mean"]}, size=tray.pieces[leases[0]].size)
         self._hold(np.allclose(mean, total / sum(weights), atol=1e-5), step, f"{told} is not their mean")
 
     def _worker(self, step: Step) -> None:

@@ -9,8 +9,8 @@ from shoal.roles.exam import EXAM_CHUNK
 from shoal.sim.jobs import EvaluationResult, TrainingResult, examples_to_judge, examples_to_train
 from shoal.wire.messages import JobSpec
 
-LAYOUT = Layout.of([("weight", (2, 2), "parameter"), ("mean", (1,), "buffer")])
-FIRST_MODEL = np.arange(LAYOUT.size, dtype=np.float32)
+LAYOUT = Layout.of([("weight", (4, 4), "parameter"), ("bias", (3,), "parameter"), ("mean", (1,), "buffer")])
+FIRST_MODEL = np.arange(LAYOUT.size, dtype=np.float32) / 4
 FIRST_MODEL.flags.writeable = False
 
 

@@ -8,14 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.errors import Corrupt, ShoalError
 from shoal.learning.layout import Layout
 from shoal.training.shards import Manifest, Shard
+from shoal.wire import tensors
 
 #: The note in the first model's file that holds its layout.
 LAYOUT_NOTE = "layout"
 #: Part of every cache key: raise it when the files change.
 _FORMAT = 3
+
+
+def first_model(path: Path) -> tuple[Layout, np.ndarray]:
+    """The model that a job begins with, flat and in memory of its own, and its layout, from its file."""
+    arrays, notes = tensors.read(path, mmap=True)
+    layout = Layout.from_json(notes[LAYOUT_NOTE])
+    model = np.empty(layout.size, dtype=np.float32)
+    for name, view in layout.views(model).items():
+        view[...] = arrays[name]
+    return layout, model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,12 +35,16 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.learning.layout import Layout
 from shoal.wire import checks, rice
 from shoal.wire.bits import pack, packed_bytes, unpack
-from shoal.wire.limits import UPDATE_NORM_MAX, VALUE_BYTES
+from shoal.wire.limits import MESSAGE_TENSORS_MAX, UPDATE_NORM_MAX, VALUE_BYTES
 from shoal.wire.messages import Tensors
 
 #: What there is to read before any length is known.
 _COUNT_BYTES = 4
 _HEAD_BYTES = _COUNT_BYTES + 1
+
+#: Every value that is not zero, as it is.
+_EXACT = Codec.parse("top100%")
+_NO_SCALES = np.empty(0, dtype=np.float32)
 
 _DTYPES = {"dense": np.float32, "fp16": np.float16, "bf16": np.uint16, "top": np.uint8}
 
@@ -47,6 +52,18 @@ _DTYPES = {"dense": np.float32, "fp16": np.float16, "bf16": np.uint16, "top": np
 def sizes_of(layout: Layout) -> tuple[int, ...]:
     """How many values each tensor of a model has, in the order of its vector: all a codec knows of it."""
     return tuple(entry.size for entry in layout.entries)
+
+
+def cut(sizes: Sequence[int], start: int, stop: int) -> tuple[int, tuple[int, ...]]:
+    """The tensors of which something lies from ``start`` up to ``stop``: which is the first, and how much of each."""
+    ends = np.cumsum(sizes)
+    first = int(np.searchsorted(ends, start, side="right"))
+    parts: list[int] = []
+    for size, end in zip(sizes[first:], ends[first:], strict=True):
+        if end - size >= stop:
+            break
+        parts.append(int(min(end, stop) - max(end - size, start)))
+    return first, tuple(parts)
 
 
 def entries_max(codec: Codec, sizes: Sequence[int]) -> int:
@@ -63,12 +80,85 @@ def bytes_max(codec: Codec, sizes: Sequence[int], *, entries: int | None = None)
     return around + rice.coded_bytes_max(count, sum(sizes))
 
 
+def bytes_expected(codec: Codec, sizes: Sequence[int]) -> int:
+    """About what an update takes. Places of a share c cost their entropy, near log2(1/c) + 1.5 bits each."""
+    if codec.form != "top":
+        return bytes_max(codec, sizes)
+    count = entries_max(codec, sizes)
+    place_bits = math.log2(max(1.0, sum(sizes) / max(1, count))) + 1.5
+    return _HEAD_BYTES + _scales_bytes(codec, sizes) + math.ceil(count * (codec.bits + place_bits) / 8)
+
+
 def bytes_of(tensors: Tensors) -> int:
     """What tensors weigh on the wire; the envelope that announces them is not counted."""
     return sum(array.nbytes for array in tensors.values())
 
 
 # Writing ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """An update as it will arrive, ready to be written: whole, or the part of it that is for one sub-leader.
+
+    It is rounded once, with one scale for each tensor of the model. So its parts are the same values wherever it is
+    cut, and it may be sent again another way.
+    """
+
+    codec: Codec
+    sizes: tuple[int, ...]
+    values: np.ndarray | Sparse
+    scales: np.ndarray
+
+    def tensors(self, *, name: str = "delta") -> dict[str, np.ndarray]:
+        """All of it."""
+        return {name: _array(self.codec, self.values, self.sizes, self.scales)}
+
+    def part(self, start: int, stop: int, *, name: str = "delta") -> dict[str, np.ndarray]:
+        """What lies from ``start`` up to ``stop``; to be read with the sizes that ``cut`` tells."""
+        first, sizes = cut(self.sizes, start, stop)
+        values = self.values.part(start, stop) if isinstance(self.values, Sparse) else self.values[start:stop]
+        return {name: _array(self.codec, values, sizes, self.scales[first : first + len(sizes)])}
+
+
+def code(codec: Codec, update: np.ndarray, sizes: Sequence[int], *, chance: np.random.Generator | None = None) -> Coded:
+    """Choose and round what is sent of an update."""
+    if codec.form != "top":
+        flat = decode(codec, encode(codec, update, sizes), sizes)
+        return Coded(codec, tuple(sizes), flat, _NO_SCALES)
+    chosen = largest(update, sizes, share_ppm=codec.share_ppm)
+    _check_ours(chosen.values)
+    if codec.bits == 32:
+        return Coded(codec, tuple(sizes), _without(chosen, chosen.values == 0, chosen.values), _NO_SCALES)
+    counts = _counts(chosen.places, sizes)
+    scales = scales_of(chosen.values, counts, bits=codec.bits)
+    spread = np.repeat(scales, counts)
+    levels = quantise(chosen.values, spread, bits=codec.bits, chance=chance)
+    return Coded(codec, tuple(sizes), _without(chosen, levels == 0, restored(levels, spread)), scales)
+
+
+def _without(chosen: Sparse, dropped: np.ndarray, values: np.ndarray) -> Sparse:
+    if not dropped.any():
+        return Sparse(chosen.size, chosen.places, values)
+    return Sparse(chosen.size, chosen.places[~dropped], values[~dropped])
+
+
+def _array(codec: Codec, values: np.ndarray | Sparse, sizes: Sequence[int], scales: np.ndarray) -> np.ndarray:
+    if isinstance(values, Sparse):
+        return _written(codec, values, sizes, None, scales=scales)
+    return encode(codec, values, sizes)["delta"]
+
+
+def encode_exact(update: np.ndarray, *, name: str) -> dict[str, np.ndarray]:
+    """A vector of which many values may be zero, without any loss: what is not zero, or all, whichever is shorter.
+
+    What several sparse updates come to is neither dense nor sparse by itself, and is not to be rounded once more.
+    """
+    places = np.flatnonzero(update)
+    if places.size * VALUE_BYTES >= update.nbytes:
+        return {name: update}
+    sparse = encode(_EXACT, Sparse(update.size, places, update[places]), (update.size,), name=name)
+    return sparse if sparse[name].nbytes < update.nbytes else {name: update}
 
 
 def encode(
@@ -97,17 +187,24 @@ def encode(
     return {name: flat}
 
 
-def _written(codec: Codec, sparse: Sparse, sizes: Sequence[int], chance: np.random.Generator | None) -> np.ndarray:
+def _written(
+    codec: Codec,
+    sparse: Sparse,
+    sizes: Sequence[int],
+    chance: np.random.Generator | None,
+    *,
+    scales: np.ndarray | None = None,
+) -> np.ndarray:
     if sparse.size != sum(sizes):
         raise Misuse(f"an update of {sparse.size} values; the model has {sum(sizes)}")
     _check_ours(sparse.values)
     if codec.bits == 32:
         sent = sparse.values != 0
         places, body = sparse.places[sent], _bytes_of(sparse.values[sent], "<f4")
-        scales = np.empty(0, dtype=np.float32)
+        scales = _NO_SCALES
     else:
         counts = _counts(sparse.places, sizes)
-        scales = scales_of(sparse.values, counts, bits=codec.bits)
+        scales = scales_of(sparse.values, counts, bits=codec.bits) if scales is None else scales
         levels = quantise(sparse.values, np.repeat(scales, counts), bits=codec.bits, chance=chance)
         sent = levels != 0
         places, body = sparse.places[sent], pack(_codes(levels[sent], codec.bits), codec.bits)
@@ -168,6 +265,26 @@ def decode(
     flat = from_bfloat16(array) if codec.form == "bf16" else array.astype(np.float32)
     _check_theirs(flat)
     return flat
+
+
+def decode_changes(
+    codec: Codec, tensors: Tensors, sizes: Sequence[int], *, base: int, version: int
+) -> tuple[np.ndarray | Sparse, ...]:
+    """What makes ``version`` of ``base``, one change after the other: a tensor for each, named by its version."""
+    names = [str(number) for number in range(base + 1, version + 1)] if version - base <= MESSAGE_TENSORS_MAX else []
+    if not names or list(tensors) != names:
+        raise PeerViolation(f"changes {sorted(tensors)[:4]} do not make version {version} of {base}")
+    return tuple(decode(codec, {name: tensors[name]}, sizes, name=name) for name in names)
+
+
+def decode_exact(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
+    """The inverse of ``encode_exact``, checked: float32 and flat."""
+    array = tensors.get(name)
+    if array is None or array.dtype != np.uint8:
+        return checks.dense(name, tensors, size=size)
+    sparse = decode(_EXACT, tensors, (size,), name=name)
+    assert isinstance(sparse, Sparse)
+    return sparse.dense()
 
 
 def _read(codec: Codec, data: np.ndarray, sizes: Sequence[int], entries: int) -> Sparse:

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import PeerViolation
+from shoal.compress.codec import Codec
+from shoal.errors import Misuse, PeerViolation
+from shoal.learning.layout import ENTRIES_MAX
 from shoal.plan import Plan
 from shoal.wire.limits import BATCHES_MAX, COUNTED_MAX, NAME_MAX_CHARS, REASON_MAX_CHARS
 
@@ -23,6 +25,9 @@ PROTOCOL = 1
 
 Tensors = Mapping[str, np.ndarray]
 NO_TENSORS: Tensors = {}
+
+#: The term and version of one who holds the model that a job begins with: it is the same under every leader.
+FIRST_HELD = (0, 0)
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -118,6 +123,14 @@ def clip(text: str, limit: int = REASON_MAX_CHARS) -> str:
     # command to the terminal on which someone will read this.
     text = _CONTROL.sub(" ", text).encode("utf-8", "replace").decode()
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _check_codecs(*names: str) -> None:
+    try:
+        for name in names:
+            Codec.parse(name)
+    except Misuse as error:
+        raise PeerViolation(str(error)) from None
 
 
 # A node and the node it dialled -------------------------------------------------------------------
@@ -542,7 +555,10 @@ class Work(Message):
     formation: int = 0
     #: The formation whose sub-leaders give out this version's values; 0: the model is carried here, or held already.
     values_by: int = 0
-    #: The model, unless the worker already holds this version, or its values come from sub-leaders.
+    #: The version that the tensors change, one after the other, where they are changes.
+    base: int = -1
+    #: The ``model``, or what makes it of the one the worker holds: a tensor for each version in between, named by its
+    #: number. None where the worker already holds this version, or its values come from sub-leaders.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -660,15 +676,30 @@ class Form(Message):
     parameters: int = 0
     momentum: float = 0.0
     members: tuple[str, ...] = ()
-    #: In a shard: ``model`` and ``velocity``.
+    #: How pieces are coded, and what the parts are of the tensors that lie in its part.
+    codec: str = "dense"
+    sizes: tuple[int, ...] = ()
+    #: The most values that a piece may name.
+    entries: int = 0
+    #: Of a shard, whose sub-leader takes the step: how what it gives out is coded, and how far it goes.
+    codec_down: str = "dense"
+    outer_rate: float = 1.0
+    nesterov: bool = False
+    #: In a shard: ``model`` and ``velocity``, and with a codec the ``residual``, which was not given out yet.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not 0 <= self.start < self.stop or not 0 <= self.parameters <= self.stop - self.start:
             raise PeerViolation(f"no part of a model: {self.start} to {self.stop}, {self.parameters} parameters")
-        if self.kind not in ("tree", "shard") or not 0 <= self.momentum < 1:
+        if self.kind not in ("tree", "shard") or not 0 <= self.momentum < 1 or not 0 < self.outer_rate < math.inf:
             raise PeerViolation(f"no formation that this release knows: {self.kind[:80]!r}, {self.momentum}")
+        if self.codec != "dense" or self.codec_down != "dense":
+            if len(self.sizes) > ENTRIES_MAX or any(size < 1 for size in self.sizes):
+                raise PeerViolation("a part of a model has parts of tensors, each of at least one value")
+            if sum(self.sizes) != self.stop - self.start or not 0 <= self.entries <= self.stop - self.start:
+                raise PeerViolation(f"tensors of {sum(self.sizes)} values in a part from {self.start} to {self.stop}")
+            _check_codecs(self.codec, self.codec_down)
         if not all(is_id(node) for node in self.members):
             raise PeerViolation("a member is named by its id")
 
@@ -809,7 +840,10 @@ class Count(Message):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gathered(Message):
-    """The mean over a sub-leader's counted pieces, and of which leases it is: one tensor ``mean``."""
+    """The mean over a sub-leader's counted pieces, and of which leases it is: one tensor ``mean``.
+
+    In a shard with a codec also ``moved``: how its part of the model moved by that, as it was given out.
+    """
 
     job: str
     term: int
@@ -822,18 +856,19 @@ class Gathered(Message):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pass(Message):
-    """A version, for a sub-leader of a tree to give to its members: one tensor ``model``."""
+    """A version, for a sub-leader of a tree to give to its members: as in ``Work``, the model or changes."""
 
     job: str
     term: int
     formation: int
     version: int
+    base: int = -1
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Values(Message):
-    """A sub-leader's part of a version, for a worker: one tensor ``model``."""
+    """A sub-leader's part of a version, for a worker: as in ``Work``, this part of the model or changes to it."""
 
     job: str
     term: int
@@ -841,6 +876,7 @@ class Values(Message):
     version: int
     start: int
     stop: int
+    base: int = -1
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

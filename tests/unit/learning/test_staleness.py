@@ -11,6 +11,7 @@ from shoal import plan
 from shoal.errors import Misuse
 from shoal.learning.partial import Partial
 from shoal.learning.staleness import (
+    PER_PARAMETER,
     STALENESS,
     WEIGHT_MIN,
     Lateness,
@@ -110,4 +111,5 @@ def test_how_late_updates_are_is_told() -> None:
 
 
 def test_every_rule_a_plan_may_name_exists() -> None:
-    assert tuple(STALENESS) == plan.STALENESS
+    assert (*STALENESS, PER_PARAMETER) == plan.STALENESS
+    assert Lateness().weight(PER_PARAMETER, 5) == 1.0, "what is late in it is weighed place by place"

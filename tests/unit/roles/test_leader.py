@@ -172,8 +172,10 @@ def test_a_worker_that_holds_the_model_is_not_sent_it_again(begin: Start) -> Non
     story = begin()
     story.says("a", Ready(job="digits", holds_term=1, holds_version=0))
     assert not story.work("a").tensors
-    story.says("b", Ready(job="digits", holds_term=0, holds_version=0))
+    story.says("b", Ready(job="digits", holds_term=7, holds_version=0))
     assert story.work("b").tensors, "a version of another term is another model"
+    story.says("c", Ready(job="digits", holds_term=0, holds_version=0))
+    assert not story.work("c").tensors, "the first model is the same under every leader"
 
 
 def test_too_few_workers_wait_and_are_told_why(begin: Start) -> None:

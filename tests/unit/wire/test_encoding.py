@@ -31,7 +31,7 @@ CLASSES = {
     name: cls
     for module in (messages, plan)
     for name, cls in vars(module).items()
-    if isinstance(cls, type) and hasattr(cls, "__dataclass_fields__")
+    if isinstance(cls, type) and hasattr(cls, "__dataclass_fields__") and cls.__module__ == module.__name__
 }
 SPEC = JobSpec(
     job="a",
