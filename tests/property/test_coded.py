@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,7 +19,19 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.learning.layout import Layout
 from shoal.wire import rice
 from shoal.wire.bits import pack, packed_bytes, unpack
-from shoal.wire.coded import bytes_max, bytes_of, decode, encode, entries_max, sizes_of
+from shoal.wire.coded import (
+    bytes_max,
+    bytes_of,
+    code,
+    cut,
+    decode,
+    decode_changes,
+    decode_exact,
+    encode,
+    encode_exact,
+    entries_max,
+    sizes_of,
+)
 from shoal.wire.frames import frames, read_message
 from shoal.wire.limits import UPDATE_NORM_MAX
 from shoal.wire.messages import Update
@@ -390,3 +403,65 @@ def test_every_code_is_a_level() -> None:
     sent = encode(codec, update, [16])["delta"]
     assert len(set(unpack(sent[-8:], 16, 4).tolist())) == 16
     assert np.array_equal(flat(decode(codec, {"delta": sent}, [16])), update)
+
+
+# Cut for sub-leaders, and brought up to date --------------------------------------------------------------------
+
+
+@given(names, tensors, st.data())
+def test_parts_of_an_update_are_the_values_it_has_as_a_whole_wherever_it_is_cut(
+    name: str, parts: list[list[float]], drawn: st.DataObject
+) -> None:
+    update, sizes = joined(parts)
+    codec = Codec.parse(name)
+    coded = code(codec, update, sizes)
+    whole = flat(decode(codec, coded.tensors(), sizes))
+    assert np.array_equal(flat(coded.values), whole)
+    assert np.array_equal(whole, flat(decode(codec, encode(codec, update, sizes), sizes)))
+    ends = sorted({0, update.size, *drawn.draw(st.lists(st.integers(0, update.size), max_size=4))})
+    read = [
+        flat(decode(codec, coded.part(start, stop), cut(sizes, start, stop)[1], entries=stop - start))
+        for start, stop in pairwise(ends)
+    ]
+    assert np.array_equal(np.concatenate(read), whole)
+
+
+@given(tensors, st.data())
+def test_a_cut_names_every_tensor_that_has_something_in_it(parts: list[list[float]], drawn: st.DataObject) -> None:
+    sizes = [len(part) for part in parts]
+    start = drawn.draw(st.integers(0, sum(sizes) - 1))
+    stop = drawn.draw(st.integers(start + 1, sum(sizes)))
+    first, taken = cut(sizes, start, stop)
+    owners = [tensor for tensor, size in enumerate(sizes) for _ in range(size)][start:stop]
+    assert sum(taken) == stop - start
+    assert owners[0] == first
+    assert {first + place for place, size in enumerate(taken) if size} == set(owners)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.0, 0.0, 1.5]) | st.floats(-1e3, 1e3, width=32), min_size=1, max_size=80))
+def test_a_sum_of_sparse_updates_comes_back_to_the_bit_and_is_never_longer_than_all_of_it(values: list[float]) -> None:
+    update = np.array(values, dtype=np.float32)
+    written = encode_exact(update, name="mean")
+    assert bytes_of(written) <= update.nbytes
+    assert np.array_equal(decode_exact("mean", written, size=update.size), update)
+    with pytest.raises(PeerViolation):
+        decode_exact("mean", {"other": written["mean"]}, size=update.size)
+
+
+@given(names, st.integers(0, 5), st.integers(1, 4), tensors)
+def test_changes_name_every_version_in_between_or_are_refused(
+    name: str, base: int, count: int, parts: list[list[float]]
+) -> None:
+    update, sizes = joined(parts)
+    codec = Codec.parse(name)
+    written = {str(base + 1 + place): code(codec, update, sizes).tensors()["delta"] for place in range(count)}
+    read = decode_changes(codec, written, sizes, base=base, version=base + count)
+    assert [flat(change).tolist() for change in read] == [flat(code(codec, update, sizes).values).tolist()] * count
+    for wrong in (base - 1, base + 1):
+        with pytest.raises(PeerViolation, match="do not make version"):
+            decode_changes(codec, written, sizes, base=wrong, version=base + count)
+
+
+def test_changes_over_a_great_many_versions_are_refused_before_their_names_are_made() -> None:
+    with pytest.raises(PeerViolation, match="do not make version"):
+        decode_changes(Codec.parse("top1%"), {"1": np.zeros(5, np.uint8)}, [4], base=0, version=1 << 60)

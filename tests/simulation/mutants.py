@@ -20,7 +20,9 @@ from shoal.compress.sparse import Sparse
 from shoal.learning.pace import Buffered, Sync
 from shoal.learning.partial import Partial
 from shoal.learning.staleness import Lateness
+from shoal.learning.touches import Touches
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
+from shoal.roles.changes import Changes
 from shoal.roles.course import Course
 from shoal.roles.crew import Member
 from shoal.roles.durability import Durability, Snapshot
@@ -1325,6 +1327,100 @@ OF_FORMATIONS: dict[str, Mutant] = _named(
 )
 
 #: Those that the checks catch, the quickest to find first.
+# What crosses the wire ---------------------------------------------------------------------------------------
+
+
+def not_sent_is_lost() -> Patched:
+    """What a version was to move by and did not, since it was not sent, is forgotten."""
+    sent_of = Course._sent_of
+
+    def forgetful(self: Course, total: np.ndarray) -> np.ndarray | Sparse:
+        sent = sent_of(self, total)
+        self.residual = np.zeros_like(total)
+        return sent
+
+    return patch.object(Course, "_sent_of", forgetful)
+
+
+def not_sent_is_not_restored() -> Patched:
+    """A new leader begins with nothing left to send."""
+    restore = Course.restore
+
+    def forgetful(self: Course, *, tensors: Tensors, state: dict[str, Any]) -> None:
+        restore(self, tensors=tensors, state=state)
+        if self.residual is not None:
+            self.residual = np.zeros_like(self.residual)
+
+    return patch.object(Course, "restore", forgetful)
+
+
+def changes_made_to_anything() -> Patched:
+    """A worker makes changes to whatever it holds."""
+    return patch.object(Worker, "_has", lambda self, version: version >= 0)
+
+
+def changes_kept_over_a_gap() -> Patched:
+    """Changes of before a shard are taken to lead to what comes after it."""
+
+    def add(self: Changes, version: int, array: np.ndarray) -> None:
+        self._newest = version
+        self._arrays.append(array)
+
+    return patch.multiple(Changes, add=add, clear=lambda self: None)
+
+
+def change_left_out() -> Patched:
+    """Of several changes the first is not told."""
+    since = Changes.since
+
+    def short(self: Changes, base: int, version: int) -> Tensors | None:
+        told = since(self, base, version)
+        if told is None or len(told) < 2:
+            return told
+        first, second, *_ = told
+        return {**told, first: told[second]}
+
+    return patch.object(Changes, "since", short)
+
+
+def part_made_of_the_wrong_one() -> Patched:
+    """A part's changes are made to what is staged, whatever they are of."""
+
+    def follows(self: Staging, values: Values, holds: tuple[int, int]) -> str:
+        return "staged"
+
+    return patch.object(Staging, "follows", follows)
+
+
+def part_begins_without_its_residual() -> Patched:
+    """A shard begins as if all had been sent."""
+    form = Shape._form
+
+    def forgetful(self: Shape, formation: Formation, share: Share, *, with_part: bool = False) -> Send:
+        send = form(self, formation, share, with_part=with_part)
+        assert isinstance(send.message, Form)
+        tensors = dict(send.message.tensors)
+        if "residual" in tensors:
+            tensors["residual"] = np.zeros_like(tensors["residual"])
+        return replace(send, message=replace(send.message, tensors=tensors))
+
+    return patch.object(Shape, "_form", forgetful)
+
+
+def moves_are_not_counted() -> Patched:
+    """With staleness counted for each parameter, none ever moved."""
+    return patch.object(Touches, "note", lambda self, places: setattr(self, "_version", self._version + 1))
+
+
+OF_CODECS: dict[str, Mutant] = _named(
+    not_sent_is_lost,
+    not_sent_is_not_restored,
+    changes_made_to_anything,
+    change_left_out,
+    part_made_of_the_wrong_one,
+    moves_are_not_counted,
+)
+
 MUTANTS: dict[str, Mutant] = _named(
     told_before_durable,
     finished_before_durable,
@@ -1400,7 +1496,7 @@ MUTANTS: dict[str, Mutant] = _named(
     buffer_lost_at_hand_over,
     emptied_after_every_update,
 )
-MUTANTS |= OF_FORMATIONS
+MUTANTS |= OF_FORMATIONS | OF_CODECS
 
 #: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.
 UNCAUGHT: dict[str, Mutant] = _named(
@@ -1432,4 +1528,8 @@ UNCAUGHT: dict[str, Mutant] = _named(
     sum_waited_for_without_end,
     # The others go on, and a worker that gets no lease shows only where it is one of few: one seed of three hundred.
     update_kept_for_ever,
+    # One who lacks two versions, of which a shard made the first, must be lent work by a star again. A story shows it.
+    changes_kept_over_a_gap,
+    # The leader keeps the account: what a shard does not know of is sent once it is over.
+    part_begins_without_its_residual,
 )

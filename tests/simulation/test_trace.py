@@ -39,6 +39,10 @@ def test_a_seed_is_one_trace(seed: int, tmp_path: Path) -> None:
         assert trace_in_process(seed, tmp_path / "trace.jsonl", hash_seed=hash_seed) == here.encode()
 
 
+def test_what_is_coded_can_be_traced() -> None:
+    assert '"changes":[{"is":"Sparse"' in trace_of(3)
+
+
 def test_another_seed_is_another_trace() -> None:
     assert trace_of(3) != trace_of(4)
 

@@ -370,7 +370,7 @@ def _coded(plan: Plan, stream: Stream) -> Plan:
         codec_down=stream.pick(("dense", "bf16", "fp16", "top10%", "top30%+4bit", "top60%+8bit")),
         outer_rate=stream.pick((1.0, 0.7)),
         nesterov=stream.happens(0.3),
-        cohort=stream.pick((0, 0, 1, 2, 3)) if plan.pace == "sync" else 0,
+        cohort=stream.pick((0, 0, 2, 3)) if plan.pace == "sync" else 0,
     )
 
 

@@ -79,7 +79,8 @@ def plain(value: object) -> Any:
         return [plain(inner) for inner in value]
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {"is": type(value).__name__, **{name: plain(inner) for name, inner in fields.items() if inner != ()}}
+        said = {name: plain(inner) for name, inner in fields.items() if not (isinstance(inner, tuple) and not inner)}
+        return {"is": type(value).__name__, **said}
     raise TypeError(f"a trace cannot say {type(value).__name__}")
 
 
