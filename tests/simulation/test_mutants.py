@@ -108,6 +108,12 @@ SAID = {
     "hand_over_waits_for_a_lost_sum": "did not move",
     "disband_not_heard": "was left behind in a job that is over",
     "values_given_once_more": "events",
+    "not_sent_is_lost": "is not what its history says",
+    "not_sent_is_not_restored": "is not what its history says",
+    "changes_made_to_anything": "on another model than version",
+    "change_left_out": "on another model than version",
+    "part_made_of_the_wrong_one": "on another model than version",
+    "moves_are_not_counted": "is not what its history says",
 }
 
 
