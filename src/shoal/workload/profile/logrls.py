@@ -1,0 +1,127 @@
+"""Our profiler: recursive least squares on the logarithm of what an example takes. Knows neither time nor energy.
+
+    log α = offset + k · (temperature - 30) / 15
+
+A logarithm cannot make a slope of zero, and a surprise in it is a share, the same on quick and slow devices. Offset and
+k are each device's own (``kalman``). They begin from a ridge regression over all devices on log memory, log frequency
+and temperature, or, if others of the same kind are known, from these; how unsure that is, is known, and shrinks with
+every task. A jump, such as another program that begins to run, is followed at once instead of being averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from shoal.workload.profile.features import Features, unknown
+from shoal.workload.profile.kalman import State, Tuning, mean_of, updated, variance_of
+from shoal.workload.profile.regression import Fitted, Fleet
+from shoal.workload.profile.sizing import Prediction, Profiler, slope_of
+
+RIDGE = 0.1
+REFIT_EVERY = 50
+
+#: Tasks of one device that the regression learns from, the newest: a busy device shall not outvote the others, nor one
+#: that lies; and the first ones may have been too small to show its speed.
+COLD_TASKS = 4
+
+#: Of k, before a device's own tasks say better.
+K_SPREAD = 0.2
+
+#: How far devices of one kind lie from each other, and a device from the regression: at least and at most.
+KIND_SPREAD = 0.15
+COLD_SPREAD_LEAST, COLD_SPREAD_MOST = 0.1, 1.0
+
+#: Remembered: an unlucky device that comes back after so many others begins anew.
+DEVICES_KEPT = 100_000
+
+_NAMES = ("memory_total_mb", "frequency_sum_mhz", "temperature_c", "joules_per_cpu_s")
+_TEMPERATURE = _NAMES.index("temperature_c")
+
+
+class LogRls(Profiler):
+    def __init__(self, *, unit: str = "s", energy: bool = False, tuning: Tuning | None = None) -> None:
+        super().__init__(unit=unit)
+        self._names = _NAMES if energy else _NAMES[:-1]
+        self._tuning = tuning or Tuning()
+        self._fleet = Fleet(ridge=RIDGE, refit_every=REFIT_EVERY, rows_each=COLD_TASKS)
+        self._least = math.inf
+        self._devices: OrderedDict[str, State] = OrderedDict()
+        #: Kind -> the device of it that was heard last: the newest state of the kind there is.
+        self._kinds: OrderedDict[str, str] = OrderedDict()
+
+    def predict(self, features: Features) -> Prediction | None:
+        state, basis = self._state(features)
+        if state is None:
+            return None
+        warmth = warmth_of(features)
+        log_slope = mean_of(state, warmth)
+        if not state.tasks:
+            # Nobody is asked at first for more than the quickest device that is known could do.
+            log_slope = max(log_slope, self._least)
+        missing = unknown(features, self._names)
+        return Prediction(
+            per_example=math.exp(log_slope),
+            spread=math.sqrt(variance_of(state, warmth, noise=self._tuning.noise)),
+            is_cold=not state.tasks,
+            basis=f"{basis}; {missing}" if missing else basis,
+        )
+
+    def observed(self, features: Features, examples: int, spent: float) -> None:
+        log_slope = math.log(slope_of(examples, spent))
+        state, _ = self._state(features)
+        if state is None:
+            # The very first task of all: there was nothing to predict it from.
+            state = _begun(log_slope, 0.0, COLD_SPREAD_MOST**2)
+        state = updated(state, warmth_of(features), log_slope, tuning=self._tuning)
+        self._fleet.add(self._row(features), log_slope, features.device)
+        self._least = min(self._least, log_slope)
+        _remember(self._devices, features.device, state)
+        if features.kind:
+            _remember(self._kinds, features.kind, features.device)
+
+    def _state(self, features: Features) -> tuple[State | None, str]:
+        own = self._devices.get(features.device)
+        if own is not None:
+            return own, f"{own.tasks} tasks of its own"
+        alike = self._devices.get(self._kinds.get(features.kind, "")) if features.kind else None
+        if alike is not None:
+            spread_var = KIND_SPREAD**2 + alike.offset_var
+            return _begun(alike.offset, alike.k, spread_var), f"another {features.kind}"
+        fitted = self._fleet.fitted
+        if fitted is None:
+            return None, ""
+        return self._cold(features, fitted), f"regression over {fitted.devices} devices"
+
+    def _cold(self, features: Features, fitted: Fitted) -> State:
+        row = self._row(features)
+        spread = min(COLD_SPREAD_MOST, max(COLD_SPREAD_LEAST, fitted.spread_at(row)))
+        k = min(self._tuning.k_most, max(self._tuning.k_least, fitted.slopes[_TEMPERATURE]))
+        return _begun(fitted.at(row) - k * warmth_of(features), k, spread**2)
+
+    def _row(self, features: Features) -> list[float]:
+        memory, frequency, joules = (
+            _log(features.get(name)) for name in ("memory_total_mb", "frequency_sum_mhz", "joules_per_cpu_s")
+        )
+        temperature = math.nan if features.temperature_c is None else warmth_of(features)
+        return [memory, frequency, temperature, joules][: len(self._names)]
+
+
+def warmth_of(features: Features) -> float:
+    """(temperature - 30) / 15; 0 where it is not known, so that the offset alone is learned."""
+    return 0.0 if features.temperature_c is None else (features.temperature_c - 30.0) / 15.0
+
+
+def _begun(offset: float, k: float, offset_var: float) -> State:
+    return State(offset=offset, k=k, offset_var=offset_var, k_var=K_SPREAD**2)
+
+
+def _log(value: float | None) -> float:
+    return math.nan if not value else math.log(value)
+
+
+def _remember(kept: OrderedDict[str, State] | OrderedDict[str, str], name: str, value: State | str) -> None:
+    kept[name] = value  # type: ignore[assignment]
+    kept.move_to_end(name)
+    while len(kept) > DEVICES_KEPT:
+        kept.popitem(last=False)

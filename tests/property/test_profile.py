@@ -1,0 +1,155 @@
+"""Whatever devices say and tasks take: sizes are sane, the margin keeps its promise, and the order of merit holds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.slo_loop import Task, contenders, drawn_contest, score
+from shoal.workload.profile.conformal import Q_LEAST, Q_MOST, Margin, WithMargin
+from shoal.workload.profile.features import LIMITS, Features
+from shoal.workload.profile.iprof import IProf
+from shoal.workload.profile.kalman import State, Tuning, updated, variance_of
+from shoal.workload.profile.logrls import LogRls
+from shoal.workload.profile.maui import Maui
+from shoal.workload.profile.sizing import EXAMPLES_MAX, Profiler
+
+MAKERS = (
+    LogRls,
+    Maui,
+    IProf,
+    lambda: IProf(as_published=True),
+    lambda: WithMargin(LogRls()),
+    lambda: WithMargin(IProf()),
+)
+
+
+@st.composite
+def told(draw: st.DrawFn) -> Features:
+    values = {name: draw(st.none() | st.floats(least, most)) for name, (least, most) in LIMITS.items()}
+    return Features(
+        device=draw(st.sampled_from(("a", "b", "c", "d"))), kind=draw(st.sampled_from(("", "pi", "phone"))), **values
+    )
+
+
+tasks = st.lists(st.tuples(told(), st.integers(1, 10**6), st.floats(1e-6, 1e6)), max_size=30)
+
+
+@given(which=st.sampled_from(range(len(MAKERS))), history=tasks, asking=told(), budget=st.floats(1e-6, 1e6))
+@settings(max_examples=150)
+def test_every_size_is_a_number_of_examples_with_a_reason(
+    which: int, history: list[tuple[Features, int, float]], asking: Features, budget: float
+) -> None:
+    profiler: Profiler = MAKERS[which]()
+    for features, examples, spent in history:
+        profiler.observed(features, examples, spent)
+    sizing = profiler.decide(asking, budget)
+    assert 1 <= sizing.examples <= EXAMPLES_MAX
+    assert sizing.examples == profiler.size_for(asking, budget)
+    assert sizing.reason
+
+
+@given(history=tasks, asking=told(), budget=st.floats(1e-6, 1e6), unit=st.floats(1e-3, 1e3))
+@settings(max_examples=60)
+def test_a_unit_changes_nothing(
+    history: list[tuple[Features, int, float]], asking: Features, budget: float, unit: float
+) -> None:
+    """Seconds or joules, milli or kilo: ours counts in shares, so that the sizes are the same."""
+    plain, scaled = WithMargin(LogRls()), WithMargin(LogRls())
+    for features, examples, spent in history:
+        plain.observed(features, examples, spent)
+        scaled.observed(features, examples, spent * unit)
+    assert scaled.size_for(asking, budget * unit) == pytest.approx(plain.size_for(asking, budget), rel=1e-3, abs=1)
+
+
+@given(history=tasks, budget=st.floats(1e-3, 1e3), asking=told())
+@settings(max_examples=100)
+def test_with_the_floor_iprof_never_asks_for_more_than_twice_what_the_quickest_did(
+    history: list[tuple[Features, int, float]], budget: float, asking: Features
+) -> None:
+    profiler = IProf()
+    for features, examples, spent in history:
+        profiler.observed(features, examples, spent)
+    if history:
+        least = min(spent / examples for _, examples, spent in history)
+        assert profiler.size_for(asking, budget) <= max(1, 2 * budget / least * 1.0001)
+
+
+@given(overs=st.lists(st.booleans(), max_size=400), within=st.sampled_from((0.8, 0.9)))
+def test_the_margin_is_the_sum_of_what_it_saw(overs: list[bool], within: float) -> None:
+    """Gibbs and Candès: q moves by step · (over - α), so the share of overs is α + (q_end - q_begin) / (step · T)."""
+    margin = Margin(within=within, step=0.02)
+    begun, reached = margin.q, [margin.q]
+    for is_over in overs:
+        margin.observed(is_over=is_over)
+        reached.append(margin.q)
+    assert min(reached) >= Q_LEAST
+    assert max(reached) <= Q_MOST
+    if overs and min(reached) > Q_LEAST and max(reached) < Q_MOST:
+        share = sum(overs) / len(overs)
+        assert share == pytest.approx(1 - within + (margin.q - begun) / (0.02 * len(overs)))
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_a_chosen_share_stays_within_budget_whatever_the_noise(data: st.DataObject) -> None:
+    """Tasks take what no model foretold: twice as long, half as long, in any pattern that repeats."""
+    pattern = data.draw(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=7))
+    within = data.draw(st.sampled_from((0.7, 0.8, 0.9)))
+    profiler = WithMargin(LogRls(), within=within)
+    features, over, count = Features(device="a"), 0, 1500
+    for turn in range(count):
+        examples = profiler.size_for(features, 1000.0)
+        spent = examples * pattern[turn % len(pattern)]
+        over += spent > 1000.0
+        profiler.observed(features, examples, spent)
+    assert over / count <= 1 - within + 0.05
+
+
+@given(
+    st.lists(st.tuples(st.floats(-4, 8), st.floats(-20, 20)), min_size=1, max_size=60),
+    st.floats(0.01, 1.0),
+)
+def test_doubt_stays_positive_and_k_in_its_limits(seen: list[tuple[float, float]], noise: float) -> None:
+    tuning = Tuning(noise=noise)
+    state = State(offset=0.0, k=0.1, offset_var=0.25, k_var=0.04)
+    for warmth, measured in seen:
+        state = updated(state, warmth, measured, tuning=tuning)
+        assert state.offset_var > 0
+        assert state.k_var > 0
+        assert state.covar**2 <= state.offset_var * state.k_var * (1 + 1e-6) + 1e-12
+        assert tuning.k_least <= state.k <= tuning.k_most
+        assert variance_of(state, warmth, noise=noise) > 0
+        assert math.isfinite(state.offset)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, list[Task]]:
+    """Ten seeds of 20 devices with 14 requests: the same conditions for all."""
+    done: dict[str, list[Task]] = {}
+    for seed in range(10):
+        profilers = {
+            **contenders(within=0.82),
+            "without_margin": LogRls(),
+            "published": IProf(as_published=True),
+        }
+        for name, each in drawn_contest(seed, profilers).items():
+            done.setdefault(name, []).extend(each)
+    return done
+
+
+def test_log_rls_is_better_than_iprof_is_better_than_maui(drawn: dict[str, list[Task]]) -> None:
+    scores = {name: score(tasks) for name, tasks in drawn.items()}
+    assert scores["without_margin"].p90 < 0.9 * scores["iprof"].p90 < 0.3 * scores["maui"].p90
+    assert scores["without_margin"].p90_late < 0.9 * scores["iprof"].p90_late
+    assert scores["ours"].p90_late < scores["iprof"].p90_late, "with its margin too, though half as often over"
+
+
+def test_ours_keeps_to_the_budget_from_the_first_request_on(drawn: dict[str, list[Task]]) -> None:
+    ours, iprof, published = (score(drawn[name]) for name in ("ours", "iprof", "published"))
+    assert ours.overshoot <= 0.2 < 0.4 < iprof.overshoot
+    assert ours.worst_first <= 2.0 < iprof.worst_first
+    assert published.worst_first > 2 * iprof.worst_first, "the fault that the floor mends"

@@ -1,0 +1,240 @@
+"""Profilers on small numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from shoal.errors import Misuse
+from shoal.workload.profile.conformal import WithMargin
+from shoal.workload.profile.features import Features, unknown
+from shoal.workload.profile.iprof import IProf, passive_aggressive
+from shoal.workload.profile.kalman import State, Tuning, updated
+from shoal.workload.profile.logrls import LogRls
+from shoal.workload.profile.maui import Maui
+from shoal.workload.profile.regression import ROWS_KEPT, Fleet, fit
+from shoal.workload.profile.sizing import EXAMPLES_MAX, FIRST_EXAMPLES, examples_within
+
+
+def device(name: str = "a", *, kind: str = "", mhz: float | None = None, celsius: float | None = None) -> Features:
+    return Features(device=name, kind=kind, frequency_sum_mhz=mhz, temperature_c=celsius)
+
+
+# Features ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_known_is_said() -> None:
+    assert unknown(device(mhz=1000.0), ("frequency_sum_mhz", "temperature_c", "load")) == "temperature, load not known"
+    assert unknown(device(mhz=1000.0), ("frequency_sum_mhz",)) == ""
+
+
+@pytest.mark.parametrize("celsius", [math.nan, math.inf, -300.0, 65_535.0])
+def test_a_sensor_that_lies_is_refused(celsius: float) -> None:
+    with pytest.raises(Misuse, match="temperature_c"):
+        device(celsius=celsius)
+
+
+def test_a_device_has_a_name() -> None:
+    with pytest.raises(Misuse, match="name"):
+        device("")
+
+
+# Sizes ---------------------------------------------------------------------------------------------------
+
+
+def test_eq_1_of_fleet() -> None:
+    assert examples_within(3.0, 0.01) == 300
+    assert examples_within(3.0, 10.0) == 1
+    # The faults: a slope of nothing asks for everything, one below nothing for one.
+    assert examples_within(3.0, 0.0) == examples_within(3.0, 1e-300) == EXAMPLES_MAX
+    assert examples_within(3.0, -0.01) == 1
+
+
+@pytest.mark.parametrize("profiler", [Maui(), IProf(), LogRls(), WithMargin(LogRls())])
+def test_before_anything_is_known_a_task_is_small(profiler: Maui) -> None:
+    sizing = profiler.decide(device(), 3.0)
+    assert sizing.examples == FIRST_EXAMPLES
+    assert "no device was measured" in sizing.reason
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(Misuse, match="budget"):
+            profiler.decide(device(), bad)
+        with pytest.raises(Misuse, match="took"):
+            profiler.observed(device(), 10, bad)
+    with pytest.raises(Misuse, match="took"):
+        profiler.observed(device(), 0, 1.0)
+
+
+def test_maui_has_one_slope_for_all() -> None:
+    maui = Maui()
+    maui.observed(device("quick"), 100, 1.0)
+    maui.observed(device("slow"), 100, 3.0)
+    # (100 · 1 + 100 · 3) / (100² + 100²) = 0.02.
+    assert maui.size_for(device("quick"), 1.0) == maui.size_for(device("slow"), 1.0) == 50
+    assert maui.decide(device(), 1.0).reason == "0.02 s an example (warm: one slope for all devices, of 2 tasks)"
+
+
+# I-Prof --------------------------------------------------------------------------------------------------
+
+
+def test_a_passive_aggressive_step_ends_at_the_edge_of_epsilon() -> None:
+    x, theta = np.array([3.0, 4.0]), np.array([0.0, 1.0])
+    # xᵀθ = 4; towards 10 with ε = 1: f = 5, θ += 5/25 · x = (0.6, 1.8), and xᵀθ = 9.
+    stepped = passive_aggressive(theta, x, 10.0, epsilon=1.0)
+    np.testing.assert_allclose(stepped, [0.6, 1.8])
+    assert float(x @ stepped) == pytest.approx(9.0)
+    # Downward: towards 0, f = 3, and xᵀθ = 1.
+    assert float(x @ passive_aggressive(theta, x, 0.0, epsilon=1.0)) == pytest.approx(1.0)
+    # Within ε it is passive.
+    np.testing.assert_array_equal(passive_aggressive(theta, x, 4.5, epsilon=1.0), theta)
+
+
+def taught(*, as_published: bool) -> IProf:
+    """Slopes on a line: 0.04 at 2 GHz, 0.02 at 6 GHz; it meets zero at 10 GHz."""
+    iprof = IProf(as_published=as_published)
+    for name, mhz, slope in (("a", 2000.0, 0.04), ("b", 4000.0, 0.03), ("c", 6000.0, 0.02)):
+        iprof.observed(device(name, mhz=mhz), 100, 100 * slope)
+    return iprof
+
+
+def test_as_published_a_quick_device_is_asked_for_endless_work() -> None:
+    nearly_ten = device("new", mhz=9999.0)
+    assert taught(as_published=True).size_for(nearly_ten, 3.0) > 500_000
+    assert taught(as_published=True).size_for(device("new", mhz=15_000.0), 3.0) == 1
+    # Mended: never less than half the least slope seen, 0.01.
+    sizing = taught(as_published=False).decide(nearly_ten, 3.0)
+    assert sizing.examples == 300
+    assert "raised to half the least ever seen" in sizing.reason
+
+
+def test_epsilon_as_published_is_a_different_share_on_every_device() -> None:
+    """0.1 ms: a device of 0.05 ms an example never learns that it got twice as slow. As a share it does."""
+    sizes = {}
+    for as_published in (True, False):
+        iprof = IProf(as_published=as_published)
+        for _ in range(3):
+            iprof.observed(device(), 1000, 0.05)
+        before = iprof.size_for(device(), 1.0)
+        iprof.observed(device(), 1000, 0.10)
+        sizes[as_published] = before / iprof.size_for(device(), 1.0)
+    assert sizes[True] == 1.0
+    assert sizes[False] == pytest.approx(1.9, rel=0.01), "to within 5 % of twice"
+
+
+def test_iprof_has_a_model_for_each_kind_of_device() -> None:
+    iprof = taught(as_published=False)
+    first = iprof.decide(device("x", kind="pi 4", mhz=6000.0), 3.0)
+    assert "cold: least squares over 3 devices" in first.reason
+    assert "temperature not known" in first.reason
+    iprof.observed(device("x", kind="pi 4", mhz=6000.0), 100, 6.0)
+    for name in ("x", "another of its kind"):
+        sizing = iprof.decide(device(name, kind="pi 4", mhz=6000.0), 3.0)
+        # To within 5 % of the 0.06 that it took.
+        assert sizing.examples == int(3.0 / (0.06 * 0.95))
+        assert "warm: model of pi 4" in sizing.reason
+
+
+# Ours ----------------------------------------------------------------------------------------------------
+
+
+def test_the_filter_halves_the_way_where_it_is_as_unsure_as_the_measurement() -> None:
+    still = Tuning(offset_drift=0.0, k_drift=0.0, noise=0.3)
+    state = updated(State(offset=1.0, k=0.0, offset_var=0.09, k_var=0.04), 0.0, 1.2, tuning=still)
+    assert state.offset == pytest.approx(1.1)
+    assert state.offset_var == pytest.approx(0.045)
+    assert (state.k, state.k_var, state.tasks) == (0.0, 0.04, 1), "a task at 30 degrees says nothing of warmth"
+
+
+def test_what_warmth_does_is_learned_from_warm_tasks() -> None:
+    state = State(offset=0.0, k=0.0, offset_var=1e-6, k_var=0.04)
+    for _ in range(20):
+        state = updated(state, 1.0, 0.3, tuning=Tuning(offset_drift=0.0))
+    assert state.k == pytest.approx(0.3, abs=0.02)
+
+
+def test_a_jump_is_followed_at_once() -> None:
+    known = State(offset=0.0, k=0.0, offset_var=0.0004, k_var=0.0001)
+    small = updated(known, 0.0, 0.1, tuning=Tuning()).offset / 0.1
+    large = updated(known, 0.0, 0.7, tuning=Tuning()).offset / 0.7
+    assert small < 0.3
+    assert large > 0.9
+
+
+def test_a_device_is_known_by_its_own_tasks_then_its_kind_then_all_others() -> None:
+    ours = LogRls()
+    for _ in range(6):
+        ours.observed(device("a", kind="pi"), 100, 2.0)
+        ours.observed(device("b", kind="phone"), 100, 1.0)
+    own = ours.decide(device("a", kind="pi"), 10.0)
+    assert own.examples == pytest.approx(500, rel=0.01)
+    assert "warm: 6 tasks of its own; memory, frequency, temperature not known" in own.reason
+    alike = ours.predict(device("new", kind="pi"))
+    other = ours.predict(device("other", kind="laptop"))
+    assert alike is not None
+    assert other is not None
+    assert alike.is_cold
+    assert other.is_cold
+    assert alike.per_example == pytest.approx(0.02, rel=0.01)
+    assert alike.basis.startswith("another pi")
+    # Between the two; and surely not known.
+    assert 0.01 <= other.per_example <= 0.02
+    assert other.spread > 3 * alike.spread
+
+
+def test_a_first_task_is_never_more_than_the_quickest_device_could_do() -> None:
+    ours = LogRls()
+    for name, mhz in (("a", 2000.0), ("b", 4000.0), ("c", 8000.0), ("d", 3000.0), ("e", 6000.0)):
+        for _ in range(4):
+            ours.observed(device(name, mhz=mhz), 100, 2000.0 / mhz)
+    # By the regression one of 64 GHz takes an eighth of what c takes; but nobody saw such a device.
+    prediction = ours.predict(device("new", mhz=64_000.0))
+    assert prediction is not None
+    assert prediction.per_example == pytest.approx(2000.0 / 8000.0 / 100)
+
+
+def test_the_margin_is_in_the_reason_and_widens_with_doubt() -> None:
+    profiler = WithMargin(LogRls(), within=0.9)
+    for _ in range(8):
+        profiler.observed(device("a"), 100, 1.0)
+        profiler.observed(device("b"), 100, 1.0)
+    warm, cold = profiler.decide(device("a"), 10.0), profiler.decide(device("new"), 10.0)
+    assert cold.examples < warm.examples < 1000
+    assert "% margin (warm: 8 tasks" in warm.reason
+    assert "% margin (cold: regression over 2 devices" in cold.reason
+    with pytest.raises(Misuse, match="within"):
+        WithMargin(LogRls(), within=1.0)
+
+
+# Regression ----------------------------------------------------------------------------------------------
+
+
+def test_a_plane_is_found_and_gaps_count_as_the_mean() -> None:
+    rows = [(1.0, 5.0), (2.0, 5.0), (3.0, 5.0), (4.0, 5.0), (math.nan, 5.0)]
+    fitted = fit(rows, [3.0, 5.0, 7.0, 9.0, 6.0], list("abcde"), ridge=0.0)
+    assert fitted.slopes == pytest.approx((2.0, 0.0)), "what never varies has no slope"
+    assert fitted.at((10.0, 5.0)) == pytest.approx(21.0)
+    assert fitted.at((math.nan, 7.0)) == pytest.approx(6.0)
+    assert fitted.spread == pytest.approx(0.0, abs=1e-9)
+
+
+def test_far_from_all_that_was_fitted_it_is_less_sure() -> None:
+    chance = np.random.default_rng(0)
+    rows = [(float(x),) for x in np.linspace(0, 1, 12)]
+    fitted = fit(rows, [row[0] + 0.1 * chance.normal() for row in rows], [str(i) for i in range(12)], ridge=0.0)
+    assert 0.05 < fitted.spread_at((0.5,)) < 0.2
+    assert fitted.spread_at((5.0,)) > 3 * fitted.spread_at((0.5,))
+
+
+def test_a_fleet_keeps_the_newest_rows_of_each_and_not_too_many() -> None:
+    fleet = Fleet(ridge=0.0, refit_every=1, rows_each=2)
+    for target in (9.0, 1.0, 3.0):
+        fleet.add((0.0,), target, "a")
+    assert fleet.fitted is not None
+    assert fleet.fitted.intercept == 2.0
+    busy = Fleet(ridge=0.0, refit_every=1)
+    busy.add((0.0,), 1e9, "gone")
+    for _ in range(ROWS_KEPT):
+        busy.add((0.0,), 1.0, "a")
+    assert busy.fitted is not None
+    assert (busy.fitted.intercept, busy.fitted.devices) == (1.0, 1)
