@@ -1,0 +1,164 @@
+"""What a Linux device senses of itself: clock, load, memory, warmth, charge. Files in, values out; sends nothing.
+
+Everything is read below a root, "/" on a device. What a device does not have is None, never a guess.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from shoal.workload.profile.features import LIMITS, Features
+
+#: Zones whose name says that they are at the processor; else the warmest of all is taken.
+_CPU_ZONES = ("cpu", "x86_pkg_temp", "soc", "coretemp", "k10temp")
+
+_MILLI = 1e-3
+
+
+# Reading -----------------------------------------------------------------------------------------------
+
+
+def text(path: Path) -> str:
+    """Empty if it cannot be read: sensors come and go, and some want root."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip("\0 \n\t")
+    except OSError:
+        return ""
+
+
+def as_number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def number(path: Path) -> float | None:
+    return as_number(text(path))
+
+
+def numbered(folder: Path, pattern: str) -> list[Path]:
+    """In order: what is read shall not depend on how a folder is sorted."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
+
+
+def known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _within(name: str, value: float | None) -> float | None:
+    """A broken sensor reads -273 or 65,535: that is as if there were none."""
+    least, most = LIMITS[name]
+    return value if value is not None and least <= value <= most else None
+
+
+# What the device is, and how it is ----------------------------------------------------------------------
+
+
+def features(device: str, *, root: Path = Path("/")) -> Features:
+    """What a profiler asks of a device, as far as it is known."""
+    total_mb, available_mb = (_memory_mb(root, field) for field in ("MemTotal", "MemAvailable"))
+    return Features(
+        device=device,
+        kind=board(root=root),
+        memory_total_mb=_within("memory_total_mb", total_mb),
+        memory_available_mb=_within("memory_available_mb", available_mb),
+        frequency_sum_mhz=_within("frequency_sum_mhz", frequency_sum_mhz(root=root)),
+        temperature_c=_within("temperature_c", temperature_c(root=root)),
+        load=_within("load", load(root=root)),
+        battery=_within("battery", battery(root=root)),
+    )
+
+
+def board(*, root: Path = Path("/")) -> str:
+    """What it is called: boards say it in the device tree, PCs in their firmware. Empty if neither does."""
+    tree = text(root / "proc/device-tree/model")
+    vendor, product = (text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
+    return (tree or f"{vendor} {product}".strip())[:120]
+
+
+def cpus(*, root: Path = Path("/")) -> int:
+    """Processors that the system shows; 0 if it shows none."""
+    return sum(line.startswith("processor") for line in text(root / "proc/cpuinfo").splitlines())
+
+
+def cores_allowed(*, root: Path = Path("/")) -> float | None:
+    """What a container may use of them, in cores; None: all."""
+    quota, _, period = text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    if not period:
+        quota, period = (text(root / "sys/fs/cgroup/cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    try:
+        allowed = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return None
+    return allowed if allowed > 0 else None
+
+
+def frequency_sum_mhz(*, root: Path = Path("/")) -> float | None:
+    """The highest frequency of each core, summed; of the part that a container may use."""
+    highest_khz = known(
+        number(path) for path in numbered(root / "sys/devices/system/cpu", "cpu[0-9]*/cpufreq/cpuinfo_max_freq")
+    )
+    if highest_khz:
+        count, sum_mhz = len(highest_khz), sum(highest_khz) * _MILLI
+    else:
+        # A virtual machine has no cpufreq, but may tell the present frequency of each processor.
+        lines = text(root / "proc/cpuinfo").splitlines()
+        present = known(as_number(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz"))
+        count, sum_mhz = len(present), sum(present)
+    if not count or not sum_mhz:
+        return None
+    allowed = cores_allowed(root=root)
+    return sum_mhz * min(1.0, allowed / count) if allowed is not None else sum_mhz
+
+
+def load(*, root: Path = Path("/")) -> float | None:
+    """Processes that want to run, per CPU, over the last minute."""
+    waiting = as_number(text(root / "proc/loadavg").partition(" ")[0])
+    return None if waiting is None else waiting / (cpus(root=root) or 1)
+
+
+def temperature_c(*, root: Path = Path("/")) -> float | None:
+    """The warmest sensor of the processor, or the warmest of all if none says that it is there."""
+    named: list[tuple[str, float]] = []
+    for zone in numbered(root / "sys/class/thermal", "thermal_zone[0-9]*"):
+        if (milli := number(zone / "temp")) is not None:
+            named.append((text(zone / "type").lower(), milli * _MILLI))
+    for chip in numbered(root / "sys/class/hwmon", "hwmon[0-9]*"):
+        name = text(chip / "name").lower()
+        named += [(name, milli * _MILLI) for milli in known(map(number, numbered(chip, "temp[0-9]*_input")))]
+    sane = [(name, value) for name, value in named if _within("temperature_c", value) is not None]
+    at_cpu = [value for name, value in sane if any(word in name for word in _CPU_ZONES)]
+    return max(at_cpu or [value for _, value in sane], default=None)
+
+
+def battery(*, root: Path = Path("/")) -> float | None:
+    """What is left of the charge, from 0 to 1; None: no battery."""
+    percent = known(number(supply / "capacity") for supply in batteries(root))
+    return min(percent) / 100 if percent else None
+
+
+def is_charging(*, root: Path = Path("/")) -> bool | None:
+    """None: no battery, so there is nothing to charge."""
+    states = [text(supply / "status") for supply in batteries(root)]
+    return any(state in ("Charging", "Full", "Not charging") for state in states) if states else None
+
+
+def batteries(root: Path) -> list[Path]:
+    """A mouse has one too; its scope is "Device"."""
+    supplies = numbered(root / "sys/class/power_supply", "*")
+    return [each for each in supplies if text(each / "type") == "Battery" and text(each / "scope") != "Device"]
+
+
+def _memory_mb(root: Path, field: str) -> float | None:
+    for line in text(root / "proc/meminfo").splitlines():
+        if line.startswith(f"{field}:"):
+            kilobytes = as_number(line.partition(":")[2].removesuffix("kB"))
+            return None if kilobytes is None else kilobytes / 1024
+    return None
