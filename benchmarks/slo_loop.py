@@ -7,9 +7,11 @@ or a formula here.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from shoal.workload.profile.iprof import IProf
 from shoal.workload.profile.logrls import LogRls
 from shoal.workload.profile.maui import Maui
 from shoal.workload.profile.sizing import Profiler
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 #: FLeet's: devices of the offline set, devices of the test, requests of each.
 TEACHERS, DEVICES, REQUESTS = 15, 20, 14
@@ -82,23 +87,34 @@ def contenders(*, unit: str = "s", energy: bool = False, within: float) -> dict[
 
 
 def teach(
-    profilers: Mapping[str, Profiler], devices: Sequence[str], ground: Ground, budget: float, *, first: int
+    profilers: Mapping[str, Profiler],
+    devices: Sequence[str],
+    ground: Ground,
+    budget: float,
+    *,
+    first: int,
+    at_once: int = 1,
 ) -> int:
     """The offline set: each training device does ever larger tasks, from ``first`` examples on.
 
     All learn from the same; says how many there were.
     """
-    tasks = 0
-    for device in devices:
-        examples = first
-        for request in range(RAMP_MOST):
-            features, spent = ground.features(device, request), ground.spend(device, request, examples)
-            for profiler in profilers.values():
-                profiler.observed(features, examples, spent)
-            tasks += 1
-            if spent >= RAMP_BUDGETS * budget:
+
+    def ramp(device: str) -> list[tuple[Features, int, float]]:
+        rows: list[tuple[Features, int, float]] = []
+        while len(rows) < RAMP_MOST:
+            request, examples = len(rows), first * 2 ** len(rows)
+            rows.append((ground.features(device, request), examples, ground.spend(device, request, examples)))
+            if rows[-1][2] >= RAMP_BUDGETS * budget:
                 break
-            examples *= 2
+        return rows
+
+    tasks = 0
+    for rows in _mapped(ramp, devices, at_once):
+        for row in rows:
+            for profiler in profilers.values():
+                profiler.observed(*row)
+        tasks += len(rows)
     return tasks
 
 
@@ -109,29 +125,47 @@ def contest(
     budget: float,
     *,
     requests: int,
+    at_once: int = 1,
     after_each: Callable[[int, Mapping[str, Sequence[Task]]], None] = lambda request, done: None,
 ) -> dict[str, list[Task]]:
-    """Every device asks every profiler once a round; they take turns in going first. Each learns from its own tasks."""
+    """Every device asks every profiler once a round; they take turns in going first. Each learns from its own tasks.
+
+    ``at_once``: so many devices work at a time; each does one task after the other.
+    """
     done: dict[str, list[Task]] = {name: [] for name in profilers}
     names = list(profilers)
+    deciding = threading.Lock()
+
+    def ask(request: int, name: str, device: str) -> Task:
+        features = ground.features(device, request)
+        with deciding:
+            sizing = profilers[name].decide(features, budget)
+        spent = ground.spend(device, request, sizing.examples)
+        with deciding:
+            profilers[name].observed(features, sizing.examples, spent)
+        return Task(
+            device=device, request=request, examples=sizing.examples, spent=spent / budget, reason=sizing.reason
+        )
+
     for request in range(requests):
-        for place, device in enumerate(devices):
+
+        def turn(place: int, request: int = request) -> dict[str, Task]:
             first = (request + place) % len(names)
-            for name in names[first:] + names[:first]:
-                features = ground.features(device, request)
-                sizing = profilers[name].decide(features, budget)
-                spent = ground.spend(device, request, sizing.examples)
-                profilers[name].observed(features, sizing.examples, spent)
-                task = Task(
-                    device=device,
-                    request=request,
-                    examples=sizing.examples,
-                    spent=spent / budget,
-                    reason=sizing.reason,
-                )
-                done[name].append(task)
+            return {name: ask(request, name, devices[place]) for name in names[first:] + names[:first]}
+
+        for tasks in _mapped(turn, range(len(devices)), at_once):
+            for name in names:
+                done[name].append(tasks[name])
         after_each(request, done)
     return done
+
+
+def _mapped(work: Callable[[_Item], _Result], items: Sequence[_Item], at_once: int) -> list[_Result]:
+    """In the order of the items. One at a time needs no thread, and is the same in every run."""
+    if at_once == 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(work, items))
 
 
 def last(done: Mapping[str, Sequence[Task]], request: int) -> str:

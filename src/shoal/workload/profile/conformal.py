@@ -13,18 +13,23 @@ they rest on a regression, whose doubt is of another kind, and they are given mo
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from statistics import NormalDist
 
 from shoal.errors import Misuse
 from shoal.workload.profile.features import Features
 from shoal.workload.profile.sizing import Prediction, Profiler, Sizing, check_budget
 
-STEP = 0.05
-#: Where q stays: beyond, nothing would be asked of anyone, or ten times too much.
-Q_LEAST, Q_MOST = -2.0, 8.0
+STEP = 0.1
+#: Where q stays, and where a margin does: beyond, nearly nothing would be asked of anyone, or far too much.
+Q_LEAST, Q_MOST = -40.0, 40.0
+MARGIN_LEAST, MARGIN_MOST = -1.0, 3.0
 
 #: Of first tasks, at least: one too small costs little, and nobody can take back one too large.
 COLD_WITHIN = 0.9
+
+#: Devices whose task may still be under way.
+PROMISES_KEPT = 100_000
 
 #: For a profiler that says nothing of its doubt.
 PLAIN_SPREAD = 0.1
@@ -54,6 +59,8 @@ class WithMargin(Profiler):
         self._profiler = profiler
         self.margin = Margin(within=within, step=step)
         self.cold_margin = Margin(within=max(within, COLD_WITHIN), step=step)
+        #: Device -> what an example of its last task may take, and the margin that answers for it.
+        self._promised: OrderedDict[str, tuple[float, Margin]] = OrderedDict()
 
     def predict(self, features: Features) -> Prediction | None:
         return self._profiler.predict(features)
@@ -63,19 +70,20 @@ class WithMargin(Profiler):
         prediction = self._profiler.predict(features)
         if prediction is None:
             return self._profiler.decide(features, budget)
-        return self.sized(prediction, budget, margin=self._margin(prediction))
+        own = self.cold_margin if prediction.is_cold else self.margin
+        margin = min(MARGIN_MOST, max(MARGIN_LEAST, own.q * (prediction.spread or PLAIN_SPREAD)))
+        self._promised[features.device] = (prediction.per_example * math.exp(margin), own)
+        self._promised.move_to_end(features.device)
+        while len(self._promised) > PROMISES_KEPT:
+            self._promised.popitem(last=False)
+        return self.sized(prediction, budget, margin=margin)
 
     def observed(self, features: Features, examples: int, spent: float) -> None:
         """Whether it was over is asked of the bound, not of the budget: a device that had fewer examples than it was
-        asked for, or cannot do even one in time, says nothing about the margin otherwise."""
-        prediction = self._profiler.predict(features)
-        if prediction is not None and prediction.per_example > 0:
-            bound = examples * prediction.per_example * math.exp(self._margin(prediction))
-            self._of(prediction).observed(is_over=spent > bound)
+        asked for, or cannot do even one in time, says nothing about the margin otherwise. A task that nobody decided
+        on, as those that a new fleet is measured with, moves no margin at all."""
+        promised = self._promised.pop(features.device, None)
+        if promised is not None and promised[0] > 0:
+            bound, own = promised
+            own.observed(is_over=spent > examples * bound)
         self._profiler.observed(features, examples, spent)
-
-    def _of(self, prediction: Prediction) -> Margin:
-        return self.cold_margin if prediction.is_cold else self.margin
-
-    def _margin(self, prediction: Prediction) -> float:
-        return self._of(prediction).q * (prediction.spread or PLAIN_SPREAD)
