@@ -1,0 +1,114 @@
+"""How much an update's labels are like those seen before, and what that makes it worth. Counts only; knows no examples.
+
+FLeet §2.3: a late update is damped, but one of labels that the model has hardly seen is raised again, since it brings
+what nobody else brings. The leader needs the counts of labels behind an update for that, and no example.
+
+**Label counts tell something about a person** (which digits they write, which illness they have). So they are sent
+only where a plan allows it, and may be sent with noise (``noisy_counts``). Without counts the similarity is 1, and
+the weight is the damping alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from shoal.errors import Misuse
+
+#: By what the counts so far shrink for every update: 1 forgets nothing, as the paper has it.
+NOTHING_FORGOTTEN = 1.0
+
+
+def label_counts(labels: np.ndarray, *, classes: int) -> np.ndarray:
+    """How many examples of each class there are, as int64."""
+    if labels.size and not (0 <= int(labels.min()) and int(labels.max()) < classes):
+        raise Misuse(f"labels of {classes} classes are 0 to {classes - 1}, not {labels.min()} to {labels.max()}")
+    return np.bincount(labels.ravel(), minlength=classes).astype(np.int64)
+
+
+def distribution(counts: np.ndarray) -> np.ndarray:
+    """LD: the share of each class (FLeet §2.3: one of class 0 and two of class 1 are [1/3, 2/3, 0, 0])."""
+    _check(counts)
+    total = float(counts.sum())
+    if not total > 0:
+        raise Misuse("the label distribution of no examples: ask for the similarity, which is 1 then")
+    return np.asarray(counts, dtype=np.float64) / total
+
+
+def overlap(first: np.ndarray, second: np.ndarray) -> float:
+    """BC(p, q) = Σ √(p·q), the Bhattacharyya coefficient of two distributions: 0 apart, 1 alike   (FLeet eq. 4)."""
+    if first.shape != second.shape:
+        raise Misuse(f"distributions over {first.size} and {second.size} classes cannot be compared")
+    # Rounding alone may lift it over 1.
+    return min(1.0, float(np.sqrt(first * second).sum()))
+
+
+def boosted(damping: float, similarity: float) -> float:
+    """min(1, Λ(τ) / sim): what an update is worth   (FLeet eq. 3). Of labels never seen, sim = 0, it is worth all."""
+    if not 0 <= damping <= 1:
+        raise Misuse(f"a damping is between 0 and 1, not {damping}")
+    if not 0 <= similarity <= 1:
+        raise Misuse(f"a similarity is between 0 and 1, not {similarity}")
+    # Not by dividing alone: the quotient of a tiny similarity is infinite, and 0 / 0 is nothing.
+    return 1.0 if damping >= similarity else damping / similarity
+
+
+class LabelMemory:
+    """The labels of the updates so far: LD_global, which older updates leave bit by bit.
+
+    The paper sums over all time. Where the world drifts, what was common last month is news today: with ``decay``
+    below 1 an update from u updates ago counts decay^u. Whoever leads next may begin with an empty one.
+    """
+
+    def __init__(self, *, classes: int, decay: float = NOTHING_FORGOTTEN) -> None:
+        if classes < 1:
+            raise Misuse(f"there is at least one class, not {classes}")
+        if not 0 < decay <= 1:
+            raise Misuse(f"a decay is above 0 and at most 1, not {decay}")
+        self._decay = decay
+        self._counts = np.zeros(classes, dtype=np.float64)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """A copy."""
+        return self._counts.copy()
+
+    def seen(self, counts: np.ndarray) -> None:
+        """An update of these labels was merged."""
+        self._check_classes(counts)
+        self._counts *= self._decay
+        self._counts += counts
+
+    def similarity(self, counts: np.ndarray) -> float:
+        """sim(x) = BC(LD(x), LD_global)   (FLeet eq. 4); 1 while nothing was seen, and for an update of no counts."""
+        self._check_classes(counts)
+        if not self._counts.sum() > 0 or not counts.sum() > 0:
+            return 1.0
+        return overlap(distribution(counts), distribution(self._counts))
+
+    def _check_classes(self, counts: np.ndarray) -> None:
+        _check(counts)
+        if counts.shape != self._counts.shape:
+            raise Misuse(f"counts of {counts.size} classes, where {self._counts.size} are remembered")
+
+
+def noisy_counts(counts: np.ndarray, *, epsilon: float, generator: np.random.Generator) -> np.ndarray:
+    """The counts, each with discrete Laplace noise: Pr(k) ∝ e^(-ε·|k|). Below 0 becomes 0.
+
+    One example more or less changes one count by 1, so that each report is ε-differentially private in whether an
+    example is there (2ε in which label it has). Reports add up: n of the same examples are nε. The noise is the
+    difference of two geometric ones (Ghosh, Roughgarden and Sundararajan 2009), made on the device before anything
+    is sent; a deviation of about √2/ε examples a class.
+    """
+    _check(counts)
+    if not 0 < epsilon < math.inf:
+        raise Misuse(f"an epsilon is a number above 0, not {epsilon}")
+    stop = -math.expm1(-epsilon)
+    noise = generator.geometric(stop, counts.shape) - generator.geometric(stop, counts.shape)
+    return np.maximum(0, counts + noise)
+
+
+def _check(counts: np.ndarray) -> None:
+    if not counts.size or not bool(np.isfinite(counts).all()) or float(counts.min()) < 0:
+        raise Misuse("label counts are numbers of examples, one for each class and none below 0")

@@ -1,0 +1,101 @@
+"""What noise amounts to in ε and δ, with no assumption on how examples were drawn. Pure arithmetic.
+
+The moments accountant (Abadi et al. 2016), by which FLeet states its ε, multiplies the privacy of a step by the chance
+of being in it, and that is right only if each example tossed its own coin for each step. Devices that come when they
+like toss no coins. Here nothing is gained from chance: what counts is **in how many updates one example (or one
+person) took part at most**, which whoever deals out batches can bound and check.
+
+Unit: the thing whose presence is hidden. Where gradients of single examples are clipped it is an example, where whole
+updates are clipped it is a person's update. Neighbours differ by one unit more or less, so that a sum of parts of at
+most C changes by C; with noise of deviation z·C each participation is a Gaussian mechanism of ratio μ = 1/z.
+
+Gaussian mechanisms one after the other, each chosen after seeing the others, are together one of μ = √m/z (Dong, Roth
+and Su 2022), whose δ(ε) is known exactly (Balle and Wang 2018). Zero-concentrated privacy (Bun and Steinke 2016), a
+little looser, is here as a check: ρ = μ²/2.
+"""
+
+from __future__ import annotations
+
+import math
+
+from shoal.errors import Misuse
+
+#: ε is looked for up to here: beyond, there is no privacy to speak of.
+EPSILON_MAX = 1e6
+
+
+def gaussian_ratio(*, multiplier: float, participations: int) -> float:
+    """μ = √m / z of m participations with noise afresh for each."""
+    _check(multiplier, participations)
+    return math.sqrt(participations) / multiplier
+
+
+def tree_ratio(*, multiplier: float, participations: int, updates: int) -> float:
+    """μ of m participations anywhere among ``updates`` with noise along a tree.
+
+    A unit is in one node of each of ⌊log₂ T⌋ + 1 levels for every participation. At a level of nodes of s updates no
+    node has more than min(m, s) of its parts, and all of them together m, so that the squares sum to at most
+    m·min(m, s): for m = 1 that is the number of levels (Kairouz et al. 2021), for more it is a bound.
+    """
+    _check(multiplier, participations)
+    if updates < participations:
+        raise Misuse(f"{participations} participations in {updates} updates: there are at least as many updates")
+    levels = updates.bit_length()
+    squares = sum(participations * min(participations, 2**level) for level in range(levels))
+    return math.sqrt(squares) / multiplier
+
+
+def delta_of(ratio: float, *, epsilon: float) -> float:
+    """δ(ε) = Φ(μ/2 - ε/μ) - e^ε·Φ(-μ/2 - ε/μ), exactly   (Balle and Wang 2018)."""
+    if not ratio > 0:
+        raise Misuse(f"a ratio is above 0, not {ratio}")
+    if not epsilon >= 0:
+        raise Misuse(f"an epsilon is 0 or more, not {epsilon}")
+    first = _log_normal(ratio / 2 - epsilon / ratio)
+    second = epsilon + _log_normal(-ratio / 2 - epsilon / ratio)
+    # In logarithms: e^ε overflows long before the product does.
+    return max(0.0, math.exp(first) - math.exp(min(second, first)))
+
+
+def epsilon_of(ratio: float, *, delta: float) -> float:
+    """The smallest ε of this δ, by halving; infinite if it is beyond anything one would call private."""
+    if not 0 < delta < 1:
+        raise Misuse(f"a delta is between 0 and 1, not {delta}")
+    if delta_of(ratio, epsilon=0.0) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while delta_of(ratio, epsilon=high) > delta:
+        low, high = high, 2 * high
+        if high > EPSILON_MAX:
+            return math.inf
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of(ratio, epsilon=middle) > delta else (low, middle)
+    return high
+
+
+def concentrated(ratio: float) -> float:
+    """ρ = μ²/2 of zero-concentrated privacy; those of several mechanisms add up   (Bun and Steinke 2016)."""
+    return ratio * ratio / 2
+
+
+def epsilon_of_concentrated(rho: float, *, delta: float) -> float:
+    """ε = ρ + 2·√(ρ·ln(1/δ)): never below the exact one   (Bun and Steinke 2016, proposition 1.3)."""
+    if not 0 < delta < 1 or not rho >= 0:
+        raise Misuse(f"a delta is between 0 and 1 and rho is 0 or more, not {delta} and {rho}")
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
+
+
+def _log_normal(value: float) -> float:
+    """ln Φ(x); far below zero by Mills' ratio, where Φ itself is too small to be written."""
+    if value > -30:
+        return math.log(0.5 * math.erfc(-value / math.sqrt(2)))
+    square = value * value
+    return -square / 2 - math.log(-value * math.sqrt(2 * math.pi)) + math.log1p(-1 / square + 3 / square**2)
+
+
+def _check(multiplier: float, participations: int) -> None:
+    if not 0 < multiplier < math.inf:
+        raise Misuse(f"a noise multiplier is above 0, not {multiplier}")
+    if participations < 1:
+        raise Misuse(f"a unit takes part at least once, not {participations} times")

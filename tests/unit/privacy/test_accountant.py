@@ -1,0 +1,75 @@
+"""The accountant on values worked out elsewhere or by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from shoal.errors import Misuse
+from shoal.privacy.accountant import (
+    concentrated,
+    delta_of,
+    epsilon_of,
+    epsilon_of_concentrated,
+    gaussian_ratio,
+    tree_ratio,
+)
+
+
+def test_delta_of_one_gaussian_by_a_table_of_the_normal() -> None:
+    # Φ(-0.5) - e·Φ(-1.5) = 0.308538 - 2.718282 · 0.066807
+    assert delta_of(1.0, epsilon=1.0) == pytest.approx(0.126937, abs=1e-5)
+    # At ε = 0 it is the distance in total variation, 2Φ(μ/2) - 1.
+    assert delta_of(1.0, epsilon=0.0) == pytest.approx(0.382925, abs=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.3, 1.0, 4.0, 30.0])
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1 / 60_000**2])
+def test_epsilon_is_the_smallest_of_its_delta_and_below_the_looser_bound(ratio: float, delta: float) -> None:
+    epsilon = epsilon_of(ratio, delta=delta)
+    assert delta_of(ratio, epsilon=epsilon) <= delta
+    assert epsilon == 0 or delta_of(ratio, epsilon=0.999 * epsilon) > delta
+    assert epsilon <= epsilon_of_concentrated(concentrated(ratio), delta=delta)
+
+
+def test_the_old_rule_of_thumb_is_looser() -> None:
+    # Dwork and Roth 2014: deviation √(2·ln(1.25/δ))/ε gives (ε, δ) for ε below 1.
+    deviation = math.sqrt(2 * math.log(1.25e5)) / 0.9
+    assert epsilon_of(1 / deviation, delta=1e-5) < 0.9
+
+
+def test_four_participations_are_as_one_with_half_the_noise() -> None:
+    assert gaussian_ratio(multiplier=2.0, participations=4) == gaussian_ratio(multiplier=1.0, participations=1)
+
+
+def test_zero_concentrated_by_hand() -> None:
+    # ρ = 1/2 and δ = e^-8: 1/2 + 2·√4
+    assert concentrated(1.0) == 0.5
+    assert epsilon_of_concentrated(0.5, delta=math.exp(-8)) == pytest.approx(4.5)
+
+
+def test_a_tree_costs_one_noise_a_level() -> None:
+    # 1,024 updates: levels of 1, 2, 4, ... 1,024.
+    assert tree_ratio(multiplier=1.0, participations=1, updates=1024) == pytest.approx(math.sqrt(11))
+    # Two, among four updates: at the leaves 2 parts apart, above them 2 together: 2·1 + 2·2 + 2·2.
+    assert tree_ratio(multiplier=1.0, participations=2, updates=4) == pytest.approx(math.sqrt(10))
+
+
+def test_no_privacy_is_infinite_and_not_an_overflow() -> None:
+    assert epsilon_of(1e4, delta=1e-9) == math.inf
+    assert epsilon_of(100.0, delta=1e-9) == pytest.approx(5_000 + 600, rel=0.02)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for call in (
+        lambda: gaussian_ratio(multiplier=0.0, participations=1),
+        lambda: gaussian_ratio(multiplier=1.0, participations=0),
+        lambda: tree_ratio(multiplier=1.0, participations=3, updates=2),
+        lambda: delta_of(0.0, epsilon=1.0),
+        lambda: delta_of(1.0, epsilon=-1.0),
+        lambda: epsilon_of(1.0, delta=0.0),
+        lambda: epsilon_of_concentrated(-1.0, delta=0.1),
+    ):
+        with pytest.raises(Misuse):
+            call()
