@@ -22,7 +22,7 @@ NOTHING_FORGOTTEN = 1.0
 
 def label_counts(labels: np.ndarray, *, classes: int) -> np.ndarray:
     """How many examples of each class there are, as int64."""
-    if labels.size and not (0 <= int(labels.min()) and int(labels.max()) < classes):
+    if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
         raise Misuse(f"labels of {classes} classes are 0 to {classes - 1}, not {labels.min()} to {labels.max()}")
     return np.bincount(labels.ravel(), minlength=classes).astype(np.int64)
 
@@ -106,7 +106,7 @@ def noisy_counts(counts: np.ndarray, *, epsilon: float, generator: np.random.Gen
         raise Misuse(f"an epsilon is a number above 0, not {epsilon}")
     stop = -math.expm1(-epsilon)
     noise = generator.geometric(stop, counts.shape) - generator.geometric(stop, counts.shape)
-    return np.maximum(0, counts + noise)
+    return np.asarray(np.maximum(0, counts + noise))
 
 
 def _check(counts: np.ndarray) -> None:

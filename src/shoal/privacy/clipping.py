@@ -25,7 +25,7 @@ def clipped_rows(rows: np.ndarray, *, bound: float) -> np.ndarray:
     if not np.isfinite(lengths).all():
         raise Misuse("a gradient with infinite values has no length: leave its example out")
     factors = np.minimum(1.0, bound / np.maximum(lengths, np.finfo(np.float64).tiny))
-    return (rows * factors[:, None]).astype(rows.dtype, copy=False)
+    return np.asarray(rows * factors[:, None], dtype=rows.dtype)
 
 
 def _check(bound: float) -> None:

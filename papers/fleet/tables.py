@@ -1,0 +1,228 @@
+"""The tables of README.md, each from rows. Pure: rows in, Markdown out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from papers.eddl.rows import Row, chosen, one
+from papers.eddl.tables import NOTHING, number, percent, table
+from papers.fleet import paper, thresholds
+from papers.fleet.headline import OURS, fewer, headline
+
+Rows = dict[str, list[Row]]
+
+
+def steps(value: float | None) -> str:
+    return "not reached" if value is None else f"{value:,.0f}"
+
+
+def every(values: Iterable[int | None]) -> str:
+    return ", ".join(NOTHING if value is None else f"{value:,}" for value in values)
+
+
+def ratio(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}x"
+
+
+def machine(kept: dict[str, Any]) -> str:
+    if not kept:
+        return "nothing yet."
+    facts = next(iter(kept.values()))["machine"]
+    dates = " and ".join(sorted({told["date"] for told in kept.values()}))
+    minutes = sum(told["seconds"] for told in kept.values()) / 60
+    return (
+        f"{facts['cores']} cores ({facts['processor']}), {facts['system']}, Python {facts['python']}, torch"
+        f" {facts['torch']}, numpy {facts['numpy']}; {dates}; {minutes:.0f} minutes in all."
+    )
+
+
+def judged(rows: Rows) -> str:
+    """What was asked for and what came out."""
+    told = headline(rows)
+    lines = []
+    for staleness, reported in paper.FEWER_STEPS.items():
+        for how, name in (("paper", "at the paper's rate"), ("tuned", "each at its best rate")):
+            found = told.get(f"adasgd_fewer_steps_{staleness}_{how}")
+            lines.append(
+                [f"AdaSGD, fewer steps than DynSGD, {staleness}, {name}", percent(reported, 1), percent(found, 1)]
+            )
+    best = f"best of ours ({told['best_rule_D2']})" if "best_rule_D2" in told else "best of ours"
+    lines.append([f"{best}, D2, each at its best rate", "aim: 25 %", percent(told.get("best_fewer_steps_D2"), 1)])
+    for key, name in (
+        ("f1_online_over_daily", "F1@5, hourly over daily updates, no resets"),
+        ("f1_online_over_daily_reset_second_day", "the same, reset every two days, second days"),
+        ("f1_online_over_daily_reset", "the same, reset every two days, both days"),
+    ):
+        lines.append([name, ratio(paper.ONLINE_OVER_DAILY), ratio(told.get(key))])
+    for key, name in (("f1_online_over_last_hour", "last hour"), ("f1_online_over_last_day", "last day")):
+        lines.append([f"F1@5, hourly updates over the most popular of the {name}", "above 1", ratio(told.get(key))])
+    return table(["", "paper, or aim", "here"], lines)
+
+
+def late(rows: Rows) -> str:
+    """Steps of every rule, tuned and at the paper's rate, beside DynSGD's."""
+    found = [*rows.get("late", []), *rows.get("paper_rate", [])]
+    lines = []
+    for staleness in ("D2", "D1"):
+        names = list(dict.fromkeys(row["rule"] for row in found if row["staleness"] == staleness))
+        names += ["ssgd"] if "ssgd" not in names else []
+        for name in names:
+            where = "none" if name == "ssgd" else staleness
+            at_best = one(found, rule=name, staleness=where, how="tuned", split="shards")
+            at_paper = one(found, rule=name, staleness=where, how="paper", split="shards")
+            if at_best is None and at_paper is None:
+                continue
+            cells = [staleness, f"**{name}**" if name in OURS else name]
+            for row, how in ((at_paper, "paper"), (at_best, "tuned")):
+                dynsgd = one(found, rule="dynsgd", staleness=staleness, how=how, split="shards")
+                cells += [NOTHING, NOTHING] if row is None else [_reached(row), percent(fewer(row, dynsgd))]
+            cells += [number(at_best["rate"]) if at_best else NOTHING, _weight(at_best or at_paper)]
+            lines.append(cells)
+    head = ["staleness", "rule", "steps at the paper's rate", "fewer than DynSGD", "steps at its best rate"]
+    return table([*head, "fewer than DynSGD", "best rate", "mean weight"], lines)
+
+
+def _reached(row: Row) -> str:
+    return f"{steps(row['median'])} ({every(row['steps_to_80'])})"
+
+
+def _weight(row: Row | None) -> str:
+    return NOTHING if row is None or row["weight"] is None else f"{row['weight']:.2f}"
+
+
+def tried(rows: Rows) -> str:
+    lines = [
+        [row["staleness"], row["rule"], "; ".join(f"{rate}: {_short(found)}" for rate, found in row["tried"].items())]
+        for row in rows.get("late", [])
+        if row["tried"]
+    ]
+    return table(["staleness", "rule", "rate: steps to 80 % (– where a rate before it was sooner), one seed"], lines)
+
+
+def _short(found: int | None) -> str:
+    return NOTHING if found is None else f"{found:,}"
+
+
+def of_means(rows: Rows) -> str:
+    lines = [
+        [row["rule"], number(row["rate"]), steps(row["median"]), percent(row["final"])]
+        for row in chosen(rows.get("paper_rate", []), how="of means")
+    ]
+    return table(["rule, D2", "rate of mean gradients", "steps to 80 %", "accuracy at the end"], lines)
+
+
+def writers(rows: Rows) -> str:
+    return _simple(rows.get("writers", []))
+
+
+def alike(rows: Rows) -> str:
+    return _simple(rows.get("alike", []))
+
+
+def _simple(found: list[Row]) -> str:
+    lines = []
+    for name in dict.fromkeys(row["rule"] for row in found):
+        at_best, at_paper = one(found, rule=name, how="tuned"), one(found, rule=name, how="paper")
+        cells = [name]
+        for row, how in ((at_paper, "paper"), (at_best, "tuned")):
+            dynsgd = one(found, rule="dynsgd", how=how)
+            cells += [NOTHING, NOTHING] if row is None else [_reached(row), percent(fewer(row, dynsgd))]
+        lines.append([*cells, number(at_best["rate"]) if at_best else NOTHING])
+    head = ["rule, D2", "steps at rate 0.05", "fewer than DynSGD", "steps at its best rate", "fewer than DynSGD"]
+    return table([*head, "best rate"], lines)
+
+
+def long_tail(rows: Rows) -> str:
+    lines = [
+        [
+            row["rule"],
+            steps(row["class_0_steps_to_80"]),
+            percent(row["class_0_final"]),
+            steps(row["steps_to_80"]),
+            percent(row["final"]),
+        ]
+        for row in rows.get("long_tail", [])
+    ]
+    return table(
+        ["rule", "class 0: steps to 80 %", "class 0 at the end", "all: steps to 80 %", "all at the end"], lines
+    )
+
+
+def private(rows: Rows) -> str:
+    lines = [
+        [
+            row["rule"],
+            number(row["multiplier"]),
+            NOTHING if row["epsilon"] is None else f"{row['epsilon']:.1f}",
+            NOTHING if row["epsilon_if_poisson"] is None else f"{row['epsilon_if_poisson']:.1f}",
+            percent(row["final"], 1),
+            steps(row["steps_to_80"]),
+        ]
+        for row in rows.get("private", [])
+    ]
+    head = ["rule", "noise z", "ε", "ε if batches were Poisson samples", "accuracy at the end", "steps to 80 %"]
+    return table(head, lines)
+
+
+def refusing(rows: Rows) -> str:
+    found = rows.get("thresholds", [])
+    whole = one(found, threshold="size", share=0.0)
+    reported = {"size": paper.DROPPED_SMALL, "similarity": paper.DROPPED_SIMILAR}
+    lines = []
+    for row in found:
+        share, cost = reported[row["threshold"]]
+        lost = NOTHING if whole is None else f"{100 * (whole['final'] - row['final']):.1f} points"
+        near = abs(row["dropped"] - share) < 0.05
+        lines.append(
+            [
+                "smallest batches" if row["threshold"] == "size" else "most similar users",
+                percent(row["share"]),
+                percent(row["dropped"], 1),
+                percent(row["final"], 1),
+                lost,
+                f"{100 * cost:.1f} points at {100 * share:.1f} %" if near else NOTHING,
+            ]
+        )
+    head = ["refused", "percentile", "share dropped", f"accuracy after {thresholds.STEPS:,} requests", "lost", "paper"]
+    return table(head, lines)
+
+
+def online(rows: Rows) -> str:
+    found = rows.get("online", [])
+    lines = []
+    for row in chosen(found, what="model"):
+        name = f"{row['pace']} updates, {'words and author' if row['author'] else 'words alone'}"
+        name += ", reset every two days" if row["reset_days"] else ""
+        second = f"{row['f1_second_day']:.4f}" if row["reset_days"] else NOTHING
+        lines.append([name, f"{row['f1']:.4f}", second, number(row["rate"]), f"{row['gradients']:,}"])
+    for row in chosen(found, what="popular"):
+        lines.append([f"most popular, {row['window']}", f"{row['f1']:.4f}", NOTHING, NOTHING, NOTHING])
+    return table(["", "F1@5", "second days alone", "rate", "gradients"], lines)
+
+
+def stream(rows: Rows) -> str:
+    told = one(rows.get("online", []), what="stream")
+    if told is None:
+        return NOTHING
+    return (
+        f"{told['posts']:,} posts with {told['tags']:,} tags in {told['hours'] / 24:.0f} days, "
+        f"{told['posts_an_hour']:.0f} an hour; {percent(told['uses_of_tags_first_seen_today'])} of all uses of a "
+        "tag are on the day on which it first came."
+    )
+
+
+#: Name in README.md -> (experiments of which one must be there, how rows become a table).
+TABLES: dict[str, tuple[tuple[str, ...], Callable[[Rows], str]]] = {
+    "judged": (("late", "paper_rate", "online"), judged),
+    "late": (("late", "paper_rate"), late),
+    "tried": (("late",), tried),
+    "of_means": (("paper_rate",), of_means),
+    "writers": (("writers",), writers),
+    "long_tail": (("long_tail",), long_tail),
+    "alike": (("alike",), alike),
+    "private": (("private",), private),
+    "thresholds": (("thresholds",), refusing),
+    "online": (("online",), online),
+    "stream": (("online",), stream),
+}

@@ -1,0 +1,106 @@
+"""Figure 15: what refusing costs: the smallest batches, or the users most like those before.
+
+Users come with batches of N(100, 33) examples; the threshold is the n-th percentile of all that asked so far. As many
+users ask in each run, so that whoever is refused is lost. AdaSGD at the paper's rate, D1.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.common import say
+from papers.eddl.rows import Row
+from papers.fleet.asynchrony import Visit, Visitor, play
+from papers.fleet.images import batch_of, digits, two_shards
+from papers.fleet.rules import RULES
+from papers.fleet.setting import CLASSES, D1, RATE_OF_MEANS
+from shoal.learning.similarity import LabelMemory, label_counts
+
+BATCH_MEAN, BATCH_DEVIATION = 100.0, 33.0
+SHARES_SMALL = (0.0, 0.2, 0.4, 0.6)
+SHARES_SIMILAR = (0.1, 0.2, 0.4)
+STEPS = 1_000
+SEEDS = (1,)
+
+
+def run(quick: bool) -> list[Row]:
+    if quick:
+        return [row_of("size", 0.4, steps=100, seeds=(1,))]
+    rows = [row_of("size", share, steps=STEPS, seeds=SEEDS) for share in SHARES_SMALL]
+    return rows + [row_of("similarity", share, steps=STEPS, seeds=SEEDS) for share in SHARES_SIMILAR]
+
+
+def row_of(what: str, share: float, *, steps: int, seeds: tuple[int, ...]) -> Row:
+    finals, reached, dropped = [], [], []
+    for seed in seeds:
+        pictures = digits()
+        own = two_shards(pictures.labels, seed=seed)
+        refused: list[bool] = []
+        admits = small(share, refused) if what == "size" else similar(share, own, pictures.labels, refused)
+        curve = play(
+            RULES["adasgd"],
+            rate=RATE_OF_MEANS,
+            threshold=D1.threshold,
+            pictures=pictures,
+            own=own,
+            visitor=uneven(own),
+            steps=steps,
+            seed=seed,
+            admits=admits,
+        )
+        # Of many looks: with two labels a user the last few jump.
+        finals.append(curve.final(20))
+        reached.append(curve.steps_to())
+        dropped.append(float(np.mean(refused)))
+    row: Row = {"threshold": what, "share": share, "dropped": float(np.mean(dropped)), "final": float(np.mean(finals))}
+    row |= {"finals": finals, "steps_to_80": reached}
+    say(f"   {what} {share:g}: dropped {row['dropped']:.3f}, accuracy {row['final']:.3f}")
+    return row
+
+
+def uneven(own: list[np.ndarray]) -> Visitor:
+    def visit(step: int, generator: np.random.Generator) -> Visit:
+        user = int(generator.integers(len(own)))
+        late = max(0, round(float(generator.normal(D1.mean, D1.deviation))))
+        size = max(1, round(float(generator.normal(BATCH_MEAN, BATCH_DEVIATION))))
+        return Visit(user=user, batch=batch_of(own[user], generator, size=size), staleness=late)
+
+    return visit
+
+
+def small(share: float, refused: list[bool]) -> Callable[[Visit], bool]:
+    """The smallest are refused."""
+    past: list[float] = []
+
+    def admits(visit: Visit) -> bool:
+        refused.append(len(visit.batch) < percentile(past, share))
+        insort(past, float(len(visit.batch)))
+        return not refused[-1]
+
+    return admits
+
+
+def similar(share: float, own: list[np.ndarray], labels: np.ndarray, refused: list[bool]) -> Callable[[Visit], bool]:
+    """Those most like what was merged are refused."""
+    memory = LabelMemory(classes=CLASSES)
+    counts = [label_counts(labels[part], classes=CLASSES) for part in own]
+    #: Below 0, so that the most similar are the smallest.
+    past: list[float] = []
+
+    def admits(visit: Visit) -> bool:
+        similarity = memory.similarity(counts[visit.user])
+        refused.append(-similarity < percentile(past, share))
+        insort(past, -similarity)
+        if not refused[-1]:
+            memory.seen(counts[visit.user])
+        return not refused[-1]
+
+    return admits
+
+
+def percentile(past: list[float], share: float) -> float:
+    """Of sorted values; nothing is below it while there are none."""
+    return past[min(len(past) - 1, int(share * len(past)))] if past and share > 0 else float("-inf")
