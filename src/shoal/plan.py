@@ -16,16 +16,16 @@ LEASE_BATCHES_MAX = 4096
 #: Where examples live, how updates meet, when the model moves, how much for whom, who is believed. What crosses the
 #: wire, the sixth, is written in a grammar of its own (``compress.codec``).
 CHOICES: dict[str, tuple[str, ...]] = {
-    "data": ("shared",),
+    "data": ("shared", "local"),
     "shape": ("star", "tree", "shard", "auto"),
     "pace": ("sync", "buffered", "async", "auto"),
-    "work": ("leased", "fixed"),
+    "work": ("leased", "fixed", "sized"),
     "trust": ("identity",),
 }
 
 #: What a late update counts for (``learning.staleness``). No choice of its own: without a pace that has late ones, it
 #: says nothing.
-STALENESS = ("none", "inverse", "root", "exponential", "parameter")
+STALENESS = ("none", "inverse", "root", "exponential", "parameter", "similar")
 
 #: How much of the last step is kept where a plan does not say: Dlib's default, where EDDL is silent. Asynchrony acts
 #: like momentum of its own, the more so the more workers there are (see ``learning.pace``), and the two add up.
@@ -40,11 +40,13 @@ _UNSAID: Any = None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Until:
-    """When a job ends: at an accuracy, after a number of epochs, or after a time; whichever comes first."""
+    """When a job ends: at an accuracy, after a number of epochs, or after a time; whichever comes first. Or never."""
 
     accuracy: float | None = None
     epochs: int | None = None
     seconds: float | None = None
+    #: It goes on until it is stopped.
+    endless: bool = False
 
     def __post_init__(self) -> None:
         if self.accuracy is not None and not 0 < self.accuracy <= 1:
@@ -57,11 +59,11 @@ class Until:
     def __or__(self, other: Until) -> Until:
         """Combine two limits: the job ends when either is met."""
         mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
-        return Until(**{name: theirs[name] if mine[name] is None else mine[name] for name in mine})
+        return Until(**{name: mine[name] or theirs[name] for name in mine})
 
     @property
     def is_set(self) -> bool:
-        return any(value is not None for value in (self.accuracy, self.epochs, self.seconds))
+        return self.endless or any(value is not None for value in (self.accuracy, self.epochs, self.seconds))
 
 
 def accuracy(share: float) -> Until:
@@ -77,6 +79,11 @@ def epochs(count: int) -> Until:
 def seconds(limit_s: float) -> Until:
     """Train for this long."""
     return Until(seconds=limit_s)
+
+
+def endless() -> Until:
+    """Go on until someone stops it."""
+    return Until(endless=True)
 
 
 def parse_workers(text: str) -> tuple[int, int]:
@@ -141,6 +148,22 @@ class Plan:
     #: Leases lent for one version, to those who waited longest; 0: one to whoever is ready.
     cohort: int = 0
 
+    #: With local data nobody knows how many examples there are: an epoch is so many leases.
+    epoch_leases: int = 100
+    #: What a lease of sized work may take of a device: seconds of training, and joules; 0: as much as it takes.
+    budget_s: float = 0.0
+    budget_joules: float = 0.0
+    #: Of a hundred requests for sized work, so many of the smallest are refused, and of the most alike in their labels.
+    refuse_smallest: float = 0.0
+    refuse_alike: float = 0.0
+    #: Requests a second that a leader of sized work aims at: who comes above that is told when to come again. 0: any.
+    requests_per_s: float = 0.0
+    #: Devices tell how many examples of each label they trained on. It helps to weigh rare labels (``similar``), and it
+    #: tells something of whoever the examples are of, so it is off unless said. With an epsilon, the counts are told
+    #: with noise that gives each example so much deniability a lease.
+    share_labels: bool = False
+    labels_epsilon: float = 0.0
+
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
             _check_choice(choice, getattr(self, choice), answers)
@@ -175,8 +198,25 @@ class Plan:
         for name in ("weight_decay", "lease_s", "checkpoint_every_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
+        self._check_online()
         if not self.until.is_set:
             raise Misuse("a job needs an end: until an accuracy, a number of epochs or a time")
+
+    def _check_online(self) -> None:
+        if self.epoch_leases < 1:
+            raise Misuse(f"epoch_leases is at least 1, not {self.epoch_leases}")
+        for name in ("budget_s", "budget_joules", "requests_per_s", "labels_epsilon"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
+        for name in ("refuse_smallest", "refuse_alike"):
+            if not 0 <= getattr(self, name) < 100:
+                raise Misuse(f"{name} is a part of a hundred requests, not {getattr(self, name)}")
+        if self.work == "sized" and (self.data != "local" or not (self.budget_s or self.budget_joules)):
+            raise Misuse("work = 'sized' is for data = 'local', and needs a budget: set budget_s or budget_joules")
+        if self.data == "local" and self.work == "fixed":
+            raise Misuse("with data = 'local' every device has its own examples: work is 'leased' or 'sized'")
+        if self.staleness == "similar" and not self.share_labels:
+            raise Misuse("staleness = 'similar' weighs labels: it needs share_labels = True, or take 'exponential'")
 
     @property
     def down(self) -> str:

@@ -52,6 +52,10 @@ class Task:
 
         Called once, on the machine that starts the job; devices receive the stored arrays. Keep compact types here
         (uint8 images) and unfold them in ``batch``.
+
+        With ``data = "local"`` each device is asked for its own ``"train"`` examples before every lease: they may grow,
+        and new ones come last. Read them cheaply (a mapped array, or a Dataset, of which only some rows are read). The
+        ``"test"`` examples are still those of the machine that starts the job; None if there are none.
         """
         raise NotImplementedError(
             f"{type(self).__name__} does not say what to learn from: define examples(self, split)"

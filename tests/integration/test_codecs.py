@@ -1,4 +1,4 @@
-"""Real devices that send little: in every shape and pace, what arrives is what was sent, and what is learned is as good."""
+"""Real devices that send little: in every shape and pace what arrives is what was sent, and what is learned is good."""
 
 from __future__ import annotations
 

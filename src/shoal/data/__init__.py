@@ -2,5 +2,6 @@
 
 from shoal.data.digits import mnist
 from shoal.data.drebin import permissions
+from shoal.data.local import local_folder
 
-__all__ = ["mnist", "permissions"]
+__all__ = ["local_folder", "mnist", "permissions"]

@@ -74,6 +74,9 @@ def damping(threshold: float) -> float:
 #: a whole for what it is.
 PER_PARAMETER = "parameter"
 
+#: The exponential rule, by which an update of rare labels is raised again (``learning.similarity``). FLeet's AdaSGD.
+SIMILAR = "similar"
+
 #: By the name a plan gives them.
 STALENESS: dict[str, Rule] = {"none": none, "inverse": inverse, "root": root, "exponential": exponential}
 
@@ -120,6 +123,7 @@ class Lateness:
         """What an update counts for under the rule of this name."""
         if rule == PER_PARAMETER:
             return 1.0
+        rule = "exponential" if rule == SIMILAR else rule
         if rule not in STALENESS:
             raise Misuse(f"no rule of staleness is called {rule!r}: use one of {', '.join(STALENESS)}")
         threshold = self.threshold if rule == "exponential" else 0.0

@@ -104,6 +104,8 @@ class Train:
     lease: int
     epoch: int
     batches: tuple[int, ...]
+    #: With local data: train on so many of the device's own.
+    examples: int = 0
     #: The model to start from; empty when the trainer already holds it, or what makes it of the one that it holds:
     #: these are added to that, one after the other.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)

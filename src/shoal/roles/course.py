@@ -16,17 +16,23 @@ from shoal.compress.sparse import Sparse, add_to, take_from
 from shoal.learning.layout import Layout
 from shoal.learning.outer import outer_change
 from shoal.learning.partial import Partial
+from shoal.learning.similarity import LabelMemory, boosted
 from shoal.learning.staleness import PER_PARAMETER, Lateness
 from shoal.learning.touches import Touches, scale_of
 from shoal.roles.changes import Changes
 from shoal.roles.formation import Report
+from shoal.roles.online import padded
 from shoal.wire.coded import code, sizes_of
+from shoal.wire.limits import LABELS_MAX
 from shoal.wire.messages import EvaluationView, JobSpec, Tensors, Update
-from shoal.workload.batches import batch_count, examples_in
+from shoal.workload.batches import examples_in
 from shoal.workload.ledger import Applied, Lease, Ledger
 
 #: Evaluations that are carried along; the registry has them all. A checkpoint's header is bounded.
 EVALUATIONS_KEPT = 1000
+
+#: What is left of the labels of an update after each that follows: half of it after some 700.
+LABELS_DECAY = 0.999
 
 #: What a checkpoint holds besides the model goes by names that begin so.
 OURS = "shoal."
@@ -50,10 +56,11 @@ class Course:
         self._moved: np.ndarray | None = None
         self._touches = Touches(layout.size) if spec.plan.staleness == PER_PARAMETER else None
         self.version = 0
-        self.ledger = Ledger(batches=batch_count(spec.train.examples, spec.plan.batch_size))
+        self.ledger = Ledger(batches=spec.batches)
         self._partial = Partial(layout.size)
         #: Not part of a snapshot: see there.
         self.lateness = Lateness()
+        self._labels = LabelMemory(classes=LABELS_MAX, decay=LABELS_DECAY) if spec.plan.share_labels else None
         self.evaluations: list[EvaluationView] = []
         #: Mean loss of the batches of the last version.
         self.train_loss: float | None = None
@@ -79,14 +86,25 @@ class Course:
 
     def merge(self, lease: Lease, update: Update, delta: np.ndarray | Sparse) -> None:
         """Take a checked update into the next version. What is late counts less."""
-        self._partial.add(self._damped(delta, lease.version), weight=float(update.examples), scale=self.scale_of(lease))
+        scale = self.scale_of(lease, update)
+        self._partial.add(self._damped(delta, lease.version), weight=float(update.examples), scale=scale)
         self.lateness.seen(self.version - lease.version)
         self._loss_sum += update.loss_sum
         self.ledger.merge(lease)
 
-    def scale_of(self, lease: Lease) -> float:
-        """What an update of this lease is worth, as late as it is."""
-        return self.lateness.weight(self._spec.plan.staleness, self.version - lease.version)
+    def scale_of(self, lease: Lease, update: Update) -> float:
+        """What an update of this lease is worth: as late as it is, and as common as its labels are (FLeet)."""
+        scale = self.lateness.weight(self._spec.plan.staleness, self.version - lease.version)
+        if self._labels is None or not update.labels:
+            return scale
+        counts = padded(update.labels)
+        scale = boosted(scale, self._labels.similarity(counts))
+        self._labels.seen(counts)
+        return scale
+
+    def similarity(self, counts: np.ndarray | None) -> float | None:
+        """How much labels are like those learned from so far; None: nobody can tell."""
+        return None if self._labels is None or counts is None else self._labels.similarity(counts)
 
     def _damped(self, delta: np.ndarray | Sparse, version: int) -> np.ndarray | Sparse:
         """Each value by how often its place moved since that version, where the plan says so (AdaComp)."""

@@ -9,7 +9,7 @@ from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from statistics import median
 
-from shoal.wire.messages import WorkerView, clip
+from shoal.wire.messages import DeviceState, WorkerView, clip
 
 #: Workers listed in a progress report, those in trouble first.
 VIEWS_MAX = 200
@@ -61,6 +61,9 @@ class Member:
     up_bytes_per_s: float = 0.0
     down_bytes_per_s: float = 0.0
     medium: str = ""
+    #: With local data: how the device was when it last said so; and it gets no lease before this.
+    device: DeviceState | None = None
+    not_before_s: float = 0.0
 
     @property
     def left_out(self) -> bool:

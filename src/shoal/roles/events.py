@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shoal.wire.messages import Message, Tensors
+from shoal.wire.messages import DeviceState, Message, Tensors
 
 
 class Liveness(StrEnum):
@@ -144,6 +144,8 @@ class Prepared:
     sizes: tuple[int, ...] = ()
     #: The model that the job begins with is here: changes can be made to it.
     holds_first: bool = False
+    #: With local data: how the device is, and what it has.
+    state: DeviceState | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +160,14 @@ class Trained:
     loss_sum: float
     seconds: float
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+    #: With local data: see ``Update``.
+    fresh: int = 0
+    fresh_correct: int = 0
+    fresh_loss_sum: float = 0.0
+    labels: tuple[int, ...] = ()
+    joules: float = 0.0
+    joules_measured: bool = False
+    state: DeviceState | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

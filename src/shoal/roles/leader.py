@@ -38,6 +38,7 @@ from shoal.roles.events import (
 )
 from shoal.roles.exam import Exam
 from shoal.roles.formation import Report
+from shoal.roles.online import NotNow, Online
 from shoal.roles.portions import Portions
 from shoal.roles.pulse import Pulse
 from shoal.roles.shape import Shape
@@ -125,6 +126,8 @@ class Leader:
         self._pace = PACES[self._pace_now](plan.buffer)
         self._pulse = Pulse(pace=self._pace_now)
         self._portions = Portions(work=plan.work)
+        #: Where examples are the devices' own.
+        self._online = Online(plan) if plan.data == "local" else None
         model_bytes = layout.size * 4
         self._codec, self._sizes = Codec.parse(plan.codec), sizes_of(layout)
         update_bytes = bytes_max(self._codec, self._sizes)
@@ -323,6 +326,7 @@ class Leader:
         worker.holds = (self._term, 0) if held == FIRST_HELD else held
         worker.up_bytes_per_s, worker.down_bytes_per_s = message.up_bytes_per_s, message.down_bytes_per_s
         worker.medium = message.medium
+        worker.device = message.state
         self._shape.lacks_values(node)
         actions += self._shape.joined(node)
         self._portions.changed()
@@ -500,6 +504,13 @@ class Leader:
             if (hindrance := self._shape.hindrance(worker.node)) != "":
                 self._crew.rest(worker)
                 return self._tell(worker, hindrance)
+        examples = 0
+        if self._online is not None and kind == "train" and ledger.has_free:
+            wanted = self._online.wants(worker, self._similarity(worker), now_s)
+            if isinstance(wanted, NotNow):
+                self._crew.rest(worker)
+                return self._tell(worker, wanted.reason, retry_after_s=wanted.retry_after_s)
+            examples, _ = wanted
         allowance_s = clock.allowance_s()
         # What a worker is given and how long others wait for it are two things: late, it loses its lease and no more.
         waits_s = allowance_s + LEASE_GRACE_S
@@ -519,9 +530,11 @@ class Leader:
                 self._crew.rest(worker)
             return []
         self._last_lease = lease.id
+        if self._online is not None and kind == "train":
+            self._online.lent(lease.id, examples)
         self._crew.make_busy(worker, "working" if kind == "train" else "evaluating", now_s)
         passed = self._pass_on(worker) if worker.holds != (self._term, self._course.version) else []
-        work = self._work(worker, lease, kind=kind, deadline_s=allowance_s)
+        work = self._work(worker, lease, kind=kind, deadline_s=allowance_s, examples=examples)
         return [*passed, Send(to=worker.node, message=work)]
 
     def _pass_on(self, worker: Member) -> list[Action]:
@@ -539,7 +552,10 @@ class Leader:
         term, version = worker.holds if worker is not None else (0, -1)
         return version if term == self._term else -1
 
-    def _work(self, worker: Member, lease: Lease, *, kind: str, deadline_s: float) -> Work:
+    def _similarity(self, worker: Member) -> float | None:
+        return self._course.similarity(self._online.labels_of(worker.node)) if self._online is not None else None
+
+    def _work(self, worker: Member, lease: Lease, *, kind: str, deadline_s: float, examples: int) -> Work:
         """The lease rides on the message that brings the new model (EDDL §4.2), unless sub-leaders bring that."""
         here = (self._term, self._course.version)
         values_by = self._shape.values_by(worker.node)
@@ -569,15 +585,19 @@ class Leader:
             formation=formation,
             values_by=values_by,
             base=base,
+            examples=examples,
             tensors=tensors,
         )
 
-    def _tell(self, worker: Member, reason: str) -> list[Action]:
-        """Say why there is no work, once a reason."""
+    def _tell(self, worker: Member, reason: str, *, retry_after_s: float = 0.0) -> list[Action]:
+        """Say why there is no work, once a reason; each time, where it says when to ask again."""
         worker.state, worker.reason = "waiting", reason
-        if worker.told == reason:
+        if worker.told == reason and not retry_after_s:
             return []
         worker.told = reason
+        if retry_after_s:
+            wait = Wait(job=self._spec.job, reason=clip(reason), retry_after_s=retry_after_s)
+            return [Send(to=worker.node, message=wait)]
         return [Send(to=worker.node, message=_wait(self._spec.job, reason))]
 
     def _why_idle(self, now_s: float) -> str:
@@ -632,6 +652,8 @@ class Leader:
         """A worker has done its part of a version."""
         workers, others = self._crew.trusted, self._course.ledger.outstanding
         self._pulse.merged(lease, train_s=update.train_s, now_s=now_s, workers=workers, others=others)
+        if self._online is not None:
+            self._online.took(worker, lease.id, update)
         self._clock.returned(now_s - lease.issued_s)
         worker.durations_s.append(now_s - lease.issued_s)
         worker.stretch = 1.0
@@ -657,12 +679,12 @@ class Leader:
         try:
             if update.version != lease.version:
                 raise PeerViolation(f"made against version {update.version}; lease {lease.id} was for {lease.version}")
-            check_told(update, examples_max=self._course.examples_in(lease))
+            self._check_told(update, lease)
         except PeerViolation as violation:
             return [*actions, *self._spoilt(worker, update, lease, violation.reason, now_s)]
         # The work is done, and the sub-leaders' time is not the worker's: it does not age.
         self._course.ledger.extend(lease, deadline_s=math.inf)
-        actions += self._shape.reported(Report(lease, update, self._course.scale_of(lease)))
+        actions += self._shape.reported(Report(lease, update, self._course.scale_of(lease, update)))
         self._delivered(worker, update, lease, now_s)
         return [*actions, *self._proceed(now_s, only=worker.node), *self._watch_the_last(now_s)]
 
@@ -859,8 +881,16 @@ class Leader:
     def _checked(self, update: Update, lease: Lease) -> np.ndarray | Sparse:
         if update.version != lease.version:
             raise PeerViolation(f"made against version {update.version}; lease {lease.id} was for {lease.version}")
-        check_told(update, examples_max=self._course.examples_in(lease))
+        self._check_told(update, lease)
         return decode(self._codec, update.tensors, self._sizes)
+
+    def _check_told(self, update: Update, lease: Lease) -> None:
+        if self._online is None:
+            check_told(update, examples_max=self._course.examples_in(lease))
+            return
+        examples_max = self._online.examples_max(lease.id)
+        check_told(update, examples_max=examples_max)
+        self._online.check(update, examples_max=examples_max)
 
     def _on_offer(self, worker: Member, offer: Offer, now_s: float) -> list[Action]:
         lease = self._course.ledger.find(offer.lease, worker.node)
@@ -1011,7 +1041,21 @@ class Leader:
         if self._evaluation_due():
             self._begin_exam()
             return [*actions, *self._save(now_s), *self._lend(now_s)]
-        return [*actions, *self._decide(now_s)]
+        return [*actions, *self._judged_before(now_s), *self._decide(now_s)]
+
+    def _judged_before(self, now_s: float) -> list[Action]:
+        """Where examples are the devices' own and none is held out: how it did on what was new, before that was trained
+        on (test, then train)."""
+        if self._online is None or self._spec.test.examples:
+            return []
+        seconds, epoch = self._course.elapsed_s(now_s), self._course.ledger.epoch
+        view = self._online.view(version=self._course.version, epoch=epoch, seconds=seconds)
+        if view is None:
+            return []
+        self._course.evaluated(view)
+        self._durability.evaluated(view)
+        told = f"{view.accuracy:.2%} of {view.examples} new examples right before they were trained on"
+        return [self._record("evaluated", f"epoch {epoch}: {told}, loss {view.loss:.4f}")]
 
     def _evaluation_due(self) -> bool:
         """At the end of an epoch whose turn it is, or the last, unless this version was evaluated already."""

@@ -52,6 +52,7 @@ from shoal.wire.checks import flat
 from shoal.wire.coded import Coded, bytes_of, code, cut, decode_changes
 from shoal.wire.messages import (
     FIRST_HELD,
+    DeviceState,
     Disband,
     Evaluated,
     Failed,
@@ -106,6 +107,7 @@ _ROUTE = "route"
 _TAKEN = "taken"
 _VALUES = "values"
 _ASTRAY = "astray"
+_ASK = "ask-again"
 
 
 @dataclass(slots=True)
@@ -167,6 +169,8 @@ class Worker:
         self._complained_of = 0
         self._now_s = 0.0
         self._link = LinkMeasured()
+        #: With local data: how the device was when a lease was last trained.
+        self._state: DeviceState | None = None
         self.state = "preparing"
         self.reason = "fetching the task and its data"
 
@@ -183,6 +187,7 @@ class Worker:
                 self._prepared = True
                 self._holds = FIRST_HELD if event.holds_first else (0, -1)
                 self._sizes = event.sizes
+                self._state = event.state
                 return self._ready()
             case LinkMeasured():
                 self._link = event
@@ -239,7 +244,7 @@ class Worker:
                 return self._on_disband(message)
             case Wait():
                 self.state, self.reason = "waiting", message.reason
-                return []
+                return [SetTimer(name=_ASK, after_s=message.retry_after_s)] if message.retry_after_s else []
             case Refused():
                 return self._on_refused(message)
             case Finished():
@@ -304,6 +309,7 @@ class Worker:
                 lease=work.lease,
                 epoch=work.epoch,
                 batches=work.batches,
+                examples=work.examples,
                 tensors=model,
                 changes=changes,
                 staged=staged,
@@ -563,8 +569,16 @@ class Worker:
             examples=event.examples,
             loss_sum=event.loss_sum,
             train_s=event.seconds,
+            fresh=event.fresh,
+            fresh_correct=event.fresh_correct,
+            fresh_loss_sum=event.fresh_loss_sum,
+            labels=event.labels,
+            joules=event.joules,
+            joules_measured=event.joules_measured,
+            state=event.state,
             tensors=tensors,
         )
+        self._state = event.state
         return self._on_made(held, update)
 
     def _code(self, made: tuple[int, int], delta: np.ndarray) -> Coded:
@@ -720,6 +734,7 @@ class Worker:
             up_bytes_per_s=link.up_bytes_per_s,
             down_bytes_per_s=link.down_bytes_per_s,
             medium=link.medium,
+            state=self._state,
         )
         return [Send(to=self._leader, message=ready)]
 
@@ -748,6 +763,8 @@ class Worker:
             return self._on_untaken()
         if name == _ASTRAY:
             return self._on_astray()
+        if name == _ASK:
+            return self._ready()
         if name == _VALUES:
             return self._on_values_lost(for_good=True)
         held = self._held

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
+import platform
 import shutil
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,10 +17,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from shoal.compress.sparse import add_to
+from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse, ShoalError
 from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Stage, Train
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.roles.exam import chunk_range
+from shoal.runtime import sensors
+from shoal.runtime.energy import MEASURED, EnergyMeter
 from shoal.runtime.host import RoleHost
 from shoal.runtime.trainer import TrainerFailed as TrainerError
 from shoal.runtime.trainer import TrainerHost, TrainerSettings
@@ -28,7 +34,8 @@ from shoal.training.shards import Manifest
 from shoal.transport.identity import Identity
 from shoal.transport.signing import check
 from shoal.wire.coded import sizes_of
-from shoal.wire.messages import Dataset, JobSpec, Message, Tensors
+from shoal.wire.limits import NAME_MAX_CHARS
+from shoal.wire.messages import Dataset, DeviceState, JobSpec, Message, Tensors, clip
 
 log = logging.getLogger("shoal")
 
@@ -71,6 +78,8 @@ class Labour:
         #: trainer's own memory will not do: it may still be at an older one.
         self._given: np.ndarray | None = None
         self._takes_changes = spec.plan.down != "dense"
+        self._is_local = spec.plan.data == "local"
+        self._meter = EnergyMeter(machine=platform.machine())
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
 
@@ -120,6 +129,7 @@ class Labour:
                 await self._trainer.kill()
                 loaded = await self._trainer.start(settings)
                 self._given = first if self._takes_changes else None
+                state = self._sense(loaded.train_examples)
             except (ShoalError, OSError, ValueError, KeyError) as error:
                 host.post(PrepareFailed(reason=str(error)))
                 return
@@ -127,7 +137,16 @@ class Labour:
         log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
         log.info("[%s] ready: %s", self._spec.job, ready)
         # Only where no model is received in the trainer's memory, over the first one.
-        host.post(Prepared(sizes=sizes_of(settings.layout), holds_first=self._takes_changes))
+        host.post(Prepared(sizes=sizes_of(settings.layout), holds_first=self._takes_changes, state=state))
+
+    def _sense(self, examples: int) -> DeviceState | None:
+        """How the device is, and how many examples it has of its own; None where nobody asks for that."""
+        if not self._is_local:
+            return None
+        found = sensors.features(self._member.node)
+        fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+        del fields["device"]
+        return DeviceState(**fields | {"kind": clip(found.kind, NAME_MAX_CHARS)}, examples=examples)
 
     def _check_signature(self) -> str:
         """Who of our cluster's operators wants this code to run here. Without one, it does not."""
@@ -154,6 +173,10 @@ class Labour:
             learning_rate=spec.plan.learning_rate,
             weight_decay=spec.plan.weight_decay,
             torch_threads=int(os.environ.get("SHOAL_TORCH_THREADS", "1")),
+            is_local=self._is_local,
+            local_folder=os.environ.get(LOCAL_VARIABLE, "") if self._is_local else "",
+            share_labels=spec.plan.share_labels,
+            labels_epsilon=spec.plan.labels_epsilon,
             pace_s=self._pace_s,
         )
         return settings, first
@@ -219,7 +242,11 @@ class Labour:
         async with self._busy:
             try:
                 self._load_model(model)
-                result = await self._trainer.train(action.epoch, action.batches)
+                before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
+                if self._is_local:
+                    result = await self._trainer.learn(action.epoch, action.batches[0], action.examples)
+                else:
+                    result = await self._trainer.train(action.epoch, action.batches)
             except (ShoalError, OSError) as error:
                 host.post(TrainerFailed(lease=action.lease, reason=await self._reason(error)))
                 return
@@ -234,6 +261,18 @@ class Labour:
                 seconds=result.seconds,
                 tensors={"delta": self._trainer.shared.update},
             )
+            if self._is_local:
+                spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
+                trained = dataclasses.replace(
+                    trained,
+                    fresh=result.fresh,
+                    fresh_correct=result.fresh_correct,
+                    fresh_loss_sum=result.fresh_loss_sum,
+                    labels=result.labels,
+                    joules=max(0.0, spent.joules),
+                    joules_measured=spent.kind == MEASURED,
+                    state=self._sense(result.held),
+                )
         host.post(trained)
 
     async def _evaluate(self, host: RoleHost, action: Evaluate, model: Tensors) -> None:

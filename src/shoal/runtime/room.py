@@ -47,7 +47,8 @@ class Room:
         work = folder / "work"
         work.mkdir(mode=0o700)
         doors = self._let_in(folder, work, *other) if other else ()
-        plan = Plan(limits=limits, work=str(work), needs=(self.settings.bundle_dir,), doors=doors)
+        needs = filter(None, (self.settings.bundle_dir, self.settings.local_folder))
+        plan = Plan(limits=limits, work=str(work), needs=tuple(needs), doors=doors)
         self.plan.write_text(plan.to_json())
 
     def close(self) -> None:

@@ -141,6 +141,11 @@ class TrainerHost:
         command = {"kind": "train", "epoch": epoch, "batches": list(batches)}
         return self._sound(protocol.read_trained, await self._ask(command, "trained", timeout_s))
 
+    async def learn(self, epoch: int, lease: int, examples: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> TrainResult:
+        """As ``train``, on so many of the device's own examples."""
+        command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples}
+        return self._sound(protocol.read_trained, await self._ask(command, "trained", timeout_s))
+
     async def evaluate(self, start: int, stop: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> EvalResult:
         """Judge ``shared.model`` on held-out examples ``start`` to ``stop`` (not included)."""
         command = {"kind": "evaluate", "start": start, "stop": stop}

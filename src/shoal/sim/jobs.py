@@ -15,12 +15,27 @@ from shoal.workload.batches import examples_in
 
 _NOTHING = "0" * 64
 
+#: What a device has of its own where nothing is trained.
+EXAMPLES_HELD = 100_000
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
     examples: int
     loss_sum: float
     delta: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class LearningResult:
+    """Of a device's own examples: also how it did on those that were new, and what it has now."""
+
+    trained: TrainingResult
+    held: int
+    fresh: int = 0
+    fresh_correct: int = 0
+    fresh_loss_sum: float = 0.0
+    labels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,12 @@ class Training(Protocol):
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult: ...
 
+    def learn(
+        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+    ) -> LearningResult:
+        """As ``train``, on so many of what this device has of its own."""
+        ...
+
 
 class SystemOnly:
     """Nothing is learned: every update is the same zeros. For questions of time, bytes and devices."""
@@ -52,6 +73,11 @@ class SystemOnly:
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
         examples = examples_to_judge(spec, chunks)
         return EvaluationResult(examples, float(examples), 0)
+
+    def learn(
+        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+    ) -> LearningResult:
+        return LearningResult(TrainingResult(examples, float(examples), self._delta), EXAMPLES_HELD, fresh=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,10 +17,10 @@ from shoal.roles.events import EvaluationDone, Event, Prepared, PrepareFailed, T
 from shoal.sim.chance import Stream
 from shoal.sim.devices import Device, Work
 from shoal.sim.host import Host
-from shoal.sim.jobs import SimulatedJob, examples_to_judge, examples_to_train
+from shoal.sim.jobs import EXAMPLES_HELD, SimulatedJob, examples_to_judge, examples_to_train
 from shoal.sim.process import Process
 from shoal.wire.coded import sizes_of
-from shoal.wire.messages import Message
+from shoal.wire.messages import DeviceState, Message
 
 #: What ending a trainer takes.
 KILL_S = 0.1
@@ -130,7 +130,15 @@ class Labour:
         self._free_s = process.kernel.now_s + start_s
         takes_changes = self._job.spec.plan.down != "dense"
         self._model = self._job.model if takes_changes else None
-        self._post(host, start_s, Prepared(sizes=sizes_of(self._job.layout), holds_first=takes_changes))
+        state = self._state(EXAMPLES_HELD)
+        self._post(host, start_s, Prepared(sizes=sizes_of(self._job.layout), holds_first=takes_changes, state=state))
+
+    def _state(self, examples: int) -> DeviceState | None:
+        """How the device is; None where nobody asks for that."""
+        if self._job.spec.plan.data != "local":
+            return None
+        build = self._device.build
+        return DeviceState(kind=build.kind, memory_total_mb=float(build.memory_mb), examples=examples)
 
     # Training ------------------------------------------------------------------------------------------
 
@@ -182,13 +190,16 @@ class Labour:
     def _seconds_for(self, action: Train | Evaluate, begin_s: float) -> float:
         job = self._job
         if isinstance(action, Train):
-            examples = examples_to_train(job.spec, action.batches)
-            work = Work(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=len(action.batches))
+            examples = action.examples or examples_to_train(job.spec, action.batches)
+            work = Work(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=self._steps(action))
         else:
             examples = examples_to_judge(job.spec, action.chunks)
             batches = -(-examples // job.spec.plan.batch_size)
             work = Work(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches, trains=False)
         return self._device.seconds_for(work, begin_s)
+
+    def _steps(self, action: Train) -> int:
+        return -(-action.examples // self._job.spec.plan.batch_size) if action.examples else len(action.batches)
 
     def _answer(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Event:
         try:
@@ -200,6 +211,8 @@ class Labour:
 
     def _result(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Trained | EvaluationDone:
         spec, training = self._job.spec, self._job.training
+        if isinstance(action, Train) and spec.plan.data == "local":
+            return self._learned(action, model, seconds)
         if isinstance(action, Train):
             trained = training.train(spec, model, action.epoch, action.batches)
             return Trained(
@@ -212,6 +225,22 @@ class Labour:
         judged = training.evaluate(spec, model, action.chunks)
         return EvaluationDone(
             lease=action.lease, examples=judged.examples, loss_sum=judged.loss_sum, correct=judged.correct
+        )
+
+    def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:
+        spec, node = self._job.spec, self._around.process.node
+        learned = self._job.training.learn(spec, model, node, action.epoch, action.batches[0], action.examples)
+        return Trained(
+            lease=action.lease,
+            examples=learned.trained.examples,
+            loss_sum=learned.trained.loss_sum,
+            seconds=seconds,
+            tensors={"delta": learned.trained.delta},
+            fresh=learned.fresh,
+            fresh_correct=learned.fresh_correct,
+            fresh_loss_sum=learned.fresh_loss_sum,
+            labels=learned.labels if spec.plan.share_labels else (),
+            state=self._state(learned.held),
         )
 
     def _interrupt(self, host: Host, action: Interrupt) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from shoal.errors import Misuse
 from shoal.plan import Plan
 from shoal.roles.exam import chunk_range
-from shoal.sim.jobs import EvaluationResult, SimulatedJob, SystemOnly, Training, TrainingResult
+from shoal.sim.jobs import EvaluationResult, LearningResult, SimulatedJob, SystemOnly, Training, TrainingResult
 from shoal.training import child
 from shoal.training.bundle import unpack
 from shoal.training.prepared import first_model
@@ -77,6 +77,11 @@ class TorchTraining:
         delta = self._shared.update.copy()
         delta.flags.writeable = False
         return TrainingResult(result.examples, result.loss_sum, delta)
+
+    def learn(
+        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+    ) -> LearningResult:
+        raise Misuse("devices' own examples are on devices: simulate data = 'local' with --system-only")
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
         self._shared.model[:] = model

@@ -6,7 +6,7 @@ import numpy as np
 
 from shoal.learning.layout import Layout
 from shoal.roles.exam import EXAM_CHUNK
-from shoal.sim.jobs import EvaluationResult, TrainingResult, examples_to_judge, examples_to_train
+from shoal.sim.jobs import EvaluationResult, LearningResult, TrainingResult, examples_to_judge, examples_to_train
 from shoal.wire.messages import JobSpec
 
 LAYOUT = Layout.of([("weight", (4, 4), "parameter"), ("bias", (3,), "parameter"), ("mean", (1,), "buffer")])
@@ -40,6 +40,12 @@ class Toy:
     def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
         examples = examples_to_train(spec, batches)
         return TrainingResult(examples, float(examples), toy_update(model, epoch, batches))
+
+    def learn(
+        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+    ) -> LearningResult:
+        trained = TrainingResult(examples, float(examples), toy_update(model, epoch, (lease,)))
+        return LearningResult(trained, held=1000, fresh=1, fresh_correct=1, labels=(examples,))
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
         examples = examples_to_judge(spec, chunks)

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 import numpy as np
-import torch
 from torch import nn
 
 from shoal.errors import Misuse
 from shoal.task import Split, Task
+from shoal.training.arrays import materialise
 from shoal.training.bundle import unpack
 from shoal.training.cost import gmacs_per_example
 from shoal.training.flat import layout_of, read_into
@@ -34,7 +34,7 @@ from shoal.training.importer import make_task
 from shoal.training.inside import TRAINER_VARIABLE
 from shoal.training.prepared import LAYOUT_NOTE, Prepared, cache_key
 from shoal.training.serve import place_of, print_to_stderr, reason_of
-from shoal.training.shards import Array, Examples, Manifest, write_shards
+from shoal.training.shards import Examples, Manifest, write_shards
 from shoal.training.steps import build_model
 from shoal.wire import tensors
 from shoal.wire.encoding import to_json
@@ -42,13 +42,25 @@ from shoal.wire.encoding import to_json
 Report: TypeAlias = Callable[[dict[str, Any]], None]
 
 _SPLITS: tuple[Split, Split] = ("train", "test")
-_PROGRESS_EVERY = 4096
+_NOTHING = Manifest(examples=0, shards=())
 
 
 def prepare(
-    bundle_dir: Path, entry: str, arguments: dict[str, Any], *, seed: int, out: Path, key: str, report: Report
+    bundle_dir: Path,
+    entry: str,
+    arguments: dict[str, Any],
+    *,
+    seed: int,
+    out: Path,
+    key: str,
+    report: Report,
+    data: str = "",
 ) -> Prepared:
-    """Build the model, write it and the examples below ``out``, and describe what was written."""
+    """Build the model, write it and the examples below ``out``, and describe what was written.
+
+    Where ``data`` is local, or nothing is said and the task's own plan has it so, nobody is asked for examples to train
+    on here: each device has its own.
+    """
     report({"step": "model"})
     task = make_task(bundle_dir, entry, arguments)
     model_file = out / key / "model.safetensors"
@@ -59,8 +71,10 @@ def prepare(
     with _draft(model_file).open("wb") as file:
         tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()})
     _draft(model_file).replace(model_file)
-    manifests = {split: _split(task, split, out / "shards", report) for split in _SPLITS}
-    if not manifests["train"].examples:
+    is_local = (data or (task.plan.data if task.plan else "")) == "local"
+    splits = _SPLITS[1:] if is_local else _SPLITS
+    manifests = {"train": _NOTHING} | {split: _split(task, split, out / "shards", report) for split in splits}
+    if not manifests["train"].examples and not is_local:
         raise Misuse(f"{type(task).__name__}.examples('train') holds no examples")
     for split, manifest in manifests.items():
         _write_json(out / key / f"{split}.json", manifest.to_plain())
@@ -72,7 +86,7 @@ def prepare(
         test=manifests["test"],
         shards=str(out / "shards"),
         plan=to_json(task.plan) if task.plan else {},
-        gmacs_per_example=_cost(task, model, manifests["train"], out / "shards"),
+        gmacs_per_example=_cost(task, model, manifests[splits[0]], out / "shards"),
     )
 
 
@@ -89,56 +103,16 @@ def _cost(task: Task, model: nn.Module, manifest: Manifest, directory: Path) -> 
 
 def _split(task: Task, split: Split, directory: Path, report: Report) -> Manifest:
     report({"step": "examples", "split": split})
-    x, y = materialise(
-        task.examples(split), report=lambda done: report({"step": "read", "split": split, "examples": done})
-    )
+    examples = task.examples(split)
+    if examples is None:
+        return _NOTHING
+    x, y = materialise(examples, report=lambda done: report({"step": "read", "split": split, "examples": done}))
     return write_shards(
         x,
         y,
         directory,
         progress=lambda done: report({"step": "write", "split": split, "examples": done, "of": len(x)}),
     )
-
-
-def materialise(examples: Any, *, report: Callable[[int], None] = lambda done: None) -> tuple[Array, Array]:
-    """A pair of arrays from what ``Task.examples`` gave: a pair of arrays or tensors, or a Dataset of pairs."""
-    if isinstance(examples, tuple | list):
-        if len(examples) != 2:
-            raise Misuse(f"examples() gave {len(examples)} things; it gives the pair (x, y)")
-        return _array(examples[0], "x"), _array(examples[1], "y")
-    indexable = hasattr(examples, "__getitem__") and hasattr(examples, "__len__")
-    if not indexable or isinstance(examples, np.ndarray | torch.Tensor):
-        raise Misuse(f"examples() gave {type(examples).__name__}; it gives a pair (x, y) or a Dataset with a length")
-    return _stack(examples, report)
-
-
-def _stack(dataset: Any, report: Callable[[int], None]) -> tuple[Array, Array]:
-    count = len(dataset)
-    if not count:
-        return np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
-    columns: list[Array] = []
-    for index in range(count):
-        row = dataset[index]
-        if not isinstance(row, tuple | list) or len(row) != 2:
-            raise Misuse(f"item {index} of the dataset is not a pair (x, y)")
-        pair = (_array(row[0], "x"), _array(row[1], "y"))
-        if not columns:
-            columns = [np.empty((count, *value.shape), value.dtype) for value in pair]
-        for column, value, name in zip(columns, pair, "xy", strict=True):
-            if value.shape != column.shape[1:]:
-                raise Misuse(f"item {index} of the dataset has {name} of shape {value.shape}, not {column.shape[1:]}")
-            column[index] = value
-        if (index + 1) % _PROGRESS_EVERY == 0:
-            report(index + 1)
-    return columns[0], columns[1]
-
-
-def _array(value: Any, name: str) -> Array:
-    array: Array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-    if array.dtype == object:
-        raise Misuse(f"{name} is not an array of numbers: make every example the same shape")
-    # Twice the bytes on every link, for digits that float32 models do not read.
-    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _draft(file: Path) -> Path:
@@ -164,6 +138,7 @@ def main() -> int:
     parser.add_argument("--arguments", default="{}", help="the task's constructor arguments, as JSON")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="where the cache lives")
+    parser.add_argument("--data", default="", help="where examples live, if that is not what the task's plan says")
     parser.add_argument("--fresh", action="store_true", help="ignore what was prepared before")
     given = parser.parse_args()
     # The real standard output carries our lines; what the task prints goes to the log.
@@ -193,12 +168,14 @@ def _cached(given: argparse.Namespace, directory: Path, report: Report) -> Prepa
     bundle = given.bundle.read_bytes()
     arguments = json.loads(given.arguments)
     out = given.out.resolve()
-    key = cache_key(bundle, given.entry, arguments, given.seed)
+    key = cache_key(bundle, given.entry, arguments, given.seed, given.data)
     if not given.fresh and (found := Prepared.find(out, key)):
         report({"step": "cached"})
         return found
     unpack(bundle, directory)
-    prepared = prepare(directory, given.entry, arguments, seed=given.seed, out=out, key=key, report=report)
+    prepared = prepare(
+        directory, given.entry, arguments, seed=given.seed, out=out, key=key, report=report, data=given.data
+    )
     _write_json(out / key / "prepared.json", prepared.to_plain())
     return prepared
 

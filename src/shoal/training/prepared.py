@@ -99,10 +99,10 @@ class Prepared:
         return found if sound else None
 
 
-def cache_key(bundle: bytes, entry: str, arguments: dict[str, Any], seed: int) -> str:
-    """Names a prepared task by all that decides it: its code, its arguments and its seed."""
+def cache_key(bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str = "") -> str:
+    """Names a prepared task by all that decides it: its code, its arguments, its seed, and where examples live."""
     code = hashlib.sha256(bundle).hexdigest()
-    decided_by = json.dumps([_FORMAT, code, entry, arguments, seed], sort_keys=True)
+    decided_by = json.dumps([_FORMAT, code, entry, arguments, seed, data], sort_keys=True)
     return hashlib.sha256(decided_by.encode()).hexdigest()
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.learning.layout import Layout
 from shoal.training.channel import Message
+from shoal.wire.limits import LABELS_MAX
 
 _T = TypeVar("_T")
 
@@ -43,6 +44,12 @@ class TrainerSettings:
     memory_max_bytes: int = 0
     #: Added to the trainer's niceness, so that a device's own work comes first.
     nice: int = 0
+    #: The examples are the device's own: ``Task.examples`` is asked for them here.
+    is_local: bool = False
+    #: Where a device keeps them, for tasks that ask (``shoal.data.local_folder``).
+    local_folder: str = ""
+    share_labels: bool = False
+    labels_epsilon: float = 0.0
     #: Only the echo trainer heeds it: the pause that stands for the training of one batch.
     pace_s: float = 0.0
 
@@ -81,6 +88,16 @@ class TrainResult:
     seconds: float
     #: False if the update or the loss holds NaN or infinity: it must not be merged.
     finite: bool
+    #: Of the device's own examples: how many there are now; of those that had come since the last lease, how many were
+    #: judged before they were trained on, how many were right, and their losses.
+    held: int = 0
+    fresh: int = 0
+    fresh_correct: int = 0
+    fresh_loss_sum: float = 0.0
+    #: How many of each label were trained on, where that is told.
+    labels: tuple[int, ...] = ()
+    #: Processor time.
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +113,8 @@ class EvalResult:
 def answer(kind: str, value: Loaded | TrainResult | EvalResult) -> Message:
     """The message that carries a result. A NaN goes as None, which JSON has."""
     fields = dataclasses.asdict(value)
+    if isinstance(value, TrainResult):
+        fields["labels"] = list(value.labels)
     for name, number in fields.items():
         if isinstance(number, float) and not math.isfinite(number):
             fields[name] = None
@@ -117,6 +136,12 @@ def read_trained(message: Message) -> TrainResult:
         loss_sum=_real(message, "loss_sum"),
         seconds=_real(message, "seconds"),
         finite=_read(message, "finite", bool),
+        held=_number(message, "held"),
+        fresh=_number(message, "fresh"),
+        fresh_correct=_number(message, "fresh_correct"),
+        fresh_loss_sum=_real(message, "fresh_loss_sum"),
+        labels=_numbers(message, "labels"),
+        cpu_s=_real(message, "cpu_s"),
     )
 
 
@@ -138,6 +163,13 @@ def _read(message: Message, name: str, kind: type[_T]) -> _T:
 
 def _number(message: Message, name: str) -> int:
     return _read(message, name, int)
+
+
+def _numbers(message: Message, name: str) -> tuple[int, ...]:
+    values = _read(message, name, list)
+    if len(values) > LABELS_MAX or any(type(value) is not int for value in values):
+        raise PeerViolation(f"the trainer answered {message.get('kind')} without a sound {name!r}")
+    return tuple(values)
 
 
 def _real(message: Message, name: str) -> float:

@@ -53,8 +53,8 @@ async def make_ready(
     arguments = dict(kwargs or {})
     bundle = await asyncio.to_thread(pack, path, entry)
     on_progress(f"packed {path} ({len(bundle):,} bytes)")
-    seed = int((plan or {}).get("seed", 0))
-    prepared = await _prepare_in_child(bundle, entry, arguments, seed, out, on_progress)
+    seed, data = int((plan or {}).get("seed", 0)), str((plan or {}).get("data", ""))
+    prepared = await _prepare_in_child(bundle, entry, arguments, seed, data, out, on_progress)
     title = name or (path.name if path.is_dir() else path.stem)
     return ReadyTask(name=title, entry=entry, arguments=arguments, bundle=bundle, prepared=prepared)
 
@@ -109,7 +109,7 @@ def plan_from(values: Mapping[str, Any]) -> Plan:
 
 
 async def _prepare_in_child(
-    bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, out: Path, tell: Tell
+    bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str, out: Path, tell: Tell
 ) -> Prepared:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(suffix=".zip") as file:
@@ -118,7 +118,7 @@ async def _prepare_in_child(
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "shoal.training.prepare"),
             *("--bundle", file.name, "--entry", entry, "--arguments", json.dumps(arguments)),
-            *("--seed", str(seed), "--out", str(out)),
+            *("--seed", str(seed), "--data", data, "--out", str(out)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

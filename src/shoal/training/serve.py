@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from shoal.errors import Misuse, ShoalError
 from shoal.training.channel import Channel, Message
@@ -37,6 +37,13 @@ class Trainer(Protocol):
     def loaded(self) -> Loaded: ...
     def train(self, epoch: int, batches: list[int]) -> TrainResult: ...
     def evaluate(self, start: int, stop: int) -> EvalResult: ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A trainer that also learns from what the device has of its own."""
+
+    def learn(self, epoch: int, lease: int, examples: int) -> TrainResult: ...
 
 
 Build: TypeAlias = Callable[[TrainerSettings, SharedVectors], Trainer]
@@ -129,6 +136,8 @@ class _Service:
             return {"kind": "failed", "reason": reason, "where": place_of(error, self._bundle_dir)}
 
     def _do(self, command: Message) -> Message:
+        trainer: object = self._trainer
+        learner = trainer if isinstance(trainer, Learner) else None
         match command:
             case {"kind": "load"}:
                 settings = TrainerSettings.from_message(command)
@@ -138,6 +147,8 @@ class _Service:
                 return answer("loaded", self._trainer.loaded())
             case {"kind": "train", "epoch": int(epoch), "batches": list(batches)} if self._trainer:
                 return answer("trained", self._trainer.train(epoch, batches))
+            case {"kind": "learn", "epoch": int(epoch), "lease": int(lease), "examples": int(examples)} if learner:
+                return answer("trained", learner.learn(epoch, lease, examples))
             case {"kind": "evaluate", "start": int(start), "stop": int(stop)} if self._trainer:
                 return answer("evaluated", self._trainer.evaluate(start, stop))
         raise Misuse(f"the trainer cannot {command['kind']} now" if self._trainer else "nothing is loaded yet")

@@ -132,3 +132,7 @@ TURNED_AWAY_LONGEST_S = 640.0
 #: A connection on which nothing is asked is closed after this; a handshake has this long.
 CONNECTION_IDLE_MAX_S = 300
 HANDSHAKE_MAX_S = 20
+
+#: Labels that an update may count, and examples that a device may say it has, or has of one of them.
+LABELS_MAX = 4096
+LABELLED_MAX = 1 << 40

@@ -19,7 +19,15 @@ from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.layout import ENTRIES_MAX
 from shoal.plan import Plan
-from shoal.wire.limits import BATCHES_MAX, COUNTED_MAX, NAME_MAX_CHARS, REASON_MAX_CHARS
+from shoal.wire.limits import (
+    BATCHES_MAX,
+    COUNTED_MAX,
+    LABELLED_MAX,
+    LABELS_MAX,
+    NAME_MAX_CHARS,
+    REASON_MAX_CHARS,
+    SECONDS_MAX,
+)
 
 PROTOCOL = 1
 
@@ -265,11 +273,18 @@ class JobSpec(Message):
                 raise PeerViolation(f"a job's {name} is named by its sha256, not {getattr(self, name)[:80]!r}")
         if not self.job:
             raise PeerViolation("a job needs an id")
-        if self.train.examples < 1:
+        if self.plan.data == "shared" and self.train.examples < 1:
             raise PeerViolation("a job with shared data needs at least one training example")
-        batches = -(-self.train.examples // self.plan.batch_size)
+        batches = self.batches
         if batches > BATCHES_MAX:
             raise PeerViolation(f"{batches} batches an epoch, at most {BATCHES_MAX}: take a larger batch_size")
+
+    @property
+    def batches(self) -> int:
+        """Of an epoch; with local data, its leases."""
+        if self.plan.data == "local":
+            return self.plan.epoch_leases
+        return -(-self.train.examples // self.plan.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -514,6 +529,29 @@ class TransferJob(Message):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceState(Message):
+    """How a device is as it asks for work of a size that suits it. None: not known."""
+
+    kind: str = ""
+    memory_total_mb: float | None = None
+    memory_available_mb: float | None = None
+    frequency_sum_mhz: float | None = None
+    temperature_c: float | None = None
+    load: float | None = None
+    battery: float | None = None
+    joules_per_cpu_s: float | None = None
+    #: Examples it has of its own.
+    examples: int = 0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not self.kind.isprintable():
+            raise PeerViolation("a kind of device that cannot be printed")
+        if not 0 <= self.examples <= LABELLED_MAX:
+            raise PeerViolation(f"a device with {self.examples} examples")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ready(Message):
     """A worker can take work. It names the model it holds, so that nobody sends it again."""
 
@@ -525,6 +563,8 @@ class Ready(Message):
     down_bytes_per_s: float = 0.0
     #: The air it shares with others; empty: a link of its own.
     medium: str = ""
+    #: Where work is sized: how it is now.
+    state: DeviceState | None = None
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -557,6 +597,8 @@ class Work(Message):
     values_by: int = 0
     #: The version that the tensors change, one after the other, where they are changes.
     base: int = -1
+    #: With local data: of its own examples it trains on so many, or on all it has.
+    examples: int = 0
     #: The ``model``, or what makes it of the one the worker holds: a tensor for each version in between, named by its
     #: number. None where the worker already holds this version, or its values come from sub-leaders.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
@@ -568,6 +610,13 @@ class Wait(Message):
 
     job: str
     reason: str
+    #: It is to ask again after this; 0: the leader speaks when there is work.
+    retry_after_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.retry_after_s <= SECONDS_MAX:
+            raise PeerViolation(f"to ask again after {self.retry_after_s} s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -606,7 +655,24 @@ class Update(Message):
     loss_sum: float = 0.0
     train_s: float = 0.0
     formation: int = 0
+    #: With local data: examples that had come since the last lease, how many of them the model got right before it was
+    #: trained on them, and their losses (test, then train).
+    fresh: int = 0
+    fresh_correct: int = 0
+    fresh_loss_sum: float = 0.0
+    #: How many of each label it was trained on, where the plan says that this is told.
+    labels: tuple[int, ...] = ()
+    #: What it took, if that is known; and whether it was measured, or estimated.
+    joules: float = 0.0
+    joules_measured: bool = False
+    #: How the device is now.
+    state: DeviceState | None = None
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if len(self.labels) > LABELS_MAX or not all(0 <= count <= LABELLED_MAX for count in self.labels):
+            raise PeerViolation("labels that cannot be counted so")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,171 @@
+"""Jobs whose examples are the devices' own: how much each trains on, who is refused, what is new and how it was judged.
+
+A part of the leader, and pure. There is no ledger of examples: nobody but a device knows what it has. What the leader
+lends are leases of an epoch, as always; how many examples one stands for is said when it is lent (FLeet §2.1), and what
+came of it when its update comes. Work that is ``sized`` goes by what a device is predicted to take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.plan import Plan
+from shoal.roles.crew import Member
+from shoal.wire.limits import LABELS_MAX, LOSS_SUM_MAX
+from shoal.wire.messages import DeviceState, EvaluationView, Update
+from shoal.workload.batches import MASK, mix
+from shoal.workload.profile.conformal import WithMargin
+from shoal.workload.profile.features import LIMITS, Features
+from shoal.workload.profile.logrls import LogRls
+from shoal.workload.requests import Accepted, Budget, Intake, Request, Rules
+from shoal.workload.steering import Steering
+
+#: One that has no examples yet is asked again so much later.
+EMPTY_S = 30.0
+
+#: Leases of which it is remembered what they were lent for: more than may be out.
+LENT_KEPT = 1 << 17
+
+#: Without a pace to steer at, as many may come as can.
+_ANY_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class NotNow:
+    """A device gets no lease, for this reason, and may ask again so much later."""
+
+    reason: str
+    retry_after_s: float
+
+
+class Online:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._intake = _intake(plan) if plan.work == "sized" else None
+        self._draws = 0
+        #: Lease -> how many examples it was lent for, and why so many.
+        self._lent: dict[int, int] = {}
+        #: Node -> the labels of its last update.
+        self._labels: dict[str, np.ndarray] = {}
+        self._fresh = self._fresh_correct = 0
+        self._fresh_loss_sum = 0.0
+
+    # Lending ---------------------------------------------------------------------------------------------
+
+    def wants(self, worker: Member, similarity: float | None, now_s: float) -> tuple[int, str] | NotNow:
+        """How many of its examples a device trains on now, and why so many; or that it does not."""
+        device = worker.device
+        if device is not None and not device.examples:
+            return NotNow("it has no examples of its own yet", EMPTY_S)
+        if self._intake is None:
+            return self._plan.lease_batches * self._plan.batch_size, ""
+        if now_s < worker.not_before_s:
+            return NotNow(worker.told or "it was told when to come again", worker.not_before_s - now_s)
+        request = Request(
+            features=features_of(worker.node, device),
+            examples_held=device.examples if device is not None else 0,
+            similarity=similarity,
+        )
+        answer = self._intake.decide(request, now_s=now_s, draw=self._draw())
+        if isinstance(answer, Accepted):
+            return answer.examples, answer.reason
+        worker.not_before_s = now_s + answer.retry_after_s
+        return NotNow(answer.reason, answer.retry_after_s)
+
+    def _draw(self) -> float:
+        """The leader's own chance: the same numbers under the same seed."""
+        self._draws += 1
+        return mix(self._plan.seed, self._draws) / (MASK + 1)
+
+    def lent(self, lease: int, examples: int) -> None:
+        self._lent[lease] = examples
+        if len(self._lent) > LENT_KEPT:
+            # Leases that came to nothing are not told of here. The oldest are the first that nobody will ask for.
+            del self._lent[next(iter(self._lent))]
+
+    def examples_max(self, lease: int) -> int:
+        """The most that an update of this lease may be over."""
+        return self._lent.get(lease, self._plan.lease_batches * self._plan.batch_size)
+
+    def labels_of(self, node: str) -> np.ndarray | None:
+        """What it trained on last; None: it never said."""
+        return self._labels.get(node)
+
+    # What came of it -------------------------------------------------------------------------------------
+
+    def check(self, update: Update, *, examples_max: int) -> None:
+        """What an update says of examples that only its device has seen must at least add up."""
+        if not 0 <= update.fresh_correct <= update.fresh <= examples_max:
+            raise PeerViolation(
+                f"{update.fresh_correct} of {update.fresh} new examples right, in a lease of {examples_max}"
+            )
+        if not -LOSS_SUM_MAX <= update.fresh_loss_sum <= LOSS_SUM_MAX:
+            raise PeerViolation(f"a loss of {update.fresh_loss_sum:.3g} over new examples")
+        if update.labels and not self._plan.share_labels:
+            raise PeerViolation("labels are counted where the plan does not allow it")
+
+    def took(self, worker: Member, lease: int, update: Update) -> None:
+        """An update was merged."""
+        before, worker.device = worker.device, update.state or worker.device
+        if self._intake is not None:
+            spent: dict[str, float] = {}
+            if self._plan.budget_s and update.train_s > 0:
+                spent["time"] = update.train_s
+            if self._plan.budget_joules and update.joules > 0:
+                spent["energy"] = update.joules
+            self._intake.done(features_of(worker.node, before), update.examples, spent)
+        self._lent.pop(lease, None)
+        if update.labels:
+            self._labels[worker.node] = padded(update.labels)
+        self._fresh += update.fresh
+        self._fresh_correct += update.fresh_correct
+        self._fresh_loss_sum += update.fresh_loss_sum
+
+    def view(self, *, version: int, epoch: int, seconds: float) -> EvaluationView | None:
+        """How the model did on what was new in this epoch, before it was trained on it; None: nothing was."""
+        if not self._fresh:
+            return None
+        view = EvaluationView(
+            version=version,
+            epoch=epoch,
+            accuracy=self._fresh_correct / self._fresh,
+            loss=self._fresh_loss_sum / self._fresh,
+            examples=self._fresh,
+            seconds=seconds,
+        )
+        self._fresh = self._fresh_correct = 0
+        self._fresh_loss_sum = 0.0
+        return view
+
+
+def padded(labels: tuple[int, ...]) -> np.ndarray:
+    """Counts of as many labels as there may be: nobody tells beforehand how many a task has."""
+    counts = np.zeros(LABELS_MAX, dtype=np.int64)
+    counts[: len(labels)] = labels
+    return counts
+
+
+def features_of(node: str, device: DeviceState | None) -> Features:
+    """What a profiler goes by. A figure that no device can have is one that is not known."""
+    told: dict[str, float | None] = {}
+    for field in fields(DeviceState):
+        value = getattr(device, field.name, None)
+        if field.name in LIMITS:
+            least, most = LIMITS[field.name]
+            told[field.name] = value if value is not None and least <= value <= most else None
+    return Features(device=node, kind=device.kind if device is not None else "", **told)
+
+
+def _intake(plan: Plan) -> Intake:
+    budgets: dict[str, Budget] = {}
+    if plan.budget_s:
+        budgets["time"] = Budget(profiler=WithMargin(LogRls(unit="s")), budget=plan.budget_s)
+    if plan.budget_joules:
+        budgets["energy"] = Budget(profiler=WithMargin(LogRls(unit="J", energy=True)), budget=plan.budget_joules)
+    if not budgets:
+        raise Misuse("sized work needs a budget")
+    rules = Rules(size_percentile=plan.refuse_smallest, similarity_percentile=plan.refuse_alike)
+    return Intake(budgets, steering=Steering(per_s=plan.requests_per_s or _ANY_PER_S), rules=rules)
