@@ -489,7 +489,9 @@ class Leader:
         if self._exam is not None:
             clock, ledger, count, kind = self._exam_clock, self._exam.ledger, 1, "evaluate"
         else:
-            clock, ledger, count, kind = self._clock, self._course.ledger, self._spec.plan.lease_batches, "train"
+            # Of a device's own examples a lease is one thing, whatever it has to do for it.
+            count = self._spec.plan.lease_batches if self._online is None else 1
+            clock, ledger, kind = self._clock, self._course.ledger, "train"
             if not self._pace.may_start(contributed_to=worker.contributed_to, version=self._course.version):
                 self._crew.rest(worker)
                 return []
@@ -645,6 +647,8 @@ class Leader:
             return [*actions, *self._on_violation(worker, update, violation.reason, now_s)]
         self._shape.lend(lease.id, 0)
         self._course.merge(lease, update, delta)
+        if self._online is not None:
+            self._online.merged(lease.id, update)
         self._delivered(worker, update, lease, now_s)
         return [*actions, *self._proceed(now_s, only=worker.node), *self._watch_the_last(now_s)]
 
@@ -653,7 +657,7 @@ class Leader:
         workers, others = self._crew.trusted, self._course.ledger.outstanding
         self._pulse.merged(lease, train_s=update.train_s, now_s=now_s, workers=workers, others=others)
         if self._online is not None:
-            self._online.took(worker, lease.id, update)
+            self._online.took(worker, update)
         self._clock.returned(now_s - lease.issued_s)
         worker.durations_s.append(now_s - lease.issued_s)
         worker.stretch = 1.0
@@ -734,6 +738,9 @@ class Leader:
         if summed is None:
             return []
         self._course.merge_sum(summed.reports, summed.mean, summed.weight, moved=summed.moved)
+        if self._online is not None:
+            for report in summed.reports:
+                self._online.merged(report.lease.id, report.update)
         self._shaping.held()
         return self._proceed(now_s)
 

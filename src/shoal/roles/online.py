@@ -107,8 +107,8 @@ class Online:
         if update.labels and not self._plan.share_labels:
             raise PeerViolation("labels are counted where the plan does not allow it")
 
-    def took(self, worker: Member, lease: int, update: Update) -> None:
-        """An update was merged."""
+    def took(self, worker: Member, update: Update) -> None:
+        """A device has done its part, wherever its update is: what that took, and how it is now."""
         before, worker.device = worker.device, update.state or worker.device
         if self._intake is not None:
             spent: dict[str, float] = {}
@@ -117,9 +117,12 @@ class Online:
             if self._plan.budget_joules and update.joules > 0:
                 spent["energy"] = update.joules
             self._intake.done(features_of(worker.node, before), update.examples, spent)
-        self._lent.pop(lease, None)
         if update.labels:
             self._labels[worker.node] = padded(update.labels)
+
+    def merged(self, lease: int, update: Update) -> None:
+        """An update is in the next version. Until then it may have to be sent anew, and is still to be known."""
+        self._lent.pop(lease, None)
         self._fresh += update.fresh
         self._fresh_correct += update.fresh_correct
         self._fresh_loss_sum += update.fresh_loss_sum

@@ -140,10 +140,12 @@ class Disaster:
 def disaster(seed: int) -> Disaster:
     """The cluster and the schedule of a seed."""
     stream = Chance(seed).stream("disaster")
-    paces, shapes, works, codecs = (Chance(seed).stream(name) for name in ("pace", "shape", "work", "codec"))
+    names = ("pace", "shape", "work", "codec", "owner")
+    paces, shapes, works, codecs, owners = (Chance(seed).stream(name) for name in names)
     specs = [_spec(stream, paces, f"job-{number}") for number in range(1 + stream.happens(0.3))]
     specs = [replace(spec, plan=replace(spec.plan, work=_work(works))) for spec in _shaped(specs, shapes)]
     specs = [replace(spec, plan=_coded(spec.plan, codecs)) for spec in specs]
+    specs = [replace(spec, plan=_owned(spec.plan, owners)) for spec in specs]
     least = sum(spec.plan.workers_min for spec in specs)
     workers = max(3, min(8, least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.shape != "star" for spec in specs)
@@ -329,7 +331,8 @@ def _spec(stream: Stream, paces: Stream, name: str) -> JobSpec:
 def _paced(plan: Plan, stream: Stream) -> Plan:
     """When its model moves, drawn from a stream of its own: whatever else befalls the job is the same in each pace."""
     pace = stream.pick(("sync", "buffered", "async"))
-    buffer, staleness = stream.pick((2, 3, 5, 8)), stream.pick(STALENESS)
+    # The last of them is for devices' own examples alone.
+    buffer, staleness = stream.pick((2, 3, 5, 8)), stream.pick(STALENESS[:-1])
     # Asynchrony is momentum enough: with much of the plan's own, numbers grow until paper and machine differ.
     momentum = plan.momentum if pace == "sync" else plan.momentum / 3
     return replace(plan, pace=pace, buffer=buffer, staleness=staleness, momentum=momentum)
@@ -371,6 +374,23 @@ def _coded(plan: Plan, stream: Stream) -> Plan:
         outer_rate=stream.pick((1.0, 0.7)),
         nesterov=stream.happens(0.3),
         cohort=stream.pick((0, 0, 2, 3)) if plan.pace == "sync" else 0,
+    )
+
+
+def _owned(plan: Plan, stream: Stream) -> Plan:
+    """Whose the examples are, drawn from a stream of its own."""
+    if not stream.happens(0.2):
+        return plan
+    is_sized, shares_labels = stream.happens(0.5), stream.happens(0.5)
+    return replace(
+        plan,
+        data="local",
+        epoch_leases=6 + stream.below(30),
+        work="sized" if is_sized else "leased",
+        budget_s=stream.pick((0.3, 2.0)) if is_sized else 0.0,
+        requests_per_s=stream.pick((0.0, 2.0)) if is_sized else 0.0,
+        share_labels=shares_labels,
+        staleness="similar" if shares_labels and plan.staleness == "exponential" else plan.staleness,
     )
 
 

@@ -36,7 +36,6 @@ from shoal.wire.messages import (
     Wait,
     Work,
 )
-from shoal.workload.batches import batch_count
 
 #: How often a batch fails before its job does.
 FAILURES_TO_FAIL = 4
@@ -583,7 +582,7 @@ class Invariants:
 
     def _ledger_matches(self, course: _Course, at_s: float, ledger: dict[str, object]) -> None:
         spec = course.spec
-        batches = batch_count(spec.train.examples, spec.plan.batch_size)
+        batches = spec.batches
         epoch = int(str(ledger["epoch"]))
         for done in range(epoch):
             self._hold(

@@ -273,6 +273,8 @@ class _Course:
             elif type(action) is Save:
                 for view in action.evaluations:
                     self._views[view.version] = view
+                    # One that is made of what updates said is of a version that nobody was lent yet.
+                    self._evaluated_s.setdefault(view.version, at_s)
 
     def _lent(self, node: str, work: Work, at_s: float) -> None:
         self._made(work.version, at_s)

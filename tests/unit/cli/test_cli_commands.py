@@ -327,6 +327,7 @@ def test_statuses_become_json() -> None:
         "accuracy": 0.98,
         "epochs": 5,
         "seconds": None,
+        "endless": False,
     }
     assert to_plain({"x": float("inf")}) == {"x": None}
     assert plain["jobs"][0]["job"] == JOB

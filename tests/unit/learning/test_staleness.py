@@ -12,6 +12,7 @@ from shoal.errors import Misuse
 from shoal.learning.partial import Partial
 from shoal.learning.staleness import (
     PER_PARAMETER,
+    SIMILAR,
     STALENESS,
     WEIGHT_MIN,
     Lateness,
@@ -111,5 +112,7 @@ def test_how_late_updates_are_is_told() -> None:
 
 
 def test_every_rule_a_plan_may_name_exists() -> None:
-    assert (*STALENESS, PER_PARAMETER) == plan.STALENESS
+    assert (*STALENESS, PER_PARAMETER, SIMILAR) == plan.STALENESS
+    late = Lateness()
+    assert late.weight(SIMILAR, 3) == late.weight("exponential", 3), "labels are weighed elsewhere"
     assert Lateness().weight(PER_PARAMETER, 5) == 1.0, "what is late in it is weighed place by place"

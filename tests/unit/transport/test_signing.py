@@ -185,7 +185,7 @@ PATHS = sorted(leaves(SPEC))
 def test_the_paths_lead_everywhere() -> None:
     assert {path[0] for path in PATHS} == {f.name for f in dataclasses.fields(JobSpec)} - {"signature", "signer_pem"}
     assert {path[1] for path in PATHS if path[0] == "plan"} == {f.name for f in dataclasses.fields(Plan)}
-    assert {path[2] for path in PATHS if path[:2] == ("plan", "until")} == {"accuracy", "epochs", "seconds"}
+    assert {path[2] for path in PATHS if path[:2] == ("plan", "until")} == {"accuracy", "epochs", "seconds", "endless"}
     assert {path[1] for path in PATHS if path[0] == "train"} == {"manifest", "examples"}
 
 

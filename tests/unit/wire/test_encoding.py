@@ -120,7 +120,7 @@ def test_fields_a_newer_peer_added_are_ignored() -> None:
 
 def test_json_round_trips_what_the_store_keeps() -> None:
     kept = json.loads(json.dumps(to_json(SPEC)))
-    assert kept["plan"]["until"] == {"accuracy": 0.5, "epochs": None, "seconds": None}
+    assert kept["plan"]["until"] == {"accuracy": 0.5, "epochs": None, "seconds": None, "endless": False}
     assert from_json(JobSpec, kept) == SPEC
 
 

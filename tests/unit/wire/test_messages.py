@@ -160,7 +160,7 @@ def test_with_tensors_keeps_everything_else() -> None:
 def test_every_message_between_nodes_has_one_recipient() -> None:
     answers = {"Done", "Denied", "Status", "Blob", "AskModel", "TokenMade", "TokenList", "Renewed"}
     views = {"ShapeView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
-    parts = {"Facts", "Dataset", "Hop", "JobSpec", *views}
+    parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", *views}
     every = {
         name
         for name, cls in vars(messages).items()
