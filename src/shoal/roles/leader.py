@@ -516,7 +516,8 @@ class Leader:
         allowance_s = clock.allowance_s()
         # What a worker is given and how long others wait for it are two things: late, it loses its lease and no more.
         waits_s = allowance_s + LEASE_GRACE_S
-        if kind == "train":
+        if kind == "train" and self._pace_now == "sync":
+            # Where nobody waits for it, it may take its time: one that is late now and then is not given up.
             waits_s = wait_s(worker.durations_s, stretch=worker.stretch, longest_s=waits_s)
         lease = ledger.lease(
             self._last_lease + 1,
