@@ -16,12 +16,13 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.plan import CHOICES, STALENESS, Plan, Until
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
-from shoal.wire.limits import BATCHES_MAX
+from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, SECONDS_MAX
 from shoal.wire.messages import (
     Admit,
     Blob,
     Count,
     Dataset,
+    DeviceState,
     Facts,
     Form,
     Formed,
@@ -34,7 +35,9 @@ from shoal.wire.messages import (
     Ready,
     Route,
     Routed,
+    Update,
     Values,
+    Wait,
 )
 
 SHA = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -47,6 +50,13 @@ FLOAT = st.floats(allow_nan=False)
 HOST = st.from_regex(r"[0-9A-Za-z.-]{1,20}", fullmatch=True) | st.from_regex(r"\[[0-9a-f:]{2,20}\]", fullmatch=True)
 ENDPOINT = st.builds("{}:{}".format, HOST, st.integers(0, 65535))
 
+STATES = st.builds(
+    DeviceState,
+    kind=SHOWN,
+    examples=st.integers(0, LABELLED_MAX),
+    temperature_c=st.none() | FLOAT,
+    battery=st.none() | FLOAT,
+)
 PLANS = st.builds(
     Plan,
     batch_size=st.integers(1, 1 << 40),
@@ -158,7 +168,21 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     Count: st.builds(
         count, **OF, rows=st.lists(st.tuples(INTEGER, POSITIVE, POSITIVE), max_size=3), last=st.booleans()
     ),
-    Ready: st.builds(Ready, job=ID, up_bytes_per_s=RATE, down_bytes_per_s=RATE, medium=SHOWN),
+    DeviceState: STATES,
+    Ready: st.builds(Ready, job=ID, up_bytes_per_s=RATE, down_bytes_per_s=RATE, medium=SHOWN, state=st.none() | STATES),
+    Wait: st.builds(Wait, job=ID, reason=TEXT, retry_after_s=st.floats(0, SECONDS_MAX)),
+    Update: st.builds(
+        Update,
+        job=ID,
+        term=INTEGER,
+        lease=INTEGER,
+        version=INTEGER,
+        examples=INTEGER,
+        fresh=INTEGER,
+        labels=st.lists(st.integers(0, 99), max_size=3).map(tuple),
+        joules=FLOAT,
+        state=st.none() | STATES,
+    ),
     Noted: st.builds(Noted, job=ID, term=INTEGER, kind=SHOWN, reason=TEXT),
 }
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, int: INTEGER, float: FLOAT, bool: st.booleans()}
