@@ -1,0 +1,1 @@
+"""AdaComp's experiments on Shoal's codecs and rules of staleness."""

@@ -1,0 +1,100 @@
+"""AdaComp's experiments, by one command.
+
+python -m papers.adacomp --quick --json              all methods, small, within a minute
+python -m papers.adacomp --json                      as in README.md, for hours; rows go to results/
+python -m papers.adacomp --only headline --missing   one experiment, and of it what has no row yet
+python -m papers.adacomp --final --only adacomp-1    as long as the paper's: 250,000 updates
+python -m papers.adacomp --roles --json              one run through the simulator, with the roles that are deployed
+python -m papers.adacomp --write                     tables and plots of README.md from results/
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.common import finish, say
+from papers.adacomp import results
+from papers.adacomp.experiments import EXPERIMENTS, FINAL, QUICK
+from papers.adacomp.headline import headline
+from papers.adacomp.runs import Course, Run
+from papers.eddl.rows import Row
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = _arguments(arguments)
+    if given.write:
+        write()
+        return
+    if given.roles:
+        from papers.adacomp import roles
+
+        finish({"quick": given.quick, **roles.run(quick=given.quick)})
+        return
+    began_s = time.monotonic()
+    rows = run(wanted(given.only, final=given.final, quick=given.quick, seeds=given.seeds), given)
+    kept = {} if given.quick else results.read_all()
+    told = {name: [without_curve(row) for row in found] for name, found in rows.items()}
+    finish({"quick": given.quick, "seconds": time.monotonic() - began_s, **headline(rows | kept), "rows": told})
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small: within a minute, and nothing is kept")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"experiments of {', '.join(EXPERIMENTS)}; or methods")
+    parser.add_argument("--missing", action="store_true", help="only what has no row in results/ yet")
+    parser.add_argument("--seeds", type=int, default=1, help="each run so often, with seeds from 0 on")
+    parser.add_argument("--final", action="store_true", help="as long as the paper's runs: hours each")
+    parser.add_argument("--roles", action="store_true", help="AdaComp through the whole simulator")
+    parser.add_argument("--write", action="store_true", help="write tables and plots from results/; measure nothing")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object (it always is)")
+    return parser.parse_args(arguments)
+
+
+def wanted(only: Sequence[str] | None, *, final: bool, quick: bool, seeds: int) -> dict[str, list[Run]]:
+    """Experiments by name, or of all of them the runs of some methods."""
+    there: dict[str, tuple[Run, ...]] = EXPERIMENTS
+    if quick or final:
+        there = {"quick": QUICK} if quick else {"final": FINAL}
+    chosen = {}
+    for name, runs in there.items():
+        picked = [run for run in runs if not only or name in only or run.method in only]
+        if picked:
+            chosen[name] = [replace(run, seed=seed) for seed in range(seeds) for run in picked]
+    return chosen
+
+
+def run(chosen: dict[str, list[Run]], given: argparse.Namespace) -> dict[str, list[Row]]:
+    course: Course | None = None
+    rows: dict[str, list[Row]] = {}
+    for name, runs in chosen.items():
+        left = results.missing(name, runs) if given.missing else runs
+        for number, each in enumerate(left, 1):
+            course = course or Course(test_images=1_000 if given.quick else 10_000)
+            say(f"== {name} {number}/{len(left)}: {each.title}")
+            row = course.measured(each, say=say)
+            rows.setdefault(name, []).append(row)
+            if not given.quick:
+                # At once: the next may fail, or be too long for whoever waits.
+                results.keep(name, row, each.key)
+    return rows
+
+
+def without_curve(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "curve"}
+
+
+def write() -> None:
+    # Here, because only this needs matplotlib.
+    from papers.adacomp import plots, readme
+
+    rows = results.read_all()
+    written = [*plots.draw_all(rows), readme.fill(rows)]
+    finish({"wrote": [path.name for path in written]})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The runs by experiment, in the order of what they are needed for. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from papers.adacomp import paper
+from papers.adacomp.runs import Run
+
+#: The paper's five, at its rate and with its rules.
+ASGD = Run(method="asgd", codec="dense", rule="update", rate=paper.RATE, updates_max=60_000)
+ADACOMP_1 = Run(method="adacomp-1", codec="top1%", rule="parameter", rate=paper.RATE)
+ADACOMP_10 = Run(method="adacomp-10", codec="top10%", rule="parameter", rate=paper.RATE)
+COMP_1 = Run(method="comp-asgd-1", codec="top1%", rule="update", rate=paper.RATE, updates_max=30_000)
+COMP_10 = Run(method="comp-asgd-10", codec="top10%", rule="update", rate=paper.RATE, updates_max=30_000)
+
+#: The same two that it is compared with, without a rule: then a rate is what it says.
+BARE = Run(method="asgd", codec="dense", rule="none", rate=0.005, updates_max=30_000)
+BARE_1 = Run(method="comp-asgd-1", codec="top1%", rule="none", rate=0.01, updates_max=30_000)
+
+#: With error feedback, which the paper does not have, and values of four bits.
+FEEDBACK = Run(method="feedback-1", codec="top1%+ef+4bit", rule="none", rate=0.005, updates_max=30_000)
+
+_ON = {"wanted": 2.0, "updates_max": 25_000}
+
+EXPERIMENTS: dict[str, tuple[Run, ...]] = {
+    "headline": (ADACOMP_1, ASGD, ADACOMP_10, COMP_1, COMP_10),
+    "memoryless": tuple(replace(run, arrivals="memoryless") for run in (ADACOMP_1, ASGD)),
+    # Rates around the best; the paper's rate of each is in the headline.
+    "tuned": (
+        *(replace(BARE, rate=rate) for rate in (0.005, 0.01, 0.0025)),
+        *(replace(BARE_1, rate=rate) for rate in (0.01, 0.02, 0.005)),
+        *(replace(ADACOMP_1, rate=rate) for rate in (0.2, 0.05)),
+        replace(ASGD, rate=0.5),
+        replace(COMP_1, rate=1.0),
+    ),
+    "feedback": (FEEDBACK, replace(FEEDBACK, rate=0.01)),
+    # As many crash as in Table II within a tenth of the updates: see README.md.
+    "crashes": (
+        replace(ADACOMP_1, **_ON),
+        replace(ADACOMP_1, **_ON, crash_chance=paper.CRASH_CHANCE),
+        replace(ADACOMP_1, **_ON, images=12_000),
+        replace(ADACOMP_1, **_ON, images=12_000, crash_chance=paper.CRASH_CHANCE),
+        replace(ADACOMP_1, **_ON, images=6_000, workers=100),
+    ),
+    "classes": (replace(ADACOMP_1, **_ON, classes=True), replace(ADACOMP_1, **_ON, images=12_000, classes=True)),
+}
+
+#: As long as the paper's: two to three hours a run of one idle core.
+FINAL = tuple(
+    replace(run, wanted=2.0, updates_max=paper.UPDATES, every=2_500)
+    for run in (ADACOMP_1, ADACOMP_10, ASGD, COMP_1, COMP_10)
+)
+
+#: Small enough for a minute: fewer workers, fewer updates, and a target that can be reached.
+QUICK = tuple(
+    replace(run, workers=20, updates_max=updates, every=100, wanted=2.0)
+    for run, updates in ((ADACOMP_1, 600), (ASGD, 600), (replace(BARE, rate=0.02), 600), (COMP_1, 300))
+)
