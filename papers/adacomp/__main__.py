@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small: within a minute, and nothing is kept")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"experiments of {', '.join(EXPERIMENTS)}; or methods")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help=f"experiments of {', '.join(EXPERIMENTS)}; or methods"
+    )
     parser.add_argument("--missing", action="store_true", help="only what has no row in results/ yet")
     parser.add_argument("--seeds", type=int, default=1, help="each run so often, with seeds from 0 on")
     parser.add_argument("--final", action="store_true", help="as long as the paper's runs: hours each")

@@ -1,4 +1,4 @@
-"""Workers that train without waiting for each other, in virtual time: a heap of arrivals. Knows neither torch nor files.
+"""Workers that train without waiting for each other, in virtual time: a heap of arrivals. Knows no torch and no files.
 
 What is decided here is who comes when, and nothing else: an update is chosen, coded, read back, damped and applied by
 the parts of ``shoal`` that a worker and a leader have. A worker pulls right after its push, as in the paper. Versions
@@ -17,7 +17,7 @@ import numpy as np
 from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse
-from shoal.errors import Misuse
+from shoal.errors import Misuse, ShoalError
 from shoal.learning.layout import Layout
 from shoal.learning.outer import momentum_step
 from shoal.learning.partial import Partial
@@ -75,6 +75,8 @@ class Tally:
     inverse_staleness: float = 0.0
     place_staleness: float = 0.0
     examined: list[Examined] = field(default_factory=list)
+    #: Why it ended early: training that diverges is refused.
+    trouble: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,10 +109,14 @@ def played(
     senders = _Senders(learner, layout, hands, method, crowd)
     tally = Tally()
     for worker, version, held in _pushes(crowd, leader, tally):
-        sent = senders.update(worker, version, held)
+        try:
+            sent = senders.update(worker, version, held)
+            leader.take(sent, tally)
+        except ShoalError as refused:
+            tally.trouble = str(refused)
+            break
         tally.update_bytes += coded.bytes_of(sent.tensors)
         tally.frame_bytes += sum(len(frame) for frame in frames.frames(sent))
-        leader.take(sent, tally)
         tally.updates += 1
         if tally.updates % every == 0 or tally.updates == updates_max:
             found = Examined(

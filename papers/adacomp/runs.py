@@ -98,7 +98,10 @@ class Course:
             told=told,
         )
         row = row_of(run, tally)
-        row |= {"seconds": time.monotonic() - began_s, "cpu_ms": 1e3 * (time.process_time() - cpu_s) / tally.updates}
+        row |= {
+            "seconds": time.monotonic() - began_s,
+            "cpu_ms": 1e3 * (time.process_time() - cpu_s) / max(1, tally.updates),
+        }
         return row
 
 
@@ -125,12 +128,12 @@ def row_of(run: Run, tally: Tally) -> Row:
         "pickled_bytes": pickled_bytes(run.codec, there.entries) if there else None,
         "updates": tally.updates,
         "every": run.every,
-        "best": max(found.accuracy for found in tally.examined),
-        "last": tally.examined[-1].accuracy,
+        "best": max((found.accuracy for found in tally.examined), default=0.0),
+        "trouble": tally.trouble,
         "crashed": tally.crashed,
-        "staleness": tally.staleness / tally.updates,
-        "inverse_staleness": tally.inverse_staleness / tally.updates,
-        "place_staleness": tally.place_staleness / tally.updates,
+        "staleness": tally.staleness / max(1, tally.updates),
+        "inverse_staleness": tally.inverse_staleness / max(1, tally.updates),
+        "place_staleness": tally.place_staleness / max(1, tally.updates),
         "curve": [[found.updates, round(found.accuracy, 4), found.update_bytes] for found in tally.examined],
     }
 

@@ -1,0 +1,127 @@
+"""The plots of README.md, each from its experiments' rows. Needs matplotlib; measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from papers.adacomp import paper
+from papers.adacomp.tables import NAMES, Rows, best
+from papers.eddl.rows import Row, chosen, one
+
+HERE = Path(__file__).resolve().parent
+
+#: Told apart also without colour: each line has a mark of its own.
+_LOOKS: dict[str, dict[str, Any]] = {
+    "asgd": {"color": "#777777", "marker": "o"},
+    "comp-asgd-10": {"color": "#d1720c", "marker": "v"},
+    "comp-asgd-1": {"color": "#b03a2e", "marker": "^"},
+    "adacomp-10": {"color": "#2f8f4e", "marker": "D"},
+    "adacomp-1": {"color": "#1f5fa8", "marker": "s"},
+}
+_BARE = {"linestyle": "--", "markerfacecolor": "none"}
+
+
+def draw_all(rows: Rows) -> list[Path]:
+    """One picture for each figure of the paper."""
+    written = []
+    with mpl.rc_context({"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False}):
+        for name, draw in PLOTS.items():
+            figure = draw(rows)
+            if figure is None:
+                continue
+            figure.tight_layout()
+            path = HERE / f"{name}.png"
+            # Without the moment it was made: the same rows give the same bytes.
+            figure.savefig(path, dpi=110, metadata={"Software": None})
+            written.append(path)
+    return written
+
+
+def accuracy(rows: Rows) -> Figure | None:
+    """Figure 3: over updates, and over what was sent."""
+    found: list[tuple[Row, str, dict[str, Any]]] = [
+        (row, NAMES[row["method"]], {}) for row in chosen(rows.get("headline", []), seed=0)
+    ]
+    for method in ("asgd", "comp-asgd-1"):
+        if (bare := best(rows, method)) is not None:
+            found.append((bare, f"{NAMES[method]}, no rule, α = {bare['rate']:g}", _BARE))
+    if not found:
+        return None
+    figure, (over_updates, over_bytes) = _panels(2)
+    for row, label, more in found:
+        look = _LOOKS[row["method"]] | more
+        _curve(over_updates, row, lambda point: point[0] / 1000, label=label, **look)
+        _curve(over_bytes, row, lambda point: point[2] / 1e9, label=label, **look)
+    over_updates.set_xlabel("thousands of updates")
+    over_bytes.set_xlabel("GB of coded updates")
+    over_bytes.set_xscale("log")
+    over_bytes.axvline(paper.ADACOMP_BYTES / 1e9, color="black", linestyle=":", linewidth=1)
+    over_bytes.annotate("paper: AdaComp", (paper.ADACOMP_BYTES / 1e9, 81), (3, 0), textcoords="offset points")
+    over_bytes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure
+
+
+def trouble(rows: Rows) -> Figure | None:
+    """Table II and Figure 4 as curves."""
+    all_of = [*rows.get("crashes", []), *rows.get("classes", [])]
+    if not all_of:
+        return None
+    figure, panels = _panels(2)
+    for axes, images in zip(panels, (60_000, 12_000), strict=True):
+        kinds = (
+            ("as they are", one(all_of, images=images, classes=False, crash_chance=0.0, workers=paper.WORKERS)),
+            ("crashes", one(all_of, images=images, crash_chance=paper.CRASH_CHANCE)),
+            ("three classes", one(all_of, images=images, classes=True)),
+        )
+        for (label, row), method in zip(kinds, ("adacomp-1", "comp-asgd-1", "adacomp-10"), strict=True):
+            if row:
+                _curve(axes, row, lambda point: point[0] / 1000, label=label, **_LOOKS[method])
+        axes.set_title(f"AdaComp, 1 %, {images:,} images")
+        axes.set_xlabel("thousands of updates")
+    panels[0].legend(loc="lower right")
+    return figure
+
+
+def rates(rows: Rows) -> Figure | None:
+    """Updates to the target over the rate, for each method and rule."""
+    every = [*rows.get("tuned", []), *chosen(rows.get("headline", []), rate=paper.RATE)]
+    figure, (axes,) = _panels(1)
+    drawn = False
+    for method, look in _LOOKS.items():
+        for rule, more in (("none", _BARE), ("update", {}), ("parameter", {})):
+            found = chosen(every, method=method, rule=rule)
+            there = sorted((row["rate"], row["updates_to_target"]) for row in found if row["updates_to_target"])
+            if there:
+                label = NAMES[method] + (", no rule" if rule == "none" else "")
+                axes.plot(*zip(*there, strict=True), markersize=5, label=label, **(look | more))
+                drawn = True
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("α")
+    axes.set_ylabel("updates to 97 %")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure if drawn else None
+
+
+def _panels(number: int, *, width: float = 4.6) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(width * number + 1.8, 3.4))
+    return figure, [figure.add_subplot(1, number, place + 1) for place in range(number)]
+
+
+def _curve(axes: Axes, row: Row, over: Callable[[list[float]], float], **look: Any) -> None:
+    points = row["curve"]
+    at, shares = [over(point) for point in points], [100 * point[1] for point in points]
+    axes.plot(at, shares, markersize=3, markevery=max(1, len(points) // 8), linewidth=1.2, **look)
+    axes.axhline(100 * paper.TARGET, color="black", linewidth=0.8)
+    axes.set_ylim(80, 100)
+    axes.set_ylabel("accuracy, %")
+
+
+#: Name of the picture -> how it is drawn.
+PLOTS: dict[str, Callable[[Rows], Figure | None]] = {"accuracy": accuracy, "rates": rates, "trouble": trouble}

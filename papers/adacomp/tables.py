@@ -1,0 +1,241 @@
+"""The tables of README.md, each from its experiment's rows. Pure: rows in, Markdown out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+from papers.adacomp import paper
+from papers.adacomp.headline import fewer
+from papers.eddl.rows import Row, chosen, one
+from papers.eddl.tables import NOTHING, percent, table
+
+Rows = dict[str, list[Row]]
+
+NAMES = {
+    "asgd": "ASGD",
+    "comp-asgd-10": "Comp-ASGD, 10 %",
+    "comp-asgd-1": "Comp-ASGD, 1 %",
+    "adacomp-10": "AdaComp, 10 %",
+    "adacomp-1": "AdaComp, 1 %",
+    "feedback-1": "1 %, error feedback, 4 bits",
+}
+RULES = {"none": "none", "update": "α/τ", "parameter": "α/σ of each"}
+
+#: What a run to the target tells.
+_SENT = ("updates", "entries", "coded", "with envelopes", "pickled")
+
+
+def amount(value: float | None) -> str:
+    """Bytes as people say them."""
+    if value is None:
+        return NOTHING
+    unit, name = (1e9, "GB") if value >= 1e9 else (1e6, "MB")
+    return f"{value / unit:,.{0 if value / unit >= 100 else 1 if value / unit >= 10 else 2}f} {name}"
+
+
+def count(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def power(value: float | None) -> str:
+    """Entries: too many to count the digits of."""
+    if value is None:
+        return NOTHING
+    digits, _, exponent = f"{value:.2e}".partition("e")
+    return f"{digits}·10{''.join('⁰¹²³⁴⁵⁶⁷⁸⁹'[int(digit)] for digit in str(int(exponent)))}"
+
+
+def times(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.0f}x"
+
+
+def _sent(row: Row) -> list[str]:
+    if row["updates_to_target"] is None:
+        ended = "diverged after" if row["trouble"] else "not in"
+        tried = f"{ended} {count(row['updates'])} ({percent(row['best'], 1)} at best)"
+        return [tried, *[NOTHING] * (len(_SENT) - 1)]
+    sent = [amount(row[name]) for name in ("update_bytes", "frame_bytes", "pickled_bytes")]
+    return [count(row["updates_to_target"]), power(row["entries"]), *sent]
+
+
+def _to_target(rows: list[Row]) -> str:
+    lines = []
+    for method, name in NAMES.items():
+        for row in sorted(chosen(rows, method=method), key=lambda row: (row["rule"], row["rate"], row["seed"])):
+            lines.append([name, RULES[row["rule"]], f"{row['rate']:g}", *_sent(row)])
+    return table(["method", "rule", "α", *_SENT], lines)
+
+
+def headline(rows: Rows) -> str:
+    return _to_target(rows.get("headline", []))
+
+
+def memoryless(rows: Rows) -> str:
+    return _to_target(rows.get("memoryless", []))
+
+
+def beside(rows: Rows) -> str:
+    """The paper's comparison, in each unit."""
+    lines = [["paper, as TCP carried it", times(paper.LESS_THAN_ASGD), _reported_asgd(), amount(paper.ADACOMP_BYTES)]]
+    units = {"entries": power, "update_bytes": amount, "pickled_bytes": amount}
+    said = {"entries": "entries", "update_bytes": "coded bytes", "pickled_bytes": "pickled bytes"}
+    for name, title in (("headline", "uniform cycles"), ("memoryless", "memoryless")):
+        dense = one(rows.get(name, []), method="asgd", rule="update", rate=paper.RATE)
+        sparse = one(rows.get(name, []), method="adacomp-1", rate=paper.RATE)
+        for what, shown in units.items():
+            cells = [shown(row[what]) if row else NOTHING for row in (dense, sparse)]
+            lines.append([f"here, {title}, {said[what]}", times(fewer(dense, sparse, what)), *cells])
+    sparse = one(rows.get("headline", []), method="adacomp-1", rate=paper.RATE)
+    bare = best(rows, "asgd")
+    for what, shown in units.items():
+        if bare and sparse:
+            title = f"here, uniform cycles, {said[what]}, ASGD without a rule at α = {bare['rate']:g}"
+            lines.append([title, times(fewer(bare, sparse, what)), shown(bare[what]), shown(sparse[what])])
+    return table(["to 97 %", "times fewer", "ASGD", "AdaComp, 1 %"], lines)
+
+
+def _reported_asgd() -> str:
+    return f"{amount(paper.LESS_THAN_ASGD * paper.ADACOMP_BYTES)} (191 of the other)"
+
+
+def best(rows: Rows, method: str) -> Row | None:
+    """Of a method without a rule, the rate that got to the target in the fewest updates."""
+    there = [row for row in chosen(rows.get("tuned", []), method=method, rule="none") if row["updates_to_target"]]
+    return min(there, key=lambda row: int(row["updates_to_target"]), default=None)
+
+
+def tuned(rows: Rows) -> str:
+    """Every rate that was tried besides the paper's."""
+    return _to_target(rows.get("tuned", []))
+
+
+def handicap(rows: Rows) -> str:
+    """One line a method: at the paper's rate, and at the best that was tried."""
+    lines = []
+    for method in ("asgd", "comp-asgd-1", "adacomp-1"):
+        papers = one(rows.get("headline", []), method=method, rate=paper.RATE)
+        tried = [*chosen(rows.get("tuned", []), method=method), *([papers] if papers else [])]
+        there = [row for row in tried if row["updates_to_target"]]
+        if not papers or not there:
+            continue
+        quickest = min(there, key=lambda row: int(row["updates_to_target"]))
+        how = f"α = {quickest['rate']:g}, rule {RULES[quickest['rule']]}"
+        lines.append([NAMES[method], *_sent(papers)[:1], amount(papers["update_bytes"]), how, *_sent(quickest)[:1],
+                      amount(quickest["update_bytes"])])  # fmt: skip
+    head = ["method", "updates, as the paper", "coded bytes", "best that was tried", "updates", "coded bytes"]
+    return table(head, lines)
+
+
+def feedback(rows: Rows) -> str:
+    return _to_target(rows.get("feedback", []))
+
+
+def staleness(rows: Rows) -> str:
+    lines = []
+    for name, title in (("headline", "0.2 + U(0, 2)"), ("memoryless", "memoryless"), ("classes", "100 : 10 : 1")):
+        found = one(rows.get(name, []), method="adacomp-1", images=60_000)
+        if found:
+            cells = [
+                f"{found['staleness']:.0f}",
+                f"{found['inverse_staleness']:.4f}",
+                f"{found['place_staleness']:.1f}",
+            ]
+            lines.append([title, *cells])
+    return table(["arrivals", "mean τ", "mean of 1/max(1, τ)", "mean σ of the places sent"], lines)
+
+
+def crashes(rows: Rows) -> str:
+    lines = []
+    for (images, crash, workers), reported in paper.CRASHES.items():
+        found = [
+            row
+            for row in chosen(rows.get("crashes", []), images=images, workers=workers)
+            if bool(row["crash_chance"]) == crash
+        ]
+        if found:
+            left = f"{workers - fmean(row['crashed'] for row in found):.0f}"
+            cells = [percent(fmean(row["best"] for row in found), 2), count(found[0]["updates"]), left]
+            lines.append([f"{images:,}", "yes" if crash else "no", str(workers), percent(reported, 2), *cells])
+    head = ["images", "crashes", "workers", "paper, another network", "here, best", "after", "workers left"]
+    return table(head, lines)
+
+
+def classes(rows: Rows) -> str:
+    lines = []
+    for (images, several), reported in paper.HETEROGENEOUS.items():
+        found = one(rows.get("classes" if several else "crashes", []), images=images, classes=several, crash_chance=0.0)
+        if found:
+            early = next((accuracy for updates, accuracy, _ in found["curve"] if updates == _EARLY), None)
+            cells = [percent(early, 2), percent(found["best"], 2), count(found["updates"])]
+            lines.append([f"{images:,}", "three" if several else "one", percent(reported, 2), *cells])
+    head = [
+        "images",
+        "classes",
+        "paper, 250,000 updates",
+        f"here, after {_EARLY:,}",
+        "here, best",
+        "of so many updates",
+    ]
+    return table(head, lines)
+
+
+#: Where Figure 4 shows that several classes are ahead at first.
+_EARLY = 3_000
+
+
+def final(rows: Rows) -> str:
+    """Accuracies of long runs; of those that were not made, how far the others got."""
+    lines = []
+    for method, reported in paper.FINAL.items():
+        found = [row for name in ("final", "headline") for row in chosen(rows.get(name, []), method=method)]
+        more = chosen(rows.get("crashes", []), method=method, images=60_000, crash_chance=0.0)
+        longest = max((*found, *more), key=lambda row: int(row["updates"]), default=None)
+        if longest:
+            cells = [percent(longest["best"], 2), count(longest["updates"])]
+            lines.append([NAMES[method], percent(reported, 2), *cells])
+    return table(["method", "paper, 250,000 updates", "here, best", "of so many updates"], lines)
+
+
+def units(rows: Rows) -> str:
+    """One update of each codec, by each way of counting."""
+    lines = []
+    every = [row for found in rows.values() for row in found if row["updates_to_target"]]
+    for codec in ("dense", "top10%", "top1%", "top1%+ef+4bit"):
+        found = one(every, codec=codec)
+        if found:
+            entries, coded, framed, pickled = (
+                found[what] / found["updates_to_target"]
+                for what in ("entries", "update_bytes", "frame_bytes", "pickled_bytes")
+            )
+            cells = [count(entries), count(coded), f"{8 * coded / entries:.1f}", count(framed), count(pickled)]
+            lines.append([f"`{codec}`", *cells])
+    return table(["one update", "entries", "coded bytes", "bits an entry", "with envelope", "pickled bytes"], lines)
+
+
+def machine(facts: dict[str, Any], rows: Rows) -> str:
+    took_s = sum(row["seconds"] for found in rows.values() for row in found)
+    updates = sum(row["updates"] for found in rows.values() for row in found)
+    kit = facts["machine"]
+    return (
+        f"{kit['cores']} cores ({kit['processor']}), {kit['system']}, Python {kit['python']}, torch {kit['torch']},"
+        f" numpy {kit['numpy']}; {facts['date']}; {sum(map(len, rows.values()))} runs, {updates:,} updates,"
+        f" {took_s / 60:.0f} minutes in all."
+    )
+
+
+#: Name in README.md -> how the rows become a table.
+TABLES: dict[str, Callable[[Rows], str]] = {
+    "beside": beside,
+    "headline": headline,
+    "memoryless": memoryless,
+    "staleness": staleness,
+    "handicap": handicap,
+    "tuned": tuned,
+    "units": units,
+    "feedback": feedback,
+    "final": final,
+    "crashes": crashes,
+    "classes": classes,
+}
