@@ -62,7 +62,9 @@ def accuracy(rows: Rows) -> Figure | None:
     over_bytes.set_xlabel("GB of coded updates")
     over_bytes.set_xscale("log")
     over_bytes.axvline(paper.ADACOMP_BYTES / 1e9, color="black", linestyle=":", linewidth=1)
-    over_bytes.annotate("paper: AdaComp", (paper.ADACOMP_BYTES / 1e9, 81), (3, 0), textcoords="offset points")
+    over_bytes.annotate(
+        "paper: AdaComp", (paper.ADACOMP_BYTES / 1e9, 81), (-3, 0), textcoords="offset points", ha="right"
+    )
     over_bytes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ class Course:
         few = Digits(images=test.images[:test_images], labels=test.labels[:test_images])
         self._network: Network = Network(train, few)
 
-    def measured(self, run: Run, *, say: Any = print) -> Row:
+    def measured(self, run: Run, *, say: Callable[[str], None]) -> Row:
         """Play it and tell its row."""
         from papers.adacomp.network import LAYOUT, first_model
 
