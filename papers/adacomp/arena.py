@@ -32,6 +32,10 @@ Rule = Literal["none", "update", "parameter"]
 _EXACT_VERSIONS = 1024
 
 
+#: To the image the same accuracy, as often as this: a model that learns does not do that on thousands of images.
+_DEAD_AFTER = 5
+
+
 class Learner(Protocol):
     def gradient(self, model: np.ndarray, examples: np.ndarray) -> np.ndarray: ...
     def accuracy(self, model: np.ndarray) -> float: ...
@@ -129,11 +133,19 @@ def played(
             )
             tally.examined.append(found)
             told(found)
-            if found.accuracy >= wanted:
+            if _is_dead(tally.examined):
+                tally.trouble = "the model answers the same, whatever it learns"
+            if found.accuracy >= wanted or tally.trouble:
                 break
         if tally.updates == updates_max:
             break
     return tally
+
+
+def _is_dead(examined: Sequence[Examined]) -> bool:
+    """Units that give nothing for any image have no gradient either: with all of them gone, nothing changes."""
+    last = [found.accuracy for found in examined[-_DEAD_AFTER:]]
+    return len(last) == _DEAD_AFTER and len(set(last)) == 1
 
 
 def _pushes(crowd: Crowd, leader: _Leader, tally: Tally) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from papers.adacomp import paper
-from papers.adacomp.headline import fewer
+from papers.adacomp.headline import SENT, fewer, over_seeds
 from papers.eddl.rows import Row, chosen, one
 from papers.eddl.tables import NOTHING, percent, table
 
@@ -21,6 +21,7 @@ NAMES = {
     "adacomp-1": "AdaComp, 1 %",
     "feedback-1": "1 %, error feedback, 4 bits",
 }
+ARRIVALS = {"cycles": "uniform cycles", "memoryless": "memoryless"}
 RULES = {"none": "none", "update": "α/τ", "parameter": "α/σ of each"}
 
 #: What a run to the target tells.
@@ -48,12 +49,12 @@ def power(value: float | None) -> str:
 
 
 def times(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.0f}x"
+    return NOTHING if value is None else f"{value:.{1 if value < 10 else 0}f}x"
 
 
 def _sent(row: Row) -> list[str]:
     if row["updates_to_target"] is None:
-        ended = "diverged after" if row["trouble"] else "not in"
+        ended = "lost after" if row["trouble"] else "not in"
         tried = f"{ended} {count(row['updates'])} ({percent(row['best'], 1)} at best)"
         return [tried, *[NOTHING] * (len(_SENT) - 1)]
     sent = [amount(row[name]) for name in ("update_bytes", "frame_bytes", "pickled_bytes")]
@@ -63,9 +64,13 @@ def _sent(row: Row) -> list[str]:
 def _to_target(rows: list[Row]) -> str:
     lines = []
     for method, name in NAMES.items():
-        for row in sorted(chosen(rows, method=method), key=lambda row: (row["rule"], row["rate"], row["seed"])):
-            lines.append([name, RULES[row["rule"]], f"{row['rate']:g}", *_sent(row)])
-    return table(["method", "rule", "α", *_SENT], lines)
+        order = sorted(
+            chosen(rows, method=method), key=lambda row: (row["arrivals"], row["rule"], row["rate"], row["seed"])
+        )
+        for row in order:
+            how = [ARRIVALS[row["arrivals"]], RULES[row["rule"]], f"{row['rate']:g}", str(row["seed"])]
+            lines.append([name, *how, *_sent(row)])
+    return table(["method", "arrivals", "rule", "α", "seed", *_SENT], lines)
 
 
 def headline(rows: Rows) -> str:
@@ -77,33 +82,38 @@ def memoryless(rows: Rows) -> str:
 
 
 def beside(rows: Rows) -> str:
-    """The paper's comparison, in each unit."""
-    lines = [["paper, as TCP carried it", times(paper.LESS_THAN_ASGD), _reported_asgd(), amount(paper.ADACOMP_BYTES)]]
-    units = {"entries": power, "update_bytes": amount, "pickled_bytes": amount}
-    said = {"entries": "entries", "update_bytes": "coded bytes", "pickled_bytes": "pickled bytes"}
-    for name, title in (("headline", "uniform cycles"), ("memoryless", "memoryless")):
-        dense = one(rows.get(name, []), method="asgd", rule="update", rate=paper.RATE)
-        sparse = one(rows.get(name, []), method="adacomp-1", rate=paper.RATE)
-        for what, shown in units.items():
-            cells = [shown(row[what]) if row else NOTHING for row in (dense, sparse)]
-            lines.append([f"here, {title}, {said[what]}", times(fewer(dense, sparse, what)), *cells])
-    sparse = one(rows.get("headline", []), method="adacomp-1", rate=paper.RATE)
-    bare = best(rows, "asgd")
-    for what, shown in units.items():
-        if bare and sparse:
-            title = f"here, uniform cycles, {said[what]}, ASGD without a rule at α = {bare['rate']:g}"
-            lines.append([title, times(fewer(bare, sparse, what)), shown(bare[what]), shown(sparse[what])])
-    return table(["to 97 %", "times fewer", "ASGD", "AdaComp, 1 %"], lines)
+    """The paper's comparison, in each unit; means where there are several seeds."""
+    reported = [times(paper.LESS_THAN_ASGD), amount(paper.LESS_THAN_ASGD * paper.ADACOMP_BYTES)]
+    lines = [["paper", "as the paper", "bytes of TCP", *reported, amount(paper.ADACOMP_BYTES)]]
+    for arrivals, title in ARRIVALS.items():
+        for rates, of in (("as the paper", as_the_paper), ("each at its best", best)):
+            dense, sparse = of(rows, "asgd", arrivals), of(rows, "adacomp-1", arrivals)
+            for what, (said, shown) in _UNITS.items():
+                cells = [shown(row[what]) if row else NOTHING for row in (dense, sparse)]
+                lines.append([title, rates, said, times(fewer(dense, sparse, what)), *cells])
+    return table(["to 97 %", "rates and rules", "counted in", "times fewer", "ASGD", "AdaComp, 1 %"], lines)
 
 
-def _reported_asgd() -> str:
-    return f"{amount(paper.LESS_THAN_ASGD * paper.ADACOMP_BYTES)} (191 of the other)"
+_UNITS: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "updates_to_target": ("updates", count),
+    "entries": ("entries", power),
+    "update_bytes": ("coded bytes", amount),
+    "pickled_bytes": ("pickled bytes", amount),
+}
 
 
-def best(rows: Rows, method: str) -> Row | None:
-    """Of a method without a rule, the rate that got to the target in the fewest updates."""
-    there = [row for row in chosen(rows.get("tuned", []), method=method, rule="none") if row["updates_to_target"]]
-    return min(there, key=lambda row: int(row["updates_to_target"]), default=None)
+def as_the_paper(rows: Rows, method: str, arrivals: str = "cycles") -> Row | None:
+    """At its rate and with its rule."""
+    found = rows.get("headline" if arrivals == "cycles" else "memoryless", [])
+    return over_seeds(chosen(found, method=method, rate=paper.RATE))
+
+
+def best(rows: Rows, method: str, arrivals: str = "cycles") -> Row | None:
+    """Of all rates and rules that were tried, the one that got to the target in the fewest updates."""
+    tried = chosen(rows.get("tuned", []), method=method, arrivals=arrivals, seed=0)
+    there = [found for row in tried if (found := over_seeds([row])) is not None]
+    papers = as_the_paper(rows, method, arrivals)
+    return min((*there, *([papers] if papers else [])), key=lambda row: float(row["updates_to_target"]), default=None)
 
 
 def tuned(rows: Rows) -> str:
@@ -114,17 +124,24 @@ def tuned(rows: Rows) -> str:
 def handicap(rows: Rows) -> str:
     """One line a method: at the paper's rate, and at the best that was tried."""
     lines = []
-    for method in ("asgd", "comp-asgd-1", "adacomp-1"):
-        papers = one(rows.get("headline", []), method=method, rate=paper.RATE)
-        tried = [*chosen(rows.get("tuned", []), method=method), *([papers] if papers else [])]
-        there = [row for row in tried if row["updates_to_target"]]
-        if not papers or not there:
-            continue
-        quickest = min(there, key=lambda row: int(row["updates_to_target"]))
-        how = f"α = {quickest['rate']:g}, rule {RULES[quickest['rule']]}"
-        lines.append([NAMES[method], *_sent(papers)[:1], amount(papers["update_bytes"]), how, *_sent(quickest)[:1],
-                      amount(quickest["update_bytes"])])  # fmt: skip
-    head = ["method", "updates, as the paper", "coded bytes", "best that was tried", "updates", "coded bytes"]
+    for arrivals, title in ARRIVALS.items():
+        for method in ("asgd", "comp-asgd-1", "adacomp-1"):
+            quickest = best(rows, method, arrivals)
+            if quickest:
+                papers = as_the_paper(rows, method, arrivals) or dict.fromkeys(SENT)
+                how = f"α = {quickest['rate']:g}, rule {RULES[quickest['rule']]}"
+                cells = [count(papers["updates_to_target"]), amount(papers["update_bytes"])]
+                cells += [how, count(quickest["updates_to_target"]), amount(quickest["update_bytes"])]
+                lines.append([title, NAMES[method], *cells])
+    head = [
+        "arrivals",
+        "method",
+        "updates, as the paper",
+        "coded bytes",
+        "best that was tried",
+        "updates",
+        "coded bytes",
+    ]
     return table(head, lines)
 
 

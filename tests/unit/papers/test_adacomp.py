@@ -163,6 +163,16 @@ def test_what_diverges_is_refused_and_the_rest_is_told() -> None:
     assert len(tally.examined) == tally.updates
 
 
+def test_a_model_that_answers_the_same_for_ever_is_given_up() -> None:
+    class Dead(Wanting):
+        def accuracy(self, model: np.ndarray) -> float:
+            return 0.1135
+
+    tally = play(DENSE, ALONE, updates=50, learner=Dead())
+    assert tally.updates == 5
+    assert "answers the same" in tally.trouble
+
+
 def test_it_stops_where_it_was_to_get() -> None:
     tally = play(DENSE, ALONE, updates=50, wanted=0.3)
     assert [found.accuracy >= 0.3 for found in tally.examined] == [False, False, True]
@@ -306,11 +316,26 @@ def test_the_headline_compares_what_was_sent() -> None:
     assert headline({}) == {}
 
 
+def test_the_best_of_a_method_is_over_rates_and_rules_and_the_papers_own() -> None:
+    rows = {
+        "headline": [sent("asgd", "update", 40_000, 100), sent("asgd", "update", 20_000, 100) | {"seed": 1}],
+        "tuned": [sent("asgd", "none", 32_000, 100), sent("asgd", "none", None, 100) | {"rate": 0.5}],
+    }
+    assert tables.as_the_paper(rows, "asgd")["updates_to_target"] == 30_000  # type: ignore[index]
+    assert tables.best(rows, "asgd")["rule"] == "update"  # type: ignore[index]
+    rows["tuned"][0] |= {"updates_to_target": 25_000}
+    assert tables.best(rows, "asgd")["rule"] == "none"  # type: ignore[index]
+    assert tables.best(rows, "adacomp-1") is None
+    assert "| uniform cycles | ASGD | 30,000 |" in tables.handicap(rows)
+
+
 def test_tables_say_what_was_not_reached() -> None:
     made = tables.headline({"headline": [sent("comp-asgd-1", "update", None, 1)]})
-    assert "| Comp-ASGD, 1 % | α/τ | 0.1 | not in 40,000 (96.0 % at best) |" in made
+    assert "| Comp-ASGD, 1 % | uniform cycles | α/τ | 0.1 | 0 | not in 40,000 (96.0 % at best) |" in made
     assert (tables.amount(1.33e9), tables.amount(150.2e6), tables.amount(8.4e6)) == ("1.33 GB", "150 MB", "8.40 MB")
     assert tables.power(4.66e7) == "4.66·10⁷"
+    lost = sent("asgd", "none", None, 1) | {"trouble": "not finite", "updates": 5}
+    assert "| 0 | lost after 5 (96.0 % at best) |" in tables.tuned({"tuned": [lost]})
     with pytest.raises(Misuse, match="a table 'nothing'"):
         filled("<!-- table: nothing -->\n<!-- end -->", {})
 
