@@ -11,8 +11,8 @@ from papers.adacomp.runs import Run
 ASGD = Run(method="asgd", codec="dense", rule="update", rate=paper.RATE, updates_max=60_000)
 ADACOMP_1 = Run(method="adacomp-1", codec="top1%", rule="parameter", rate=paper.RATE)
 ADACOMP_10 = Run(method="adacomp-10", codec="top10%", rule="parameter", rate=paper.RATE)
-COMP_1 = Run(method="comp-asgd-1", codec="top1%", rule="update", rate=paper.RATE, updates_max=25_000)
-COMP_10 = Run(method="comp-asgd-10", codec="top10%", rule="update", rate=paper.RATE, updates_max=25_000)
+COMP_1 = Run(method="comp-asgd-1", codec="top1%", rule="update", rate=paper.RATE, updates_max=15_000)
+COMP_10 = Run(method="comp-asgd-10", codec="top10%", rule="update", rate=paper.RATE, updates_max=15_000)
 
 #: The same two that it is compared with, without a rule: then a rate is what it says.
 BARE = Run(method="asgd", codec="dense", rule="none", rate=0.005, updates_max=30_000)
