@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from papers.adacomp import paper
-from papers.adacomp.tables import NAMES, RULES, Rows, best
+from papers.adacomp.tables import ARRIVALS, NAMES, RULES, Rows
 from papers.eddl.rows import Row, chosen, one
 
 HERE = Path(__file__).resolve().parent
@@ -44,31 +45,47 @@ def draw_all(rows: Rows) -> list[Path]:
 
 
 def accuracy(rows: Rows) -> Figure | None:
-    """Figure 3: over updates, and over what was sent."""
-    found: list[tuple[Row, str, dict[str, Any]]] = [
-        (row, NAMES[row["method"]], {}) for row in chosen(rows.get("headline", []), seed=0)
-    ]
-    for method in ("asgd", "comp-asgd-1"):
-        tuned = best(rows, method)
-        if tuned and tuned["rate"] != paper.RATE:
-            how = f"rule {RULES[tuned['rule']]}, α = {tuned['rate']:g}"
-            found.append((tuned, f"{NAMES[method]}, {how}", _BARE))
+    """Figure 3: over updates, and over what was sent. Further seeds are pale."""
+    found = [row for row in rows.get("headline", []) if row["curve"]]
     if not found:
         return None
     figure, (over_updates, over_bytes) = _panels(2)
-    for row, label, more in found:
-        look = _LOOKS[row["method"]] | more
-        _curve(over_updates, row, lambda point: point[0] / 1000, label=label, **look)
-        _curve(over_bytes, row, lambda point: point[2] / 1e9, label=label, **look)
+    named: set[str] = set()
+    for row in found:
+        look: dict[str, Any] = dict(_LOOKS[row["method"]])
+        look |= {"alpha": 0.45} if row["method"] in named else {"label": NAMES[row["method"]]}
+        named.add(row["method"])
+        _curve(over_updates, row, lambda point: point[0] / 1000, **look)
+        _curve(over_bytes, row, lambda point: point[2] / 1e9, **look)
     over_updates.set_xlabel("thousands of updates")
     over_bytes.set_xlabel("GB of coded updates")
     over_bytes.set_xscale("log")
     over_bytes.axvline(paper.ADACOMP_BYTES / 1e9, color="black", linestyle=":", linewidth=1)
-    over_bytes.annotate(
-        "paper: AdaComp", (paper.ADACOMP_BYTES / 1e9, 81), (-3, 0), textcoords="offset points", ha="right"
-    )
+    place = (paper.ADACOMP_BYTES / 1e9, 81)
+    over_bytes.annotate("paper: AdaComp", place, (-3, 0), textcoords="offset points", ha="right")
     over_bytes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
+
+
+def tuned(rows: Rows) -> Figure | None:
+    """The paper's rate and rule against the best without one, for each kind of arrivals."""
+    figure, panels = _panels(2)
+    drawn = False
+    for axes, arrivals in zip(panels, ARRIVALS, strict=True):
+        papers = chosen(rows.get("headline" if arrivals == "cycles" else "memoryless", []), seed=0)
+        bare = chosen(rows.get("tuned", []), arrivals=arrivals, rule="none", seed=0)
+        for method in ("adacomp-1", "asgd", "comp-asgd-1"):
+            without = sorted(chosen(bare, method=method), key=_quickest)[:1]
+            for row in (*chosen(papers, method=method), *without):
+                rule = "no rule" if row["rule"] == "none" else f"rule {RULES[row['rule']]}"
+                look = _LOOKS[method] | (_BARE if row["rule"] == "none" else {})
+                label = f"{NAMES[method]}, α = {row['rate']:g}, {rule}"
+                _curve(axes, row, lambda point: point[0] / 1000, label=label, **look)
+                drawn = True
+        axes.set_title(ARRIVALS[arrivals])
+        axes.set_xlabel("thousands of updates")
+        axes.legend(loc="lower right")
+    return figure if drawn else None
 
 
 def trouble(rows: Rows) -> Figure | None:
@@ -92,28 +109,9 @@ def trouble(rows: Rows) -> Figure | None:
     return figure
 
 
-def rates(rows: Rows) -> Figure | None:
-    """Updates to the target over the rate, for each method and rule."""
-    every = [
-        *chosen(rows.get("tuned", []), arrivals="cycles", seed=0),
-        *chosen(rows.get("headline", []), rate=paper.RATE, seed=0),
-    ]
-    figure, (axes,) = _panels(1)
-    drawn = False
-    for method, look in _LOOKS.items():
-        for rule, more in (("none", _BARE), ("update", {}), ("parameter", {})):
-            found = chosen(every, method=method, rule=rule)
-            there = sorted((row["rate"], row["updates_to_target"]) for row in found if row["updates_to_target"])
-            if there:
-                label = NAMES[method] + (", no rule" if rule == "none" else "")
-                axes.plot(*zip(*there, strict=True), markersize=5, label=label, **(look | more))
-                drawn = True
-    axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("α")
-    axes.set_ylabel("updates to 97 %")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure if drawn else None
+def _quickest(row: Row) -> tuple[float, float]:
+    """First those that got to the target, then by how near they came."""
+    return float(row["updates_to_target"] or math.inf), -float(row["best"])
 
 
 def _panels(number: int, *, width: float = 4.6) -> tuple[Figure, list[Axes]]:
@@ -131,4 +129,4 @@ def _curve(axes: Axes, row: Row, over: Callable[[list[float]], float], **look: A
 
 
 #: Name of the picture -> how it is drawn.
-PLOTS: dict[str, Callable[[Rows], Figure | None]] = {"accuracy": accuracy, "rates": rates, "trouble": trouble}
+PLOTS: dict[str, Callable[[Rows], Figure | None]] = {"accuracy": accuracy, "tuned": tuned, "trouble": trouble}
