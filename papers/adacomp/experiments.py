@@ -11,8 +11,8 @@ from papers.adacomp.runs import Run
 ASGD = Run(method="asgd", codec="dense", rule="update", rate=paper.RATE, updates_max=60_000)
 ADACOMP_1 = Run(method="adacomp-1", codec="top1%", rule="parameter", rate=paper.RATE)
 ADACOMP_10 = Run(method="adacomp-10", codec="top10%", rule="parameter", rate=paper.RATE)
-COMP_1 = Run(method="comp-asgd-1", codec="top1%", rule="update", rate=paper.RATE, updates_max=15_000)
-COMP_10 = Run(method="comp-asgd-10", codec="top10%", rule="update", rate=paper.RATE, updates_max=15_000)
+COMP_1 = Run(method="comp-asgd-1", codec="top1%", rule="update", rate=paper.RATE, updates_max=12_000)
+COMP_10 = Run(method="comp-asgd-10", codec="top10%", rule="update", rate=paper.RATE, updates_max=12_000)
 
 #: The same two that it is compared with, without a rule: then a rate is what it says.
 BARE = Run(method="asgd", codec="dense", rule="none", rate=0.005, updates_max=30_000)
@@ -46,7 +46,7 @@ EXPERIMENTS: dict[str, tuple[Run, ...]] = {
         replace(ON, images=12_000, crash_chance=paper.CRASH_CHANCE),
         replace(ON, images=6_000, workers=100),
     ),
-    "classes": (replace(ON, classes=True), replace(ON, images=12_000, classes=True)),
+    "classes": tuple(replace(ON, images=images, classes=True, updates_max=12_000) for images in (60_000, 12_000)),
 }
 
 #: As long as the paper's: two to three hours a run of one idle core.

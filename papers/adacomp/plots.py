@@ -91,10 +91,11 @@ def tuned(rows: Rows) -> Figure | None:
 def trouble(rows: Rows) -> Figure | None:
     """Table II and Figure 4 as curves."""
     all_of = [*rows.get("crashes", []), *rows.get("classes", [])]
-    if not all_of:
+    sizes = [images for images in (60_000, 12_000) if one(all_of, images=images)]
+    if not sizes:
         return None
-    figure, panels = _panels(2)
-    for axes, images in zip(panels, (60_000, 12_000), strict=True):
+    figure, panels = _panels(len(sizes))
+    for axes, images in zip(panels, sizes, strict=True):
         kinds = (
             ("as they are", one(all_of, images=images, classes=False, crash_chance=0.0, workers=paper.WORKERS)),
             ("crashes", one(all_of, images=images, crash_chance=paper.CRASH_CHANCE)),
