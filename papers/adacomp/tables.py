@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from papers.adacomp import paper
-from papers.adacomp.headline import SENT, fewer, over_seeds
+from papers.adacomp.headline import SENT, fewer, there
 from papers.eddl.rows import Row, chosen, one
 from papers.eddl.tables import NOTHING, percent, table
 
@@ -82,7 +82,7 @@ def memoryless(rows: Rows) -> str:
 
 
 def beside(rows: Rows) -> str:
-    """The paper's comparison, in each unit; means where there are several seeds."""
+    """The paper's comparison, in each unit, of the first seed."""
     reported = [times(paper.LESS_THAN_ASGD), amount(paper.LESS_THAN_ASGD * paper.ADACOMP_BYTES)]
     lines = [["paper", "as the paper", "bytes of TCP", *reported, amount(paper.ADACOMP_BYTES)]]
     for arrivals, title in ARRIVALS.items():
@@ -105,15 +105,14 @@ _UNITS: dict[str, tuple[str, Callable[[float | None], str]]] = {
 def as_the_paper(rows: Rows, method: str, arrivals: str = "cycles") -> Row | None:
     """At its rate and with its rule."""
     found = rows.get("headline" if arrivals == "cycles" else "memoryless", [])
-    return over_seeds(chosen(found, method=method, rate=paper.RATE))
+    return there(one(found, method=method, rate=paper.RATE, seed=0))
 
 
 def best(rows: Rows, method: str, arrivals: str = "cycles") -> Row | None:
     """Of all rates and rules that were tried, the one that got to the target in the fewest updates."""
     tried = chosen(rows.get("tuned", []), method=method, arrivals=arrivals, seed=0)
-    there = [found for row in tried if (found := over_seeds([row])) is not None]
-    papers = as_the_paper(rows, method, arrivals)
-    return min((*there, *([papers] if papers else [])), key=lambda row: float(row["updates_to_target"]), default=None)
+    found = [row for row in (*map(there, tried), as_the_paper(rows, method, arrivals)) if row]
+    return min(found, key=lambda row: int(row["updates_to_target"]), default=None)
 
 
 def tuned(rows: Rows) -> str:

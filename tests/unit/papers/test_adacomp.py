@@ -316,17 +316,18 @@ def test_the_headline_compares_what_was_sent() -> None:
     assert headline({}) == {}
 
 
-def test_the_best_of_a_method_is_over_rates_and_rules_and_the_papers_own() -> None:
+def test_the_best_of_a_method_is_over_rates_and_rules_and_all_of_one_seed() -> None:
     rows = {
         "headline": [sent("asgd", "update", 40_000, 100), sent("asgd", "update", 20_000, 100) | {"seed": 1}],
         "tuned": [sent("asgd", "none", 32_000, 100), sent("asgd", "none", None, 100) | {"rate": 0.5}],
     }
-    assert tables.as_the_paper(rows, "asgd")["updates_to_target"] == 30_000  # type: ignore[index]
+    assert tables.as_the_paper(rows, "asgd")["updates_to_target"] == 40_000  # type: ignore[index]
+    rows["tuned"][0] |= {"updates_to_target": 45_000}
     assert tables.best(rows, "asgd")["rule"] == "update"  # type: ignore[index]
     rows["tuned"][0] |= {"updates_to_target": 25_000}
     assert tables.best(rows, "asgd")["rule"] == "none"  # type: ignore[index]
     assert tables.best(rows, "adacomp-1") is None
-    assert "| uniform cycles | ASGD | 30,000 |" in tables.handicap(rows)
+    assert "| uniform cycles | ASGD | 40,000 |" in tables.handicap(rows)
 
 
 def test_tables_say_what_was_not_reached() -> None:
