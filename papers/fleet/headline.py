@@ -65,7 +65,7 @@ def against_dynsgd(rows: list[Row]) -> dict[str, Any]:
 
 def of_stream(rows: list[Row]) -> dict[str, Any]:
     """Without resets, as a job in use would run; and with the paper's resets."""
-    models = chosen(rows, what="model", author=True)
+    models = chosen(rows, what="model")
     told: dict[str, Any] = {}
     for name, reset_days, value in (
         ("f1_online_over_daily", None, "f1"),

@@ -28,7 +28,7 @@ RATES = {
     "adasgd, learned T": RATE_OF_MEANS,
     "adaptive": 0.0015,
 }
-STEPS = 1_500
+STEPS = 1_200
 SEED = 1
 
 

@@ -77,8 +77,8 @@ def accuracy(model: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple
 
 
 def scaled(images: np.ndarray) -> Any:
-    """Bytes to [0, 1]: the paper's min-max scaling."""
-    return torch.from_numpy(images).to(torch.float32) / 255
+    """Bytes to [0, 1]: the paper's min-max scaling. Channels last, which pools faster."""
+    return (torch.from_numpy(images).to(torch.float32) / 255).to(memory_format=torch.channels_last)
 
 
 assert PARAMETERS == 11_786, "Table 1 gives 11,786 parameters where nothing is padded"

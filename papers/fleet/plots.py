@@ -139,7 +139,7 @@ def online(rows: list[Row]) -> Figure:
     figure, panels = _panels(2, width=5.2)
     for axes, reset_days in zip(panels, (None, 2), strict=True):
         for pace, colour in (("hourly", "#1f5fa8"), ("daily", "#d1720c")):
-            row = one(rows, what="model", author=True, pace=pace, reset_days=reset_days)
+            row = one(rows, what="model", pace=pace, reset_days=reset_days)
             if row:
                 days = row["by_day"]
                 smooth = [float(np.mean(days[max(0, end - 7) : end])) for end in range(1, len(days) + 1)]

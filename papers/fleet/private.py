@@ -26,7 +26,7 @@ from shoal.privacy.noise import noised
 BOUND = 1.0
 MULTIPLIERS = (1.0, 4.0)
 RATES = {"dynsgd": RATE_OF_MEANS, "adasgd": RATE_OF_MEANS, "adaptive": 0.0015}
-STEPS = 1_200
+STEPS = 600
 SEED = 1
 
 

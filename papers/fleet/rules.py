@@ -185,7 +185,7 @@ class Rule:
     #: α of ``local_prior``; None where users do nothing of the kind.
     mixed: float | None = None
     #: Rates that are tried, of mean gradients. The paper's is among them where the leader's step is the paper's.
-    rates: tuple[float, ...] = (0.025, 0.05, 0.1)
+    rates: tuple[float, ...] = (0.05, 0.1, 0.025)
 
 
 RULES = {
@@ -195,12 +195,12 @@ RULES = {
         Rule(
             name="fedavg",
             leader=lambda rate, threshold: Damped(by_age(none), rate=rate),
-            rates=(0.0125, 0.025, 0.05),
+            rates=(0.025, 0.0125),
         ),
         Rule(
             name="dynsgd",
             leader=lambda rate, threshold: Damped(by_age(inverse), rate=rate),
-            rates=(0.05, 0.1, 0.2),
+            rates=(0.1, 0.05, 0.2),
         ),
         Rule(name="adasgd", leader=lambda rate, threshold: Damped(adasgd(threshold), rate=rate)),
         Rule(
@@ -218,19 +218,19 @@ RULES = {
         Rule(
             name="adaptive",
             leader=lambda rate, threshold: Adaptive(by_age(none), rate=rate),
-            rates=(0.0015, 0.003, 0.006),
+            rates=(0.003, 0.0015),
         ),
         Rule(
             name="calibrated",
             leader=lambda rate, threshold: Damped(by_age(none), rate=rate),
             mixed=0.1,
-            rates=(0.025, 0.05, 0.1),
+            rates=(0.05, 0.025),
         ),
         Rule(
             name="adaptive, calibrated",
             leader=lambda rate, threshold: Adaptive(by_age(none), rate=rate),
             mixed=0.1,
-            rates=(0.0015, 0.003, 0.006),
+            rates=(0.003, 0.0015),
         ),
         Rule(name="adasgd, learned T", leader=lambda rate, threshold: Damped(adasgd_learned(), rate=rate)),
         Rule(name="adasgd, as heard", leader=lambda rate, threshold: Damped(adasgd_heard(threshold), rate=rate)),

@@ -97,11 +97,11 @@ def tried(rows: Rows) -> str:
         for row in rows.get("late", [])
         if row["tried"]
     ]
-    return table(["staleness", "rule", "rate: steps to 80 % (– where a rate before it was sooner), one seed"], lines)
+    return table(["staleness", "rule", "rate: median steps to 80 % (– where one before it was sooner)"], lines)
 
 
-def _short(found: int | None) -> str:
-    return NOTHING if found is None else f"{found:,}"
+def _short(found: float | None) -> str:
+    return NOTHING if found is None else f"{found:,.0f}"
 
 
 def of_means(rows: Rows) -> str:
@@ -192,7 +192,7 @@ def online(rows: Rows) -> str:
     found = rows.get("online", [])
     lines = []
     for row in chosen(found, what="model"):
-        name = f"{row['pace']} updates, {'words and author' if row['author'] else 'words alone'}"
+        name = f"{row['pace']} updates"
         name += ", reset every two days" if row["reset_days"] else ""
         second = f"{row['f1_second_day']:.4f}" if row["reset_days"] else NOTHING
         lines.append([name, f"{row['f1']:.4f}", second, number(row["rate"]), f"{row['gradients']:,}"])

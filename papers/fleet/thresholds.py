@@ -22,7 +22,7 @@ from shoal.learning.similarity import LabelMemory, label_counts
 BATCH_MEAN, BATCH_DEVIATION = 100.0, 33.0
 SHARES_SMALL = (0.0, 0.2, 0.4, 0.6)
 SHARES_SIMILAR = (0.1, 0.2, 0.4)
-STEPS = 1_000
+STEPS = 800
 SEEDS = (1,)
 
 

@@ -341,7 +341,7 @@ def test_the_headline_is_of_the_rows() -> None:
 
 def test_the_stream_is_judged_without_resets() -> None:
     def model(pace: str, reset: int | None, value: float) -> dict[str, Any]:
-        told = {"what": "model", "author": True, "pace": pace, "reset_days": reset}
+        told = {"what": "model", "pace": pace, "reset_days": reset}
         return {**told, "f1": value, "f1_second_day": 2 * value}
 
     rows = [model("hourly", None, 0.3), model("daily", None, 0.2), model("hourly", 2, 0.2), model("daily", 2, 0.1)]
