@@ -124,6 +124,7 @@ class Intake:
             refused = self._why_not(request, examples, draw)
             self._count(request, examples)
             if not refused:
+                self._steering.lends(device, now_s=now_s)
                 return Accepted(examples=examples, reason=why)
         return Refused(retry_after_s=self._steering.appoint(device, now_s=now_s, draw=draw), reason=refused)
 

@@ -129,6 +129,16 @@ def test_a_crowd_is_told_to_come_back_one_by_one() -> None:
     assert isinstance(ask(door, device="7", now_s=10.0 + refused[-1].retry_after_s), Accepted)
 
 
+def test_who_is_lent_work_has_a_place_when_it_is_done_and_who_is_refused_has_none() -> None:
+    door = intake(per_s=1.0)
+    assert isinstance(ask(door, device="a", now_s=0.0), Accepted)
+    for number in range(40):
+        ask(door, device=str(number), now_s=0.0, held=0)
+    assert isinstance(ask(door, device="a", now_s=30.0), Accepted)
+    assert not is_refused(door, device="0", now_s=1.5), "it has an appointment"
+    assert is_refused(door, device="0", now_s=1.6, held=0)
+
+
 def test_done_with_a_task_it_asks_again_in_its_turn() -> None:
     door = intake(per_s=1.0)
     first, second = (door.come_again_s(name, now_s=0.0, draw=0.0) for name in "ab")
