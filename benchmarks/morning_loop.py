@@ -29,7 +29,7 @@ START_S = 4.0
 ARRIVE_S = 300.0
 
 #: What leases take is drawn once and used in turn: a draw each would take longer than all the rest.
-_DRAWN = 1 << 16
+_DRAWN = 1 << 12
 
 _COMES, _WORKS, _WAITS = 0, 1, 2
 
