@@ -54,8 +54,7 @@ def test_one_device_asks_lease_after_lease_while_it_is_there() -> None:
 
 
 def test_who_is_gone_by_its_appointment_misses_it() -> None:
-    """One request in ten seconds: the second device is told to come when it is not there any more, and asks anew when it
-    is back."""
+    """One request in ten seconds: the second device is told to come when it is gone, and asks anew once it is back."""
     of = Fleet(spans=[((600.0, 3600.0),), ((600.5, 606.0), (2000.0, 2008.0))], window_s=3600.0)
     course = play(of, per_s=0.1, lease_s=30.0, spread=0.0, chance=Chance(5))
     assert course.missed >= 1

@@ -32,8 +32,8 @@ LATE_S = 60.0
 #: have the others wait longer for their turn.
 TURN_LEASES = 8
 
-#: How long a lease is out, before any came back. Then the median is followed, by so much of it each time; and who is out
-#: so many times as long is not expected any more.
+#: How long a lease is out, before any came back. Then the median is followed, by so much of it each time; and who is
+#: out so many times as long is not expected any more.
 FIRST_LAP_S = 30.0
 _LAP_STEP = 0.02
 _LAPS_OUT = 4.0
