@@ -65,7 +65,8 @@ def _print(view: JobView, told: Status) -> None:
 
     screen = console.out()
     screen.print(jobs_table((view,)))
-    sizes = f"{view.train_examples:,} training and {view.test_examples:,} held-out examples"
+    training = "the devices' own" if view.plan.data == "local" else f"{view.train_examples:,} training"
+    sizes = f"{training} and {view.test_examples:,} held-out examples"
     screen.print(
         f"\n{count_text(view.model_size)} numbers in the model, {sizes}\n" if view.model_size else f"\n{sizes}\n"
     )

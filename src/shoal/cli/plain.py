@@ -27,6 +27,8 @@ class PlainLines:
                 f"epoch {view.epoch}: accuracy {share_text(view.accuracy)}, loss {number_text(view.loss)}, "
                 f"version {view.version}, {span_text(view.seconds)}"
             )
+        if news.evaluations and (drift := story.drift) is not None:
+            told.append(str(drift))
         if news.state:
             reason = clean(story.reason)
             told.append(f"{news.state}: {reason}" if reason else news.state)

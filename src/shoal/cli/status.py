@@ -26,6 +26,7 @@ def status(
     Example:  `shoal status`  or  `shoal status mnist-3fa2 --json`
     """
     from shoal.cli import console
+    from shoal.cli.drift import drift_of
     from shoal.cli.plain_json import to_plain
     from shoal.cli.reach import ask_job, with_operator
 
@@ -37,7 +38,10 @@ def status(
 
     found, told = with_operator(home, ask)
     if json:
-        console.print_json(to_plain(told))
+        plain = to_plain(told)
+        if found:
+            plain["drift"] = to_plain(drift_of(told.evaluations))
+        console.print_json(plain)
     elif found:
         _print_job(found, told)
     else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shoal.cli.drift import Drift, drift_of
 from shoal.cli.pick import OPEN_STATES
 from shoal.errors import Misuse
 
@@ -79,6 +80,11 @@ class Story:
     @property
     def ended(self) -> bool:
         return self.job is not None and self.job.state not in OPEN_STATES
+
+    @property
+    def drift(self) -> Drift | None:
+        """Whether it is worse lately than it was at its best."""
+        return drift_of([self.evaluations[version] for version in sorted(self.evaluations)])
 
     @property
     def accuracies(self) -> Sequence[float]:

@@ -74,7 +74,8 @@ _ABSENT_ROWS = 1
 def render(story: Story, *, width: int, height: int, note: str = "") -> RenderableType:
     """The whole picture, at most ``height`` lines high. ``note`` is a last line of ours, such as how to leave."""
     workers = devices_of(story)
-    room = max(height - _FIXED_LINES - has_verdict(story) - has_shape(story), _EVENTS_MIN + _DEVICES_MIN)
+    extra = has_verdict(story) + has_shape(story) + (story.drift is not None)
+    room = max(height - _FIXED_LINES - extra, _EVENTS_MIN + _DEVICES_MIN)
     device_rows = min(max(len(workers), _ABSENT_ROWS), room - _EVENTS_MIN)
     parts: list[RenderableType] = [_header(story, width), _devices(workers, rows=device_rows, width=width)]
     parts.append(_events(list(story.events)[-(room - device_rows) :], width=width))
@@ -88,7 +89,7 @@ def state_text(state: str) -> Text:
 
 
 def until_text(until: Until) -> str:
-    """``97 % accuracy or 5 epochs``."""
+    """``97 % accuracy or 5 epochs``, or ``it is stopped``."""
     ends = []
     if until.accuracy is not None:
         ends.append(f"{until.accuracy * 100:g} % accuracy")
@@ -96,6 +97,8 @@ def until_text(until: Until) -> str:
         ends.append(plural(until.epochs, "epoch"))
     if until.seconds is not None:
         ends.append(span_text(until.seconds))
+    if until.endless and not ends:
+        ends.append("it is stopped")
     return " or ".join(ends)
 
 
@@ -113,7 +116,10 @@ def _header(story: Story, width: int) -> RenderableType:
     name = clean(story.job.name, 40) if story.job else story.job_id
     title = Text.assemble(("Shoal", "bold cyan"), (f"  {name}", "bold"), (f"  {story.job_id}", "dim"))
     place = Text(f"cluster {clean(story.cluster, 40)}", style="dim")
-    lines = [_state_line(story), _epoch_line(story, width), _quality_line(story), _pace_line(story)]
+    lines = [_state_line(story), _epoch_line(story, width), _quality_line(story)]
+    if (drift := story.drift) is not None:
+        lines.append(_one_line(Text(str(drift), style="yellow")))
+    lines.append(_pace_line(story))
     if has_shape(story):
         lines.append(_shape_line(story))
     if has_verdict(story):

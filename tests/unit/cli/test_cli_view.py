@@ -11,7 +11,8 @@ from statuses import JOB, evaluation, event, job, node, progress, status, story_
 
 from shoal.cli.story import Story
 from shoal.cli.tables import events_table, jobs_table, nodes_table
-from shoal.cli.view import devices_of, render
+from shoal.cli.view import devices_of, render, until_text
+from shoal.plan import Plan, Until
 from shoal.wire.messages import Facts, ShapeView, Status
 
 
@@ -94,6 +95,12 @@ def test_where_updates_meet_is_one_line_and_the_picture_still_fits() -> None:
     narrow = drawn(story_of(told), width=60)
     assert max(map(len, narrow)) <= 60
     assert len(narrow) <= 30
+
+
+def test_a_job_without_an_end_says_so() -> None:
+    endless = job(plan=Plan(until=Until(endless=True)))
+    assert "epoch 2  until it is stopped" in "\n".join(drawn(story_of(status(endless))))
+    assert until_text(Until(endless=True, epochs=3)) == "3 epochs"
 
 
 def test_a_job_nobody_leads_yet() -> None:

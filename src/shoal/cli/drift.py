@@ -1,0 +1,42 @@
+"""Has a job become worse than it was? Told from its evaluations alone. Pure; draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.cli.chance import at_least, explained_gap
+from shoal.cli.words import share_text
+
+if TYPE_CHECKING:
+    from shoal.wire.messages import EvaluationView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drift:
+    """The latest evaluation is worse than the best by more than chance explains."""
+
+    latest: EvaluationView
+    best: EvaluationView
+
+    def __str__(self) -> str:
+        lately, once = share_text(self.latest.accuracy, 1), share_text(self.best.accuracy, 1)
+        return f"drift: {lately} lately, {once} at its best (epoch {self.best.epoch:,})"
+
+
+def is_sound(view: EvaluationView) -> bool:
+    """A leader's figures are its own: what is no share of any examples says nothing."""
+    return view.examples > 0 and 0 <= view.accuracy <= 1
+
+
+def drift_of(evaluations: Sequence[EvaluationView]) -> Drift | None:
+    """The drift that evaluations, oldest first, show; None: there is none, or too little to tell."""
+    views = [view for view in evaluations if is_sound(view)]
+    if len(views) < 2:
+        return None
+    *before, latest = views
+    # A lucky score over few examples is not what a job was at its best.
+    best = max(before, key=lambda view: at_least(view.accuracy, view.examples))
+    by_chance = explained_gap(best.accuracy, best.examples, latest.accuracy, latest.examples, picked_from=len(before))
+    return Drift(latest=latest, best=best) if best.accuracy - latest.accuracy > by_chance else None
