@@ -38,6 +38,7 @@ from shoal.roles.membership import Patience
 from shoal.roles.roster import JobRecord
 from shoal.roles.switchboard import Switchboard, ToPeer
 from shoal.runtime import probe
+from shoal.runtime.exports import Exports
 from shoal.runtime.host import RoleHost
 from shoal.runtime.hosting import Hosting, make_leader
 from shoal.runtime.journal import CLUSTER, Journal
@@ -83,6 +84,9 @@ ANSWER_TIMEOUT_S = 20.0
 #: The latest events of a job that one status holds.
 EVENTS_SHOWN = 50
 
+#: The latest evaluations that one status holds: a job without an end has ever more.
+EVALUATIONS_SHOWN = 1000
+
 #: How often the manager hears how its own node is: it may lead like any other.
 HERE_EVERY_S = 5.0
 
@@ -102,6 +106,7 @@ class Home:
         self._patience = patience or Patience()
         self._registry = Registry(places.registry)
         self._blobs = BlobStore(places.blobs)
+        self._exports = Exports(self._blobs)
         self._journal = Journal(self._registry)
         self.roll = Roll(self._registry)
         self._switchboard = Switchboard(node=self._node, patience=self._patience)
@@ -411,7 +416,7 @@ class Home:
         heard_ago_s = self._switchboard.membership.heard_ago_s
         nodes = tuple(replace(view, heard_s=heard_ago_s(view.node, now_s)) for view in self._manager.node_views())
         events = self._registry.events_after(ask.job or CLUSTER, ask.after_event, limit=EVENTS_SHOWN)
-        evaluations = self._registry.evaluations(ask.job) if ask.job else []
+        evaluations = self._registry.evaluations(ask.job, latest=EVALUATIONS_SHOWN) if ask.job else []
         return Status(
             cluster=self._identity.cluster,
             manager=self._node,
@@ -443,7 +448,9 @@ class Home:
             tensor_files.write(cast(BinaryIO, file), model, {"job": job, "version": str(loaded.version)})
             file.flush()
             path = Path(file.name)
-            return Blob(sha256=self._blobs.put(path), size_bytes=path.stat().st_size)
+            sha256 = self._blobs.put(path)
+            self._exports.gave(job, sha256)
+            return Blob(sha256=sha256, size_bytes=path.stat().st_size)
 
     async def renew(self, peer: Peer, message: Renew) -> Message:
         return await asyncio.to_thread(self.roll.renew, peer, message)

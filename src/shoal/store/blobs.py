@@ -74,6 +74,10 @@ class BlobStore:
             sync_directory(place.parent)
         return matches
 
+    def remove(self, sha256: str) -> None:
+        """Let go of a blob. Who has it open reads on."""
+        self._place(sha256).unlink(missing_ok=True)
+
     def writer(self, expected_sha256: str, size_bytes: int) -> BlobWriter:
         """Receive a blob piece by piece. Use it in ``with``: what is not committed is gone afterwards."""
         place = self._place(expected_sha256)

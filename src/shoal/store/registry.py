@@ -398,7 +398,8 @@ class Registry:
             self._require(job)
             database.execute(_ADD_EVALUATION, {"job": job} | dataclasses.asdict(evaluation))
 
-    def evaluations(self, job: str) -> list[Evaluation]:
+    def evaluations(self, job: str, *, latest: int = -1) -> list[Evaluation]:
+        """Oldest first; all of them, or so many of the latest."""
         return [
             Evaluation(
                 version=row["version"],
@@ -408,9 +409,12 @@ class Registry:
                 examples=row["examples"],
                 at_s=row["at_s"],
             )
-            for row in self._rows(
-                "SELECT version, epoch, accuracy, loss, examples, at_s FROM evaluations WHERE job = ? ORDER BY version",
-                (job,),
+            for row in reversed(
+                self._rows(
+                    "SELECT version, epoch, accuracy, loss, examples, at_s FROM evaluations WHERE job = ?"
+                    " ORDER BY version DESC LIMIT ?",
+                    (job, latest),
+                )
             )
         ]
 

@@ -302,6 +302,14 @@ def test_an_evaluation_is_replaced_and_may_have_diverged(with_job: Registry) -> 
     assert math.isnan(second.loss)
 
 
+def test_of_many_evaluations_the_latest_are_given_oldest_first(with_job: Registry) -> None:
+    for version in (3, 1, 2, 4):
+        with_job.add_evaluation("j1", evaluation(version))
+    assert [each.version for each in with_job.evaluations("j1")] == [1, 2, 3, 4]
+    assert [each.version for each in with_job.evaluations("j1", latest=2)] == [3, 4]
+    assert with_job.evaluations("j1", latest=0) == []
+
+
 def test_a_lock_held_too_long_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.store.registry._BUSY_TIMEOUT_S", 0.05)
     with Registry(tmp_path / "r.db") as registry:
