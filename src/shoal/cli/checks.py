@@ -371,3 +371,50 @@ def check_open_files(soft: int) -> Finding:
     if 0 <= soft < OPEN_FILES_WARN:
         return warn("open files", told, f"enough for a device; a manager of many needs ulimit -n {OPEN_FILES_WARN}")
     return ok("open files", told)
+
+
+# A device's own examples -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnDataFacts:
+    """The folder of a device's own examples, and what of it the trainer's user cannot read."""
+
+    folder: str
+    #: Whom the trainer becomes, and whether that is another than the agent's user.
+    user: str
+    changes_user: bool = False
+    is_folder: bool = True
+    #: The folder on the way there, or the folder itself, that lets this user no further.
+    closed: str = ""
+    #: The first file or folder inside that it cannot read.
+    unreadable: str = ""
+    files: int = 0
+    #: There may be more than were looked at.
+    all_seen: bool = True
+
+
+def check_own_data(facts: OwnDataFacts) -> Finding:
+    name = "own examples"
+    folder, user = clean(facts.folder), clean(facts.user, 40)
+    if not facts.is_folder:
+        return fail(name, f"there is no folder {folder}", "make it, or name another: shoal join --data FOLDER")
+    if facts.closed and facts.changes_user:
+        closed = clean(facts.closed)
+        # Not a failure: what cannot be read as another user is read as root, and the log says so.
+        return warn(
+            name,
+            f"{user} cannot go into {closed}, so that task code runs as root here to read {folder}",
+            f"let {user} in: chmod o+rx {closed}; or keep the examples where it can go, such as /srv",
+        )
+    if facts.closed or facts.unreadable:
+        which = clean(facts.closed or facts.unreadable)
+        return fail(
+            name,
+            f"{user}, who runs task code here, cannot read {which}",
+            f"let {user} read it: chmod -R o+rX {folder}; and files that come later too (umask 022)"
+            if facts.changes_user
+            else f"let {user} read it, or run the agent as the user whose files they are",
+        )
+    count = f"{facts.files:,}{'' if facts.all_seen else ' or more'} {'file' if facts.files == 1 else 'files'}"
+    return ok(name, f"{folder}: {user} can read {count if facts.files else 'it, and it is empty so far'}")

@@ -71,6 +71,8 @@ def examine(home: Path, *, code: JoinCode | None, port: int) -> Iterator[Finding
     yield checks.check_disk(probes.disk_facts("home", home))
     yield checks.check_disk(probes.disk_facts("temporary", Path(tempfile.gettempdir())))
     yield checks.check_open_files(probes.open_files_limit())
+    if (own := probes.own_data_facts(home)) is not None:
+        yield checks.check_own_data(own)
     if code is not None:
         yield from _check_line(home, code)
     elif (member := _enrolled(home / "node")) is not None:

@@ -40,24 +40,53 @@ def join(
     find: Annotated[
         bool, typer.Option("--find", help="Only list the clusters that announce themselves on the local network.")
     ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where this device keeps examples of its own, for jobs that learn from them. They stay here.",
+            show_default=False,
+        ),
+    ] = None,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
 ) -> None:
     """Join this device to a cluster and work for it. Joining lets the cluster's operator run task code here.
 
     Example:  `shoal join shoal://192.168.1.10:7071/abc… --name attic-pi4`
+
+    With examples that never leave it:  `shoal join shoal://… --data /srv/readings`; the folder is remembered.
     """
     if find:
         _list_clusters()
         return
+    folder = _folder(data)
     member = _member(home, line, name, anew=anew)
     if member.identity.role == "operator":
+        if folder is not None:
+            print("An operator does not train: --data is left out.", file=sys.stderr)
         print(f"{member.identity.node} may operate cluster {member.identity.cluster} from here. Try: shoal status")
         return
+    if folder is not None:
+        _remember(home, folder)
     # Typed text goes to the terminal below; a name from a certificate is already a plain one.
     print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
     print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)
-    _become_agent(home, quiet=quiet)
+    _become_agent(home, quiet=quiet, data=folder)
+
+
+def _folder(data: Path | None) -> Path | None:
+    from shoal.runtime.own_data import checked
+
+    # Before the line is used: it may be good for one attempt.
+    return checked(data) if data is not None else None
+
+
+def _remember(home: Path, folder: Path) -> None:
+    from shoal.runtime.own_data import remember
+    from shoal.runtime.places import Places
+
+    remember(Places(home), folder)
 
 
 def _list_clusters() -> None:
@@ -145,9 +174,14 @@ def _facts() -> dict[str, str]:
     return {name: str(value) for name, value in told.items() if str(value).isprintable()}
 
 
-def _become_agent(home: Path, *, quiet: bool) -> None:
+def _become_agent(home: Path, *, quiet: bool, data: Path | None = None) -> None:
     # A new program in this process: what the command line and `cryptography` took is given back.
     command = [sys.executable, "-m", "shoal.runtime.agent", "--home", str(home.absolute())]
+    if quiet:
+        command.append("--quiet")
+    if data is not None:
+        # What was typed just now is meant, whatever the environment says.
+        command += ["--data", str(data)]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [*command, "--quiet"] if quiet else command)
+    os.execv(sys.executable, command)

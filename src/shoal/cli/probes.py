@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import importlib.metadata
 import os
 import platform
+import pwd
 import re
 import resource
 import shutil
@@ -16,9 +18,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from shoal.cli.checks import ClockFacts, CpuFacts, DiskFacts, Listen, Reach, RunFacts, SharedMemoryFacts, TorchFacts
+from shoal.cli.checks import (
+    ClockFacts,
+    CpuFacts,
+    DiskFacts,
+    Listen,
+    OwnDataFacts,
+    Reach,
+    RunFacts,
+    SharedMemoryFacts,
+    TorchFacts,
+)
 from shoal.errors import ShoalError
 
 CONNECT_TIMEOUT_S = 3.0
@@ -26,6 +40,8 @@ TORCH_TIMEOUT_S = 120.0
 _TEST_BYTES = 64 << 10
 _SHARED_TEST_NUMBERS = 4 << 20
 _TORCH_FILE_MAX_BYTES = 1 << 16
+#: So many files of a device's own examples are looked at.
+_OWN_FILES_MAX = 1000
 
 _PACKAGES = ("cryptography", "google.protobuf", "grpc", "numpy")
 
@@ -244,3 +260,79 @@ def shared_memory_facts() -> SharedMemoryFacts:
 def open_files_limit() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return -1 if soft == resource.RLIM_INFINITY else soft
+
+
+# A device's own examples -------------------------------------------------------------------------------------
+
+
+def own_data_facts(home: Path) -> OwnDataFacts | None:
+    """What the trainer of an agent that we would start can read of its examples; None where it has no folder."""
+    from shoal.runtime.own_data import folder_of
+    from shoal.runtime.places import Places
+    from shoal.training.confine import Limits, user_id
+
+    folder = folder_of(Places(home))
+    if folder is None:
+        return None
+    now = _user_name(os.geteuid())
+    user = Limits.from_environment(os.environ, device_bytes=0).user
+    ids = user_id(user) if os.geteuid() == 0 and user != now else None
+    if ids is None:
+        return readable_in(folder, user=now)
+    with _acting_as(*ids):
+        return readable_in(folder, user=user, changes_user=True)
+
+
+def readable_in(
+    folder: Path, *, user: str, changes_user: bool = False, files_max: int = _OWN_FILES_MAX
+) -> OwnDataFacts:
+    """What whoever we are now can read of a folder. Asked of the kernel itself, which knows all rules."""
+    facts: dict[str, Any] = {"folder": str(folder), "user": user, "changes_user": changes_user}
+    for step in (*reversed(folder.absolute().parents), folder):
+        # All above it let us through, so this is seen as it is.
+        if not os.path.isdir(step):
+            return OwnDataFacts(**facts, is_folder=False)
+        # To go through a folder is one right, to list what is in it another.
+        if not os.access(step, os.X_OK | (os.R_OK if step is folder else 0), effective_ids=True):
+            return OwnDataFacts(**facts, closed=str(step))
+    seen = 0
+    for path in _inside(folder):
+        if seen == files_max:
+            return OwnDataFacts(**facts, files=seen, all_seen=False)
+        is_folder = os.path.isdir(path)
+        may = os.access(path, os.R_OK | (os.X_OK if is_folder else 0), effective_ids=True)
+        # One that is gone by now was moved or removed by its owner.
+        if not may and os.path.lexists(path):
+            return OwnDataFacts(**facts, files=seen, unreadable=str(path))
+        seen += may and not is_folder
+    return OwnDataFacts(**facts, files=seen)
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """Files and folders below, each folder before what is in it."""
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        for name in (*folders, *sorted(files)):
+            yield Path(parent, name)
+
+
+@contextlib.contextmanager
+def _acting_as(user: int, group: int) -> Iterator[None]:
+    """As root, with another user's rights and no more, for as long as the block runs."""
+    before = os.getegid(), os.getgroups()
+    os.setgroups([])
+    os.setegid(group)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(before[0])
+        os.setgroups(before[1])
+
+
+def _user_name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

@@ -41,6 +41,7 @@ from shoal.runtime.host import RoleHost
 from shoal.runtime.labour import Labour
 from shoal.runtime.leash import end_with_starter
 from shoal.runtime.line import Line
+from shoal.runtime.own_data import expose
 from shoal.runtime.places import Places, default_home
 from shoal.runtime.renewal import Renewal
 from shoal.store.blobs import BlobStore
@@ -406,6 +407,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--door-port", type=int, default=0, help="where to listen while this device leads; 0: any")
+    parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     parser.add_argument("--child-module", default="shoal.training.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -417,6 +419,9 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     keep_freed_memory()
     try:
+        folder = expose(Places(given.home), given.data)
+        if folder is not None:
+            log.info("examples of its own are in %s", folder)
         running = run_agent(
             Places(given.home), child_module=given.child_module, pace_s=given.pace_s, door_port=given.door_port
         )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import shutil
 import signal
 import socket
 import ssl
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -14,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import checks, probes
-from shoal.cli.checks import ClockFacts, CpuFacts, DiskFacts, RunFacts, SharedMemoryFacts, TorchFacts
+from shoal.cli.checks import ClockFacts, CpuFacts, DiskFacts, OwnDataFacts, RunFacts, SharedMemoryFacts, TorchFacts
 from shoal.cli.findings import Finding, fail, ok, report, warn, worst
+from shoal.data.local import LOCAL_VARIABLE
 
 PI3 = CpuFacts(arch="aarch64", features=frozenset({"fp", "asimd", "crc32"}), cores=4)
 PI5 = CpuFacts(arch="aarch64", features=frozenset({"fp", "asimd", "crc32", "atomics", "asimddp"}), cores=4)
@@ -152,6 +156,35 @@ def test_memory_and_limits() -> None:
     told(checks.check_open_files(-1), "ok", "any number")
 
 
+@pytest.mark.parametrize(
+    ("facts", "state", "words"),
+    [
+        (OwnDataFacts(folder="/srv/own", user="pi", files=2), "ok", ["/srv/own", "pi can read 2 files"]),
+        (OwnDataFacts(folder="/srv/own", user="pi", files=1), "ok", ["can read 1 file"]),
+        (OwnDataFacts(folder="/srv/own", user="pi", files=1000, all_seen=False), "ok", ["1,000 or more files"]),
+        (OwnDataFacts(folder="/srv/own", user="pi"), "ok", ["empty so far"]),
+        (OwnDataFacts(folder="/srv/own", user="pi", is_folder=False), "fail", ["no folder /srv/own", "join --data"]),
+        (
+            OwnDataFacts(folder="/root/own", user="nobody", changes_user=True, closed="/root"),
+            "warn",
+            ["nobody cannot go into /root", "runs as root", "chmod o+rx /root"],
+        ),
+        (
+            OwnDataFacts(folder="/srv/own", user="nobody", changes_user=True, unreadable="/srv/own/a.csv"),
+            "fail",
+            ["nobody", "cannot read /srv/own/a.csv", "chmod -R o+rX /srv/own"],
+        ),
+        (
+            OwnDataFacts(folder="/srv/own", user="pi", closed="/srv"),
+            "fail",
+            ["pi", "cannot read /srv", "run the agent"],
+        ),
+    ],
+)
+def test_a_devices_own_examples(facts: OwnDataFacts, state: str, words: list[str]) -> None:
+    told(checks.check_own_data(facts), state, *words)
+
+
 def test_a_finding_that_is_not_ok_says_what_to_do() -> None:
     with pytest.raises(ValueError, match="says what to do"):
         Finding(check="x", state="fail", found="broken")
@@ -265,3 +298,53 @@ def test_a_clock_that_is_off_is_seen_in_the_managers_certificate(
     told(checks.check_clock(facts), state)
     assert (facts.not_before_s is not None) == (state == "ok")
     assert authority_der == ssl.PEM_cert_to_DER_cert(authority.certificate_pem.decode())
+
+
+# A device's own examples.
+
+
+def test_no_folder_no_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LOCAL_VARIABLE, raising=False)
+    assert probes.own_data_facts(tmp_path) is None
+
+
+def test_what_can_be_read_is_counted(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    (own / "deep").mkdir(parents=True)
+    assert probes.readable_in(own, user="me").files == 0
+    for name in ("a", "b", "deep/c"):
+        (own / name).touch()
+    assert probes.readable_in(own, user="me") == OwnDataFacts(folder=str(own), user="me", files=3)
+    few = probes.readable_in(own, user="me", files_max=2)
+    assert (few.files, few.all_seen) == (2, False)
+    assert not probes.readable_in(tmp_path / "nowhere", user="me").is_folder
+    assert not probes.readable_in(own / "a", user="me").is_folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's trainer becomes another user")
+def test_what_the_trainers_user_cannot_read_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path(tempfile.mkdtemp(prefix="shoal-own-"))
+    try:
+        monkeypatch.setenv(LOCAL_VARIABLE, str(own))
+        (own / "deep").mkdir()
+        (own / "deep" / "a.csv").touch()
+        before = os.geteuid(), os.getegid(), os.getgroups()
+
+        def facts() -> OwnDataFacts:
+            found = probes.own_data_facts(tmp_path)
+            assert found is not None
+            assert found.user == "nobody"
+            assert found.changes_user
+            return found
+
+        own.chmod(0o700)
+        assert facts().closed == str(own)
+        own.chmod(0o755)
+        assert facts().files == 1
+        (own / "deep" / "a.csv").chmod(0o600)
+        assert facts().unreadable == str(own / "deep" / "a.csv")
+        (own / "deep").chmod(0o744)
+        assert facts().unreadable == str(own / "deep")
+        assert (os.geteuid(), os.getegid(), os.getgroups()) == before
+    finally:
+        shutil.rmtree(own)
