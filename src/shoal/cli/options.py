@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from shoal.errors import Misuse
+
 DEFAULT_HOME = Path("~/.shoal")
 
 
@@ -74,3 +76,11 @@ SubLeaders = Annotated[
     int | None,
     typer.Option(metavar="N", help="Sub-leaders of a tree; else about √ of the workers.", show_default=False),
 ]
+
+
+def check_output(file: Path) -> None:
+    """A file that a model is to be written to: said before anything is fetched."""
+    if file.is_dir():
+        raise Misuse(f"{file} is a directory: name a file, such as {file / 'model.safetensors'}")
+    if not file.absolute().parent.is_dir():
+        raise Misuse(f"there is no directory {file.absolute().parent}: make it, or name another file")

@@ -39,6 +39,7 @@ def train(
     until_accuracy: UntilAccuracy = None,
     epochs: Epochs = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M minutes.")] = None,
+    endless: Annotated[bool, typer.Option("--endless", help="Go on until it is stopped.")] = False,
     batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples in one step of one device.")] = None,
     learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The size of a step.")] = None,
     momentum: Annotated[float | None, typer.Option(metavar="X", help="How much of the last step is kept.")] = None,
@@ -48,7 +49,14 @@ def train(
     codec: Codec = None,
     work: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Who trains what: leased (the next to whoever is ready) or fixed (shares)."),
+        typer.Option(
+            metavar="NAME",
+            help="Who trains what: leased (the next to whoever is ready), fixed (shares) or sized (to a budget).",
+        ),
+    ] = None,
+    budget_s: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Seconds that one lease of sized work may take of a device."),
     ] = None,
     set_: TaskArguments = None,
     plan: Annotated[
@@ -64,7 +72,9 @@ def train(
 
     Example:  `shoal train examples/mnist --workers 2:8 --until-accuracy 0.98`
 
-    An end you name (accuracy, epochs, minutes; whichever comes first) replaces the task's own.
+    An end you name (accuracy, epochs, minutes; whichever comes first; or none) replaces the task's own.
+
+    Examples that stay on the devices:  `shoal train TASK --plan data=local --work sized --budget-s 3 --endless`
     """
     from shoal.cli import console
     from shoal.cli.attach import finish, left, watch_job
@@ -73,7 +83,7 @@ def train(
 
     chosen = overrides(
         workers=workers,
-        until={"accuracy": until_accuracy, "epochs": epochs, "seconds": None if minutes is None else minutes * 60},
+        until=ends_typed(until_accuracy=until_accuracy, epochs=epochs, minutes=minutes, endless=endless),
         numbers={
             "batch_size": batch_size,
             "learning_rate": learning_rate,
@@ -83,6 +93,7 @@ def train(
             "sub_leaders": sub_leaders,
             "codec": codec,
             "work": work,
+            "budget_s": budget_s,
         },
         pairs=plan or (),
     )
@@ -111,6 +122,18 @@ def train(
         print(started)
 
 
+def ends_typed(
+    *, until_accuracy: float | None, epochs: int | None, minutes: float | None, endless: bool
+) -> dict[str, float | None]:
+    """Where a job ends, in the plan's words; None: not typed."""
+    typed = {"--until-accuracy": until_accuracy, "--epochs": epochs, "--minutes": minutes}
+    given = [name for name, value in typed.items() if value is not None]
+    if endless and given:
+        raise Misuse(f"--endless goes on until it is stopped, and {given[0]} ends it: choose one of them")
+    seconds = None if minutes is None else minutes * 60
+    return {"accuracy": until_accuracy, "epochs": epochs, "seconds": seconds, "endless": endless or None}
+
+
 def overrides(
     *, workers: str, until: dict[str, float | None], numbers: Mapping[str, float | str | None], pairs: Sequence[str]
 ) -> dict[str, Any]:
@@ -124,10 +147,22 @@ def overrides(
     for name, value in pairs_of(pairs, option="--plan").items():
         typed[name] = _plan_value(name, value)
     if any(value is not None for value in until.values()):
-        typed["until"] = Until(**until)  # type: ignore[arg-type]
+        typed["until"] = Until(**{name: value for name, value in until.items() if value is not None})  # type: ignore[arg-type]
     # Built once to be told now, by the plan's own words, what is wrong with a value.
-    dataclasses.replace(Plan(), **typed)
+    Plan(**_companions(typed) | typed)
     return typed
+
+
+def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the task's own plan may say for a typed choice to make sense. Whether it does is seen when the two meet."""
+    wanted: dict[str, Any] = {}
+    if typed.get("work") == "sized":
+        wanted["data"] = "local"
+        if not typed.get("budget_joules"):
+            wanted["budget_s"] = 1.0
+    if typed.get("staleness") == "similar":
+        wanted["share_labels"] = True
+    return wanted
 
 
 def _plan_value(name: str, value: object) -> object:
@@ -136,14 +171,14 @@ def _plan_value(name: str, value: object) -> object:
 
     known = {field.name: getattr(Plan(), field.name) for field in dataclasses.fields(Plan)}
     if name == "until":
-        raise Misuse("the end of a job is set with --until-accuracy, --epochs and --minutes, not with --plan")
+        raise Misuse("the end of a job is set with --until-accuracy, --epochs, --minutes or --endless, not with --plan")
     if name not in known:
         raise Misuse(f"a plan has no {name!r}; it has {', '.join(sorted(set(known) - {'until'}))}")
     wanted = type(known[name])
     if wanted is float and type(value) is int:
         return float(value)
     if type(value) is not wanted:
-        kinds = {int: "a whole number", float: "a number", str: "a word"}
+        kinds = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
         raise Misuse(f"--plan {name}={value}: {name} is {kinds[wanted]}")
     return value
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+
+from shoal.errors import Misuse
 
 NOTHING = "–"
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _COUNT_UNITS = ("", "k", "M", "G", "T")
+_SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(s|m|min|h)?")
+_SPAN_UNITS_S = {None: 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 #: Within this much of the typical pace, a device is neither slow nor fast.
 _TYPICAL = 1.25
@@ -64,6 +69,14 @@ def span_text(span_s: float) -> str:
     if whole < 172_800:
         return f"{whole // 3600} h {whole % 3600 // 60:02} min"
     return f"{whole // 86_400} days {whole % 86_400 // 3600} h"
+
+
+def parse_span(text: str) -> float:
+    """``10s``, ``5m`` or ``1h`` as seconds; without a unit it is seconds."""
+    found = _SPAN.fullmatch(text.strip())
+    if not found:
+        raise Misuse(f"a span is written such as 10s, 5m or 1h; {text!r} is not")
+    return float(found[1]) * _SPAN_UNITS_S[found[2]]
 
 
 def lease_text(span_s: float) -> str:

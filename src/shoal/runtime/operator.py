@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -112,16 +113,19 @@ class Operator:
         return answer.reason
 
     async def pull_model(self, job: str, path: Path) -> None:
-        """Write a job's newest durable model, verified by its hash."""
+        """Write a job's newest durable model, verified by its hash. The file is the old one or the new one, whole."""
         blob = await self._link.operate(AskModel(job=job))
         assert isinstance(blob, Blob)
         digest = hashlib.sha256()
-        draft = path.with_name(f".{path.name}.part")
+        # Two who fetch to the same place do not write into each other's draft.
+        draft = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             with draft.open("wb") as file:
                 async for chunk in self._link.fetch(blob.sha256, on_size=lambda _: None):
                     digest.update(chunk)
                     file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
             if digest.hexdigest() != blob.sha256:
                 raise ShoalError("the model was damaged on the way: try again")
             draft.replace(path)

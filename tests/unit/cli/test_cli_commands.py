@@ -14,8 +14,11 @@ from shoal.cli import join, main, train
 from shoal.cli.exits import MEANING, Exit, NoCluster, exit_code_of, exit_for_state
 from shoal.cli.pick import pick_job
 from shoal.cli.plain_json import to_plain
+from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Corrupt, Misuse, PeerViolation, Refused, ShoalError, Unreachable
 from shoal.plan import Plan, Until
+from shoal.runtime import own_data
+from shoal.runtime.places import Places
 from shoal.transport.enrol import Enrolled
 from shoal.transport.identity import Authority
 from shoal.transport.join_code import JoinCode, new_secret
@@ -45,6 +48,7 @@ COMMANDS = [
     ["jobs", "stop"],
     ["model"],
     ["model", "pull"],
+    ["model", "follow"],
 ]
 
 
@@ -153,6 +157,15 @@ def test_the_codes_never_change() -> None:
         (["join", "shoal://10.0.0.1:7071/abc"], 2, "cut off"),
         (["join", "--name", "Not A Name"], 2, "cannot be the name"),
         (["model", "pull", "x", "-o", "/"], 2, "is a directory"),
+        (["model", "follow", "x", "-o", "/"], 2, "is a directory"),
+        (["model", "follow", "x", "-o", "no/such/place"], 2, "there is no directory"),
+        (["model", "follow", "x", "--every", "often"], 2, "such as 10s, 5m or 1h"),
+        (["model", "follow", "x", "--every", "0.1s"], 2, "too often"),
+        (["model", "follow", "x"], 3, "shoal up"),
+        (["train", "x", "--endless", "--epochs", "3"], 2, "--epochs ends it"),
+        (["train", "x", "--budget-s", "-1"], 2, "budget_s is a number from 0"),
+        (["train", "x", "--plan", "share_labels=1"], 2, "share_labels is true or false"),
+        (["join", "--data", "no/such/folder"], 2, "there is no such folder"),
         (["doctor", "--line", "nonsense"], 2, "shoal up"),
     ],
 )
@@ -245,6 +258,25 @@ def test_overrides_hold_only_what_was_typed() -> None:
         train.overrides(workers="", until=nothing, numbers={"pace": "hasty"}, pairs=())
 
 
+def test_a_job_may_go_on_until_it_is_stopped() -> None:
+    ends = train.ends_typed(until_accuracy=None, epochs=None, minutes=None, endless=True)
+    assert train.overrides(workers="", until=ends, numbers={}, pairs=()) == {"until": Until(endless=True)}
+    none = train.ends_typed(until_accuracy=None, epochs=None, minutes=None, endless=False)
+    assert train.overrides(workers="", until=none, numbers={}, pairs=()) == {}
+
+
+def test_what_the_task_may_say_itself_need_not_be_typed() -> None:
+    """A task whose own plan has local data is given a budget: that its data are local is not repeated."""
+    sized: dict[str, float | str | None] = {"work": "sized", "budget_s": 3.0}
+    assert train.overrides(workers="", until={}, numbers=sized, pairs=()) == sized
+    assert train.overrides(workers="", until={}, numbers={"work": "sized"}, pairs=()) == {"work": "sized"}
+    assert train.overrides(workers="", until={}, numbers={}, pairs=("staleness=similar",)) == {"staleness": "similar"}
+    with pytest.raises(Misuse, match="is for data = 'local'"):
+        train.overrides(workers="", until={}, numbers=sized, pairs=("data=shared",))
+    with pytest.raises(Misuse, match="needs a budget"):
+        train.overrides(workers="", until={}, numbers={"work": "sized", "budget_s": 0.0}, pairs=())
+
+
 @pytest.mark.parametrize(
     "pair", ["until=5", "seed=1.5", "seed=true", "batch_size=x", "batch_size=0", "pace=1", "=1", "x"]
 )
@@ -319,6 +351,32 @@ def test_a_member_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[s
     member.save(tmp_path / "node")
     assert main.run(["join", "--name", "cellar", "--home", str(tmp_path)]) == Exit.MISUSE
     assert "this device is attic already" in capsys.readouterr().err
+
+
+def test_where_a_device_keeps_its_examples_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, command: became.append(command))
+    monkeypatch.delenv(LOCAL_VARIABLE, raising=False)
+    home, own = tmp_path / "home", tmp_path / "own"
+    own.mkdir()
+    authority = Authority.create(tmp_path / "authority", "home")
+    Enrolled(
+        identity=authority.identity(node="attic", role="node"), manager_node="manager", manager_endpoint="10.0.0.1:7070"
+    ).save(home / "node")
+    assert main.run(["join", "--home", str(home)]) == Exit.OK
+    assert own_data.folder_of(Places(home)) is None
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["join", "--home", str(home), "--data", "own"]) == Exit.OK
+    assert main.run(["join", "--home", str(home)]) == Exit.OK
+    assert [command[3:] for command in became] == [
+        ["--home", str(home)],
+        ["--home", str(home), "--data", str(own)],
+        ["--home", str(home)],
+    ]
+    assert own_data.folder_of(Places(home)) == own
+    # A certificate that is renewed is written beside it.
+    Enrolled.load(home / "node").save(home / "node")
+    assert own_data.remembered(Places(home)) == own
 
 
 def test_statuses_become_json() -> None:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from shoal.cli import words
+from shoal.errors import Misuse
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,20 @@ def test_a_sparkline_spans_its_own_range() -> None:
 def test_a_peers_text_cannot_command_the_terminal() -> None:
     assert words.clean("a\x1b[2Jb\nc\t\u202ed") == "a [2Jb c d"
     assert words.clean("x" * 50, 10) == "x" * 9 + "…"
+
+
+@pytest.mark.parametrize(
+    ("text", "span_s"),
+    [("10s", 10), ("10", 10), ("0.5 s", 0.5), ("5m", 300), ("5min", 300), ("1h", 3600), (" 2h ", 7200)],
+)
+def test_spans_are_read(text: str, span_s: float) -> None:
+    assert words.parse_span(text) == span_s
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1d", "1e3", "nan", "inf", "10 s 5", "1" * 12])
+def test_what_is_no_span(text: str) -> None:
+    with pytest.raises(Misuse, match="such as 10s"):
+        words.parse_span(text)
 
 
 def test_one_and_many() -> None:
