@@ -1,7 +1,8 @@
 """Which version of a model a file should hold: fetch the newest, or keep what is there, and why. Pure; knows no file.
 
 What can be fetched is the newest durable version alone. An evaluation is of the version at the end of an epoch, which
-was made durable with it, so it speaks for that one and for those that come soon after.
+was made durable with it, so it speaks for that one and for those that come soon after. ``seen`` is the version of the
+latest evaluation that was known at the last look: None at the first.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ class Keep:
 
 
 def decide(
-    held: Held | None, *, durable: int, evaluations: Sequence[EvaluationView], newest: bool = False
+    held: Held | None,
+    *,
+    durable: int,
+    evaluations: Sequence[EvaluationView],
+    seen: int | None = None,
+    newest: bool = False,
 ) -> Pull | Keep:
     """What to do, given the newest durable version and all evaluations, oldest first."""
     if durable < 1:
@@ -60,7 +66,7 @@ def decide(
         return Keep()
     if not is_better(latest, held.judged):
         return Keep(_no_better(latest, held))
-    if judged_at(evaluations, durable) is not latest:
+    if judged_at(evaluations, durable, seen=seen) is not latest:
         return Keep(
             f"version {latest.version:,} was better, {_told(latest)}, and version {durable:,} is what there is by now: "
             f"keeping version {held.version:,} until that is evaluated"
@@ -69,10 +75,15 @@ def decide(
 
 
 def settle(
-    held: Held | None, *, version: int, evaluations: Sequence[EvaluationView], newest: bool = False
+    held: Held | None,
+    *,
+    version: int,
+    evaluations: Sequence[EvaluationView],
+    seen: int | None = None,
+    newest: bool = False,
 ) -> Held | Keep:
     """What the file holds if it is given the version that came; or that it is not, since others came meanwhile."""
-    arrived = Held(version=version, judged=judged_at(evaluations, version))
+    arrived = Held(version=version, judged=judged_at(evaluations, version, seen=seen))
     if held is None or newest:
         return arrived
     if arrived.judged is None:
@@ -80,14 +91,18 @@ def settle(
     return arrived if is_better(arrived.judged, held.judged) else Keep(_no_better(arrived.judged, held))
 
 
-def judged_at(evaluations: Sequence[EvaluationView], version: int) -> EvaluationView | None:
-    """The evaluation that speaks for a version: the last one up to it, if no more versions were made since then than
-    between that one and the one before. After those another was due, and none came: nothing is known."""
+def judged_at(evaluations: Sequence[EvaluationView], version: int, *, seen: int | None = None) -> EvaluationView | None:
+    """The evaluation that speaks for a version: the last one up to it, if it is news, which is as near as one gets.
+
+    Or if no more versions were made since then than between that one and the one before. Beyond those another was due,
+    and none came: nothing is known.
+    """
     views = [view for view in evaluations if is_sound(view) and view.version <= version]
     if not views:
         return None
     since = views[-1].version - (views[-2].version if len(views) > 1 else 0)
-    return views[-1] if version - views[-1].version <= since else None
+    is_news = seen is not None and views[-1].version > seen
+    return views[-1] if is_news or version - views[-1].version <= since else None
 
 
 def is_better(view: EvaluationView, than: EvaluationView | None) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.cli.best import Held, Pull, decide, judged_at, settle
+from shoal.cli.best import Held, Keep, decide, judged_at, settle
 from shoal.cli.exits import NoCluster
 from shoal.cli.words import share_text
 from shoal.errors import Corrupt, Misuse, Refused, Unreachable
@@ -84,6 +84,7 @@ class KeptFile:
     tell: Callable[[Line], None]
     held: Held | None = None
     _began: bool = False
+    _seen: int | None = None
     _told: str = field(default="", repr=False)
 
     @property
@@ -101,12 +102,15 @@ class KeptFile:
             self.held,
             durable=view.progress.durable_version if view.progress else 0,
             evaluations=told.evaluations,
+            seen=self._seen,
             newest=self.newest,
         )
-        if isinstance(decision, Pull):
-            await self._pull(cluster, decision.reason)
-        else:
+        if isinstance(decision, Keep):
             self._say("kept", decision.reason)
+        elif not await self._pull(cluster, decision.reason):
+            # What was news stays so for the next look.
+            return view
+        self._seen = max((each.version for each in told.evaluations), default=0)
         return view
 
     def _begin(self, told: Status) -> None:
@@ -117,7 +121,8 @@ class KeptFile:
             if version is not None:
                 self.held = Held(version=version, judged=judged_at(told.evaluations, version))
 
-    async def _pull(self, cluster: Cluster, reason: str) -> None:
+    async def _pull(self, cluster: Cluster, reason: str) -> bool:
+        """Whether a model came, be it kept or not."""
         draft = self.path.with_name(f".{self.path.name}.new-{os.getpid()}")
         try:
             try:
@@ -125,19 +130,22 @@ class KeptFile:
             except Refused as error:
                 # Others may have asked for so many newer ones that this one is gone: there will be another.
                 self._say("kept", f"the model was not given: {error}")
-                return
+                return False
             version = version_in(draft, job=self.job)
             if version is None:
                 raise Misuse(f"{self.path}: what came is not a model of job {self.job}")
             # It may be newer than what was asked about: it is judged by what is known of itself.
             told = await cluster.status(self.job)
-            outcome = settle(self.held, version=version, evaluations=told.evaluations, newest=self.newest)
+            outcome = settle(
+                self.held, version=version, evaluations=told.evaluations, seen=self._seen, newest=self.newest
+            )
             if isinstance(outcome, Held):
                 draft.replace(self.path)
                 self.held = outcome
                 self._say("pulled", reason)
             else:
                 self._say("kept", outcome.reason)
+            return True
         finally:
             draft.unlink(missing_ok=True)
 

@@ -94,6 +94,17 @@ def test_an_evaluation_speaks_for_those_that_come_soon_after() -> None:
     )
 
 
+def test_news_speak_for_what_there_is_by_now() -> None:
+    """New examples come seldom: many versions are made between two evaluations, and as many between two looks."""
+    views = (seen(20, 0.8), seen(30, 0.9))
+    held = Held(version=20, judged=views[0])
+    assert judged_at(views, 95, seen=20) == views[1]
+    assert judged_at(views, 95, seen=30) is None
+    assert decide(held, durable=95, evaluations=views, seen=20) == Pull("better than version 20, 80.00 %")
+    assert isinstance(decide(held, durable=95, evaluations=views, seen=30), Keep)
+    assert settle(held, version=97, evaluations=views, seen=20) == Held(version=97, judged=views[1])
+
+
 def test_what_came_is_judged_by_what_is_known_of_it() -> None:
     held = Held(version=20, judged=seen(20, 0.8))
     views = (seen(20, 0.8), seen(30, 0.9), seen(40, 0.7))
@@ -245,6 +256,20 @@ def test_a_file_of_another_job_is_replaced_and_what_is_no_model_is_not(tmp_path:
     with pytest.raises(Misuse, match="is no model"):
         look(again, around)
     assert kept.path.read_text() == "a letter to a friend"
+
+
+def test_news_that_could_not_be_had_stay_news(tmp_path: Path) -> None:
+    around = Around()
+    kept, lines = kept_in(tmp_path)
+    around.durable, around.evaluations = 10, (seen(10, 0.7),)
+    look(kept, around)
+    around.durable, around.evaluations, around.refuses = 500, (seen(10, 0.7), seen(12, 0.9)), True
+    look(kept, around)
+    around.durable, around.refuses = 900, False
+    look(kept, around)
+    look(kept, around)
+    assert [line.did for line in lines] == ["pulled", "kept", "pulled"]
+    assert (lines[-1].version, lines[-1].accuracy) == (900, 0.9)
 
 
 def test_a_model_that_is_not_given_is_asked_for_again(tmp_path: Path) -> None:
