@@ -59,10 +59,11 @@ def decide(
         return Keep()
     if newest:
         return Pull(f"newer than version {held.version:,}")
+    if held.judged is None:
+        # Nothing speaks for it. A job that evaluates nothing at all is followed so to its newest.
+        return Pull(f"newer than version {held.version:,}, which was not evaluated")
     latest = next((view for view in reversed(evaluations) if is_sound(view)), None)
-    if latest is None:
-        return Keep(f"no version was evaluated yet: keeping version {held.version:,}")
-    if latest.version <= held.version:
+    if latest is None or latest.version <= held.version:
         return Keep()
     if not is_better(latest, held.judged):
         return Keep(_no_better(latest, held))
@@ -71,7 +72,7 @@ def decide(
             f"version {latest.version:,} was better, {_told(latest)}, and version {durable:,} is what there is by now: "
             f"keeping version {held.version:,} until that is evaluated"
         )
-    return Pull(better_than(held))
+    return Pull(f"better than version {held.version:,}, {share_text(held.judged.accuracy)}")
 
 
 def settle(
@@ -84,7 +85,7 @@ def settle(
 ) -> Held | Keep:
     """What the file holds if it is given the version that came; or that it is not, since others came meanwhile."""
     arrived = Held(version=version, judged=judged_at(evaluations, version, seen=seen))
-    if held is None or newest:
+    if held is None or newest or held.judged is None:
         return arrived
     if arrived.judged is None:
         return Keep(f"version {version:,} came, which was not evaluated: keeping version {held.version:,}")
@@ -105,15 +106,9 @@ def judged_at(evaluations: Sequence[EvaluationView], version: int, *, seen: int 
     return views[-1] if is_news or version - views[-1].version <= since else None
 
 
-def is_better(view: EvaluationView, than: EvaluationView | None) -> bool:
+def is_better(view: EvaluationView, than: EvaluationView) -> bool:
     """By what each is at least: a lucky score over few examples would never be reached again."""
-    return than is None or at_least(view.accuracy, view.examples) > at_least(than.accuracy, than.examples)
-
-
-def better_than(held: Held) -> str:
-    if held.judged is None:
-        return f"version {held.version:,} was not evaluated"
-    return f"better than version {held.version:,}, {share_text(held.judged.accuracy)}"
+    return at_least(view.accuracy, view.examples) > at_least(than.accuracy, than.examples)
 
 
 def _no_better(latest: EvaluationView, held: Held) -> str:

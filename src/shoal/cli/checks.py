@@ -405,7 +405,8 @@ def check_own_data(facts: OwnDataFacts) -> Finding:
         return warn(
             name,
             f"{user} cannot go into {closed}, so that task code runs as root here to read {folder}",
-            f"let {user} in: chmod o+rx {closed}; or keep the examples where it can go, such as /srv",
+            f"keep the examples where {user} can go, such as /srv; or let it in: "
+            f"chmod {'o+rx' if closed == folder else 'o+x'} {closed}",
         )
     if facts.closed or facts.unreadable:
         which = clean(facts.closed or facts.unreadable)

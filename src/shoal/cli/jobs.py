@@ -65,8 +65,9 @@ def _print(view: JobView, told: Status) -> None:
 
     screen = console.out()
     screen.print(jobs_table((view,)))
-    training = "the devices' own" if view.plan.data == "local" else f"{view.train_examples:,} training"
-    sizes = f"{training} and {view.test_examples:,} held-out examples"
+    sizes = f"{view.train_examples:,} training and {view.test_examples:,} held-out examples"
+    if view.plan.data == "local":
+        sizes = f"examples are the devices' own, {view.test_examples:,} are held out here"
     screen.print(
         f"\n{count_text(view.model_size)} numbers in the model, {sizes}\n" if view.model_size else f"\n{sizes}\n"
     )

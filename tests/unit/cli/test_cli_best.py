@@ -59,7 +59,15 @@ def test_what_the_file_holds_is_not_told_of_again() -> None:
     held = Held(version=30, judged=seen(30, 0.94))
     assert decide(held, durable=30, evaluations=(seen(30, 0.94),)) == Keep()
     assert decide(held, durable=35, evaluations=(seen(30, 0.94),)) == Keep()
-    assert decide(held, durable=35, evaluations=()).reason.startswith("no version was evaluated yet")
+    assert decide(held, durable=35, evaluations=()) == Keep()
+
+
+def test_what_was_never_evaluated_gives_way_to_what_is_newer() -> None:
+    held = Held(version=30)
+    assert decide(held, durable=30, evaluations=()) == Keep()
+    assert decide(held, durable=35, evaluations=()) == Pull("newer than version 30, which was not evaluated")
+    assert settle(held, version=35, evaluations=()) == Held(version=35)
+    assert settle(held, version=35, evaluations=(seen(32, 0.1),)) == Held(version=35, judged=seen(32, 0.1))
 
 
 def test_the_newest_is_taken_even_if_it_is_worse() -> None:

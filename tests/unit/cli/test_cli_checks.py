@@ -167,7 +167,7 @@ def test_memory_and_limits() -> None:
         (
             OwnDataFacts(folder="/root/own", user="nobody", changes_user=True, closed="/root"),
             "warn",
-            ["nobody cannot go into /root", "runs as root", "chmod o+rx /root"],
+            ["nobody cannot go into /root", "runs as root", "such as /srv", "chmod o+x /root"],
         ),
         (
             OwnDataFacts(folder="/srv/own", user="nobody", changes_user=True, unreadable="/srv/own/a.csv"),
