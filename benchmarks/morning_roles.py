@@ -23,7 +23,7 @@ from shoal.sim.observe import Mark, Step
 from shoal.sim.profiles import builds, home_line
 from shoal.sim.study import FLEET_PATIENCE
 from shoal.sim.world import Settings, World
-from shoal.wire.messages import Ready, Update, Wait, Work
+from shoal.wire.messages import Message, Ready, Update, Wait, Work
 
 #: A linear model of MNIST: 31 kB.
 LAYOUT = Layout.of([("weight", (10, 784), "parameter"), ("bias", (10,), "parameter")])
@@ -52,7 +52,8 @@ class _Door:
     """Watches what the leader hears and says."""
 
     def __init__(self, minutes: int) -> None:
-        self.counts = {kind: np.zeros(minutes, int) for kind in (Ready, Update, Work, Wait)}
+        kinds: tuple[type[Message], ...] = (Ready, Update, Work, Wait)
+        self.counts = {kind: np.zeros(minutes, int) for kind in kinds}
 
     def step(self, step: Step) -> None:
         if step.role != "leader":

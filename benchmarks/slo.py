@@ -48,6 +48,7 @@ from benchmarks.slo_loop import (
     teach,
 )
 from benchmarks.slo_trainers import AT_ONCE, Trainers, why_not
+from shoal.workload.profile.conformal import WITHIN
 from shoal.workload.profile.iprof import IProf
 
 SLO_S = 0.4
@@ -175,7 +176,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="5 devices, 6 requests, fewer seeds")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
     parser.add_argument("--slo-s", type=float, default=SLO_S)
-    parser.add_argument("--within", type=float, default=0.82, help="share of our tasks that shall stay within budget")
+    parser.add_argument("--within", type=float, default=WITHIN, help="share of our tasks that shall stay within budget")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tasks", type=Path, help="write every task here, one JSON object a line")
     options = parser.parse_args()

@@ -206,6 +206,47 @@ def test_the_margin_is_in_the_reason_and_widens_with_doubt() -> None:
         WithMargin(LogRls(), within=1.0)
 
 
+def test_first_tasks_have_a_margin_of_their_own() -> None:
+    profiler = WithMargin(LogRls(), within=0.7)
+    for _ in range(8):
+        profiler.observed(device("a"), 100, 1.0)
+    # 52 % of a normal deviation keeps 70 % within, 128 % keeps 90 %.
+    assert (profiler.margin.q, profiler.cold_margin.q) == (
+        pytest.approx(0.524, abs=1e-3),
+        pytest.approx(1.282, abs=1e-3),
+    )
+    examples = profiler.size_for(device("a"), 10.0)
+    profiler.observed(device("a"), examples, 30.0)
+    assert profiler.margin.q == pytest.approx(0.524 + 0.1 * 0.7, abs=1e-3), "it was over"
+    assert profiler.cold_margin.q == pytest.approx(1.282, abs=1e-3)
+    examples = profiler.size_for(device("new"), 10.0)
+    profiler.observed(device("new"), examples, 0.1)
+    assert profiler.cold_margin.q == pytest.approx(1.282 - 0.1 * 0.1, abs=1e-3), "it was not"
+    assert profiler.margin.q == pytest.approx(0.524 + 0.1 * 0.7, abs=1e-3)
+
+
+def test_a_busy_device_does_not_outvote_the_others() -> None:
+    ours = LogRls()
+    for _ in range(100):
+        ours.observed(device("busy"), 100, 1.0)
+    for _ in range(4):
+        ours.observed(device("quiet"), 100, 4.0)
+    prediction = ours.predict(device("new"))
+    assert prediction is not None
+    # The geometric mean of 0.01 and 0.04.
+    assert prediction.per_example == pytest.approx(0.02)
+
+
+def test_warmth_counts_once_in_a_first_prediction() -> None:
+    ours = LogRls()
+    for place, celsius in enumerate((30.0, 36.0, 42.0, 48.0, 33.0, 45.0) * 3):
+        ours.observed(device(str(place), celsius=celsius), 100, math.exp(0.3 * (celsius - 30) / 15))
+    for celsius in (30.0, 45.0):
+        prediction = ours.predict(device("new", celsius=celsius))
+        assert prediction is not None
+        assert prediction.per_example == pytest.approx(0.01 * math.exp(0.3 * (celsius - 30) / 15), rel=0.01)
+
+
 # Regression ----------------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,14 @@ def test_an_appointment_holds_its_place() -> None:
     assert not steering.arrives("a", now_s=1.3), "once"
 
 
+def test_a_place_is_kept_however_long_nobody_comes() -> None:
+    steering = Steering(per_s=1.0, soonest_s=100.0)
+    assert steering.appoint("a", now_s=0.0, draw=0.5) == 100.5
+    assert not steering.arrives("b", now_s=100.1)
+    assert steering.arrives("a", now_s=100.5)
+    assert steering.arrives("b", now_s=101.0)
+
+
 def test_a_little_late_is_welcome_and_far_too_early_is_not() -> None:
     steering = Steering(per_s=0.1)
     assert steering.arrives("first", now_s=0.0)

@@ -20,6 +20,8 @@ from shoal.errors import Misuse
 from shoal.workload.profile.features import Features
 from shoal.workload.profile.sizing import Prediction, Profiler, Sizing, check_budget
 
+#: Of all tasks. More would stay within the budget, but leave more of it unused too.
+WITHIN = 0.84
 STEP = 0.1
 #: Where q stays, and where a margin does: beyond, nearly nothing would be asked of anyone, or far too much.
 Q_LEAST, Q_MOST = -40.0, 40.0
@@ -54,7 +56,7 @@ class Margin:
 class WithMargin(Profiler):
     """A profiler, sized so that ``within`` of the tasks stay within their budget."""
 
-    def __init__(self, profiler: Profiler, *, within: float = 0.82, step: float = STEP) -> None:
+    def __init__(self, profiler: Profiler, *, within: float = WITHIN, step: float = STEP) -> None:
         super().__init__(unit=profiler.unit)
         self._profiler = profiler
         self.margin = Margin(within=within, step=step)

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from typing import TypeVar
 
 from shoal.workload.profile.features import Features, unknown
 from shoal.workload.profile.kalman import State, Tuning, mean_of, updated, variance_of
 from shoal.workload.profile.regression import Fitted, Fleet
 from shoal.workload.profile.sizing import Prediction, Profiler, slope_of
+
+_V = TypeVar("_V")
 
 RIDGE = 0.1
 REFIT_EVERY = 50
@@ -120,8 +123,8 @@ def _log(value: float | None) -> float:
     return math.nan if not value else math.log(value)
 
 
-def _remember(kept: OrderedDict[str, State] | OrderedDict[str, str], name: str, value: State | str) -> None:
-    kept[name] = value  # type: ignore[assignment]
+def _remember(kept: OrderedDict[str, _V], name: str, value: _V) -> None:
+    kept[name] = value
     kept.move_to_end(name)
     while len(kept) > DEVICES_KEPT:
         kept.popitem(last=False)
