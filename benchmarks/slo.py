@@ -6,6 +6,8 @@ every device asks each profiler how many examples fit the time; what they took i
 
     ours_p90, iprof_p90, maui_p90   the deviation |t - SLO| / SLO that nine of ten tasks stay below, from each device's
                                     fourth request on; ``..._p90_all`` from the first on
+    plain_p90                       ours without the margin, so over budget about half of the time, as the others are:
+                                    a margin buys fewer overshoots with time that is left unused
     overshoot                       the share of our tasks that took longer than the SLO, all requests
     worst_first                     the longest that a first request of ours took, in SLOs
     noise_p90                       the same size over and over on one quota: what the machine itself adds

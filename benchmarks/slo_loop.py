@@ -79,8 +79,10 @@ class Score:
 
 
 def contenders(*, unit: str = "s", energy: bool = False, within: float) -> dict[str, Profiler]:
+    """``plain`` is ours without its margin: over as often as under, as I-Prof is, and so to be compared with it."""
     return {
         "ours": WithMargin(LogRls(unit=unit, energy=energy), within=within),
+        "plain": LogRls(unit=unit, energy=energy),
         "iprof": IProf(unit=unit, energy=energy),
         "maui": Maui(unit=unit),
     }

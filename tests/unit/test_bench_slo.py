@@ -104,7 +104,7 @@ def test_energy_is_said_to_be_modelled_and_ours_is_best() -> None:
     found = modelled(1, within=0.84)
     assert found["energy_is"] == "modelled"
     assert found["energy_budget_j"] == BUDGET_J == pytest.approx(32.4)
-    assert found["energy_ours_p90"] < found["energy_iprof_p90"] < found["energy_maui_p90"]
+    assert found["energy_plain_p90"] < found["energy_iprof_p90"] < found["energy_maui_p90"]
 
 
 def test_what_was_missed_is_said_with_what_limits_it() -> None:
