@@ -34,8 +34,9 @@ class Tuning:
     jump: float = 3.0
     #: How much of a jump's square is added to the offset's variance.
     jump_share: float = 1 / 3
-    #: Of one measurement. The same for all: learned for each device, from a dozen tasks, it was worse.
-    noise: float = 0.07
+    #: Of one measurement. The same for all: learned for each device, from a dozen tasks, it was worse. Times of training
+    #: under a steady quota scatter about as much.
+    noise: float = 0.05
 
 
 def mean_of(state: State, warmth: float) -> float:
