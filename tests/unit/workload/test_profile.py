@@ -155,8 +155,9 @@ def test_what_warmth_does_is_learned_from_warm_tasks() -> None:
 
 def test_a_jump_is_followed_at_once() -> None:
     known = State(offset=0.0, k=0.0, offset_var=0.0004, k_var=0.0001)
-    small = updated(known, 0.0, 0.1, tuning=Tuning()).offset / 0.1
-    large = updated(known, 0.0, 0.7, tuning=Tuning()).offset / 0.7
+    tuning = Tuning(noise=0.07)
+    small = updated(known, 0.0, 0.1, tuning=tuning).offset / 0.1
+    large = updated(known, 0.0, 0.7, tuning=tuning).offset / 0.7
     assert small < 0.3
     assert large > 0.9
 

@@ -34,8 +34,8 @@ class Tuning:
     jump: float = 3.0
     #: How much of a jump's square is added to the offset's variance.
     jump_share: float = 1 / 3
-    #: Of one measurement. The same for all: learned for each device, from a dozen tasks, it was worse. Times of training
-    #: under a steady quota scatter about as much.
+    #: Of one measurement: about as much as tasks under a steady quota scatter. The same for all devices; learned for
+    #: each, from a dozen tasks, it was worse.
     noise: float = 0.05
 
 
