@@ -10,6 +10,7 @@ every device asks each profiler how many examples fit the time; what they took i
                                     a margin buys fewer overshoots with time that is left unused
     overshoot                       the share of our tasks that took longer than the SLO, all requests
     worst_first                     the longest that a first request of ours took, in SLOs
+    sudden                          the share of requests whose device got a sixth slower or quicker since the last one
     noise_p90                       the same size over and over on one quota: what the machine itself adds
     drawn_...                       the same contest by formula, many seeds: no process, no noise but the drawn one
     energy_...                      the same contest for joules on the simulator's phones: modelled, nothing is measured
@@ -34,9 +35,10 @@ import numpy as np
 
 from benchmarks.common import finish, say
 from benchmarks.slo_energy import BUDGET_J, Modelled
-from benchmarks.slo_fleet import draw_fleet
+from benchmarks.slo_fleet import draw_fleet, sudden_share
 from benchmarks.slo_loop import (
     DEVICES,
+    EARLY,
     RAMP_MOST,
     REQUESTS,
     TEACHERS,
@@ -60,7 +62,7 @@ TARGET_P90, TARGET_OVERSHOOT, TARGET_FIRST = 0.2, 0.2, 2.0
 FIRST_EXAMPLES = 512
 
 #: A task of the test of noise, over and over.
-NOISE_EXAMPLES = 6_000
+NOISE_EXAMPLES = 8_000
 
 
 def told(scores: Mapping[str, Score], prefix: str = "") -> dict[str, Any]:
@@ -121,6 +123,7 @@ def measured(
         "slo_s": slo_s,
         "devices": devices,
         "noise_p90": float(np.percentile(np.abs(noise - 1), 90)),
+        "sudden": sudden_share(members, after=EARLY),
         "cut": cut,
         "loss_last": loss,
         "load": os.getloadavg()[0],
@@ -165,6 +168,10 @@ def judged(result: Mapping[str, Any]) -> list[str]:
         )
         if key in result and result[key] > target
     ]
+    if misses and result.get("sudden", 0.0) > 0.08:
+        misses.append(
+            f"{100 * result['sudden']:.0f} % of the requests came after a sudden change, which nobody foresees"
+        )
     if result.get("noise_p90", 0.0) > TARGET_P90:
         misses.append(
             f"the machine's own noise, {result['noise_p90']:.3f} at the same size on the same quota, is over the target"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.slo import judged, modelled
 from benchmarks.slo_energy import BUDGET_J, Modelled
-from benchmarks.slo_fleet import draw_fleet
+from benchmarks.slo_fleet import draw_fleet, sudden_share
 from benchmarks.slo_loop import Drawn, Task, contenders, contest, drawn_contest, score, teach
 from shoal.workload.profile.features import Features
 from shoal.workload.profile.maui import Maui
@@ -39,6 +41,14 @@ def test_a_fleet_is_drawn_from_its_seed_and_name_alone() -> None:
 def test_a_contest_is_the_same_each_time_and_whoever_else_takes_part() -> None:
     alone = drawn_contest(3, {"maui": Maui()})["maui"]
     assert alone == drawn_contest(3, contenders(within=0.9))["maui"]
+
+
+def test_what_changes_suddenly_is_counted() -> None:
+    member = draw_fleet(1, 1, requests=6)[0]
+    speeds = (1.0, 0.5, 0.5, 0.55, 0.9, 0.9)
+    stepped = replace(member, moments=tuple(replace(member.moments[i], speed=speed) for i, speed in enumerate(speeds)))
+    # From the fourth request on: 0.5 to 0.55, 0.55 to 0.9, and none.
+    assert sudden_share([stepped], after=3) == pytest.approx(1 / 3)
 
 
 class Noted:
@@ -112,4 +122,6 @@ def test_what_was_missed_is_said_with_what_limits_it() -> None:
     assert judged(good) == []
     assert judged(good | {"overshoot": 0.3}) == ["overshoot 0.300 is over 0.2"]
     assert "the machine's own noise, 0.400" in judged(good | {"noise_p90": 0.4})[0]
+    assert judged(good | {"sudden": 0.2}) == []
+    assert "20 % of the requests came after a sudden change" in judged(good | {"overshoot": 0.3, "sudden": 0.2})[1]
     assert judged({"not_measured": "no root"}) == []
