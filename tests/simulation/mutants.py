@@ -1065,8 +1065,9 @@ def share_without_momentum() -> Patched:
 def share_begins_at_rest() -> Patched:
     """A sub-leader of a shard does not look at the velocity that it is given."""
 
-    def part_of(form: Form) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(form.tensors["model"]), np.zeros_like(form.tensors["velocity"])
+    def part_of(form: Form) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        residual = np.array(form.tensors["residual"]) if "residual" in form.tensors else None
+        return np.array(form.tensors["model"]), np.zeros_like(form.tensors["velocity"]), residual
 
     return patch("shoal.roles.subleader._part_of", part_of)
 
@@ -1174,7 +1175,8 @@ def one_part_for_all() -> Patched:
         share = now.share_led_by(sender) if now is not None else None
         if now is not None and share is not None and share.asked is not None and now.kind == "shard":
             for other in now.shares:
-                now.sums.setdefault(other.node, np.zeros(other.stop - other.start, dtype=np.float32))
+                nothing = np.zeros(other.stop - other.start, dtype=np.float32)
+                now.sums.setdefault(other.node, (nothing, nothing))
         return gathered(self, sender, message)
 
     return patch.object(Shape, "gathered", first_will_do)

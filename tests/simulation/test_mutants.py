@@ -137,7 +137,7 @@ def test_every_mutant_is_looked_for() -> None:
     assert not set(MUTANTS) & set(UNCAUGHT)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_caught(name: str) -> None:
     seed = first_seed(name, SAID[name])
