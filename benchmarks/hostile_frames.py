@@ -41,7 +41,9 @@ import numpy as np
 
 from benchmarks.common import ECHO, echo_job, finish, memory_mb, say
 from benchmarks.light_workers import Client, Pulse
-from benchmarks.malice import VALUES, Attack, Malice
+from benchmarks.malice import CODECS, VALUES, Attack, Malice, spoilt
+from shoal.compress.codec import Codec
+from shoal.errors import PeerViolation
 from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.home import Home
 from shoal.runtime.local import LocalCluster
@@ -60,6 +62,7 @@ from shoal.transport.identity import Authority, Identity, Peer, channel_credenti
 from shoal.transport.join_code import JoinCode
 from shoal.transport.session import FrameSession
 from shoal.transport.signing import sign
+from shoal.wire.coded import decode, encode
 from shoal.wire.frames import envelope_frame, frames, read_opening
 from shoal.wire.lanes import Lane
 from shoal.wire.limits import MESSAGE_MAX_BYTES, OFFENCES_MAX
@@ -213,12 +216,12 @@ def unlimited() -> Commons:
     return Commons(conduct=Conduct(messages=dict.fromkeys(Lane, rate), openings=rate, offences=rate))
 
 
-async def led_job(home: Home, places: Places, folder: Path, operator: Identity) -> JobSpec:
+async def led_job(home: Home, places: Places, folder: Path, operator: Identity, *, codec: str) -> JobSpec:
     ready = echo_job(folder, values=VALUES, batches=1_000_000)
     prepared, blobs = ready.prepared, BlobStore(places.blobs)
     for data in (ready.bundle, Path(prepared.model), listing_of(prepared.train), listing_of(prepared.test)):
         blobs.put(data)
-    spec = spec_of(ready, plan_from({**prepared.plan, "until": {"epochs": 1}}), job="echo")
+    spec = spec_of(ready, plan_from({**prepared.plan, "until": {"epochs": 1}, "codec": codec}), job="echo")
     home.roll.reserve(operator.node, operator.role, now_s=time.time())
     peer = Peer(node=operator.node, role=operator.role, cluster=operator.cluster)
     await home.operate(peer, Submit(spec=sign(spec, operator)))
@@ -323,7 +326,7 @@ class Honest:
             self._inbox.put_nowait(frame)
 
 
-async def attack_inside(count: int, seed: int) -> dict[str, Any]:
+async def attack_inside(count: int, seed: int, codec: str) -> dict[str, Any]:
     """Frames through sessions and a ``Home`` of this process, then an ``Outpost``."""
     tally = Tally()
     ear = Ear(tally)
@@ -337,7 +340,7 @@ async def attack_inside(count: int, seed: int) -> dict[str, Any]:
         home = Home(authority.identity(node="manager", role="manager"), places)
         await home.start()
         operator = authority.identity(node="operator", role="operator")
-        spec = await led_job(home, places, Path(folder), operator)
+        spec = await led_job(home, places, Path(folder), operator, codec=codec)
         model = BlobStore(places.blobs).path(spec.initial)
         device = authority.identity(node="lead", role="node")
         at_home = Attacked(home, Access(cluster="shoal"), at="manager")
@@ -408,8 +411,8 @@ async def _attack_inside(attacked: Attacked, job: str, tally: Tally, *, until: i
             say(f"in memory: {tally.frames:,} frames, slowest {tally.slowest_ms:.1f} ms ({tally.slowest_kind})")
 
 
-async def inside_in_a_process(count: int, seed: int) -> dict[str, Any]:
-    command = ("-m", "benchmarks.hostile_frames", "--inside", str(count), "--seed", str(seed))
+async def inside_in_a_process(count: int, seed: int, codec: str) -> dict[str, Any]:
+    command = ("-m", "benchmarks.hostile_frames", "--inside", str(count), "--seed", str(seed), "--codec", codec)
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     if process.returncode != 0:
@@ -535,7 +538,7 @@ async def pulse(identity: Identity, port: int) -> AsyncIterator[Pulse]:
         await client.close()
 
 
-async def attack_sockets(count: int, seed: int) -> dict[str, Any]:
+async def attack_sockets(count: int, seed: int, codec: str) -> dict[str, Any]:
     """Frames over mutual TLS to a manager process that an honest worker works for meanwhile."""
     tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
@@ -547,7 +550,7 @@ async def attack_sockets(count: int, seed: int) -> dict[str, Any]:
             honest = (await enrol(code, wanted="honest")).identity
             number = max(1, count // FRAMES_A_LIAR)
             liars = [(await enrol(code, wanted=f"liar-{i}")).identity for i in range(number + 1)]
-            job = await operator.submit(ready, plan={"until": {"epochs": 1}})
+            job = await operator.submit(ready, plan={"until": {"epochs": 1}, "codec": codec})
             await works(operator, job)
             say(f"{number} liars have joined")
             port = int(cluster.endpoint.rpartition(":")[2])
@@ -604,16 +607,56 @@ async def _attack_sockets(
 # All ----------------------------------------------------------------------------------------------------------
 
 
-async def measure(*, count: int, over_sockets: int, seed: int) -> dict[str, Any]:
-    sockets = await attack_sockets(over_sockets, seed)
+def attack_decoders(count: int, seed: int) -> dict[str, Any]:
+    """So many updates in codecs, spoilt, straight to what reads them: most frames are refused long before that."""
+    chance = np.random.default_rng(seed)
+    refused = crashes = 0
+    slowest_s, before_mb, most_mb = 0.0, memory_mb(os.getpid()), 0.0
+    models = [(20,), (300, 7, 1), (64, 3, 3000, 10)]
+    for number in range(count):
+        codec, sizes = Codec.parse(CODECS[number % len(CODECS)]), models[number // len(CODECS) % len(models)]
+        if number % 100 < len(CODECS) * len(models):
+            update = chance.normal(size=sum(sizes)).astype(np.float32)
+            sound = encode(codec, update, sizes)["delta"]
+        else:
+            sound = encode(codec, np.ones(sum(sizes), np.float32), sizes)["delta"]
+        delta = spoilt(sound.view(np.uint8), chance)
+        if codec.form != "top" and delta.size % 2 == 0:
+            delta = delta.view(sound.dtype)
+        began_s = time.process_time()
+        try:
+            decode(codec, {"delta": delta}, sizes)
+        except PeerViolation:
+            refused += 1
+        except Exception as error:
+            crashes += 1
+            say(f"{codec} {sizes}: {type(error).__name__}: {error}")
+        slowest_s = max(slowest_s, time.process_time() - began_s)
+        if number % 1000 == 0:
+            most_mb = max(most_mb, memory_mb(os.getpid()))
+    return {
+        "coded": count,
+        "coded_refused": refused,
+        "coded_crashes": crashes,
+        "coded_slowest_cpu_ms": 1e3 * slowest_s,
+        "coded_rss_growth_mb": max(0.0, most_mb - before_mb),
+    }
+
+
+async def measure(*, count: int, over_sockets: int, seed: int, codec: str) -> dict[str, Any]:
+    decoders = attack_decoders(count // 2, seed)
+    say(f"decoders: {json.dumps(decoders)}")
+    sockets = await attack_sockets(over_sockets, seed, codec)
     say(f"over sockets: {json.dumps(sockets)}")
-    inside = await inside_in_a_process(max(1, count - sockets["frames"]), seed)
+    inside = await inside_in_a_process(max(1, count - sockets["frames"]), seed, codec)
     say(f"in memory: {json.dumps(inside)}")
     refused = sockets["refused"] + inside["refused"]
     named = sockets["senders_named"] * sockets["refused"] + inside["senders_named"] * inside["refused"]
     return {
         "frames": sockets["frames"] + inside["frames"],
-        "crashes": sockets["crashes"] + inside["crashes"],
+        "codec": codec,
+        **decoders,
+        "crashes": sockets["crashes"] + inside["crashes"] + decoders["coded_crashes"],
         "rss_growth_mb": max(sockets["rss_growth_mb"], inside["rss_growth_mb"]),
         "slowest_ms": max(sockets["slowest_ms"], inside["slowest_ms"]),
         "sockets_frames": sockets["frames"],
@@ -639,16 +682,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=0, help="frames in all (default 1,000,000)")
     parser.add_argument("--quick", action="store_true", help="20,000 frames, within a minute")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--codec", default="top50%+4bit", help="of the job that is attacked")
     parser.add_argument("--inside", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
     given = parser.parse_args()
     if given.inside:
         keep_freed_memory()
-        finish(asyncio.run(attack_inside(given.inside, given.seed)))
+        finish(asyncio.run(attack_inside(given.inside, given.seed, given.codec)))
         return
     count = given.count or (20_000 if given.quick else 1_000_000)
     over_sockets = min(20_000, max(500, count // 10))
-    finish(asyncio.run(measure(count=count, over_sockets=over_sockets, seed=given.seed)))
+    finish(asyncio.run(measure(count=count, over_sockets=over_sockets, seed=given.seed, codec=given.codec)))
 
 
 if __name__ == "__main__":

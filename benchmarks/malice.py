@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from shoal.compress.codec import Codec
 from shoal.wire import contract
+from shoal.wire.coded import encode
 from shoal.wire.frames import chunk_frame, envelope_frame, frames
 from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import ENVELOPE_MAX_BYTES, MESSAGE_MAX_BYTES, MESSAGE_TENSORS_MAX
@@ -73,6 +75,9 @@ from shoal.wire.messages import (
 
 VALUES = 20
 
+#: What attacks on coded updates begin with.
+CODECS = ("top10%", "top100%", "top10%+2bit", "top50%+4bit", "top100%+8bit", "bf16", "fp16")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attack:
@@ -105,6 +110,7 @@ class Malice:
             self._huge_length,
             self._impossible_shape,
             self._sick_values,
+            self._sick_code,
             self._other_type,
             self._stale,
             self._other_name,
@@ -263,6 +269,15 @@ class Malice:
         )
         return self._attack("sick values", Lane.WORK, next(frames(update)), ends=False)
 
+    def _sick_code(self) -> Attack:
+        """An update in a codec, with some of its bytes changed, cut off, or made up."""
+        codec = Codec.parse(CODECS[self._below(0, len(CODECS))])
+        sound = encode(codec, self._chance.normal(size=VALUES).astype(np.float32), (VALUES,))["delta"]
+        delta = spoilt(sound.view(np.uint8), self._chance)
+        tensors = {"delta": delta if codec.form == "top" or delta.size % 2 else delta.view(sound.dtype)}
+        update = replace(self._update(lease=self._below(0, 9)), tensors=tensors)
+        return self._attack("sick code", Lane.WORK, *frames(update), ends=False)
+
     def _sick_checkpoint(self) -> Attack:
         """Of bytes that are no checkpoint; for a job that is not there, or of a size that no model of it has."""
         size = (0, 1, 1000)[self._below(0, 3)]
@@ -394,6 +409,25 @@ class Malice:
 
     def _attack(self, kind: str, lane: Lane, *sent: bytes, ends: bool = True) -> Attack:
         return Attack(kind=kind, lane=lane, frames=sent, ends=ends)
+
+
+def spoilt(sound: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+    """Bytes that were sound: a few changed, some cut off or added, or others in their place."""
+    data = bytearray(sound.tobytes())
+    match int(chance.integers(0, 5)):
+        case 0:
+            return np.frombuffer(chance.bytes(int(chance.integers(0, 2 * len(data) + 8))), np.uint8)
+        case 1:
+            del data[int(chance.integers(0, len(data) + 1)) :]
+        case 2:
+            data += chance.bytes(int(chance.integers(1, 40)))
+        case 3:
+            # The head says how many values follow, and how their places are written.
+            data[: min(5, len(data))] = chance.bytes(min(5, len(data)))
+        case _:
+            for _ in range(int(chance.integers(1, 5))):
+                data[int(chance.integers(0, len(data)))] = int(chance.integers(0, 256))
+    return np.frombuffer(bytes(data), np.uint8)
 
 
 def _framed(envelope: Any) -> bytes:
