@@ -86,7 +86,7 @@ def beside(rows: Rows) -> str:
     reported = [times(paper.LESS_THAN_ASGD), amount(paper.LESS_THAN_ASGD * paper.ADACOMP_BYTES)]
     lines = [["paper", "as the paper", "bytes of TCP", *reported, amount(paper.ADACOMP_BYTES)]]
     for arrivals, title in ARRIVALS.items():
-        for rates, of in (("as the paper", as_the_paper), ("each at its best", best)):
+        for rates, of in (("as the paper", as_the_paper), ("each at the best that was tried", best)):
             dense, sparse = of(rows, "asgd", arrivals), of(rows, "adacomp-1", arrivals)
             for what, (said, shown) in _UNITS.items():
                 cells = [shown(row[what]) if row else NOTHING for row in (dense, sparse)]
