@@ -50,9 +50,9 @@ WRITER_RULES = ("ssgd", "dynsgd", "adasgd", "adaptive")
 def run(quick: bool) -> list[Row]:
     if quick:
         return [
-            *at_rate("dynsgd", D2, rate=0.1, how="tuned", seeds=(1,), steps=1_500),
-            *at_rate("adasgd", D2, rate=RATE_OF_MEANS, how="paper", seeds=(1,), steps=1_500),
-            *at_rate("adaptive, calibrated", D2, rate=0.0015, how="tuned", seeds=(1,), steps=1_000),
+            *at_rate("dynsgd", D2, rate=0.1, how="tuned", seeds=(1,), steps=1_000),
+            *at_rate("adasgd", D2, rate=RATE_OF_MEANS, how="paper", seeds=(1,), steps=1_000),
+            *at_rate("adaptive", D2, rate=0.003, how="tuned", seeds=(1,), steps=600),
         ]
     rows: list[Row] = []
     for staleness in (D2, D1):
@@ -81,8 +81,10 @@ def writers(quick: bool) -> list[Row]:
         for name in WRITER_RULES:
             given = FRESH if name == "ssgd" else staleness
             if name != "adaptive":
-                rows += at_rate(name, given, rate=RATE_OF_MEANS, how="paper", seeds=SEEDS[:2], split="writers")
-            rows += tuned(name, given, split="writers", seeds=SEEDS[:2], steps=1_000)
+                rows += at_rate(
+                    name, given, rate=RATE_OF_MEANS, how="paper", seeds=SEEDS[:1], split="writers", steps=800
+                )
+            rows += tuned(name, given, split="writers", seeds=SEEDS[:1], steps=800)
     return rows
 
 

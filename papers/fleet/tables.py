@@ -201,6 +201,22 @@ def online(rows: Rows) -> str:
     return table(["", "F1@5", "second days alone", "rate", "gradients"], lines)
 
 
+def months(rows: Rows) -> str:
+    """Hourly over daily without resets, by 30 days: the mean of days, so that a busy one counts as any other."""
+    models = chosen(rows.get("online", []), what="model", reset_days=None)
+    hourly, daily = (one(models, pace=pace) for pace in ("hourly", "daily"))
+    if hourly is None or daily is None:
+        return NOTHING
+    head, cells = ["days"], ["hourly over daily"]
+    for first in range(0, len(daily["by_day"]) - 1, 30):
+        last = min(first + 30, len(daily["by_day"]))
+        # The first day has no daily model.
+        found = [sum(row["by_day"][max(1, first) : last]) for row in (hourly, daily)]
+        head.append(f"{first + 1}–{last}")
+        cells.append(ratio(found[0] / found[1]) if found[1] else NOTHING)
+    return table(head, [cells])
+
+
 def stream(rows: Rows) -> str:
     told = one(rows.get("online", []), what="stream")
     if told is None:
@@ -225,4 +241,5 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Rows], str]]] = {
     "thresholds": (("thresholds",), refusing),
     "online": (("online",), online),
     "stream": (("online",), stream),
+    "months": (("online",), months),
 }
