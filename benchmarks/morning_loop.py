@@ -28,7 +28,7 @@ START_S = 4.0
 #: Those who are there from the beginning are so one by one.
 ARRIVE_S = 300.0
 
-#: What leases take is drawn once and used in turn: a draw each would take longer than all the rest.
+#: Chance is drawn once and used in turn: a draw for each request would take as long as the leader's answer.
 _DRAWN = 1 << 12
 
 _COMES, _WORKS, _WAITS = 0, 1, 2
@@ -76,7 +76,9 @@ def play(fleet: Fleet, *, per_s: float, lease_s: float, spread: float, chance: C
     intake = Intake({"time": Budget(profiler=_Even(), budget=1.0)}, steering=Steering(per_s=per_s or ANY_PER_S))
     stream = chance.stream("leases")
     takes_s = [stream.lognormal(lease_s, spread) for _ in range(_DRAWN)]
-    draws, arrivals = chance.stream("leader"), chance.stream("arrivals")
+    leader, arrivals = chance.stream("leader"), chance.stream("arrivals")
+    # Numbers of another count than the leases', so that no device meets the same pair again and again.
+    draws = [leader.random() for _ in range(_DRAWN - 3)]
     asked = [0] * int(fleet.window_s)
     lent = [0] * int(fleet.window_s)
     requests = [
@@ -89,7 +91,7 @@ def play(fleet: Fleet, *, per_s: float, lease_s: float, spread: float, chance: C
     ahead = [iter(spans) for spans in fleet.spans]
     ends_s = [0.0] * len(requests)
     never_s = fleet.window_s
-    done = lost = missed = leases = 0
+    done = lost = missed = leases = requested = 0
     trained_s = 0.0
 
     def comes_s(number: int) -> float:
@@ -114,7 +116,8 @@ def play(fleet: Fleet, *, per_s: float, lease_s: float, spread: float, chance: C
             took_part[number] = 1
         second = int(now_s)
         asked[second] += 1
-        answer = intake.decide(requests[number], now_s=now_s, draw=draws.random())
+        requested += 1
+        answer = intake.decide(requests[number], now_s=now_s, draw=draws[requested % len(draws)])
         if isinstance(answer, Accepted):
             lent[second] += 1
             leases += 1

@@ -52,8 +52,9 @@ class _Door:
     """Watches what the leader hears and says."""
 
     def __init__(self, minutes: int) -> None:
-        kinds: tuple[type[Message], ...] = (Ready, Update, Work, Wait)
-        self.counts = {kind: np.zeros(minutes, int) for kind in kinds}
+        self.counts: dict[type[Message], np.ndarray] = {
+            kind: np.zeros(minutes, int) for kind in (Ready, Update, Work, Wait)
+        }
 
     def step(self, step: Step) -> None:
         if step.role != "leader":

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TypeVar
 
 from shoal.errors import Misuse
@@ -44,6 +45,19 @@ APPOINTMENTS_KEPT = 200_000
 _Told = TypeVar("_Told")
 
 
+@dataclass(slots=True)
+class _Turn:
+    """Of a device that was lent work."""
+
+    #: When it was; and whether it has not come back since.
+    lent_s: float = 0.0
+    is_out: bool = False
+    #: A place is taken for its return.
+    is_kept: bool = False
+    #: Leases that it may still have.
+    left: int = 0
+
+
 class Steering:
     def __init__(
         self, *, per_s: float, soonest_s: float = 0.0, longest_s: float = LONGEST_S, lap_s: float = FIRST_LAP_S
@@ -66,17 +80,14 @@ class Steering:
         #: No slot that may be given out lies before these: of those within a lap from now, and of those beyond.
         self._near = self._far = 0
         self._appointments: OrderedDict[str, float] = OrderedDict()
-        #: Who was lent work -> when, and whether a place is kept for its return.
-        self._out: OrderedDict[str, tuple[float, bool]] = OrderedDict()
-        #: Leases left of its turn.
-        self._left: OrderedDict[str, int] = OrderedDict()
+        self._turns: OrderedDict[str, _Turn] = OrderedDict()
 
     def arrives(self, device: str, *, now_s: float) -> bool:
         """Whether there is room for it now."""
         slot = self._slot(now_s)
-        out = self._out.pop(device, None)
-        if out is not None and self._is_expected(*out, now_s):
-            return self._left.get(device, 0) > 0 or self._taken.get(slot + 1, 0) < self.places
+        turn = self._turns.get(device)
+        if turn is not None and turn.is_out and self._is_expected(turn, now_s):
+            return turn.left > 0 or self._taken.get(slot + 1, 0) < self.places
         appointed_s = self._appointments.get(device)
         if appointed_s is not None and now_s >= appointed_s - EARLY_S:
             del self._appointments[device]
@@ -91,21 +102,21 @@ class Steering:
     def lends(self, device: str, *, now_s: float) -> None:
         """One that there was room for was lent work: it will be back."""
         self._appointments.pop(device, None)
-        left = self._left.get(device, 0) or TURN_LEASES
-        _keep(self._left, device, left - 1)
+        turn = self._turns.get(device) or _Turn()
         slot = max(self._near, math.floor((now_s + self._lap_s) / self.slot_s))
         while self._taken.get(slot, 0) >= self.places:
             slot += 1
-        is_kept = slot * self.slot_s <= now_s + self._longest_s
-        if is_kept:
+        turn.lent_s, turn.is_out, turn.left = now_s, True, (turn.left or TURN_LEASES) - 1
+        turn.is_kept = slot * self.slot_s <= now_s + self._longest_s
+        if turn.is_kept:
             self._taken[slot] = self._taken.get(slot, 0) + 1
-        _keep(self._out, device, (now_s, is_kept))
+        _keep(self._turns, device, turn)
 
     def appoint(self, device: str, *, now_s: float, draw: float) -> float:
         """In how many seconds a device shall come again. ``draw``: a number in [0, 1) from the caller's chance."""
         if not 0 <= draw < 1:
             raise Misuse(f"a draw is a number in [0, 1), not {draw}")
-        self._left.pop(device, None)
+        self._turns.pop(device, None)
         appointed_s = self._appointments.get(device)
         if appointed_s is not None and appointed_s > now_s:
             # However often it asks, it has one place.
@@ -115,6 +126,8 @@ class Steering:
             # All is taken. It comes some time, beside others: crowded, but nobody waits for ever.
             return self._soonest_s + draw * (self._longest_s - self._soonest_s)
         self._taken[slot] = self._taken.get(slot, 0) + 1
+        if slot == self._far:
+            self._far_taken[slot] = self._far_taken.get(slot, 0) + 1
         at_s = (slot + draw) * self.slot_s
         _keep(self._appointments, device, at_s)
         return at_s - now_s
@@ -130,21 +143,24 @@ class Steering:
         if self._near <= lap_end:
             return self._near
         self._far = max(self._far, first, lap_end + 1)
-        while self._far_taken.get(self._far, 0) >= self._begins(self._far):
+        while self._is_full_far(self._far):
             self._far += 1
-        self._far_taken[self._far] = self._far_taken.get(self._far, 0) + 1
         return self._far
+
+    def _is_full_far(self, slot: int) -> bool:
+        return self._far_taken.get(slot, 0) >= self._begins(slot) or self._taken.get(slot, 0) >= self.places
 
     def _begins(self, slot: int) -> int:
         """Turns that begin in a slot, where as many do as can: one for each that returns so many times."""
         share = TURN_LEASES + 1
         return (slot + 1) * self.places // share - slot * self.places // share
 
-    def _is_expected(self, lent_s: float, is_kept: bool, now_s: float) -> bool:
+    def _is_expected(self, turn: _Turn, now_s: float) -> bool:
         """Whether one that was lent work comes about when it should; learns from it when that is."""
-        lap_s, is_late = now_s - lent_s, now_s - lent_s > _LAPS_OUT * self._lap_s
+        turn.is_out = False
+        lap_s, is_late = now_s - turn.lent_s, now_s - turn.lent_s > _LAPS_OUT * self._lap_s
         self._lap_s = min(self._lap_s * (1 + _LAP_STEP if lap_s > self._lap_s else 1 - _LAP_STEP), self._longest_s)
-        return is_kept and not is_late
+        return turn.is_kept and not is_late
 
     def _slot(self, now_s: float) -> int:
         """The present one; forgets those that are over."""

@@ -76,7 +76,16 @@ def test_when_all_is_taken_nobody_waits_for_ever() -> None:
     assert max(waits_s) <= 10.0
 
 
-@given(st.lists(draws, min_size=1, max_size=300), st.floats(0.3, 50.0), st.floats(0, 1e5))
+def test_who_was_not_given_a_place_has_taken_none() -> None:
+    """A crowd far larger than a day came and went: who comes after it need not wait for its end."""
+    steering = Steering(per_s=1.0, longest_s=20.0, lap_s=2.0)
+    for number in range(1000):
+        steering.appoint(str(number), now_s=0.0, draw=0.0)
+    waits_s = [steering.appoint(f"{number} later", now_s=40.0, draw=0.0) for number in range(4)]
+    assert waits_s == [0.0, 1.0, 2.0, 4.0], "a turn begins at 44"
+
+
+@given(st.lists(st.floats(0, 0.999), min_size=1, max_size=300), st.floats(0.3, 50.0), st.floats(0, 1e5))
 @settings(max_examples=80)
 def test_a_crowd_returns_at_the_pace(drawn: list[float], per_s: float, now_s: float) -> None:
     steering = Steering(per_s=per_s, lap_s=1e6)
