@@ -194,6 +194,15 @@ def test_a_first_task_is_never_more_than_the_quickest_device_could_do() -> None:
     assert prediction.per_example == pytest.approx(2000.0 / 8000.0 / 100)
 
 
+def test_devices_that_are_all_alike_say_little_about_one_that_is_not() -> None:
+    ours = LogRls()
+    ours.observed(device("a", mhz=4_079_742.0), 1, 2.0)
+    ours.observed(device("a", mhz=4_132_845.0), 1, 1.0)
+    prediction = ours.predict(device("b", mhz=1.0))
+    assert prediction is not None
+    assert prediction.per_example == pytest.approx(16.0), "eight times the slowest, not e^700"
+
+
 def test_the_margin_is_in_the_reason_and_widens_with_doubt() -> None:
     profiler = WithMargin(LogRls(), within=0.9)
     for _ in range(8):

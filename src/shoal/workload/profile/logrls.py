@@ -35,6 +35,9 @@ K_SPREAD = 0.2
 KIND_SPREAD = 0.15
 COLD_SPREAD_LEAST, COLD_SPREAD_MOST = 0.1, 1.0
 
+#: A device that nobody measured is taken to be this many times slower than the slowest known, at most.
+SLOWER_MOST = 8.0
+
 #: Remembered: an unlucky device that comes back after so many others begins anew.
 DEVICES_KEPT = 100_000
 
@@ -48,7 +51,8 @@ class LogRls(Profiler):
         self._names = _NAMES if energy else _NAMES[:-1]
         self._tuning = tuning or Tuning()
         self._fleet = Fleet(ridge=RIDGE, refit_every=REFIT_EVERY, rows_each=COLD_TASKS)
-        self._least = math.inf
+        #: The logarithms of the least and the largest slope ever seen.
+        self._least, self._most = math.inf, -math.inf
         self._devices: OrderedDict[str, State] = OrderedDict()
         #: Kind -> the device of it that was heard last: the newest state of the kind there is.
         self._kinds: OrderedDict[str, str] = OrderedDict()
@@ -58,13 +62,9 @@ class LogRls(Profiler):
         if state is None:
             return None
         warmth = warmth_of(features)
-        log_slope = mean_of(state, warmth)
-        if not state.tasks:
-            # Nobody is asked at first for more than the quickest device that is known could do.
-            log_slope = max(log_slope, self._least)
         missing = unknown(features, self._names)
         return Prediction(
-            per_example=math.exp(log_slope),
+            per_example=math.exp(mean_of(state, warmth)),
             spread=math.sqrt(variance_of(state, warmth, noise=self._tuning.noise)),
             is_cold=not state.tasks,
             basis=f"{basis}; {missing}" if missing else basis,
@@ -78,7 +78,7 @@ class LogRls(Profiler):
             state = _begun(log_slope, 0.0, COLD_SPREAD_MOST**2)
         state = updated(state, warmth_of(features), log_slope, tuning=self._tuning)
         self._fleet.add(self._row(features), log_slope, features.device)
-        self._least = min(self._least, log_slope)
+        self._least, self._most = min(self._least, log_slope), max(self._most, log_slope)
         _remember(self._devices, features.device, state)
         if features.kind:
             _remember(self._kinds, features.kind, features.device)
@@ -100,7 +100,10 @@ class LogRls(Profiler):
         row = self._row(features)
         spread = min(COLD_SPREAD_MOST, max(COLD_SPREAD_LEAST, fitted.spread_at(row)))
         k = min(self._tuning.k_most, max(self._tuning.k_least, fitted.slopes[_TEMPERATURE]))
-        return _begun(fitted.at(row) - k * warmth_of(features), k, spread**2)
+        # Nobody is asked at first for more than the quickest device that is known could do. Nor taken for very much
+        # slower than the slowest: from devices that are all alike a regression guesses wildly about one that is not.
+        log_slope = min(self._most + math.log(SLOWER_MOST), max(self._least, fitted.at(row)))
+        return _begun(log_slope - k * warmth_of(features), k, spread**2)
 
     def _row(self, features: Features) -> list[float]:
         memory, frequency, joules = (
