@@ -111,7 +111,7 @@ def one_gradient_plan(scale: Scale, *, seed: int) -> Plan:
         codec="top1%+3bit",
         codec_down="dense",
         staleness="none",
-        learning_rate=0.02,
+        learning_rate=0.01,
         **_common(scale.one_gradient_devices, seed),
     )
 
