@@ -9,11 +9,13 @@ from papers.fleet.asynchrony import play, strangers
 from papers.fleet.images import Pictures
 from papers.fleet.late import row_of
 from papers.fleet.rules import RULES
-from papers.fleet.setting import D2, FRESH, RATE_OF_MEANS, TARGET
+from papers.fleet.setting import D2, FRESH, RATE_OF_MEANS
 
 NAMES = ("ssgd", "dynsgd", "adasgd", "adaptive")
 #: The paper has a rate for each network and none for this one; those tried are as for MNIST.
 TRIED = (0.1, 0.2, 0.4)
+#: Clothes are harder than digits: 80 % takes longer than there was time for.
+FASHION_TARGET = 0.7
 STEPS = 800
 SEED = 1
 
@@ -61,6 +63,7 @@ def one(
         steps=steps,
         seed=SEED,
         until_target=how != "paper",
+        target=FASHION_TARGET,
     )
-    say(f"   fashion {name} at {rate:g} ({how}): {curve.steps_to(TARGET)}, {curve.final():.3f}")
-    return row_of(name, staleness, rate=rate, how=how, split="alike", curves=[curve], tried={})
+    say(f"   fashion {name} at {rate:g} ({how}): {curve.steps_to(FASHION_TARGET)}, {curve.final():.3f}")
+    return row_of(name, staleness, rate=rate, how=how, split="alike", curves=[curve], tried={}, target=FASHION_TARGET)

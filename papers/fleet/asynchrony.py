@@ -84,10 +84,11 @@ def play(
     steps: int,
     seed: int,
     until_target: bool = False,
+    target: float = TARGET,
     gradient_of: Gradient | None = None,
     admits: Callable[[Visit], bool] | None = None,
 ) -> Curve:
-    """``until_target`` ends a run where 80 % is reached: nothing after that is asked for."""
+    """``until_target`` ends a run where the target is reached: nothing after that is asked for."""
     generator = np.random.default_rng([seed, 3])
     counts = [label_counts(pictures.labels[part], classes=CLASSES) for part in own]
     leader = rule.leader(rate, threshold)
@@ -118,7 +119,7 @@ def play(
             curve.steps.append(step)
             curve.accuracy.append(whole)
             curve.of_classes.append(of_class.tolist())
-            if until_target and curve.steps_to() is not None:
+            if until_target and curve.steps_to(target) is not None:
                 break
     return Curve(
         steps=curve.steps,

@@ -17,7 +17,7 @@ from papers.eddl.rows import Row
 from papers.fleet.asynchrony import Curve, play, strangers
 from papers.fleet.images import by_writer, digits, two_shards
 from papers.fleet.rules import RULES
-from papers.fleet.setting import D1, D2, FRESH, PAPER_RATE, RATE_OF_MEANS, Staleness
+from papers.fleet.setting import D1, D2, FRESH, PAPER_RATE, RATE_OF_MEANS, TARGET, Staleness
 
 #: Whose step is the paper's, so that its rate means the same to them.
 AT_PAPER_RATE = {
@@ -185,8 +185,9 @@ def row_of(
     split: str,
     curves: Sequence[Curve],
     tried: Mapping[float, float | None],
+    target: float = TARGET,
 ) -> Row:
-    reached = [curve.steps_to() for curve in curves]
+    reached = [curve.steps_to(target) for curve in curves]
     return {
         "rule": name,
         "staleness": staleness.name,
