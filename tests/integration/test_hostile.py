@@ -61,7 +61,7 @@ GROWTH_MB = 64.0
 
 
 def test_twenty_thousand_frames_in_memory() -> None:
-    told = asyncio.run(asyncio.wait_for(inside_in_a_process(20_000, seed=1), 100))
+    told = asyncio.run(asyncio.wait_for(inside_in_a_process(20_000, seed=1, codec="top50%+4bit"), 100))
     assert told["frames"] >= 20_000
     assert told["crashes"] == 0
     assert told["refused"] > 5_000
@@ -72,7 +72,7 @@ def test_twenty_thousand_frames_in_memory() -> None:
 
 
 def test_five_hundred_frames_over_sockets() -> None:
-    told = asyncio.run(asyncio.wait_for(attack_sockets(500, seed=2), 100))
+    told = asyncio.run(asyncio.wait_for(attack_sockets(500, seed=2, codec="top50%+4bit"), 100))
     assert told["frames"] >= 400
     assert told["crashes"] == 0
     assert told["refused"] > 30
