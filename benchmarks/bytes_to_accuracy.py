@@ -104,8 +104,8 @@ def best_plan(scale: Scale, *, seed: int, feedback: bool = False) -> Plan:
 
 
 def one_gradient_plan(scale: Scale, *, seed: int) -> Plan:
-    """Down goes the whole model: a device lacks as many versions as there are devices, and their changes one after the
-    other are about as long. The paper counts what goes up."""
+    """Down goes the whole model: a device lacks about as many versions as there are devices, and decoding their changes
+    one after the other takes longer than the gradient they are for. The paper counts what goes up."""
     return Plan(
         pace="async",
         codec="top1%+3bit",
