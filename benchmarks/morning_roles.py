@@ -41,6 +41,8 @@ class Seen:
     updates: np.ndarray
     lent: np.ndarray
     waits: np.ndarray
+    #: What a lease took, from when it was sent to when its update came: the median.
+    lease_s: float
 
     @property
     def asked(self) -> np.ndarray:
@@ -55,16 +57,29 @@ class _Door:
         self.counts: dict[type[Message], np.ndarray] = {
             kind: np.zeros(minutes, int) for kind in (Ready, Update, Work, Wait)
         }
+        self.leases_s: list[float] = []
+        self._lent_s: dict[str, float] = {}
 
     def step(self, step: Step) -> None:
         if step.role != "leader":
             return
+        self._time(step)
         heard = [step.event.message] if isinstance(step.event, Received) else []
         said = [action.message for action in step.actions if isinstance(action, Send)]
         for message in (*heard, *said):
             counts = self.counts.get(type(message))
             if counts is not None:
                 counts[min(int(step.at_s // 60), len(counts) - 1)] += 1
+
+    def _time(self, step: Step) -> None:
+        """Of all leases that come back, how long they were out."""
+        if isinstance(step.event, Received) and isinstance(step.event.message, Update):
+            lent_s = self._lent_s.pop(step.event.sender, None)
+            if lent_s is not None:
+                self.leases_s.append(step.at_s - lent_s)
+        for action in step.actions:
+            if isinstance(action, Send) and isinstance(action.message, Work):
+                self._lent_s[action.to] = step.at_s
 
     def mark(self, mark: Mark) -> None:
         pass
@@ -78,6 +93,8 @@ def play(fleet: Fleet, *, per_s: float, lease_s: float, chance: Chance, seed: in
         budget_s=lease_s,
         requests_per_s=per_s,
         workers_max=len(fleet.spans),
+        # No more leases than an epoch has can be out: of fewer than there are devices, some would wait for its end.
+        epoch_leases=10 * len(fleet.spans),
         until=Until(endless=True),
     )
     phones = builds("wifi-phones", len(fleet.spans), chance)
@@ -98,7 +115,8 @@ def play(fleet: Fleet, *, per_s: float, lease_s: float, chance: Chance, seed: in
     world.run(limit_s=fleet.window_s)
     say(f"{len(fleet.spans):,} devices on the roles: {world.kernel.handled:,} events")
     counts = door.counts
-    return Seen(ready=counts[Ready], updates=counts[Update], lent=counts[Work], waits=counts[Wait])
+    lease_s = float(np.median(door.leases_s))
+    return Seen(ready=counts[Ready], updates=counts[Update], lent=counts[Work], waits=counts[Wait], lease_s=lease_s)
 
 
 def _presence(spans: tuple[tuple[float, float], ...], window_s: int) -> Presence:
