@@ -856,7 +856,10 @@ class Leader:
             return [self._shape.go(lease)]
         if self._admission.offer(lease.id):
             return [self._admitted(lease, now_s)]
-        self._course.ledger.extend(lease, deadline_s=math.inf)
+        worker = self._crew.get(lease.worker)
+        if worker is not None and worker.state == "delivering":
+            # It is made, and waits for its turn: that is not the worker's fault. One that is not made yet still ages.
+            self._course.ledger.extend(lease, deadline_s=math.inf)
         return []
 
     def _contributes_again(self, lease: Lease) -> Member | None:
