@@ -199,9 +199,14 @@ class Leader:
 
     @property
     def update_max_bytes(self) -> int:
-        """The most that tensors of one message to it may take: an update, or what a sub-leader summed up."""
-        sums = self.model.nbytes + bytes_max(Codec.parse(self._spec.plan.down), self._sizes)
-        return max(bytes_max(self._codec, self._sizes), sums)
+        """The most that the tensors of an update may take."""
+        return bytes_max(self._codec, self._sizes)
+
+    @property
+    def sum_max_bytes(self) -> int:
+        """The most that a sub-leader's sum may take, with how its part moved by it."""
+        down = Codec.parse(self._spec.plan.down)
+        return self.model.nbytes + (bytes_max(down, self._sizes) if down.form != "dense" else 0)
 
     @property
     def epoch(self) -> int:

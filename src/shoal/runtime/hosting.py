@@ -95,8 +95,9 @@ class _Led:
 
     host: RoleHost
     term: int
-    #: What an update of it may have; 0 until its leader is there.
+    #: What an update of it may have, and a sum of updates; 0 until its leader is there.
     update_max_bytes: int = 0
+    sum_max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +178,12 @@ class Hosting:
     def update_limit(self, message: Message) -> int:
         """The most bytes of tensors that may follow this message from a worker, or from a sub-leader of ours."""
         match message:
-            case Update() | Gathered():
+            case Update():
                 led = self._led.get(message.job)
                 return led.update_max_bytes if led else 0
+            case Gathered():
+                led = self._led.get(message.job)
+                return led.sum_max_bytes if led else 0
             case Piece():
                 sub = self._subs.get((message.job, message.formation))
                 return sub.piece_max_bytes if sub else 0
@@ -249,7 +253,7 @@ class Hosting:
         led = self._led.get(assign.job)
         if led is None or not self.awaits(assign):
             return False
-        led.update_max_bytes = leader.update_max_bytes
+        led.update_max_bytes, led.sum_max_bytes = leader.update_max_bytes, leader.sum_max_bytes
         led.host.start(leader)
         return True
 
