@@ -849,10 +849,10 @@ def leader_trusts_in_models() -> Patched:
     """A leader that sent one model believes that its worker has every later one."""
     work = Leader._work
 
-    def without_model(self: Leader, worker: Member, lease: Lease, *, kind: str, deadline_s: float) -> Work:
+    def without_model(self: Leader, worker: Member, lease: Lease, **told: Any) -> Work:
         if worker.holds[0] == self._term:
             worker.holds = (self._term, self._course.version)
-        return work(self, worker, lease, kind=kind, deadline_s=deadline_s)
+        return work(self, worker, lease, **told)
 
     return patch.object(Leader, "_work", without_model)
 

@@ -323,7 +323,8 @@ def test_what_can_be_read_is_counted(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's trainer becomes another user")
 def test_what_the_trainers_user_cannot_read_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Path(tempfile.mkdtemp(prefix="shoal-own-"))
+    # Not in the tests' own folder: that may lie where only its owner can go.
+    own = Path(tempfile.mkdtemp(prefix="shoal-own-", dir="/var/tmp"))
     try:
         monkeypatch.setenv(LOCAL_VARIABLE, str(own))
         (own / "deep").mkdir()
