@@ -18,7 +18,7 @@ from shoal.learning.outer import outer_change
 from shoal.learning.partial import Partial
 from shoal.learning.similarity import LabelMemory, boosted
 from shoal.learning.staleness import PER_PARAMETER, Lateness
-from shoal.learning.touches import Touches, scale_of
+from shoal.learning.touches import ENTRIES_PER_PLACE, Touches, scale_of
 from shoal.roles.changes import Changes
 from shoal.roles.formation import Report
 from shoal.roles.online import padded
@@ -33,6 +33,9 @@ EVALUATIONS_KEPT = 1000
 
 #: What is left of the labels of an update after each that follows: half of it after some 700.
 LABELS_DECAY = 0.999
+
+#: Places that are remembered of a model's recent versions, however small it is.
+ENTRIES_LEAST = 1 << 14
 
 #: What a checkpoint holds besides the model goes by names that begin so.
 OURS = "shoal."
@@ -54,7 +57,7 @@ class Course:
         self.changes = Changes(whole_bytes=model.nbytes)
         #: How the model moved by what is merged, where sub-leaders took the step.
         self._moved: np.ndarray | None = None
-        self._touches = Touches(layout.size) if spec.plan.staleness == PER_PARAMETER else None
+        self._touches = _touches(layout.size) if spec.plan.staleness == PER_PARAMETER else None
         self.version = 0
         self.ledger = Ledger(batches=spec.batches)
         self._partial = Partial(layout.size)
@@ -155,11 +158,13 @@ class Course:
     def _move(self, change: np.ndarray) -> None:
         """A version is what everyone holds, bit for bit: the model moves by what is sent, and the rest is kept."""
         moved = change if self.residual is None else self._sent_of(self.residual + change)
-        model = self.model.copy()
+        before, model = self.model, self.model.copy()
         add_to(model, moved)
         self.model = model
         if self._touches is not None:
-            self._touches.note(moved.places if isinstance(moved, Sparse) else np.flatnonzero(moved))
+            # Where it did move: what is too small to change a value changes nothing that anyone could be late for.
+            places = moved.places if isinstance(moved, Sparse) else np.arange(model.size)
+            self._touches.note(places[model[places] != before[places]])
 
     def _sent_of(self, total: np.ndarray) -> np.ndarray | Sparse:
         sent: np.ndarray | Sparse
@@ -232,7 +237,12 @@ class Course:
             self.residual = np.array(tensors[RESIDUAL], dtype=np.float32)
         self.version = int(state["version"])
         if self._touches is not None:
-            self._touches = Touches(self._layout.size, version=self.version)
+            self._touches = _touches(self._layout.size, version=self.version)
         self.ledger = Ledger.restore(state["ledger"])
         self._elapsed_before_s = float(state["elapsed_s"])
         self.evaluations = [EvaluationView(**row) for row in state["evaluations"]]
+
+
+def _touches(size: int, *, version: int = 0) -> Touches:
+    """Of a small model more is remembered: it costs next to nothing."""
+    return Touches(size, version=version, entries_per_place=max(ENTRIES_PER_PLACE, ENTRIES_LEAST // size))

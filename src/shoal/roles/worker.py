@@ -243,14 +243,22 @@ class Worker:
             case Disband():
                 return self._on_disband(message)
             case Wait():
-                self.state, self.reason = "waiting", message.reason
-                return [SetTimer(name=_ASK, after_s=message.retry_after_s)] if message.retry_after_s else []
+                return self._on_wait(message)
             case Refused():
                 return self._on_refused(message)
             case Finished():
                 return [CancelTimer(name=_DEADLINE), End(reason=message.reason)]
             case _:
                 return []
+
+    def _on_wait(self, wait: Wait) -> list[Action]:
+        self.state, self.reason = "waiting", wait.reason
+        if not wait.retry_after_s:
+            return []
+        if self._held is not None and self._held.is_reported:
+            # It would have been lent something by now: what sub-leaders had of it is in a version, or of no use.
+            self._held = None
+        return [SetTimer(name=_ASK, after_s=wait.retry_after_s)]
 
     def _on_work(self, work: Work) -> list[Action]:
         if work.term < self._term or not self._prepared:

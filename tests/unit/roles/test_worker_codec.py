@@ -10,11 +10,21 @@ import pytest
 
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
-from shoal.roles.actions import Action, Record, Send, Stage, Train
-from shoal.roles.events import Connected, Disconnected, Event, Prepared, Reassigned, Received, Started, Trained
+from shoal.roles.actions import Action, Record, Send, SetTimer, Stage, Train
+from shoal.roles.events import (
+    Connected,
+    Disconnected,
+    Event,
+    Prepared,
+    Reassigned,
+    Received,
+    Started,
+    TimerFired,
+    Trained,
+)
 from shoal.roles.worker import Worker
 from shoal.wire.coded import code, decode
-from shoal.wire.messages import Hop, JobSpec, Message, Piece, Ready, Refused, Route, Update, Values, Work
+from shoal.wire.messages import Hop, JobSpec, Message, Piece, Ready, Refused, Route, Taken, Update, Values, Wait, Work
 
 UP, DOWN = Codec.parse("top25%+ef"), Codec.parse("top50%")
 SIZES = (4, 4)
@@ -156,6 +166,20 @@ def test_pieces_of_an_update_are_what_it_is_as_a_whole(device: Device) -> None:
     read = [decode(UP, pieces["pi"].tensors, (3,)), decode(UP, pieces["pa"].tensors, (1, 4), entries=5)]
     assert all(isinstance(part, Sparse) for part in read)
     assert [part.dense().tolist() for part in read if isinstance(part, Sparse)] == [[4, 0, 0], [0, 0, 0, 3, 0]]
+
+
+def test_one_that_is_to_ask_again_does_so_though_its_update_went_to_sub_leaders(device: Device) -> None:
+    hops = (Hop(node="pi", endpoint="pi:1", start=0, stop=8),)
+    device.hears(Route(job="digits", term=1, formation=1, hops=hops))
+    device.happens(Connected(node="pi"))
+    device.hears(work(1, formation=1))
+    device.happens(Trained(lease=1, examples=1, loss_sum=0.5, seconds=0.1, tensors={"delta": np.ones(8, np.float32)}))
+    device.hears(Taken(job="digits", term=1, formation=1, lease=1), "pi")
+    assert device.one(Update).formation == 1
+    device.hears(Wait(job="digits", reason="more devices ask than the pace allows", retry_after_s=3.0))
+    assert device.one(SetTimer).after_s == 3.0
+    device.happens(TimerFired(name=device.one(SetTimer).name))
+    assert device.one(Ready)
 
 
 # Values of sub-leaders -------------------------------------------------------------------------------------------
