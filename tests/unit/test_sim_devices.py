@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import Misuse
+from shoal.plan import Plan
 from shoal.sim.chance import Stream
 from shoal.sim.devices import Build, Device, Heat, Presence, Work
+from shoal.sim.jobs import SystemOnly, bare_spec
 from shoal.sim.network import Line
 from shoal.sim.rates import Steady
 
@@ -298,3 +301,11 @@ def test_values_that_mean_nothing_are_refused() -> None:
             heat=None,
             line=LINE,
         )
+
+
+def test_where_nothing_is_trained_a_codec_still_has_something_to_send() -> None:
+    spec = bare_spec("job", Plan(codec="top10%"), examples=640)
+    sent = SystemOnly(100, spec.plan).train(spec, np.zeros(100, np.float32), 0, (0,)).delta
+    assert np.count_nonzero(sent) > 90
+    assert len(set(np.abs(sent).tolist())) > 90, "of all sizes"
+    assert not SystemOnly(100, Plan()).train(spec, np.zeros(100, np.float32), 0, (0,)).delta.any()

@@ -60,10 +60,15 @@ class Training(Protocol):
 
 
 class SystemOnly:
-    """Nothing is learned: every update is the same zeros. For questions of time, bytes and devices."""
+    """Nothing is learned: every update is the same. For questions of time, bytes and devices.
 
-    def __init__(self, size: int) -> None:
+    Zeros, unless a codec leaves zeros out: then values of all sizes, so that as many are sent as of a real one.
+    """
+
+    def __init__(self, size: int, plan: Plan | None = None) -> None:
         self._delta = np.zeros(size, dtype=np.float32)
+        if plan is not None and plan.codec != "dense":
+            self._delta += 1e-3 * np.sin(1.0 + np.arange(size, dtype=np.float32))
         self._delta.flags.writeable = False
 
     def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
@@ -126,7 +131,7 @@ def system_job(
         spec=bare_spec(job, plan, examples=examples),
         layout=layout,
         model=model,
-        training=SystemOnly(layout.size),
+        training=SystemOnly(layout.size, plan),
         gmacs_per_example=gmacs_per_example,
         fetch_bytes=fetch_bytes,
         start_s=start_s,

@@ -128,7 +128,7 @@ def simulated_job(
     _, model = first_model(Path(prepared.model))
     model.flags.writeable = False
     fetch_bytes = _fetch_bytes(ready)
-    training: Training = SystemOnly(prepared.layout.size)
+    training: Training = SystemOnly(prepared.layout.size, plan)
     if train:
         training = TorchTraining(ready, spec, torch_threads=torch_threads)
     return SimulatedJob(
