@@ -243,6 +243,13 @@ class Crew:
             self._line.remove(member.node)
             self._resting[member.node] = None
 
+    def park(self, member: Member) -> None:
+        """It was told when to ask again: until it does, nobody looks at it."""
+        if member.node in self._idle:
+            self._line.remove(member.node)
+            self._untold.pop(member.node, None)
+            self._told_s.pop(member.node, None)
+
     def release(self) -> None:
         """Those who rest may have their turn: the version moved, or what is to be done is another thing."""
         for node in self._resting:

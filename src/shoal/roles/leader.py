@@ -515,7 +515,7 @@ class Leader:
         if self._online is not None and kind == "train" and ledger.has_free:
             wanted = self._online.wants(worker, self._similarity(worker), now_s)
             if isinstance(wanted, NotNow):
-                self._crew.rest(worker)
+                self._crew.park(worker)
                 return self._tell(worker, wanted.reason, retry_after_s=wanted.retry_after_s)
             examples, _ = wanted
         allowance_s = clock.allowance_s()
