@@ -57,7 +57,7 @@ from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
 from shoal.transport.identity import Identity
-from shoal.wire.checks import dense_update
+from shoal.wire.checks import check_told, dense
 from shoal.wire.frames import Assembly, envelope_frame, frames, read_chunk_frame, read_message, read_opening
 from shoal.wire.lanes import Lane
 from shoal.wire.limits import UPDATE_NORM_MAX
@@ -148,7 +148,8 @@ def ours(updates: Callable[[], Iterator[Update]], values: int) -> Contender:
 
     def run() -> np.ndarray:
         for update in updates():
-            delta = dense_update(update, size=values, examples_max=2 * EXAMPLES)
+            check_told(update, examples_max=2 * EXAMPLES)
+            delta = dense("delta", update.tensors, size=values)
             partial.add(delta, weight=float(update.examples))
         model = step(partial.mean())
         partial.clear()

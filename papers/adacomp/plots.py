@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from papers.adacomp import paper
 from papers.adacomp.tables import ARRIVALS, NAMES, RULES, Rows
 from papers.eddl.rows import Row, chosen, one
+from papers.pictures import save_all
 
 HERE = Path(__file__).resolve().parent
 
@@ -30,18 +30,7 @@ _BARE = {"linestyle": "--", "markerfacecolor": "none"}
 
 def draw_all(rows: Rows) -> list[Path]:
     """One picture for each figure of the paper."""
-    written = []
-    with mpl.rc_context({"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False}):
-        for name, draw in PLOTS.items():
-            figure = draw(rows)
-            if figure is None:
-                continue
-            figure.tight_layout()
-            path = HERE / f"{name}.png"
-            # Without the moment it was made: the same rows give the same bytes.
-            figure.savefig(path, dpi=110, metadata={"Software": None})
-            written.append(path)
-    return written
+    return save_all(((name, draw(rows)) for name, draw in PLOTS.items()), HERE)
 
 
 def accuracy(rows: Rows) -> Figure | None:

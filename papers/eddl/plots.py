@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,6 +14,7 @@ from papers.eddl import accuracy, paper, results, splitting
 from papers.eddl.rows import Row, chosen, one
 from papers.eddl.setting import BATCH_S, EPOCHS, RATES_MBIT
 from papers.eddl.training_time import ratio
+from papers.pictures import save_all
 from shoal.topology.saturation import crew
 
 HERE = Path(__file__).resolve().parent
@@ -27,18 +27,8 @@ _PACES = {"sync": _BLUE, "async": _ORANGE}
 
 def draw_all(kept: dict[str, Any]) -> list[Path]:
     """One picture for each experiment that was measured."""
-    written = []
-    with mpl.rc_context({"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False}):
-        for name, draw in PLOTS.items():
-            rows = results.rows_of(kept, name)
-            if rows:
-                figure = draw(rows)
-                figure.tight_layout()
-                path = HERE / f"{name}.png"
-                # Without the moment it was made: the same rows give the same bytes.
-                figure.savefig(path, dpi=110, metadata={"Software": None})
-                written.append(path)
-    return written
+    drawn = ((name, draw(rows)) for name, draw in PLOTS.items() if (rows := results.rows_of(kept, name)))
+    return save_all(drawn, HERE)
 
 
 def _panels(count: int, *, width: float = 4.2) -> tuple[Figure, list[Axes]]:

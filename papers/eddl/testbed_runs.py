@@ -21,7 +21,6 @@ from unittest import mock
 from benchmarks.common import cpu_s, echo_job, memory_mb, say
 from papers.eddl import foreground
 from papers.eddl.batch_time import NOISE, ROUNDS
-from papers.eddl.noted_manager import NOTES_VARIABLE, read_notes
 from papers.eddl.paper import LEADER_CPU_LOSS, LEADER_MEMORY_LOSS, LEADER_NETWORK_LOSS
 from papers.eddl.rows import Row
 from papers.eddl.setting import BATCH_S, LEASE_S, PERNET, RATES_MBIT
@@ -33,6 +32,7 @@ from testbed.cluster import MANAGER, Cluster
 from testbed.devices import Board, boards
 from testbed.measure import transfer
 from testbed.namespaces import why_no_namespaces
+from testbed.noted import NOTES_VARIABLE, read_notes
 
 RATE_MBIT = RATES_MBIT[0]
 #: What TCP carries of the wire's rate (docs/testbed.md).
@@ -70,7 +70,7 @@ async def _run(quick: bool) -> list[Row]:
             devices,
             manager=Board(name=MANAGER, up_mbps=RATE_MBIT, down_mbps=RATE_MBIT, cores=1.0),
             child_module="shoal.training.echo",
-            manager_module="papers.eddl.noted_manager",
+            manager_module="testbed.noted",
         )
         with mock.patch.dict(os.environ, {NOTES_VARIABLE: str(notes)}):
             async with cluster, Operator.open(home) as operator:
@@ -111,14 +111,13 @@ async def _case(
         "momentum": 0.0,
         "lease_s": LEASE_S,
     }
-    skip = len(read_notes(notes))
     job = await operator.submit(ready, plan=plan)
     assert cluster.manager is not None
     pid = cluster.manager.pid
-    await _made(operator, notes, job, skip + first)
+    await _made(operator, notes, job, first)
     cpu_before_s, before = cpu_s(pid), await _view(operator, job)
     began_s = time.monotonic()
-    moments = (await _made(operator, notes, job, skip + last))[skip:]
+    moments = await _made(operator, notes, job, last)
     took_s = time.monotonic() - began_s
     cpu_used_s, after = cpu_s(pid) - cpu_before_s, await _view(operator, job)
     real_s = (moments[last - 1] - moments[first - 1]) / timed
@@ -186,10 +185,10 @@ async def _both_ways(cluster: Cluster, idle: str) -> float:
 
 
 async def _made(operator: Operator, notes: Path, job: str, count: int) -> Sequence[float]:
-    """When versions were made, of all jobs, once there are so many."""
+    """When versions of a job were made, once there are so many."""
     until_s = time.monotonic() + LONGEST_S
     while time.monotonic() < until_s:
-        moments = read_notes(notes)
+        moments = [note.at_s for note in read_notes(notes, job)]
         if len(moments) >= count:
             return moments
         await asyncio.sleep(0.05)

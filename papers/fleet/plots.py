@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from papers.eddl.rows import Row, chosen, one
 from papers.fleet.setting import EVALUATE_EVERY, LOOKS, TARGET
+from papers.pictures import save_all
 
 HERE = Path(__file__).resolve().parent
 
@@ -32,18 +32,8 @@ _OTHER = ("#999999", ":")
 
 def draw_all(kept: dict[str, Any]) -> list[Path]:
     """One picture for each experiment that was measured and has one."""
-    written = []
-    with mpl.rc_context({"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False}):
-        for name, draw in PLOTS.items():
-            rows = kept.get(name, {}).get("rows", [])
-            if rows:
-                figure = draw(rows)
-                figure.tight_layout()
-                path = HERE / f"{name}.png"
-                # Without the moment it was made: the same rows give the same bytes.
-                figure.savefig(path, dpi=110, metadata={"Software": None})
-                written.append(path)
-    return written
+    drawn = ((name, draw(rows)) for name, draw in PLOTS.items() if (rows := kept.get(name, {}).get("rows", [])))
+    return save_all(drawn, HERE)
 
 
 def _panels(count: int, *, width: float = 4.6) -> tuple[Figure, list[Axes]]:

@@ -1336,9 +1336,9 @@ def not_sent_is_lost() -> Patched:
     """What a version was to move by and did not, since it was not sent, is forgotten."""
     sent_of = Course._sent_of
 
-    def forgetful(self: Course, total: np.ndarray) -> np.ndarray | Sparse:
-        sent = sent_of(self, total)
-        self.residual = np.zeros_like(total)
+    def forgetful(self: Course, residual: np.ndarray, change: np.ndarray) -> np.ndarray | Sparse:
+        sent = sent_of(self, residual, change)
+        self.residual = np.zeros_like(change)
         return sent
 
     return patch.object(Course, "_sent_of", forgetful)

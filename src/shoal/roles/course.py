@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shoal.compress.codec import Codec
-from shoal.compress.sparse import Sparse, add_to, take_from
+from shoal.compress.sparse import Sparse, add_to
 from shoal.learning.layout import Layout
 from shoal.learning.outer import outer_change
 from shoal.learning.partial import Partial
@@ -22,7 +22,7 @@ from shoal.learning.touches import ENTRIES_PER_PLACE, Touches, scale_of
 from shoal.roles.changes import Changes
 from shoal.roles.formation import Report
 from shoal.roles.online import padded
-from shoal.wire.coded import code, sizes_of
+from shoal.wire.coded import code_with, sizes_of
 from shoal.wire.limits import LABELS_MAX
 from shoal.wire.messages import EvaluationView, JobSpec, Tensors, Update
 from shoal.workload.batches import examples_in
@@ -157,28 +157,25 @@ class Course:
 
     def _move(self, change: np.ndarray) -> None:
         """A version is what everyone holds, bit for bit: the model moves by what is sent, and the rest is kept."""
-        moved = change if self.residual is None else self._sent_of(self.residual + change)
+        moved = change if self.residual is None else self._sent_of(self.residual, change)
         before, model = self.model, self.model.copy()
         add_to(model, moved)
         self.model = model
         if self._touches is not None:
             # Where it did move: what is too small to change a value changes nothing that anyone could be late for.
-            places = moved.places if isinstance(moved, Sparse) else np.arange(model.size)
+            places = moved.places if isinstance(moved, Sparse) else np.flatnonzero(moved)
             self._touches.note(places[model[places] != before[places]])
 
-    def _sent_of(self, total: np.ndarray) -> np.ndarray | Sparse:
-        sent: np.ndarray | Sparse
+    def _sent_of(self, residual: np.ndarray, change: np.ndarray) -> np.ndarray | Sparse:
         if self._moved is not None:
             # Cut and coded by each sub-leader: one who lacks a part of it is sent the whole model.
             sent, self._moved = self._moved, None
             self.changes.clear()
-        else:
-            coded = code(self._down, total, self._sizes)
-            sent = coded.values
-            self.changes.add(self.version + 1, coded.tensors()["delta"])
-        take_from(total, sent)
-        self.residual = total
-        return sent
+            self.residual = residual + change - sent
+            return sent
+        coded, self.residual = code_with(self._down, residual, change, self._sizes)
+        self.changes.add(self.version + 1, coded.tensors()["delta"])
+        return coded.values
 
     def brings(self, base: int) -> tuple[int, Tensors]:
         """What makes the present version of ``base``, and that; or the whole model, and -1."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from shoal.compress.sparse import add_to
+from shoal.roles.actions import Stage
 from shoal.wire.messages import Route, Values
 
 
@@ -60,3 +64,16 @@ class Staging:
         """Whether this version will not be whole here any more: it was and was taken, or a newer one has come."""
         wanted = (route.term, formation, version)
         return self._spent == wanted or self._of > wanted
+
+
+def put(stage: Stage, staged: np.ndarray, present: np.ndarray) -> None:
+    """Keep a part where the next model is put together; ``present`` is the one that the trainer has."""
+    if not stage.changes:
+        values = stage.tensors["model"]
+        staged[stage.start : stage.start + values.size] = values
+        return
+    place = slice(stage.start, stage.start + stage.changes[0].size)
+    if stage.anew:
+        staged[place] = present[place]
+    for change in stage.changes:
+        add_to(staged[place], change)

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.compress.codec import Codec
-from shoal.compress.sparse import Sparse, add_to, take_from
+from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import PeerViolation
 from shoal.learning.outer import outer_change
 from shoal.learning.partial import Partial
 from shoal.roles.actions import Action, End, Record, Send
 from shoal.roles.events import Event, Received, StopRequested
 from shoal.wire.checks import flat
-from shoal.wire.coded import code, decode, encode_exact
+from shoal.wire.coded import code_with, decode, encode_exact
 from shoal.wire.messages import Count, Form, Gathered, Pass, Piece, Spoilt, Taken, Tensors, Values, clip
 
 
@@ -177,11 +177,8 @@ class SubLeader:
         if self._residual is None:
             add_to(self._model, change)
             return {"model": self._model}
-        total = self._residual + change
-        coded = code(self._down, total, self._sizes)
+        coded, self._residual = code_with(self._down, self._residual, change, self._sizes)
         add_to(self._model, coded.values)
-        take_from(total, coded.values)
-        self._residual = total
         return coded.tensors(name=str(version))
 
     def _give_out(self, version: int, tensors: Tensors, *, base: int) -> list[Action]:

@@ -22,14 +22,16 @@ from shoal.errors import Misuse, ShoalError
 from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Stage, Train
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.roles.exam import chunk_range
+from shoal.roles.staging import put
 from shoal.runtime import sensors
-from shoal.runtime.energy import MEASURED, EnergyMeter
+from shoal.runtime.energy import MEASURED, Energy, EnergyMeter
 from shoal.runtime.host import RoleHost
 from shoal.runtime.trainer import TrainerFailed as TrainerError
 from shoal.runtime.trainer import TrainerHost, TrainerSettings
 from shoal.store.blobs import BlobStore
 from shoal.training.bundle import unpack
 from shoal.training.prepared import first_model
+from shoal.training.protocol import TrainResult
 from shoal.training.shards import Manifest
 from shoal.transport.identity import Identity
 from shoal.transport.signing import check
@@ -211,15 +213,7 @@ class Labour:
         present = self._trainer.shared.model if self._given is None else self._given
         if self._staged is None:
             self._staged = present.copy()
-        if "model" in part.tensors:
-            values = part.tensors["model"]
-            self._staged[part.start : part.start + values.size] = values
-            return
-        place = slice(part.start, part.start + part.changes[0].size)
-        if part.anew:
-            self._staged[place] = present[place]
-        for change in part.changes:
-            add_to(self._staged[place], change)
+        put(part, self._staged, present)
 
     def _model_for(self, action: Train | Evaluate) -> Tensors:
         """The model to start from. What was staged is given away: parts of the next may come while this one waits."""
@@ -242,11 +236,10 @@ class Labour:
         async with self._busy:
             try:
                 self._load_model(model)
-                before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
                 if self._is_local:
-                    result = await self._trainer.learn(action.epoch, action.batches[0], action.examples)
+                    result, spent = await self._learn(action)
                 else:
-                    result = await self._trainer.train(action.epoch, action.batches)
+                    result, spent = await self._trainer.train(action.epoch, action.batches), None
             except (ShoalError, OSError) as error:
                 host.post(TrainerFailed(lease=action.lease, reason=await self._reason(error)))
                 return
@@ -261,8 +254,7 @@ class Labour:
                 seconds=result.seconds,
                 tensors={"delta": self._trainer.shared.update},
             )
-            if self._is_local:
-                spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
+            if spent is not None:
                 trained = dataclasses.replace(
                     trained,
                     fresh=result.fresh,
@@ -274,6 +266,12 @@ class Labour:
                     state=self._sense(result.held),
                 )
         host.post(trained)
+
+    async def _learn(self, action: Train) -> tuple[TrainResult, Energy]:
+        """Train on the device's own examples, and see what that takes."""
+        before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
+        result = await self._trainer.learn(action.epoch, action.batches[0], action.examples)
+        return result, self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
 
     async def _evaluate(self, host: RoleHost, action: Evaluate, model: Tensors) -> None:
         examples, loss_sum, correct = 0, 0.0, 0

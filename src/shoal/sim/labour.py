@@ -14,6 +14,7 @@ from shoal.compress.sparse import add_to
 from shoal.errors import Misuse, ShoalError
 from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, Stage, Train
 from shoal.roles.events import EvaluationDone, Event, Prepared, PrepareFailed, Trained, TrainerFailed
+from shoal.roles.staging import put
 from shoal.sim.chance import Stream
 from shoal.sim.devices import Device, Work
 from shoal.sim.host import Host
@@ -147,15 +148,7 @@ class Labour:
             # No numbers where a part comes whole: one that is missing shows in whatever is made of it.
             present = self._model if stage.changes else None
             self._staged = np.full(self._job.model.size, np.nan, np.float32) if present is None else present.copy()
-        if not stage.changes:
-            part = stage.tensors["model"]
-            self._staged[stage.start : stage.start + part.size] = part
-            return
-        place = slice(stage.start, stage.start + stage.changes[0].size)
-        if stage.anew and self._model is not None:
-            self._staged[place] = self._model[place]
-        for change in stage.changes:
-            add_to(self._staged[place], change)
+        put(stage, self._staged, self._staged if self._model is None else self._model)
 
     def _work(self, host: Host, action: Train | Evaluate) -> None:
         now_s = self._around.process.kernel.now_s

@@ -11,12 +11,6 @@ from shoal.wire.limits import LOSS_SUM_MAX, SECONDS_MAX, UPDATE_NORM_MAX
 from shoal.wire.messages import Tensors, Update
 
 
-def dense_update(update: Update, *, size: int, examples_max: int) -> np.ndarray:
-    """The flat float32 update of a ``dense`` codec, or a PeerViolation that says what is wrong with it."""
-    check_told(update, examples_max=examples_max)
-    return dense("delta", update.tensors, size=size)
-
-
 def check_told(update: Update, *, examples_max: int) -> None:
     """What an update says of itself, whichever way its tensors go."""
     if not 0 < update.examples <= examples_max:

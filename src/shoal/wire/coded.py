@@ -30,7 +30,7 @@ from shoal.compress.quantise import (
     to_bfloat16,
     to_float16,
 )
-from shoal.compress.sparse import Sparse, count_of, largest
+from shoal.compress.sparse import Sparse, count_of, largest, take_from
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.layout import Layout
 from shoal.wire import checks, rice
@@ -135,6 +135,14 @@ def code(codec: Codec, update: np.ndarray, sizes: Sequence[int], *, chance: np.r
     spread = np.repeat(scales, counts)
     levels = quantise(chosen.values, spread, bits=codec.bits, chance=chance)
     return Coded(codec, tuple(sizes), _without(chosen, levels == 0, restored(levels, spread)), scales)
+
+
+def code_with(codec: Codec, residual: np.ndarray, change: np.ndarray, sizes: Sequence[int]) -> tuple[Coded, np.ndarray]:
+    """What is sent of a change and of what was left of those before it; and what is left then, in a new vector."""
+    total = residual + change
+    coded = code(codec, total, sizes)
+    take_from(total, coded.values)
+    return coded, total
 
 
 def _without(chosen: Sparse, dropped: np.ndarray, values: np.ndarray) -> Sparse:

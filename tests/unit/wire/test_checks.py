@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import PeerViolation
-from shoal.wire.checks import dense_update
+from shoal.wire.checks import check_told, dense
 from shoal.wire.messages import Update
 
 
@@ -18,8 +18,9 @@ def update(*values: float, dtype: str = "float32", **changes: Any) -> Update:
     return Update(**{**given, "tensors": tensors, **changes})
 
 
-def check(sent: Update) -> np.ndarray:
-    return dense_update(sent, size=2, examples_max=4)
+def check(sent: Update, size: int = 2) -> np.ndarray:
+    check_told(sent, examples_max=4)
+    return dense("delta", sent.tensors, size=size)
 
 
 def test_a_good_update_is_passed_on_without_a_copy() -> None:
@@ -56,4 +57,4 @@ def test_one_bad_value_among_many_is_found() -> None:
     delta = np.zeros(100_000, np.float32)
     delta[77_777] = np.nan
     with pytest.raises(PeerViolation, match="1 values that are not finite"):
-        dense_update(update(tensors={"delta": delta}), size=delta.size, examples_max=4)
+        check(update(tensors={"delta": delta}), delta.size)

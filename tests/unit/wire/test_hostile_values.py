@@ -12,7 +12,7 @@ import pytest
 from shoal.errors import PeerViolation
 from shoal.runtime.journal import Journal
 from shoal.store.registry import Registry
-from shoal.wire.checks import dense_update
+from shoal.wire.checks import check_told, dense
 from shoal.wire.limits import LOSS_SUM_MAX, SECONDS_MAX
 from shoal.wire.messages import Facts, Heartbeat, Update, clip
 
@@ -22,19 +22,24 @@ def update(**said: float) -> Update:
     return Update(job="a", term=1, lease=1, version=0, examples=1, tensors=delta, **said)
 
 
+def checked(sent: Update) -> np.ndarray:
+    check_told(sent, examples_max=1)
+    return dense("delta", sent.tensors, size=3)
+
+
 @pytest.mark.parametrize("train_s", [math.inf, -math.inf, -1.0, SECONDS_MAX * 2, 1e308])
 def test_a_time_that_cannot_be_averaged_is_refused(train_s: float) -> None:
     """The median of inf and -inf is no number, and a leader that puts it into a report would fail on it."""
     with pytest.raises(PeerViolation, match="a training that took"):
-        dense_update(update(train_s=train_s), size=3, examples_max=1)
-    assert dense_update(update(train_s=SECONDS_MAX), size=3, examples_max=1).size == 3
+        checked(update(train_s=train_s))
+    assert checked(update(train_s=SECONDS_MAX)).size == 3
 
 
 @pytest.mark.parametrize("loss_sum", [1e308, -1e308, LOSS_SUM_MAX * 1.01, math.inf])
 def test_a_loss_that_cannot_be_added_up_is_refused(loss_sum: float) -> None:
     with pytest.raises(PeerViolation, match="a training loss"):
-        dense_update(update(loss_sum=loss_sum), size=3, examples_max=1)
-    assert dense_update(update(loss_sum=LOSS_SUM_MAX), size=3, examples_max=1).size == 3
+        checked(update(loss_sum=loss_sum))
+    assert checked(update(loss_sum=LOSS_SUM_MAX)).size == 3
 
 
 @pytest.mark.parametrize("load", [math.inf, -math.inf, math.nan])
