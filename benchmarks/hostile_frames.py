@@ -265,8 +265,8 @@ async def leading(identity: Identity, spec: JobSpec, model: Path) -> AsyncIterat
 
 
 @contextlib.asynccontextmanager
-async def working(service: Listener, job: str) -> AsyncIterator[Honest]:
-    honest = Honest(service, job)
+async def working(service: Listener, job: str, codec: str) -> AsyncIterator[Honest]:
+    honest = Honest(service, job, codec)
     running = asyncio.create_task(honest.run())
     try:
         await asyncio.sleep(0.5)
@@ -280,9 +280,10 @@ async def working(service: Listener, job: str) -> AsyncIterator[Honest]:
 class Honest:
     """A worker in memory that does what it is lent, so that the job goes on and leases are out when lies come."""
 
-    def __init__(self, service: Listener, job: str) -> None:
+    def __init__(self, service: Listener, job: str, codec: str) -> None:
         self._service = service
         self._job = job
+        self._tensors = encode(Codec.parse(codec), np.ones(VALUES, np.float32), (VALUES,))
         self._inbox: asyncio.Queue[bytes] = asyncio.Queue()
         self.updates = 0
         #: Whether it was still at work when it was told to stop.
@@ -320,7 +321,7 @@ class Honest:
             lease=work.lease,
             version=work.version,
             examples=len(work.batches),
-            tensors={"delta": np.zeros(VALUES, np.float32)},
+            tensors=self._tensors,
         )
         for frame in frames(update):
             self._inbox.put_nowait(frame)
@@ -345,11 +346,11 @@ async def attack_inside(count: int, seed: int, codec: str) -> dict[str, Any]:
         device = authority.identity(node="lead", role="node")
         at_home = Attacked(home, Access(cluster="shoal"), at="manager")
         try:
-            async with working(home, spec.job) as honest:
+            async with working(home, spec.job, codec) as honest:
                 await _attack_inside(
                     at_home, spec.job, tally, until=count - count // DOOR_SHARE, count=count, seed=seed
                 )
-            async with leading(device, spec, model) as outpost, working(outpost, spec.job) as worker:
+            async with leading(device, spec, model) as outpost, working(outpost, spec.job, codec) as worker:
                 door = Attacked(outpost, Access(cluster="shoal", members=outpost), at="leader")
                 before = tally.frames
                 await _attack_inside(door, spec.job, tally, until=count, count=count, seed=seed)
