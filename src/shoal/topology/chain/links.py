@@ -1,0 +1,78 @@
+"""How long one merge takes between two devices: the partial on its way, then the sum. Knows no order and no rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from shoal.errors import Misuse
+from shoal.topology.cluster import Node
+
+
+class Links(Protocol):
+    """d(i, j), in seconds. Both devices are taken up by it from beginning to end."""
+
+    def merge_s(self, sender: str, receiver: str) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EqualLinks:
+    """Every merge takes the same."""
+
+    each_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.each_s < math.inf:
+            raise Misuse(f"a merge takes 0 s or more, not {self.each_s}")
+
+    def merge_s(self, sender: str, receiver: str) -> float:
+        return self.each_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeLinks:
+    """From each device's own link: the slower of the sender's way up and the receiver's way down, and the delays.
+
+    Merges do not share links: a device is in one at a time.
+    """
+
+    nodes: Mapping[str, Node]
+    size_bytes: float
+    #: Adding up, once everything has arrived.
+    add_s: float = 0.0
+
+    def merge_s(self, sender: str, receiver: str) -> float:
+        source, target = self.nodes[sender], self.nodes[receiver]
+        rate = min(source.up_bytes_per_s, target.down_bytes_per_s)
+        return self.size_bytes / rate + source.latency_s + target.latency_s + self.add_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TableLinks:
+    """As measured, pair by pair: ``seconds[i, j]`` from the i-th name to the j-th."""
+
+    names: Sequence[str]
+    seconds: np.ndarray
+    _places: dict[str, int] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if self.seconds.shape != (count, count):
+            raise Misuse(f"a table of {self.seconds.shape} for {count} devices: give one row and column each")
+        if not (np.isfinite(self.seconds).all() and (self.seconds >= 0).all()):
+            raise Misuse("a merge takes 0 s or more, and ends: leave out a device that cannot be reached")
+        self._places.update((name, place) for place, name in enumerate(self.names))
+
+    def merge_s(self, sender: str, receiver: str) -> float:
+        return float(self.seconds[self._places[sender], self._places[receiver]])
+
+
+def table_s(names: Sequence[str], links: Links) -> np.ndarray:
+    """d as an array, sender by receiver; 0 from a device to itself."""
+    return np.array(
+        [[0.0 if one == other else links.merge_s(one, other) for other in names] for one in names], dtype=np.float64
+    ).reshape(len(names), len(names))

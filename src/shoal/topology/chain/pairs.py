@@ -1,0 +1,149 @@
+"""Who merges with whom next, and who of the two sends: asked whenever a device becomes free. Knows no clock.
+
+Merging two partials occupies both devices for d, and the result is there at max(t_i, t_j) + d. If d is the same for
+all, *always merge the two that became free first* ends as early as any order can, also one that knows the future
+(Golumbic 1976, Parker 1980: Huffman's rule for F(x, y) = max(x, y) + d). It needs to know nothing of devices that are
+still busy, so there is nothing to foretell, and it never exceeds the lower bound (``bound``) by a whole merge.
+
+Which of the two receives does not change when it ends. So it is decided by what they have spent: *who has spent more
+sends and retires*, the other goes on. Where links differ, it matters: the partial should stay with the device from
+which, and to which, the others have the shorter way. Spent energy then decides where that is much the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from shoal.errors import Misuse
+from shoal.topology.chain.links import Links
+
+#: Directions that differ by less than this share of the shorter are alike, and the energy spent decides.
+ALIKE_SHARE = 0.05
+#: So many others are looked at to tell which of two is better placed: a decision shall not grow with the cluster.
+OTHERS_SEEN = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """A device that holds a partial of the round."""
+
+    name: str
+    #: When it became free: had trained, or had merged. Of one that is not free yet: when it is expected; infinite if
+    #: nobody can tell.
+    ready_s: float
+    #: So far, over all rounds.
+    spent_joules: float = 0.0
+    #: What its partial stands for, in examples: θ begins as the number of samples, and adds up at the receiver.
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise Misuse("a device without a name cannot be paired")
+        if math.isnan(self.ready_s):
+            raise Misuse(f"{self.name}: free at a time that is no number; say infinite if it is not known")
+        if not 0 <= self.spent_joules < math.inf:
+            raise Misuse(f"{self.name} has spent {self.spent_joules} J: 0 or more, finite")
+        if not 0 < self.weight < math.inf:
+            raise Misuse(f"{self.name}: a partial weighs more than nothing, not {self.weight}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pair:
+    """The sender gives its partial and retires for the round; the receiver goes on with both."""
+
+    sender: str
+    receiver: str
+    reason: str
+
+
+class Pairing(Protocol):
+    """A rule that says what to begin now."""
+
+    def next_pair(
+        self, free: Sequence[Standing], *, links: Links | None = None, coming: Sequence[Standing] = ()
+    ) -> Pair | None:
+        """Two of the free, to begin now; None: wait for the next to become free.
+
+        Asked whenever one becomes free, and again until the answer is None. ``coming`` are the others that still hold
+        a partial: under way in a merge, or training. Without ``links`` all merges are taken to be alike.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarliestTwo:
+    """The two that became free first; who has spent more sends. Optimal where merges are alike."""
+
+    alike_share: float = ALIKE_SHARE
+
+    def next_pair(
+        self, free: Sequence[Standing], *, links: Links | None = None, coming: Sequence[Standing] = ()
+    ) -> Pair | None:
+        if len(free) < 2:
+            return None
+        first, second = earliest_two(free)
+        others = _a_few(free, but=(first, second)) + _a_few(coming, but=())
+        return directed(first, second, links=links, others=others, alike_share=self.alike_share)
+
+
+def earliest_two(free: Sequence[Standing]) -> tuple[Standing, Standing]:
+    """Those that became free first, by name where at once. One pass: sorting a thousand takes longer."""
+    first, second = free[0], free[1]
+    if _is_earlier(second, first):
+        first, second = second, first
+    for other in free[2:]:
+        # Nearly all that are looked at are later than both: this is the one comparison that they cost.
+        if other.ready_s <= second.ready_s and _is_earlier(other, second):
+            first, second = (other, first) if _is_earlier(other, first) else (first, other)
+    return first, second
+
+
+def directed(
+    one: Standing,
+    other: Standing,
+    *,
+    links: Links | None,
+    others: Sequence[Standing] = (),
+    alike_share: float = ALIKE_SHARE,
+) -> Pair:
+    """Which of the two sends. ``others`` are those that the one who stays will still meet, or some of them."""
+    if links is not None:
+        there_s = _way_s(one, other, links=links, others=others)
+        back_s = _way_s(other, one, links=links, others=others)
+        if abs(there_s - back_s) > alike_share * min(there_s, back_s):
+            sender, receiver = (one, other) if there_s < back_s else (other, one)
+            shorter_s, longer_s = sorted((there_s, back_s))
+            reason = f"{receiver.name} is better placed to go on: {shorter_s:.3g} s against {longer_s:.3g} s"
+            return Pair(sender=sender.name, receiver=receiver.name, reason=reason)
+    sender, receiver = (one, other) if _has_spent_more(one, other) else (other, one)
+    spent = f"{sender.spent_joules:.4g} J against {receiver.spent_joules:.4g} J"
+    alike = sender.spent_joules == receiver.spent_joules
+    reason = f"{sender.name} sends by name, both spent the same" if alike else f"{sender.name} has spent more: {spent}"
+    return Pair(sender=sender.name, receiver=receiver.name, reason=reason)
+
+
+def _way_s(sender: Standing, receiver: Standing, *, links: Links, others: Sequence[Standing]) -> float:
+    """This merge, and what the next is likely to take for the one who stays, in its better direction."""
+    merge_s = links.merge_s(sender.name, receiver.name)
+    if not others:
+        return merge_s
+    stays = receiver.name
+    onward_s = sum(min(links.merge_s(each.name, stays), links.merge_s(stays, each.name)) for each in others)
+    return merge_s + onward_s / len(others)
+
+
+def _a_few(standings: Sequence[Standing], *, but: tuple[Standing, ...]) -> list[Standing]:
+    """Evenly out of them, at most OTHERS_SEEN."""
+    step = max(1, math.ceil(len(standings) / OTHERS_SEEN))
+    return [each for each in standings[::step] if all(each is not left_out for left_out in but)]
+
+
+def _is_earlier(one: Standing, other: Standing) -> bool:
+    return (one.ready_s, one.name) < (other.ready_s, other.name)
+
+
+def _has_spent_more(one: Standing, other: Standing) -> bool:
+    return (-one.spent_joules, one.name) < (-other.spent_joules, other.name)
