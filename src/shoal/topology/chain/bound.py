@@ -5,7 +5,8 @@ the larger: at least the sum of both. Sizes therefore never shrink, and the last
 
     OPT ≥ d · log2 Σ 2^(r_i/d),        and by Kraft's inequality        OPT < that + d
 
-(Golumbic 1976, Parker 1980): round each r_i up to OPT's grid, the sum at most doubles.
+(Golumbic 1976, Parker 1980): at T = that + d every r_i can wait for the next of T - d, T - 2d, ...; sizes less than
+double by it, and a binary tree has room for them.
 """
 
 from __future__ import annotations

@@ -67,8 +67,9 @@ class Pairing(Protocol):
     ) -> Pair | None:
         """Two of the free, to begin now; None: wait for the next to become free.
 
-        Asked whenever one becomes free, and again until the answer is None. ``coming`` are the others that still hold
-        a partial: under way in a merge, or training. Without ``links`` all merges are taken to be alike.
+        Asked whenever one becomes free or is lost, and again until the answer is None. ``coming`` are the others that
+        still hold a partial: under way in a merge, or training; who is late is told as infinite. Without ``links`` all
+        merges are taken to be alike.
         """
         ...
 
@@ -90,15 +91,19 @@ class EarliestTwo:
 
 
 def earliest_two(free: Sequence[Standing]) -> tuple[Standing, Standing]:
-    """Those that became free first, by name where at once. One pass: sorting a thousand takes longer."""
-    first, second = free[0], free[1]
-    if _is_earlier(second, first):
-        first, second = second, first
-    for other in free[2:]:
-        # Nearly all that are looked at are later than both: this is the one comparison that they cost.
-        if other.ready_s <= second.ready_s and _is_earlier(other, second):
-            first, second = (other, first) if _is_earlier(other, first) else (first, other)
-    return first, second
+    """Those that became free first. Of several at once, the one that has spent least meets the one that has spent most.
+
+    So energy is shared also by devices that are always ready together, whom their names would always pair alike.
+    """
+    first_s = min(each.ready_s for each in free)
+    at_first = [each for each in free if each.ready_s == first_s]
+    if len(at_first) > 1:
+        least, most = min(at_first, key=_riches), max(at_first, key=_riches)
+        return least, most
+    (first,) = at_first
+    second_s = min(each.ready_s for each in free if each is not first)
+    at_second = [each for each in free if each.ready_s == second_s]
+    return first, max(at_second, key=lambda each: (abs(each.spent_joules - first.spent_joules), each.name))
 
 
 def directed(
@@ -141,8 +146,8 @@ def _a_few(standings: Sequence[Standing], *, but: tuple[Standing, ...]) -> list[
     return [each for each in standings[::step] if all(each is not left_out for left_out in but)]
 
 
-def _is_earlier(one: Standing, other: Standing) -> bool:
-    return (one.ready_s, one.name) < (other.ready_s, other.name)
+def _riches(standing: Standing) -> tuple[float, str]:
+    return standing.spent_joules, standing.name
 
 
 def _has_spent_more(one: Standing, other: Standing) -> bool:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 from shoal.errors import Misuse
 from shoal.topology.chain.links import Links
@@ -134,21 +135,23 @@ def follow_levels(
     spent = {each.name: each.spent_joules for each in devices}
     merges: list[Merge] = []
     root, over_s = devices[0].name, -math.inf
+    retired: dict[str, None] = {}
     for level in levels:
         begun = len(merges)
         for sender, receiver in level:
+            if sender in retired or root in retired:
+                raise Misuse(f"{sender if sender in retired else root} has sent before: it has nothing left to merge")
             merge = _merge(sender, receiver, max(free_s[sender], free_s[receiver], over_s), links=links)
             free_s[sender] = free_s[receiver] = merge.end_s
             _pay(spent, merge, energy=energy or Energy())
             merges.append(merge)
+            retired[sender] = None
             root = receiver
         over_s = max((merge.end_s for merge in merges[begun:]), default=over_s)
-    held = {sender for sender, _ in ((merge.sender, merge.receiver) for merge in merges)}
-    if missing := sorted(name for name in free_s if name not in held and name != root):
+    if missing := [name for name in free_s if name not in retired and name != root]:
         raise Misuse(f"a plan that leaves out {', '.join(missing)}: all but the root must send")
-    makespan_s = max(free_s[root], max((merge.end_s for merge in merges), default=-math.inf))
     merges.sort(key=lambda merge: merge.begin_s)
-    return Schedule(merges=tuple(merges), root=root, makespan_s=makespan_s, spent_joules=spent)
+    return Schedule(merges=tuple(merges), root=root, makespan_s=free_s[root], spent_joules=spent)
 
 
 # What MDLdroid is compared with -------------------------------------------------------------------------
@@ -165,13 +168,11 @@ def tree_levels(names: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 def ring_pairs(names: Sequence[str], *, returns: bool = False) -> list[tuple[str, str]]:
     """Each to the next: N - 1 hops; or N, if the first shall have the sum."""
-    hops = list(zip(names, names[1:], strict=False))
+    hops = list(pairwise(names))
     return [*hops, (names[-1], names[0])] if returns and len(names) > 1 else hops
 
 
-def tree(
-    devices: Sequence[Standing], *, links: Links, energy: Energy | None = None, in_step: bool = False
-) -> Schedule:
+def tree(devices: Sequence[Standing], *, links: Links, energy: Energy | None = None, in_step: bool = False) -> Schedule:
     """MDLdroid's Tree-scheduler: the same pairs in each round, whoever is busy. ``in_step``: level by level."""
     levels = tree_levels([each.name for each in devices])
     if not in_step:
@@ -179,9 +180,7 @@ def tree(
     return follow_levels(levels, devices, links=links, energy=energy)
 
 
-def ring(
-    devices: Sequence[Standing], *, links: Links, energy: Energy | None = None, returns: bool = False
-) -> Schedule:
+def ring(devices: Sequence[Standing], *, links: Links, energy: Energy | None = None, returns: bool = False) -> Schedule:
     """MDLdroid's Ring-scheduler: one hop after the other, in a fixed order."""
     return follow(ring_pairs([each.name for each in devices], returns=returns), devices, links=links, energy=energy)
 
