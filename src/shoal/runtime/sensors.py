@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.topology.chain.resources import Condition
 from shoal.workload.profile.features import LIMITS, Features
 
 #: Zones whose name says that they are at the processor; else the warmest of all is taken.
 _CPU_ZONES = ("cpu", "x86_pkg_temp", "soc", "coretemp", "k10temp")
 
 _MILLI = 1e-3
+
+#: Linux counts processor time for programs in hundredths of a second, whatever its own clock is.
+_TICKS_PER_S = 100
 
 
 # Reading -----------------------------------------------------------------------------------------------
@@ -154,6 +159,55 @@ def batteries(root: Path) -> list[Path]:
     """A mouse has one too; its scope is "Device"."""
     supplies = numbered(root / "sys/class/power_supply", "*")
     return [each for each in supplies if text(each / "type") == "Battery" and text(each / "scope") != "Device"]
+
+
+# Busy or free --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Processors:
+    """What all processors have done since the system began. In a container it is the whole machine's."""
+
+    #: Working for anyone.
+    used_s: float
+    #: Working or idle.
+    total_s: float
+    #: Of ``used_s``, what was ours; the caller adds up its own processes.
+    own_s: float
+
+
+def processors(*, own_s: float, root: Path = Path("/")) -> Processors | None:
+    """None if the system does not count it. Waiting for a disk is idle; what a hypervisor takes away, others use."""
+    name, *fields = text(root / "proc/stat").partition("\n")[0].split()[:9] or [""]
+    ticks = known(as_number(field) for field in fields)
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in user.
+    if name != "cpu" or len(ticks) != 8 or len(fields) != 8:
+        return None
+    idle, waiting = ticks[3:5]
+    total = sum(ticks)
+    return Processors(used_s=(total - idle - waiting) / _TICKS_PER_S, total_s=total / _TICKS_PER_S, own_s=own_s)
+
+
+def used_by_others(before: Processors | None, after: Processors | None) -> float | None:
+    """The share of all processor time between two readings that others had, from 0 to 1. None: not known yet."""
+    if before is None or after is None or after.total_s <= before.total_s:
+        return None
+    others_s = (after.used_s - before.used_s) - (after.own_s - before.own_s)
+    return min(1.0, max(0.0, others_s / (after.total_s - before.total_s)))
+
+
+def condition(*, in_use: float | None = None, root: Path = Path("/")) -> Condition:
+    """What is asked before a merge. ``in_use``: from ``used_by_others``, over the time since it was last asked.
+
+    Whether a person is at the device a system without a screen does not tell; that others compute on it, it does.
+    """
+    return Condition(
+        memory_available_mb=_within("memory_available_mb", _memory_mb(root, "MemAvailable")),
+        battery=_within("battery", battery(root=root)),
+        is_charging=is_charging(root=root),
+        in_use=in_use,
+        load=_within("load", load(root=root)),
+    )
 
 
 def _memory_mb(root: Path, field: str) -> float | None:

@@ -8,6 +8,7 @@ import pytest
 
 from shoal.runtime import sensors
 from shoal.runtime.energy import ESTIMATED, MEASURED, EnergyMeter, Reading, watts_a_core
+from shoal.topology.chain.resources import Condition, judge
 
 
 def tree(root: Path, listing: dict[str, object]) -> Path:
@@ -112,6 +113,53 @@ def test_a_virtual_machine_tells_its_frequency_elsewhere(tmp_path: Path) -> None
 def test_a_container_has_a_part_of_the_frequency(tmp_path: Path, limit: dict[str, object], mhz: float) -> None:
     tree(tmp_path, PI4 | limit)
     assert sensors.frequency_sum_mhz(root=tmp_path) == pytest.approx(mhz)
+
+
+# Busy or free --------------------------------------------------------------------------------------------
+
+
+def stat(root: Path, *ticks: int) -> Path:
+    return tree(root, {"proc/stat": f"cpu  {' '.join(map(str, ticks))} 7 0\ncpu0 1 2 3\nintr 5"})
+
+
+def test_what_others_use_is_all_but_ours(tmp_path: Path) -> None:
+    # user, nice, system, idle, iowait, irq, softirq, steal, in hundredths: 10 s, of which 4 s idle and 1 s waiting.
+    before = sensors.processors(own_s=1.0, root=stat(tmp_path, 200, 100, 100, 400, 100, 50, 25, 25))
+    assert before == sensors.Processors(used_s=5.0, total_s=10.0, own_s=1.0)
+    # 20 s later: 12 s more used, 4 s of them ours.
+    after = sensors.processors(own_s=5.0, root=stat(tmp_path, 1000, 400, 200, 1100, 200, 50, 25, 25))
+    assert sensors.used_by_others(before, after) == pytest.approx(0.4)
+    assert sensors.used_by_others(None, after) is None
+    assert sensors.used_by_others(after, after) is None, "no time has passed"
+
+
+def test_our_own_time_may_be_counted_a_little_ahead(tmp_path: Path) -> None:
+    before = sensors.Processors(used_s=0.0, total_s=10.0, own_s=0.0)
+    after = sensors.Processors(used_s=1.0, total_s=20.0, own_s=1.5)
+    assert sensors.used_by_others(before, after) == 0.0
+
+
+@pytest.mark.parametrize("line", ["", "cpu", "cpu 1 2 3", "cpu a b c d e f g h", "cpu0 1 2 3 4 5 6 7 8"])
+def test_a_system_that_does_not_count_its_processors(tmp_path: Path, line: str) -> None:
+    assert sensors.processors(own_s=0.0, root=tree(tmp_path, {"proc/stat": line})) is None
+    assert sensors.processors(own_s=0.0, root=tmp_path / "nowhere") is None
+
+
+def test_the_condition_of_a_board_and_of_a_laptop(tmp_path: Path) -> None:
+    pi = sensors.condition(root=tree(tmp_path / "pi", PI4))
+    assert pi == Condition(memory_available_mb=2048.0, load=0.5)
+    laptop = sensors.condition(in_use=0.25, root=tree(tmp_path / "laptop", LAPTOP))
+    assert laptop == Condition(battery=0.64, is_charging=False, in_use=0.25)
+    assert sensors.condition(root=tmp_path / "nowhere") == Condition()
+
+
+def test_a_broken_battery_makes_nobody_busy(tmp_path: Path) -> None:
+    broken: dict[str, object] = {
+        "sys/class/power_supply/BAT0/type": "Battery",
+        "sys/class/power_supply/BAT0/capacity": -1,
+        "proc/meminfo": "MemAvailable: -3 kB",
+    }
+    assert judge(sensors.condition(root=tree(tmp_path, broken))).is_free
 
 
 # Energy --------------------------------------------------------------------------------------------------
@@ -233,6 +281,8 @@ def test_boards_have_classes() -> None:
 
 def test_this_machine_can_be_asked() -> None:
     assert sensors.features("here").device == "here"
+    assert sensors.processors(own_s=0.0) is not None
+    assert sensors.condition().memory_available_mb is not None
     meter = EnergyMeter()
     spent = meter.spent(meter.read(now_s=0.0, cpu_s=0.0), meter.read(now_s=1.0, cpu_s=1.0))
     assert spent.joules >= 0
