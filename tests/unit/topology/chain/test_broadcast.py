@@ -98,6 +98,13 @@ def test_against_multicast_and_all_gather() -> None:
     assert found.all_gather_s == pytest.approx(3.5)
 
 
+def test_nobody_hands_on_what_it_does_not_have_yet() -> None:
+    nodes = {name: Node(name=name, up_bytes_per_s=4.0, down_bytes_per_s=4.0) for name in "rab"}
+    nodes["c"] = Node(name="c", up_bytes_per_s=4.0, down_bytes_per_s=1.0)
+    # a has it after 2 s, and c takes 8 s to get it from there.
+    assert compare("r", "abc", nodes=nodes, size_bytes=8.0).binomial_s == pytest.approx(10.0)
+
+
 def test_on_shared_air_a_multicast_is_as_good() -> None:
     nodes = {name: Node(name=name, up_bytes_per_s=2.0, down_bytes_per_s=2.0, medium="air") for name in names(8)}
     found = compare("d00", names(8)[1:], nodes=nodes, size_bytes=8.0)

@@ -61,6 +61,7 @@ def test_only_while_charging() -> None:
     only = Thresholds(only_charging=True)
     assert judge(changed(battery=1.0), only).reason == "not charging, and asked to work only then"
     assert judge(changed(battery=1.0, is_charging=True), only).is_free
+    assert judge(changed(battery=1.0, is_charging=None), only).is_free, "not known"
 
 
 def test_the_edge_itself_is_free() -> None:

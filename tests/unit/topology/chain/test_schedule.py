@@ -153,6 +153,21 @@ def test_a_rule_is_told_of_the_future_only_if_it_shall_be() -> None:
     assert heard[:3] == [float("inf"), float("inf"), 1.0]
 
 
+def test_a_rule_sees_what_a_merge_has_cost_and_what_it_brought() -> None:
+    seen: dict[str, Standing] = {}
+
+    class Watching:
+        def next_pair(
+            self, free: Sequence[Standing], *, links: Links | None = None, coming: Sequence[Standing] = ()
+        ) -> Pair | None:
+            seen.update((each.name, each) for each in free)
+            return EarliestTwo().next_pair(free)
+
+    begun = [Standing(name="a", ready_s=0.0, weight=3.0), Standing(name="b", ready_s=0.0, spent_joules=1.0, weight=4.0)]
+    play(Watching(), begun, links=EqualLinks(each_s=2.0))
+    assert seen["a"] == Standing(name="a", ready_s=2.0, spent_joules=2.0, weight=7.0)
+
+
 # The best of all -----------------------------------------------------------------------------------------
 
 
