@@ -1,6 +1,6 @@
 """Ten thousand small disasters: the deployed manager, leader and workers under seeded faults, every invariant watching.
 
-    python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] [--shape star|tree|shard] --json
+    python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] [--shape star|tree|shard|chain] --json
 
 A seed that breaks an invariant prints the command that plays it again. That the checks can fail is shown by mutants,
 deliberate bugs in the protocol: each must be caught within 500 seeds.
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import finish, say
+from shoal.sim.flock_hunt import hunt_flock
 from shoal.sim.hunt import Case, disaster
 from shoal.sim.trace import TraceWriter
 
@@ -33,8 +34,11 @@ QUICK_MUTANT_SEEDS = 60
 #: Violations told in full; after so many it is clear that something is broken.
 TOLD_MAX = 20
 
-#: Where the updates of a seed's jobs meet.
+#: Where the updates of a seed's jobs meet; in a chain there is no cluster, and so one flock is played for four of the
+#: others.
+CHAIN = "chain"
 SHAPES = ("star", "tree", "shard")
+CLUSTERS_A_FLOCK = 4
 
 MUTANTS = Path(__file__).parents[1] / "tests" / "simulation" / "mutants.py"
 
@@ -56,13 +60,22 @@ def play(seed: int, trace: str = "") -> str:
     return ""
 
 
+def play_flock(seed: int) -> str:
+    """Play one seed of a flock; what went wrong, or nothing."""
+    try:
+        hunt_flock(seed)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def play_range(first: int, count: int, *, shape: str = "", tell: bool = True) -> dict[int, str]:
     """With a shape, only the seeds among them whose jobs have it."""
     wrong: dict[int, str] = {}
     for number in range(count):
-        if shape and disaster(first + number).shape != shape:
+        if shape and shape != CHAIN and disaster(first + number).shape != shape:
             continue
-        reason = play(first + number)
+        reason = play_flock(first + number) if shape == CHAIN else play(first + number)
         if reason:
             wrong[first + number] = reason
         if tell and (number + 1) % 500 == 0:
@@ -86,6 +99,15 @@ def play_in_processes(first: int, count: int, processes: int, *, shape: str = ""
             raise SystemExit("a part of the seeds could not be played: see above")
         wrong |= {int(seed): reason for seed, reason in json.loads(out.splitlines()[-1]).items()}
     return wrong
+
+
+def flocks_played(first: int, count: int) -> dict[str, Any]:
+    """Flocks, in processes of their own."""
+    wrong = play_in_processes(first, count, os.cpu_count() or 1, shape=CHAIN)
+    for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
+        again = f"python -m benchmarks.protocol_seeds --shape {CHAIN} --first {seed} --count 1"
+        say(f"flock {seed}: {reason}\n  {again}")
+    return {"flock_seeds": count, "flock_violations": len(wrong), "flock_failing": sorted(wrong)[:TOLD_MAX]}
 
 
 def mutants() -> dict[str, Mutant]:
@@ -125,7 +147,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=0, help=f"how many seeds; {COUNT:,} unless --quick")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--shape", default="", choices=SHAPES, help="only seeds whose jobs have this shape")
+    parser.add_argument("--shape", default="", choices=(*SHAPES, CHAIN), help="only seeds of this shape")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_COUNT} seeds")
     parser.add_argument("--trace", default="", help="write the trace of one seed to this file")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
@@ -137,9 +159,13 @@ def main() -> int:
         return 0
     began_s = time.monotonic()
     if count == 1:
-        reason = play(given.first, given.trace)
+        reason = play_flock(given.first) if given.shape == CHAIN else play(given.first, given.trace)
         finish({"seeds": 1, "violations": int(bool(reason)), "seed": given.first, "reason": reason})
         return 1 if reason else 0
+    if given.shape == CHAIN:
+        flocks = flocks_played(given.first, count)
+        finish(flocks | {"seconds": time.monotonic() - began_s})
+        return 1 if flocks["flock_violations"] else 0
     wrong = play_in_processes(given.first, count, os.cpu_count() or 1, shape=given.shape)
     for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
         again = f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl"
@@ -148,9 +174,11 @@ def main() -> int:
     played = {shape: shapes[shape] for shape in SHAPES if not given.shape or shape == given.shape}
     result: dict[str, Any] = {"seeds": sum(played.values()), "seeds_of_shape": played}
     result |= {"violations": len(wrong), "failing": sorted(wrong)[:TOLD_MAX]}
+    if not given.shape:
+        result |= flocks_played(given.first, count // CLUSTERS_A_FLOCK)
     result |= hunt_mutants(QUICK_MUTANT_SEEDS if given.quick else MUTANT_SEEDS)
     finish(result | {"seconds": time.monotonic() - began_s})
-    return 1 if wrong else 0
+    return 1 if wrong or result.get("flock_violations") else 0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ LEASE_BATCHES_MAX = 4096
 #: wire, the sixth, is written in a grammar of its own (``compress.codec``).
 CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared", "local"),
-    "shape": ("star", "tree", "shard", "auto"),
+    "shape": ("star", "tree", "shard", "auto", "chain"),
     "pace": ("sync", "buffered", "async", "auto"),
     "work": ("leased", "fixed", "sized"),
     "trust": ("identity",),
@@ -184,6 +184,11 @@ class Plan:
             raise Misuse(
                 f"a shard moves in step: every share of a version is made of the same updates. With pace {self.pace!r}"
                 " choose shape = 'tree', 'star' or 'auto'"
+            )
+        if self.shape == "chain" and (self.data, self.pace) != ("local", "sync"):
+            raise Misuse(
+                "a chain of pairs is for devices that train in step on examples of their own, without a manager:"
+                " set data = 'local' and pace = 'sync', and run `shoal flock` on each of them"
             )
         if self.cohort and self.pace != "sync":
             raise Misuse(f"a cohort is of one version, for which others wait: with pace {self.pace!r} it is 0")

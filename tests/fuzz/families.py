@@ -49,6 +49,7 @@ from shoal.wire.messages import (
     AskStatus,
     Bar,
     Blob,
+    Call,
     Checkpoint,
     Count,
     Dataset,
@@ -60,6 +61,7 @@ from shoal.wire.messages import (
     Form,
     Formed,
     Gathered,
+    Given,
     Heartbeat,
     Hello,
     Hop,
@@ -71,6 +73,7 @@ from shoal.wire.messages import (
     Noted,
     Offer,
     OutOfReach,
+    Part,
     Pass,
     Piece,
     Progress,
@@ -78,11 +81,13 @@ from shoal.wire.messages import (
     Route,
     Routed,
     Spoilt,
+    Standing,
     Status,
     SteppedDown,
     Taken,
     Update,
     Values,
+    Want,
     WorkerView,
 )
 from shoal.workload.ledger import Applied
@@ -131,6 +136,19 @@ def sound_messages() -> list[Message]:
         Admit(job="echo", term=1, nodes=("device-1", "device-2")),
         Bar(job="echo", term=1, node="device-1", reason="revoked"),
         *sound_formation(delta),
+        *sound_flock(delta),
+    ]
+
+
+def sound_flock(delta: np.ndarray) -> list[Message]:
+    """What mates say to each other."""
+    now: dict[str, Any] = {"term": 2, "round": 3}
+    return [
+        Standing(plan="0" * 64, term=2, conductor="pi", version=2, digest="d" * 32, of=("pi", "pa"), weight=30.0),
+        Call(**now, number=7, kind="take", merge=1, other="pi", reason="pi has spent more"),
+        Want(**now, conductor="pi", merge=1),
+        Part(**now, conductor="pi", merge=1, of=("pi",), weight=10.0, tensors={"mean": delta}),
+        Given(version=2, digest="d" * 32, made_of=2, tensors={"model": delta}),
     ]
 
 

@@ -42,6 +42,7 @@ from shoal.wire.messages import (
     Assign,
     Bar,
     Blob,
+    Call,
     Checkpoint,
     Dataset,
     Denied,
@@ -52,6 +53,7 @@ from shoal.wire.messages import (
     Leads,
     Message,
     Route,
+    Standing,
     Values,
 )
 
@@ -63,11 +65,13 @@ ALLOWED: dict[str, dict[str, str]] = {
         "node": "Hello Heartbeat Leave Progress Released Leads SteppedDown OutOfReach Noted",
         "worker": "Hello Heartbeat Leave",
         "pending": "Hello Heartbeat Leave",
+        "mate": "Standing Call Want",
     },
     "Work": {
         "node": "Ready Offer Update Evaluated Failed Formed Made Routed Spoilt Gathered AskCheckpoint Checkpoint",
         "worker": "Ready Offer Update Evaluated Failed Formed Made Routed Spoilt Gathered Piece",
         "pending": "",
+        "mate": "Part Given",
     },
     "Fetch": {"node": "Blob", "operator": "Blob"},
     "Operate": {
@@ -116,6 +120,8 @@ PARTS: dict[type[Message], Message] = {
     Form: Form(job="j", term=1, formation=1, kind="tree", version=1, start=0, stop=1),
     Route: Route(job="j", term=1, formation=1, hops=(Hop(node="x", endpoint="x:1", start=0, stop=1),)),
     Values: Values(job="j", term=1, formation=1, version=1, start=0, stop=1),
+    Standing: Standing(plan=SHA),
+    Call: Call(term=1, number=1, kind="train"),
 }
 
 
@@ -158,7 +164,7 @@ def test_every_message_is_said_by_someone_or_only_in_answer() -> None:
 def test_every_verb_of_the_contract_has_a_row_and_there_are_no_others() -> None:
     service = contract._POOL.FindServiceByName(SERVICE)
     assert {method.name for method in service.methods} == set(MAY_SAY) == set(VERBS)
-    assert {role for row in MAY_SAY.values() for role in row} <= {*ROLES, "worker"}
+    assert {role for row in MAY_SAY.values() for role in row} <= {*ROLES, "worker", "mate"}
     assert {(stream, role) for stream, row in MAY_ANSWER.items() for role in row} == {
         (stream, role) for stream, row in ANSWER.items() for role in row
     }
@@ -174,7 +180,7 @@ class Held:
         return self._role
 
 
-@pytest.mark.parametrize("role", [*ROLES, "worker", "", "root", "Node", "operator "])
+@pytest.mark.parametrize("role", [*ROLES, "worker", "mate", "", "root", "Node", "operator "])
 def test_every_cell_of_the_table(role: str) -> None:
     peer = Peer(node="pi", role="node", cluster="pond")
     access = Access(cluster="pond", members=Held(role))
@@ -186,7 +192,7 @@ def test_every_cell_of_the_table(role: str) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("role", [*ROLES, "worker", "", "root"])
+@pytest.mark.parametrize("role", [*ROLES, "worker", "mate", "", "root"])
 def test_every_cell_of_the_table_of_answers(role: str) -> None:
     wrong = []
     for verb, name in itertools.product((*VERBS, "", "control"), (*MESSAGES, "", "Unknown")):

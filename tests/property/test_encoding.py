@@ -18,8 +18,11 @@ from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, SECONDS_MAX
 from shoal.wire.messages import (
+    CALLS,
+    MATE_PHASES,
     Admit,
     Blob,
+    Call,
     Count,
     Dataset,
     DeviceState,
@@ -32,9 +35,11 @@ from shoal.wire.messages import (
     Leads,
     Message,
     Noted,
+    Part,
     Ready,
     Route,
     Routed,
+    Standing,
     Update,
     Values,
     Wait,
@@ -165,6 +170,28 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     Route: st.builds(route, **OF, cuts=CUTS, data=st.from_regex(r"[a-z0-9]{1,8}", fullmatch=True)),
     Routed: st.builds(Routed, **OF, unreached=st.lists(ID, max_size=3).map(tuple)),
     Values: st.builds(Values, **OF, **PART, version=INTEGER),
+    Standing: st.builds(
+        Standing,
+        plan=SHA,
+        conductor=ID,
+        phase=st.sampled_from(MATE_PHASES),
+        of=st.lists(ID, max_size=5, unique=True).map(tuple),
+        weight=RATE,
+        spent_joules=RATE,
+        made_of=st.integers(0, 1 << 40),
+        correct=st.integers(0, 1 << 30),
+        examples=st.integers(1 << 30, 1 << 40),
+    ),
+    Call: st.builds(Call, term=INTEGER, number=INTEGER, kind=st.sampled_from(CALLS), other=ID, reason=TEXT),
+    Part: st.builds(
+        Part,
+        term=INTEGER,
+        conductor=ID,
+        round=INTEGER,
+        merge=INTEGER,
+        of=st.lists(ID, max_size=5, unique=True).map(tuple),
+        weight=POSITIVE,
+    ),
     Count: st.builds(
         count, **OF, rows=st.lists(st.tuples(INTEGER, POSITIVE, POSITIVE), max_size=3), last=st.booleans()
     ),

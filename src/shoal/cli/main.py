@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from shoal import __version__
-from shoal.cli import attach, demo, doctor, jobs, join, model, nodes, plan, simulate, status, token, train, up
+from shoal.cli import attach, demo, doctor, flock, jobs, join, model, nodes, plan, simulate, status, token, train, up
 from shoal.cli.exits import MEANING, Exit, exit_code_of
 from shoal.errors import ShoalError
 
@@ -40,6 +40,7 @@ app.add_typer(token.app, name="token", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(attach.attach)
+app.add_typer(flock.app, name="flock", rich_help_panel=_WORK)
 app.command(rich_help_panel=_WORK)(simulate.simulate)
 app.add_typer(plan.app, name="plan", rich_help_panel=_WORK)
 app.add_typer(model.app, name="model", rich_help_panel=_WORK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from shoal.topology.chain.resources import Condition
 from shoal.wire.messages import DeviceState, Message, Tensors
 
 
@@ -137,6 +138,13 @@ class LinkMeasured:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Felt:
+    """How this device is: whether it has time for others, the role says."""
+
+    condition: Condition
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
     """Code and data are here, verified, and the trainer is loaded."""
 
@@ -203,6 +211,7 @@ Event = (
     | StoreFailed
     | LoadFailed
     | LinkMeasured
+    | Felt
     | Prepared
     | PrepareFailed
     | Trained

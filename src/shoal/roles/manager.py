@@ -263,6 +263,9 @@ class Manager:
                 return [Answer(question=event.question, message=Denied(reason="not a command the manager knows"))]
 
     def _on_submit(self, question: int, spec: JobSpec) -> list[Action]:
+        if spec.plan.shape == "chain":
+            reason = "a chain of pairs has no manager: run `shoal flock train` on each device (docs/flock.md)"
+            return [Answer(question=question, message=Denied(reason=reason))]
         known = self._jobs.get(spec.job)
         if known is not None:
             if known.spec == spec:

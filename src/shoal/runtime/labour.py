@@ -119,6 +119,10 @@ class Labour:
         await self._trainer.kill()
         await self._trainer.stop()
 
+    def cpu_s(self) -> float:
+        """What its trainer has taken of the processor so far; 0 while there is none."""
+        return sensors.process_cpu_s(self._trainer.pid) if self._trainer.pid is not None else 0.0
+
     # Code and data ------------------------------------------------------------------------------------
 
     async def _prepare(self, host: RoleHost) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.metadata
 import os
@@ -11,6 +12,7 @@ import struct
 from pathlib import Path
 
 from shoal import __version__
+from shoal.errors import Misuse
 from shoal.transport.join_code import split_endpoint
 from shoal.wire.limits import NAME_MAX_CHARS
 from shoal.wire.messages import Facts
@@ -67,6 +69,18 @@ def _memory_mb(field: str) -> int:
     except OSError:
         pass
     return 0
+
+
+def own_address() -> str:
+    """The address of the first network this device is on: where there is no way to anywhere else."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            if name == "lo":
+                continue
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(asking, _ASK_ADDRESS, struct.pack("256s", name.encode()[:15]))
+                return socket.inet_ntoa(answer[_ANSWER])
+    raise Misuse("this device has no network: connect it, or name the address that others reach it at with --host")
 
 
 def address_towards(endpoint: str) -> str:

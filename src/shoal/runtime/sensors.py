@@ -188,6 +188,14 @@ def processors(*, own_s: float, root: Path = Path("/")) -> Processors | None:
     return Processors(used_s=(total - idle - waiting) / _TICKS_PER_S, total_s=total / _TICKS_PER_S, own_s=own_s)
 
 
+def process_cpu_s(pid: int, *, root: Path = Path("/")) -> float:
+    """What one process has taken of the processors so far; 0 if it is gone."""
+    # Its name stands in brackets and may hold anything.
+    fields = text(root / f"proc/{pid}/stat").rpartition(")")[2].split()
+    ticks = known(as_number(field) for field in fields[11:13])
+    return sum(ticks) / _TICKS_PER_S
+
+
 def used_by_others(before: Processors | None, after: Processors | None) -> float | None:
     """The share of all processor time between two readings that others had, from 0 to 1. None: not known yet."""
     if before is None or after is None or after.total_s <= before.total_s:

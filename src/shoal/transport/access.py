@@ -1,7 +1,8 @@
 """Who may call what and say what: role x verb x message, in one table. What is not in it is refused.
 
 A role is that of the certificate, or what is known of its owner now: to the manager, a member that waits to be approved
-is ``pending``; to a node that leads, in whole or in part, one that works for it is a ``worker``, and others are nobody.
+is ``pending``; to a node that leads, in whole or in part, one that works for it is a ``worker``, and others are nobody;
+among devices without a manager each is a ``mate``.
 Knows no sockets.
 """
 
@@ -23,6 +24,7 @@ from shoal.wire.messages import (
     Assign,
     Bar,
     Blob,
+    Call,
     Checkpoint,
     CheckpointKept,
     CheckpointRefused,
@@ -37,6 +39,7 @@ from shoal.wire.messages import (
     Form,
     Formed,
     Gathered,
+    Given,
     Go,
     HandOver,
     Heartbeat,
@@ -50,6 +53,7 @@ from shoal.wire.messages import (
     Noted,
     Offer,
     OutOfReach,
+    Part,
     Pass,
     Piece,
     Progress,
@@ -63,6 +67,7 @@ from shoal.wire.messages import (
     Route,
     Routed,
     Spoilt,
+    Standing,
     StepDown,
     SteppedDown,
     StopJob,
@@ -73,6 +78,7 @@ from shoal.wire.messages import (
     Update,
     Values,
     Wait,
+    Want,
     Welcome,
     Work,
 )
@@ -91,6 +97,7 @@ MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
         ),
         "worker": frozenset({Hello, Heartbeat, Leave}),
         "pending": frozenset({Hello, Heartbeat, Leave}),
+        "mate": frozenset({Standing, Call, Want}),
     },
     "Work": {
         "node": _TO_LEADER | {AskCheckpoint, Checkpoint},
@@ -98,6 +105,7 @@ MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
         "worker": _TO_LEADER | {Piece},
         # It may hold the stream open, so that approval finds it there, and say nothing.
         "pending": frozenset(),
+        "mate": frozenset({Part, Given}),
     },
     "Fetch": {
         "node": frozenset({Blob}),

@@ -17,6 +17,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -35,6 +36,9 @@ from shoal.wire.limits import ENROL_MESSAGE_MAX_BYTES
 #: anyone can tell it the time. Nothing is lost: an authority did not exist before its cluster did.
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 
+#: How many points P-256 has (SEC 2, §2.4.2).
+_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -45,9 +49,13 @@ class KeyPair(NamedTuple):
     pem: bytes
 
 
-def new_authority(cluster: str, *, valid_days: int, now_s: float) -> KeyPair:
-    """A self-signed authority that may sign members, and no further authorities (path length 0)."""
-    key = ec.generate_private_key(ec.SECP256R1())
+def new_authority(cluster: str, *, valid_days: int, now_s: float, secret: bytes = b"") -> KeyPair:
+    """A self-signed authority that may sign members, and no further authorities (path length 0).
+
+    With a secret, its key is made of that: all who know it have the same authority, though not the same certificate of
+    it, and believe the members that any of them signs.
+    """
+    key = _key_of(secret) if secret else ec.generate_private_key(ec.SECP256R1())
     name = _name(common=f"{cluster} authority", role="authority", cluster=cluster)
     now = _moment(now_s)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -65,6 +73,12 @@ def new_authority(cluster: str, *, valid_days: int, now_s: float) -> KeyPair:
         .sign(key, SHA256())
     )
     return KeyPair(_private_pem(key), certificate.public_bytes(Encoding.PEM))
+
+
+def _key_of(secret: bytes) -> ec.EllipticCurvePrivateKey:
+    # 64 bytes taken modulo the order of the curve: its 32 would favour some keys.
+    wide = HKDF(algorithm=SHA256(), length=64, salt=None, info=b"shoal flock authority").derive(secret)
+    return ec.derive_private_key(int.from_bytes(wide) % (_P256_ORDER - 1) + 1, ec.SECP256R1())
 
 
 def new_request(wanted: str) -> KeyPair:

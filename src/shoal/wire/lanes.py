@@ -8,6 +8,7 @@ from shoal.wire.messages import (
     Admit,
     Assign,
     Bar,
+    Call,
     Conclude,
     Dismiss,
     HandOver,
@@ -22,8 +23,10 @@ from shoal.wire.messages import (
     Progress,
     Release,
     Released,
+    Standing,
     StepDown,
     SteppedDown,
+    Want,
     Welcome,
 )
 
@@ -56,6 +59,9 @@ _CONTROL = frozenset(
         SteppedDown,
         OutOfReach,
         Noted,
+        Standing,
+        Call,
+        Want,
     )
 )
 

@@ -136,3 +136,6 @@ HANDSHAKE_MAX_S = 20
 #: Labels that an update may count, and examples that a device may say it has, or has of one of them.
 LABELS_MAX = 4096
 LABELLED_MAX = 1 << 40
+
+#: Mates of one flock: each tells all others how it is.
+MATES_MAX = 256

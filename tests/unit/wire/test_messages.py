@@ -167,4 +167,4 @@ def test_every_message_between_nodes_has_one_recipient() -> None:
         if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
     }
     assert {cls.__name__ for cls in RECIPIENT} == every - answers - parts
-    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "subleader", "worker"}
+    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "subleader", "worker", "mate"}

@@ -53,6 +53,11 @@ class Verdict:
 #: What is taken where nobody says otherwise.
 USUAL = Thresholds()
 
+#: Never busy: for a device that has nothing else to do.
+ANY_TIME = Thresholds(
+    memory_least_mb=0.0, battery_least=0.0, battery_least_charging=0.0, in_use_most=10.0, load_most=1e9
+)
+
 
 def judge(condition: Condition, thresholds: Thresholds = USUAL, *, was_free: bool = True) -> Verdict:
     """Busy if any of the five says so; the first to say so is the reason."""

@@ -1,0 +1,97 @@
+"""Seeded disasters of a flock: whatever breaks, every version is an exact mean, and all who live end with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from shoal.learning.partial import Partial
+from shoal.roles.flock.conductor import Conductor
+from shoal.roles.flock.mate import Mate
+from shoal.sim.flock_hunt import FAULTS, flock_disaster, hunt_flock
+
+SEEDS = 120
+BLOCK = 20
+
+
+@pytest.mark.parametrize("block", range(SEEDS // BLOCK))
+def test_no_invariant_breaks(block: int) -> None:
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        try:
+            hunt_flock(seed)
+        except BaseException as error:
+            error.add_note(f"python -m benchmarks.protocol_seeds --shape chain --first {seed} --count 1")
+            raise
+
+
+def test_every_kind_of_mishap_is_drawn() -> None:
+    kinds = {mishap.kind for seed in range(SEEDS) for mishap in flock_disaster(seed).mishaps}
+    assert kinds == set(FAULTS)
+
+
+# Deliberate bugs -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def every_update_weighs_the_same() -> Iterator[None]:
+    """MDLdroid's θ = 1."""
+    add = Partial.add
+
+    def alike(self: Partial, update: object, *, weight: float, scale: float = 1.0) -> None:
+        add(self, update, weight=1.0, scale=scale)  # type: ignore[arg-type]
+
+    with patch.object(Partial, "add", alike):
+        yield
+
+
+@contextmanager
+def mean_applied_for_each_pair() -> Iterator[None]:
+    """The paper's Δw = (N - 1) W, taken at its word."""
+    mean = Mate._mean
+
+    def times(self: Mate) -> object:
+        return mean(self) * max(1, len(self._of) - 1)
+
+    with patch.object(Mate, "_mean", times):
+        yield
+
+
+@contextmanager
+def nobody_begins_anew() -> Iterator[None]:
+    """Who handed its update on has none any more: what a lost holder had is lost."""
+    with patch.object(Conductor, "_restart", lambda self, mates, out: None):
+        yield
+
+
+@contextmanager
+def sender_goes_on() -> Iterator[None]:
+    """Algorithm 1: a sender does not wait for the next version."""
+    call = Conductor._call
+
+    def no_rest(self: Conductor, out: object, name: str, kind: str, **more: object) -> object:
+        return call(self, out, name, "keep" if kind == "rest" else kind, **more)  # type: ignore[arg-type]
+
+    with patch.object(Conductor, "_call", no_rest):
+        yield
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        every_update_weighs_the_same,
+        mean_applied_for_each_pair,
+        nobody_begins_anew,
+        sender_goes_on,
+    ],
+)
+def test_a_deliberate_bug_is_found(mutant: object) -> None:
+    for seed in range(SEEDS):
+        try:
+            with mutant():  # type: ignore[operator]
+                hunt_flock(seed)
+        except Exception:
+            return
+    pytest.fail(f"{mutant} is not found")
