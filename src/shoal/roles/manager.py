@@ -203,7 +203,7 @@ class Manager:
         self._roster.look(node)
         record = Record(kind="node", reason=f"{event.node} is {event.state}: {event.reason}", job=node.job)
         if event.state is Liveness.LOST:
-            barred = self._succession.bar(node, event.reason)
+            barred = self._succession.bar(node.node, node.job, event.reason)
             if node.job:
                 node.left_in[node.job] = None
             self._roster.place(node, "")
@@ -375,18 +375,19 @@ class Manager:
         """A node that was away may still work where its place was taken. It ignores jobs it does not know.
 
         Also in a job that ended meanwhile: what it said to that leader while it was given up was not heard, so nobody
-        told it.
+        told it. And a leader that led on while the manager began anew still counts on it: it may be heard of there for
+        another job, and would be missed for ever.
         """
         if not self._succession.is_settled:
             # It may be at work for a leader that this manager has not heard of yet.
             return []
         elsewhere = {job: None for job, record in self._jobs.items() if record.is_open} | node.left_in
+        elsewhere.pop(node.job, None)
         node.left_in.clear()
-        return [
-            Send(to=node.node, message=Dismiss(job=job, reason="its place was taken while it was away"))
-            for job in elsewhere
-            if job != node.job
-        ]
+        reason = "its place was taken while it was away"
+        dismissed: list[Action] = [Send(to=node.node, message=Dismiss(job=job, reason=reason)) for job in elsewhere]
+        barred = [action for job in elsewhere for action in self._succession.bar(node.node, job, reason)]
+        return [*barred, *dismissed]
 
     # What people see -----------------------------------------------------------------------------------
 

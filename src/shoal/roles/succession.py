@@ -346,12 +346,12 @@ class Succession:
             for record in led
         ]
 
-    def bar(self, node: NodeRecord, reason: str) -> list[Action]:
+    def bar(self, node: str, job: str, reason: str) -> list[Action]:
         """A worker was given up: its leader elsewhere lets it go too."""
-        record = self._jobs.get(node.job)
-        if record is None or record.leader in ("", self._node):
+        record = self._jobs.get(job)
+        if record is None or not record.is_open or record.leader in ("", self._node):
             return []
-        bar = Bar(job=node.job, term=record.term, node=node.node, reason=clip(reason))
+        bar = Bar(job=job, term=record.term, node=node, reason=clip(reason))
         return [Send(to=record.leader, message=bar)]
 
     def _vacate(self, record: JobRecord, reason: str) -> list[Action]:

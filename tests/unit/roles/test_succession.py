@@ -918,6 +918,19 @@ def test_nodes_that_came_before_the_missed_leader_leave_where_they_have_no_place
     assert [dismiss.job for dismiss in office.told("b", Dismiss)] == ["other"]
 
 
+def test_a_leader_that_led_on_hears_who_was_sent_away_from_it(make_spec: Make) -> None:
+    jobs = [JobRecord(spec=make_spec(job=job), state="running", term=4, leader="a") for job in ("digits", "other")]
+    office = Office(jobs=jobs)
+    office.hello("b")
+    assert office.sent(Bar) == []
+    office.hello("a", torch="", leads=tuple(Leads(job=job.spec.job, term=4, endpoint="a:7071") for job in jobs))
+    assert office.working == {"a": "", "b": "digits"}
+    # It may have worked for the other, is heard of there still, for this one, and would be missed for ever.
+    reason = "its place was taken while it was away"
+    assert Bar(job="other", term=4, node="b", reason=reason) in office.told("a", Bar)
+    assert ("digits", "b") not in [(bar.job, bar.node) for bar in office.told("a", Bar)]
+
+
 def test_a_job_that_was_stopping_is_concluded_by_the_leader_that_is_back(make_spec: Make) -> None:
     office = returned(make_spec, state="stopping", reason="enough")
     office.hello("a", leads=(Leads(job="digits", term=4, endpoint="a:7071"),))
