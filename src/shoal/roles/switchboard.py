@@ -217,7 +217,12 @@ class Switchboard:
         """Whether it works for a job that is led here, in whole or in part."""
         if self.is_home or any(node in nodes for nodes in self._admitted.values()):
             return True
-        return any(node in sub.members for sub in self._subs.values())
+        return any(node in sub.members for (job, _), sub in self._subs.items() if self._is_led(job, sub))
+
+    def _is_led(self, job: str, sub: _Sub) -> bool:
+        """Whether the leader of a formation may still lead it. One that was here and is no more does not: members who
+        kept their session for the sub-leader's sake would never ask where their leader is."""
+        return sub.leader != self._node or job in self._led
 
     def _is_watched(self, node: str) -> bool:
         """Whether someone here must know when it is gone. Of the members of a formation, their leader does."""

@@ -717,6 +717,17 @@ def test_a_node_leads_one_job_and_a_part_of_another(leading: Switchboard) -> Non
     assert leading.admits("a")
 
 
+def test_a_leader_that_steps_down_keeps_no_door_open_as_its_own_sub_leader(leading: Switchboard) -> None:
+    leading.formed_by("pi", form_of("a", "pi"))
+    leading.formed_by("hub", form_of("b", job="other"))
+    joins(leading, "b")
+    leading.told(StepDown(job="digits", term=1, reason="the job is over"))
+    business = "no job that it works for is led here"
+    assert HangUp("a", business) in says(leading, "a", Heartbeat(seq=1)), "it asks the manager where to go"
+    assert not leading.admits("pi"), "nor its own worker"
+    assert leading.admits("b"), "whom another leads is summed up for as before"
+
+
 def test_what_a_leader_hears_of_formations_finds_it_at_home(home: Switchboard, give: Give) -> None:
     home.sent("home", give(leader="home"))
     joins(home, "a")
