@@ -85,6 +85,8 @@ class _Lent:
     answered: int | None = None
     #: It is one of the updates that came and will be in a version.
     counts: bool = False
+    #: The formation by which its update is to go.
+    formation: int = 0
 
 
 @dataclass(slots=True)
@@ -298,9 +300,15 @@ class Invariants:
                     elif isinstance(message, Failed):
                         course.failures.update((lent.epoch, lent.kind, batch) for batch in lent.batches)
             case Gathered() if message.term == tenure.term:
-                tenure.summed |= dict.fromkeys(message.leases, min(message.leases, default=0))
+                self._summed(tenure, message)
             case _:
                 pass
+
+    def _summed(self, tenure: _Tenure, sum_: Gathered) -> None:
+        """A sum of a formation that is no more may still come. What went another way since is in no version by it."""
+        lent = ((lease, tenure.lent.get(lease)) for lease in sum_.leases)
+        due = [lease for lease, known in lent if known is not None and known.formation == sum_.formation]
+        tenure.summed |= dict.fromkeys(due, min(due, default=0))
 
     def _refused_rightly(self, step: Step, event: Received) -> None:
         """A refusal names what it refuses: lease numbers begin anew with each term."""
@@ -337,6 +345,7 @@ class Invariants:
                     message.batches,
                     message.kind,
                     at_s + message.deadline_s + GRACE_S,
+                    formation=message.formation,
                 )
                 away_s = at_s - self._down_s.get(send.to, math.inf)
                 self._hold(away_s <= LONG_GONE_S, at_s, f"{send.to} was lent a batch {away_s:.0f} s after it went")
@@ -368,8 +377,10 @@ class Invariants:
     def _went(self, tenure: _Tenure, go: Go, to: str) -> None:
         """It may be sent, or must be sent anew, by another way than before."""
         self._opened(tenure, go.lease)
+        tenure.summed.pop(go.lease, None)
         if go.lease in tenure.lent:
             tenure.lent[go.lease].deadline_s = math.inf
+            tenure.lent[go.lease].formation = go.formation
         if go.formation:
             tenure.credits.pop(go.lease, None)
         else:
