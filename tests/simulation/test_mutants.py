@@ -36,7 +36,7 @@ SAID = {
     "credit_not_counted": "may be under way, at most 2 fit",
     "upload_place_not_freed": "did not move",
     "silent_after_reconnecting": "did not move",
-    "leader_trusts_in_models": "30000 events",
+    "leader_trusts_in_models": "a storm of",
     "history_lost_with_a_failed_save": "history differ",
     "gives_up_at_the_first_failure": "no batch failed more than",
     "workers_not_dismissed": "was given a role in",

@@ -91,5 +91,5 @@ def test_a_storm_is_a_violation() -> None:
         kernel.after(0.001, again)
 
     kernel.at(1.0, again)
-    with pytest.raises(Violation, match=r"not over after \d+ s and 10\d\d\d events"):
+    with pytest.raises(Violation, match="a storm of 10000 events"):
         case.run()
