@@ -449,14 +449,20 @@ class Leader:
             # Whoever had nothing left may have something now.
             self._crew.release()
             one = None
-        if one is not None:
+        if one is not None and not self._spec.plan.cohort:
             return self._lend_to(one, now_s) if self._crew.is_idle(one.node) else []
+        # Where only some work for a version, whoever waits longest is before the one who just came.
         actions += [action for worker in self._crew.take_outcasts() for action in self._lend_to(worker, now_s)]
         ledger = self._lent_from()
-        while ledger.has_free and (worker := self._crew.first_in_line()) is not None:
+        while ledger.has_free and not self._is_full() and (worker := self._crew.first_in_line()) is not None:
             # Whoever is looked at leaves the line: with a lease, or to rest.
             actions += self._lend_to(worker, now_s)
         return actions
+
+    def _is_full(self) -> bool:
+        """As many as make a version are at it. Others stay in line, for the next or for the place of one who fails."""
+        ledger = self._course.ledger
+        return self._exam is None and 0 < self._spec.plan.cohort <= ledger.outstanding + ledger.merged
 
     def _cut_portions(self) -> str | None:
         """One who takes no part in how updates meet would keep its portion for ever."""
@@ -498,10 +504,6 @@ class Leader:
             count = self._spec.plan.lease_batches if self._online is None else 1
             clock, ledger, kind = self._clock, self._course.ledger, "train"
             if not self._pace.may_start(contributed_to=worker.contributed_to, version=self._course.version):
-                self._crew.rest(worker)
-                return []
-            if 0 < self._spec.plan.cohort <= ledger.outstanding + ledger.merged:
-                # As many as make a version are at it: this one is before them in the next.
                 self._crew.rest(worker)
                 return []
             if self._shape.awaits_sum(worker.node):

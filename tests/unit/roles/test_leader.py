@@ -1429,3 +1429,37 @@ def test_time_is_over_and_the_buffer_is_evaluated_with_the_rest(begin: Start) ->
     story.update("a", work_of(held))
     assert story.told("a", Refused)
     assert (story.work("a").kind, story.work("a").version) == ("evaluate", 2)
+
+
+# As many as make a version ----------------------------------------------------------------------------------------
+
+
+def test_no_more_than_a_cohort_work_for_a_version_and_the_others_are_next(begin: Start) -> None:
+    story = begin(cohort=2)
+    story.ready("a", "b", "c", "d")
+    works = {node: story.work(node) for node in "ab"}
+    assert not story.told("c", Work)
+    story.update("a", works["a"])
+    assert not story.told("a", Work)
+    story.update("b", works["b"])
+    assert [story.work(node).version for node in "cd"] == [1, 1]
+    assert not story.told("a", Work)
+
+
+@pytest.mark.parametrize("ends", ["lost", "late", "failed", "asks anew"])
+def test_whoever_waits_longest_takes_the_place_of_one_of_a_cohort_that_fails(begin: Start, ends: str) -> None:
+    story = begin(cohort=2, lease_s=3.0)
+    story.ready("a", "b", "c", "d")
+    lease = story.leader._course.ledger.held_by("b")[0].id
+    match ends:
+        case "lost":
+            story.lost("b")
+        case "late":
+            story.tick(3.0 + LEASE_GRACE_S)
+        case "failed":
+            story.fail("b", lease)
+        case _:
+            story.ready("b")
+    assert story.work("c").version == 0
+    assert bool(story.told("d", Work)) == (ends == "late"), "then a is late too"
+    assert not story.told("b", Work)
