@@ -162,6 +162,8 @@ class Worker:
         self._in_use = 0
         #: Sub-leaders with whom there is a session.
         self._reached: set[str] = set()
+        #: A timer will look which routes are whole.
+        self._route_waits = False
         self._staging = Staging()
         #: How long the last pieces took to be taken, each time.
         self._takings_s: deque[float] = deque(maxlen=9)
@@ -203,7 +205,9 @@ class Worker:
                     # What was on its way there is lost with the session.
                     self._held.sent.discard(event.node)
                 if event.node != self._leader:
-                    return [*self._on_values_lost(), *self._look_at_routes_later()]
+                    # Each attempt in vain ends here too: to wait anew each time would be to wait for ever.
+                    later = [] if self._route_waits else self._look_at_routes_later()
+                    return [*self._on_values_lost(), *later]
                 self._connected = False
                 if self._down.form == "dense":
                     # A model may have been on its way into the trainer's memory: what lies there is no version.
@@ -372,6 +376,7 @@ class Worker:
         return [self._routed(route)] if self._reaches(route) else self._look_at_routes_later()
 
     def _look_at_routes_later(self) -> list[Action]:
+        self._route_waits = True
         return [SetTimer(name=_ROUTE, after_s=ROUTE_S)]
 
     def _reaches(self, route: Route) -> bool:
@@ -387,6 +392,9 @@ class Worker:
         that; all of them when it is there again itself, for what was said in between is lost."""
         is_news = node not in self._reached
         self._reached.add(node)
+        if all(self._reaches(route) for route in self._routes.values()):
+            # Who is lost from now on has all the time again.
+            self._route_waits = False
         through = [route for route in self._routes.values() if any(hop.node == node for hop in route.hops)]
         routes = list(self._routes.values()) if node == self._leader else through if is_news else []
         actions: list[Action] = [self._routed(route) for route in routes if self._reaches(route)]
@@ -766,6 +774,7 @@ class Worker:
             self._retry_waits = False
             return [Prepare(spec=self._spec)]
         if name == _ROUTE:
+            self._route_waits = False
             return self._on_unreached()
         if name == _TAKEN:
             return self._on_untaken()

@@ -522,6 +522,19 @@ def test_sub_leaders_that_cannot_be_reached_are_named_when_time_is_over(device: 
     assert device.says(Routed)[-1].unreached == (), "better late than never"
 
 
+def test_attempts_in_vain_do_not_put_off_what_the_leader_hears(routed: Device) -> None:
+    """A sub-leader whose door is shut refuses each of them, sooner than the time to tell of it is over."""
+    lost = Disconnected(node="a", reason="it has no business here")
+    later = [SetTimer(name="route", after_s=ROUTE_S)]
+    assert routed.happens(lost) == later
+    assert routed.happens(lost) == []
+    routed.happens(TimerFired(name="route"))
+    assert routed.says(Routed) == [Routed(job="digits", term=1, formation=1, unreached=("a",))]
+    assert routed.happens(lost) == later, "and it is told of again"
+    routed.happens(Connected(node="a"))
+    assert routed.happens(lost) == later, "one that was there is waited for anew"
+
+
 def test_a_route_of_an_older_term_is_not_taken(device: Device) -> None:
     device.happens(Reassigned(term=2, leader="home"))
     assert device.hears(route()) == []
