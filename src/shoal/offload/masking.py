@@ -1,0 +1,223 @@
+"""Hiding one side of a product from each of two who compute it: additive masks modulo 2^32. Knows no executors.
+
+X is made whole numbers, R is drawn uniformly from 32 bits, and S = X - R modulo 2^32. One executor gets the 16-byte
+seed of R, the other S; each multiplies by the public W, and R·W + S·W = X·W modulo 2^32, exactly.
+
+S alone is uniform whatever X is, so its holder learns nothing but the shape (a one-time pad); R's holder never meets X.
+Both together have X: they must not collude, and nobody on the way may see both. W is public. A seed is used once:
+the difference of two matrices under one mask is no secret.
+
+R comes from ChaCha20, a stream cipher. A mask is as secret as its source is unpredictable: numpy's generators (PCG,
+Philox) are made for statistics, and what they draw next can be worked out from what they drew. ChaCha20 rather than AES
+because boards without AES instructions are many (Raspberry Pi 3 and 4), and it is fast on all.
+
+Legend: a rows, b inner, c columns. W becomes ``limbs`` digits to the base 1024, side by side: b x (limbs·c).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from shoal.errors import Misuse
+from shoal.offload.field import LARGEST
+
+SEED_BYTES = 16
+#: A digit of W is -512 to 511: 10 bits. With 31 bits and a sign of a share, that leaves 13 for the sum in float64.
+DIGIT_BITS = 10
+_DIGIT_HALF = 1 << (DIGIT_BITS - 1)
+#: So many products of a share (2^31) and a digit (2^9) add up to 2^53 at most, which float64 holds exactly.
+_SUMMED = 8192
+#: Two digits are 19 bits and a sign: what is left of the error is that of X.
+LIMBS = 2
+_LIMBS_MAX = 3
+_ROWS = 64
+#: Powers of two beyond these are not finite in float32, or nothing.
+_EXPONENT_MAX = 126
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixedRight:
+    """A public right side as whole numbers: one a version, the same for all."""
+
+    #: int16, b x (limbs·c), the high digits first.
+    digits: np.ndarray
+    #: The numbers are W·2^exponent, rounded.
+    exponent: int
+    limbs: int
+    #: The longest column of digits: what X may be without overflow follows from it.
+    longest: float
+
+    @property
+    def columns(self) -> int:
+        return int(self.digits.shape[1]) // self.limbs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixedLeft:
+    """A secret left side as whole numbers. It stays at home."""
+
+    #: int32, a x b.
+    values: np.ndarray
+    #: For each row, the numbers are X·2^exponent, rounded: small rows keep their digits.
+    exponents: np.ndarray
+
+
+def quantise_right(right: np.ndarray, *, limbs: int = LIMBS) -> FixedRight:
+    """W as whole numbers with 9 bits and a sign (1 limb), 19 (2) or 29 (3), scaled to its largest entry."""
+    if not 1 <= limbs <= _LIMBS_MAX:
+        raise Misuse(f"{limbs} limbs: 1 (9 bits and a sign), 2 (19) or 3 (29)")
+    if right.ndim != 2 or not right.size or not np.isfinite(right).all():
+        raise Misuse("a right side to be made whole numbers is a matrix of finite numbers, with something in it")
+    largest = (_DIGIT_HALF - 1) << (DIGIT_BITS * (limbs - 1))
+    exponent = _exponent(largest, float(np.abs(right).max()))
+    rest = np.rint(np.ldexp(right.astype(np.float64), exponent)).astype(np.int64)
+    planes = []
+    for _ in range(limbs):
+        digit = ((rest + _DIGIT_HALF) & (2 * _DIGIT_HALF - 1)) - _DIGIT_HALF
+        planes.append(digit.astype(np.int16))
+        rest = (rest - digit) >> DIGIT_BITS
+    digits = np.concatenate(planes[::-1], axis=1)
+    longest = float(np.sqrt(np.square(digits, dtype=np.float64).sum(axis=0).max()))
+    return FixedRight(digits=digits, exponent=exponent, limbs=limbs, longest=longest)
+
+
+def quantise_fixed(left: np.ndarray, right: FixedRight, *, exponent: int | None = None) -> FixedLeft:
+    """X as whole numbers, as fine as products with W surely fit: |x·w| <= |x|·|w| < 2^30 (Cauchy and Schwarz).
+
+    2^30 and not 2^31, so that a wrong product is told from a right one modulo a prime (``verify.FreivaldsExact``).
+    With an ``exponent``, the caller says how fine all rows are; what does not fit is refused.
+    """
+    if left.ndim != 2 or left.shape[1] != right.digits.shape[0]:
+        raise Misuse(f"a left side of shape {left.shape} does not meet a right side of {right.digits.shape[0]} rows")
+    left = np.ascontiguousarray(left, dtype=np.float32)
+    lengths = _lengths(left)
+    if not np.isfinite(lengths).all():
+        raise Misuse("a left side that is not finite cannot be made whole numbers: look where it came from")
+    # Rounding makes a row longer by half a unit in each place at most.
+    room = min(LARGEST / max(right.longest, 1.0), 2.0**31 - 1) - math.sqrt(left.shape[1]) / 2 - 1
+    if room < 1:
+        raise Misuse(f"sums of {left.shape[1]} products do not fit in 30 bits: cut the inner side of the product")
+    if exponent is None:
+        exponents = np.array([_exponent(room, length) for length in lengths.tolist()], dtype=np.int64)
+    else:
+        exponents = np.full(len(left), exponent, dtype=np.int64)
+        too_long = np.flatnonzero(np.ldexp(lengths, exponents) > room)
+        if len(too_long):
+            raise Misuse(
+                f"row {too_long[0]} is {lengths[too_long[0]]:.4g} long; at 2^{exponent} a product would not fit in 30"
+                f" bits: at most {math.ldexp(room, -exponent):.4g}, or a lower exponent"
+            )
+    # Exact: a power of two only moves the exponent of a float32.
+    scaled = left * np.exp2(exponents).astype(np.float32)[:, None]
+    return FixedLeft(values=np.rint(scaled, out=scaled).astype(np.int32), exponents=exponents)
+
+
+def mask(seed: bytes, shape: tuple[int, int]) -> np.ndarray:
+    """R: uint32, each of the 2^32 values as likely as any other to whoever lacks the seed."""
+    if len(seed) != SEED_BYTES:
+        raise Misuse(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+    rows, inner = shape
+    if rows < 0 or inner < 0:
+        raise Misuse(f"there is no mask of shape {shape}")
+    key = hashlib.sha256(b"shoal offload mask" + seed).digest()
+    # A key is used for one matrix alone, so that the nonce may be anything.
+    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(stream.update(bytes(4 * rows * inner)), dtype="<u4").reshape(shape)
+
+
+def masked(values: np.ndarray, seed: bytes) -> np.ndarray:
+    """S = X - R modulo 2^32, of whole numbers as ``quantise_fixed`` makes them. The seed must be fresh."""
+    if values.dtype != np.int32 or values.ndim != 2:
+        raise Misuse(
+            f"a mask hides a matrix of int32, not {values.dtype} of shape {values.shape}: quantise_fixed first"
+        )
+    return np.asarray(values.view(np.uint32) - mask(seed, (values.shape[0], values.shape[1])))
+
+
+def share_product(share: np.ndarray, digits: np.ndarray) -> np.ndarray:
+    """R·W or S·W modulo 2^32, exactly, by float64: what each executor computes."""
+    if share.dtype != np.uint32 or share.ndim != 2 or digits.ndim != 2 or share.shape[1] != digits.shape[0]:
+        raise Misuse(f"a share is a uint32 matrix that meets the digits, not {share.dtype} {share.shape}")
+    if digits.dtype.kind != "i" or (digits.size and not -_DIGIT_HALF <= digits.min() <= digits.max() < _DIGIT_HALF):
+        raise Misuse(f"digits are whole numbers of {DIGIT_BITS} bits: -{_DIGIT_HALF} to {_DIGIT_HALF - 1}")
+    signed = np.ascontiguousarray(share).view(np.int32)
+    total = np.zeros((share.shape[0], digits.shape[1]), dtype=np.uint32)
+    for start in range(0, share.shape[1], _SUMMED):
+        stop = start + _SUMMED
+        exact = signed[:, start:stop].astype(np.float64) @ digits[start:stop].astype(np.float64)
+        total += exact.astype(np.int64).astype(np.uint32)
+    return total
+
+
+def combined(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """R·W + S·W as the whole numbers X·W is: int32, to be verified before they are believed."""
+    if a.shape != b.shape or a.dtype != np.uint32 or b.dtype != np.uint32:
+        raise Misuse(f"two shares of one product are uint32 of one shape, not {a.dtype} {a.shape}, {b.dtype} {b.shape}")
+    return np.asarray((a + b).view(np.int32))
+
+
+def unmask(a: np.ndarray, b: np.ndarray, left: FixedLeft, right: FixedRight) -> np.ndarray:
+    """X·W in float32 from the two products. Verify ``combined(a, b)`` first: a wrong share makes any number of it."""
+    return restored(combined(a, b), left, right)
+
+
+def restored(whole: np.ndarray, left: FixedLeft, right: FixedRight) -> np.ndarray:
+    """From whole numbers, digits side by side, to float32."""
+    columns = right.columns
+    total = whole[:, :columns].astype(np.float64)
+    for limb in range(1, right.limbs):
+        total *= 1 << DIGIT_BITS
+        total += whole[:, limb * columns : (limb + 1) * columns]
+    total *= np.exp2(-(left.exponents + right.exponent).astype(np.float64))[:, None]
+    return np.asarray(total, dtype=np.float32)
+
+
+def liars(
+    rows: np.ndarray, *, seed: bytes, share: np.ndarray, right: FixedRight, a: np.ndarray, b: np.ndarray
+) -> tuple[bool, bool]:
+    """Who was wrong in these rows: the holder of the seed, the holder of the share. Computed anew here, row by row.
+
+    A check of the sum says in which rows something is wrong, not whose fault it is; modulo 2^32 it could not be asked
+    of one share alone. One row is enough, and costs b·c of the a·b·c multiply-adds.
+    """
+    of_mask = share_product(mask(seed, (share.shape[0], share.shape[1]))[rows], right.digits)
+    of_share = share_product(share[rows], right.digits)
+    return not np.array_equal(of_mask, a[rows]), not np.array_equal(of_share, b[rows])
+
+
+def error_bound(left: np.ndarray, right: np.ndarray, fixed_left: FixedLeft, fixed_right: FixedRight) -> np.ndarray:
+    """How far a product by masks may be from the true one: half a unit of X and of W in each term, and one rounding.
+
+    |Y - X·W| <= 2^-(e+1)·‖W_j‖₁ + 2^-(f+1)·‖X_i‖₁ + b·2^-(e+f+2) + 2^-24·|Y|, with e, f the exponents of X, of W.
+    """
+    x, w = np.abs(left.astype(np.float64)), np.abs(right.astype(np.float64))
+    half_x = np.ldexp(0.5, -fixed_left.exponents)[:, None]
+    half_w = math.ldexp(0.5, -fixed_right.exponent)
+    whole = half_x * w.sum(axis=0) + half_w * x.sum(axis=1)[:, None] + left.shape[1] * half_x * half_w
+    # Below the smallest normal number of float32, rounding is as wide as the smallest of all.
+    return np.asarray(whole + (x @ w + whole) * 2.0**-24 + 2.0**-149)
+
+
+def _lengths(matrix: np.ndarray) -> np.ndarray:
+    """The length of each row, in float64, a few rows at a time: they stay in the processor's cache."""
+    out = np.empty(len(matrix))
+    for start in range(0, len(matrix), _ROWS):
+        precise = matrix[start : start + _ROWS].astype(np.float64)
+        np.einsum("ij,ij->i", precise, precise, out=out[start : start + _ROWS])
+    return np.sqrt(out)
+
+
+def _exponent(room: float, size: float) -> int:
+    """The largest e with size·2^e <= room, within what float32 can tell."""
+    if size <= 0:
+        return 0
+    exponent = math.floor(math.log2(room) - math.log2(size))
+    # log2 may round up across a whole number.
+    if math.ldexp(size, exponent) > room:
+        exponent -= 1
+    return max(-_EXPONENT_MAX, min(_EXPONENT_MAX, exponent))

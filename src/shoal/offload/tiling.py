@@ -1,0 +1,85 @@
+"""A product cut into tiles: blocks of rows of its left side. Knows neither who computes one nor what it hides.
+
+The heights of tiles are decided before anybody is asked, so that the bits of a result do not depend on who computes
+which tile: a float32 product is fixed by its shape, on one kind of processor with one build of the linear algebra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.errors import Misuse
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """Rows ``start`` to ``stop`` of the left side."""
+
+    number: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+
+def tiles(rows: int, *, rows_each: int) -> tuple[Tile, ...]:
+    """All rows in tiles of one height; the last may be lower."""
+    if rows < 0 or rows_each < 1:
+        raise Misuse(f"{rows} rows in tiles of {rows_each}: rows are 0 or more, a tile has at least one")
+    return tuple(
+        Tile(number=number, start=start, stop=min(rows, start + rows_each))
+        for number, start in enumerate(range(0, rows, rows_each))
+    )
+
+
+def rows_each(rows: int, inner: int, columns: int, *, operations: int) -> int:
+    """The height that makes about so many multiply-adds a tile: at least one row, at most all."""
+    if min(rows, inner, columns, operations) < 1:
+        raise Misuse(
+            f"a product of {rows} x {inner} x {columns} in tiles of {operations} operations: all are at least 1"
+        )
+    return min(rows, max(1, round(operations / (inner * columns))))
+
+
+def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """``left @ right`` in float32; the same bits for the same values, however they lie in memory.
+
+    A product of one row or one column would go to another routine, which may cut the sum itself among threads: it is
+    done as one of two, so that its bits do not depend on how many threads there are.
+    """
+    _must_meet(left, right)
+    rows, columns = left.shape[0], right.shape[1]
+    # Whole copies where needed: a transposed side takes another path through the library, and other bits.
+    left = _at_least_two(np.ascontiguousarray(left, dtype=np.float32), axis=0)
+    right = _at_least_two(np.ascontiguousarray(right, dtype=np.float32), axis=1)
+    return np.ascontiguousarray((left @ right)[:rows, :columns])
+
+
+def assemble(parts: Mapping[int, np.ndarray], cut: tuple[Tile, ...], columns: int) -> np.ndarray:
+    """The whole product from what came back for each tile, by its number."""
+    missing = [tile.number for tile in cut if tile.number not in parts]
+    if missing:
+        raise Misuse(f"tiles {missing[:5]} of {len(cut)} have not come back yet: wait for them, or issue them again")
+    for tile in cut:
+        if parts[tile.number].shape != (tile.rows, columns):
+            raise Misuse(
+                f"tile {tile.number} has the shape {parts[tile.number].shape}, not {(tile.rows, columns)}: refuse it"
+                " where it arrives"
+            )
+    if not cut:
+        return np.zeros((0, columns), dtype=np.float32)
+    return np.concatenate([parts[tile.number] for tile in cut])
+
+
+def _at_least_two(matrix: np.ndarray, *, axis: int) -> np.ndarray:
+    return np.repeat(matrix, 2, axis=axis) if matrix.shape[axis] == 1 else matrix
+
+
+def _must_meet(left: np.ndarray, right: np.ndarray) -> None:
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+        raise Misuse(f"{left.shape} times {right.shape}: two matrices whose inner sides are equal make a product")
