@@ -7,26 +7,22 @@ S alone is uniform whatever X is, so its holder learns nothing but the shape (a 
 Both together have X: they must not collude, and nobody on the way may see both. W is public. A seed is used once:
 the difference of two matrices under one mask is no secret.
 
-R comes from ChaCha20, a stream cipher. A mask is as secret as its source is unpredictable: numpy's generators (PCG,
-Philox) are made for statistics, and what they draw next can be worked out from what they drew. ChaCha20 rather than AES
-because boards without AES instructions are many (Raspberry Pi 3 and 4), and it is fast on all.
+R comes from a stream cipher, not from numpy's generators: ``stream`` says why.
 
 Legend: a rows, b inner, c columns. W becomes ``limbs`` digits to the base 1024, side by side: b x (limbs·c).
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from shoal.errors import Misuse
 from shoal.offload.field import LARGEST
+from shoal.offload.stream import words
 
-SEED_BYTES = 16
 #: A digit of W is -512 to 511: 10 bits. With 31 bits and a sign of a share, that leaves 13 for the sum in float64.
 DIGIT_BITS = 10
 _DIGIT_HALF = 1 << (DIGIT_BITS - 1)
@@ -119,15 +115,10 @@ def quantise_fixed(left: np.ndarray, right: FixedRight, *, exponent: int | None 
 
 def mask(seed: bytes, shape: tuple[int, int]) -> np.ndarray:
     """R: uint32, each of the 2^32 values as likely as any other to whoever lacks the seed."""
-    if len(seed) != SEED_BYTES:
-        raise Misuse(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
     rows, inner = shape
     if rows < 0 or inner < 0:
         raise Misuse(f"there is no mask of shape {shape}")
-    key = hashlib.sha256(b"shoal offload mask" + seed).digest()
-    # A key is used for one matrix alone, so that the nonce may be anything.
-    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
-    return np.frombuffer(stream.update(bytes(4 * rows * inner)), dtype="<u4").reshape(shape)
+    return words(seed, "mask", rows * inner).reshape(shape)
 
 
 def masked(values: np.ndarray, seed: bytes) -> np.ndarray:

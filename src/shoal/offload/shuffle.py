@@ -1,0 +1,83 @@
+"""DCL's shuffles: the order of rows, features and columns, from a seed. Obfuscation, not secrecy: see docs/privacy.md.
+
+A shuffle changes where a value is, never what it is. Whoever sees shuffled data has its histogram, and where rows are
+shuffled alike in every task also which features go together: ``papers/dcl/attack.py`` puts pixels back from that.
+
+The numbers are Philox's (Salmon et al. 2011), whose bits are the same under every numpy, with a key by SHA-256 of what
+they are for. That a shuffle can be repeated is the point here; that it cannot be guessed would not help.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.errors import Misuse
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shuffle:
+    """Three orders; place k of what is sent holds what was at place order[k]."""
+
+    #: Of examples, a.
+    rows: np.ndarray
+    #: Of features, b: of the left side's columns and the right side's rows alike.
+    inner: np.ndarray
+    #: Of neurons, c.
+    columns: np.ndarray
+
+
+def permutation(seed: bytes, purpose: str, size: int) -> np.ndarray:
+    """An order of ``size`` things; the same for the same seed and purpose, everywhere."""
+    if size < 0:
+        raise Misuse(f"there is no order of {size} things")
+    digest = hashlib.sha256(purpose.encode() + b"\0" + seed).digest()
+    # Sorted by random bits rather than drawn: numpy promises the bits to stay, not what it makes of them.
+    bits = np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(size)
+    return np.argsort(bits, kind="stable")
+
+
+def static_layer_shuffle(
+    seed: bytes, *, layer: int, rows: int, inner: int, columns: int, task: int | None = None
+) -> Shuffle:
+    """SLS: one shuffle a layer, used whenever it is computed. With a ``task``, one for each of them. (DCL §3.4)"""
+    return _shuffle(seed, f"layer {layer}", rows, inner, columns, task)
+
+
+def dynamic_layer_shuffle(
+    seed: bytes, *, layer: int, computation: int, rows: int, inner: int, columns: int, task: int | None = None
+) -> Shuffle:
+    """DLS: another shuffle each time a layer is computed, from the same seed. (DCL §3.4)"""
+    return _shuffle(seed, f"layer {layer} computation {computation}", rows, inner, columns, task)
+
+
+def shuffle_left(left: np.ndarray, shuffle: Shuffle) -> np.ndarray:
+    return np.ascontiguousarray(left[np.ix_(shuffle.rows, shuffle.inner)])
+
+
+def shuffle_right(right: np.ndarray, shuffle: Shuffle) -> np.ndarray:
+    return np.ascontiguousarray(right[np.ix_(shuffle.inner, shuffle.columns)])
+
+
+def shuffle_task(column: np.ndarray, row: np.ndarray, shuffle: Shuffle) -> tuple[np.ndarray, np.ndarray]:
+    """One feature's task: its values in all examples, its weights to all neurons. (DCL Figure 3.7)"""
+    return column[shuffle.rows], row[shuffle.columns]
+
+
+def unshuffle(result: np.ndarray, shuffle: Shuffle) -> np.ndarray:
+    """A product or an outer product, with rows and columns where they were. (DCL Figure 3.9)"""
+    out = np.empty_like(result)
+    out[np.ix_(shuffle.rows, shuffle.columns)] = result
+    return out
+
+
+def _shuffle(seed: bytes, purpose: str, rows: int, inner: int, columns: int, task: int | None) -> Shuffle:
+    each = purpose if task is None else f"{purpose} task {task}"
+    return Shuffle(
+        rows=permutation(seed, f"rows of {each}", rows),
+        # Which task is which feature's is one secret for all of them.
+        inner=permutation(seed, f"inner of {purpose}", inner),
+        columns=permutation(seed, f"columns of {each}", columns),
+    )

@@ -1,0 +1,38 @@
+"""Secret numbers from a 16-byte seed: ChaCha20, to its end. Knows nothing of what they hide.
+
+A mask is as secret as its source is unpredictable. Numpy's generators (PCG, Philox) are made for statistics: what they
+draw next can be worked out from what they drew. ChaCha20 rather than AES because boards without AES instructions are
+many (Raspberry Pi 3 and 4), and it is fast on all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+from shoal.errors import Misuse
+from shoal.offload.field import PRIME
+
+SEED_BYTES = 16
+
+
+def words(seed: bytes, purpose: str, count: int) -> np.ndarray:
+    """So many uint32. A seed and a purpose are used for one matrix, once: the same again is no secret."""
+    if len(seed) != SEED_BYTES:
+        raise Misuse(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+    key = hashlib.sha256(b"shoal offload " + purpose.encode() + b"\0" + seed).digest()
+    # The key is of this seed and purpose alone, so that the nonce may be anything.
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(cipher.update(bytes(4 * count)), dtype="<u4")
+
+
+def residues(seed: bytes, purpose: str, count: int) -> np.ndarray:
+    """So many numbers modulo PRIME, each as likely as any other: of 31 bits, all but the one that is PRIME itself."""
+    # One in 2^31 is left out: a few more than needed are enough but for one seed in 2^200 or so.
+    drawn = words(seed, purpose, count + 8 + count // 1_000_000) & np.uint32(PRIME)
+    kept = drawn[drawn < PRIME][:count]
+    if len(kept) < count:
+        raise Misuse("this seed drew more numbers to leave out than there can be: take another")
+    return kept.astype(np.int64)

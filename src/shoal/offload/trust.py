@@ -1,0 +1,111 @@
+"""How far an executor is believed: earned by results that held, lost by one that did not. Pure; chance is an argument.
+
+Trust spends checks where they are worth most; it is no proof. With a check of each result by chance p, somebody who
+lies k times stays unseen with (1-p)^k. Where a wrong result must never pass, the least chance is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shoal.errors import Misuse
+from shoal.offload.verify import majority
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpotChecks:
+    """How the chance of a check falls: from 1, by half with every so many checked results that held, to the least."""
+
+    #: 1 checks every result. With 1/16, 16 lies are caught with a chance of 64 %, 100 lies with 99.8 %.
+    least: float = 1.0
+    halved_every: int = 32
+    #: A result beyond any rounding is no accident one wants twice.
+    excluded_after: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= 1 or self.halved_every < 1 or self.excluded_after < 1:
+            raise Misuse("spot checks: the least chance is above 0 and at most 1; the counts are at least 1")
+
+    def chance(self, standing: Standing) -> float:
+        """How likely the next result of this executor is checked."""
+        return max(self.least, 0.5 ** (standing.held // self.halved_every))
+
+    def checks(self, standing: Standing, *, draw: float) -> bool:
+        """``draw`` is uniform from 0 to 1, and not known to the executor."""
+        return draw < self.chance(standing)
+
+    def after(self, standing: Standing, *, held: bool, reason: str = "") -> Standing:
+        """What an executor's standing is once a result of it was checked."""
+        if held:
+            return replace(standing, held=standing.held + 1, checked=standing.checked + 1)
+        caught = standing.caught + 1
+        return Standing(
+            held=0,
+            checked=standing.checked + 1,
+            caught=caught,
+            excluded=caught >= self.excluded_after,
+            reason=reason,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """What is known of one executor."""
+
+    #: Checked results that held, since the last that did not: earned trust.
+    held: int = 0
+    checked: int = 0
+    #: How often it was caught.
+    caught: int = 0
+    #: It is asked no more.
+    excluded: bool = False
+    #: What it did when it was last caught.
+    reason: str = ""
+
+
+def unseen(chance: float, *, lies: int) -> float:
+    """(1-p)^k: how likely so many lies all stay unseen."""
+    return float((1.0 - chance) ** lies)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settled:
+    """What replicas of one task came to: the value to believe, who said otherwise, and why."""
+
+    #: None: nothing is believed, the task is computed at home or asked of others.
+    value: np.ndarray | None
+    liars: tuple[str, ...]
+    reason: str
+
+
+def settle(results: Mapping[str, np.ndarray], *, holds: Callable[[np.ndarray], bool] | None = None) -> Settled:
+    """Replicas by executor: all alike are believed; else the check decides, or where there is none most votes.
+
+    Votes fail when most of those asked lie together: of 3, drawn from a pool of which one in 5 lies, that is 1 task in
+    10. With a check, ``holds``, they are outvoted by it, as long as one of those asked is honest.
+    """
+    if not results:
+        raise Misuse("no replica has come back yet: there is nothing to settle")
+    names = sorted(results)
+    vote = majority([results[name] for name in names])
+    if vote.value is not None and not vote.differ:
+        return Settled(value=vote.value, liars=(), reason=f"{len(names)} of {len(names)} agree")
+    if holds is not None:
+        honest = [name for name in names if holds(results[name])]
+        liars = tuple(name for name in names if name not in honest)
+        if not honest:
+            return Settled(value=None, liars=liars, reason="none of the replicas is the product")
+        told = majority([results[name] for name in honest])
+        # Several may be within rounding of each other on different processors: the first by name is as good.
+        value = told.value if told.value is not None else results[honest[0]]
+        return Settled(value=value, liars=liars, reason=f"replicas differ; the check holds for {len(honest)}")
+    if vote.value is None:
+        return Settled(value=None, liars=(), reason=f"{len(names)} replicas, and no answer has more than half")
+    return Settled(
+        value=vote.value,
+        liars=tuple(names[place] for place in vote.differ),
+        reason=f"{len(vote.agree)} of {len(names)} agree",
+    )
