@@ -26,9 +26,9 @@ _ROWS = 64
 def reduced(values: np.ndarray) -> np.ndarray:
     """Any whole numbers of int64, as 0 to PRIME - 1."""
     values = np.asarray(values, dtype=np.int64)
-    # Twice: the first fold of 63 bits may leave 33.
-    values = (values & PRIME) + (values >> _BITS)
-    values = (values & PRIME) + (values >> _BITS)
+    # 63 bits and a sign become 33, then at most 2 off the residues, then residues.
+    for _ in range(3):
+        values = (values & PRIME) + (values >> _BITS)
     return np.where(values == PRIME, 0, values)
 
 

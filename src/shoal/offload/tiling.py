@@ -13,6 +13,9 @@ import numpy as np
 
 from shoal.errors import Misuse
 
+#: A sum is cut into so many terms: no more than OpenBLAS adds in one go on any processor it knows.
+_SUMMED = 256
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
@@ -47,17 +50,23 @@ def rows_each(rows: int, inner: int, columns: int, *, operations: int) -> int:
 
 
 def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """``left @ right`` in float32; the same bits for the same values, however they lie in memory.
+    """``left @ right`` in float32: the same bits however values lie in memory and however many threads there are.
 
-    A product of one row or one column would go to another routine, which may cut the sum itself among threads: it is
-    done as one of two, so that its bits do not depend on how many threads there are.
+    Replicas are compared bit for bit, and an executor with more cores must not look like a liar. The library cuts long
+    sums, and does so in other places with one thread than with several: they are cut here, shorter than it would. A
+    product of one row or one column would go to another routine, which may share out the sum itself: it is done as one
+    of two.
     """
     _must_meet(left, right)
     rows, columns = left.shape[0], right.shape[1]
     # Whole copies where needed: a transposed side takes another path through the library, and other bits.
     left = _at_least_two(np.ascontiguousarray(left, dtype=np.float32), axis=0)
     right = _at_least_two(np.ascontiguousarray(right, dtype=np.float32), axis=1)
-    return np.ascontiguousarray((left @ right)[:rows, :columns])
+    total = left[:, :_SUMMED] @ right[:_SUMMED]
+    part = np.empty_like(total)
+    for start in range(_SUMMED, left.shape[1], _SUMMED):
+        total += np.matmul(left[:, start : start + _SUMMED], right[start : start + _SUMMED], out=part)
+    return np.ascontiguousarray(total[:rows, :columns])
 
 
 def assemble(parts: Mapping[int, np.ndarray], cut: tuple[Tile, ...], columns: int) -> np.ndarray:

@@ -167,7 +167,7 @@ class FreivaldsExact:
     an error of 2^31 would pass every other time.
 
     An error of p itself cannot be seen modulo p. Results are therefore at most (p-1)/2 = 2^30 - 1 in size, and whatever
-    is larger is wrong unseen: two numbers of that size differ by less than p. ``masking`` makes products that fit.
+    is larger is wrong at once: two numbers of that size differ by less than p. ``masking`` makes products that fit.
     """
 
     def __init__(self, right: np.ndarray, *, trials: int = TRIALS_EXACT, chance: np.random.Generator) -> None:
