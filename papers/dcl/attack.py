@@ -32,20 +32,20 @@ SIDE = 28
 PIXELS = SIDE * SIDE
 IMAGES = 200
 #: Public images that statistics are taken of: more change nothing that 200 private ones could tell.
-PUBLIC = 10_000
+PUBLIC = 6_000
 
-_STEPS = 24
+_STEPS = 16
 #: How much a correlation counts, of what it would if all were independent: from the first step to the last.
 _WEIGHT_FIRST, _WEIGHT_LAST = 0.005, 0.05
 #: How much a histogram counts against them.
 _MARGINAL = 0.3
-_SCALINGS = 5
+_SCALINGS = 4
 #: Rows of correlations are first compared by what does not depend on the order: so many of their quantiles.
 _QUANTILES = 40
 _PROFILE = 10.0
 #: Statistics of pixels that are nearly always black are less certain than their own spread says.
 _FLOOR = 0.005
-_SMALL = 1e-6
+_SMALL, _TINY = 1e-6, 1e-30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,16 +76,16 @@ def recover(observed: np.ndarray, public: np.ndarray, *, together: bool = True) 
     active = np.flatnonzero(np.ptp(observed, axis=0) > 0)
     known = np.flatnonzero(np.ptp(public, axis=0) > 0)
     seen, prior = observed[:, active], public[:, known]
-    marginal = -_MARGINAL * _marginal_distances(seen, prior)
+    marginal = np.float32(-_MARGINAL) * _marginal_distances(seen, prior)
     if not together:
         return Recovered(active=active, pixels=known[_soft_assignment(marginal).argmax(axis=1)])
     found, expected = _correlations(seen), _correlations(prior)
-    belief = _soft_assignment(marginal - _PROFILE * _profile_distances(found, expected))
+    belief = _soft_assignment(marginal - np.float32(_PROFILE) * _profile_distances(found, expected))
     squares = expected**2
     for step in range(_STEPS):
-        weight = len(seen) * _WEIGHT_FIRST * (_WEIGHT_LAST / _WEIGHT_FIRST) ** (step / (_STEPS - 1))
+        weight = np.float32(len(seen) * _WEIGHT_FIRST * (_WEIGHT_LAST / _WEIGHT_FIRST) ** (step / (_STEPS - 1)))
         # The square above, multiplied out; what does not depend on p is left away.
-        agreement = found @ (belief @ expected) - 0.5 * (belief.sum(axis=0) @ squares)
+        agreement = found @ (belief @ expected) - (belief.sum(axis=0) @ squares) / np.float32(2)
         belief = _soft_assignment(weight * agreement + marginal)
     return Recovered(active=active, pixels=known[belief.argmax(axis=1)])
 
@@ -186,22 +186,23 @@ def _marginal_distances(seen: np.ndarray, prior: np.ndarray) -> np.ndarray:
     total = np.zeros((seen.shape[1], prior.shape[1]))
     for mine, other, spread in zip(ours, theirs, deviation, strict=True):
         total += ((mine[:, None] - other) / spread) ** 2
-    return total / len(ours)
+    return np.asarray(total / len(ours), dtype=np.float32)
 
 
 def _profile_distances(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Rows of correlations, sorted: what can be compared before any place is known."""
     levels = np.linspace(0, 1, _QUANTILES)
     ours, theirs = np.quantile(found, levels, axis=1), np.quantile(expected, levels, axis=1)
-    return np.asarray((ours**2).sum(axis=0)[:, None] + (theirs**2).sum(axis=0) - 2 * ours.T @ theirs)
+    apart = (ours**2).sum(axis=0)[:, None] + (theirs**2).sum(axis=0) - 2 * ours.T @ theirs
+    return np.asarray(apart, dtype=np.float32)
 
 
 def _soft_assignment(score: np.ndarray) -> np.ndarray:
     """Each place is one pixel, each pixel at most one place: rows sum to 1, columns to 1 at most."""
-    belief = np.exp(score - score.max(axis=1, keepdims=True)).astype(np.float32)
+    belief = np.exp(score - score.max(axis=1, keepdims=True))
     for _ in range(_SCALINGS):
         belief /= np.maximum(belief.sum(axis=0, keepdims=True), 1)
-        belief /= np.maximum(belief.sum(axis=1, keepdims=True), _SMALL**3)
+        belief /= np.maximum(belief.sum(axis=1, keepdims=True), _TINY)
     return np.asarray(belief)
 
 
