@@ -85,6 +85,11 @@ def assemble(parts: Mapping[int, np.ndarray], cut: tuple[Tile, ...], columns: in
     return np.concatenate([parts[tile.number] for tile in cut])
 
 
+def moved_bytes(rows: int, inner: int, columns: int, *, executors: int, element_bytes: int = 4) -> int:
+    """D(ab + e·bc + ac): each row goes out once, the right side to each executor, each row of the result comes back."""
+    return element_bytes * (rows * inner + executors * inner * columns + rows * columns)
+
+
 def _at_least_two(matrix: np.ndarray, *, axis: int) -> np.ndarray:
     return np.repeat(matrix, 2, axis=axis) if matrix.shape[axis] == 1 else matrix
 

@@ -34,6 +34,8 @@ _SAMPLED = 16
 _SMALL_PRODUCT = 1_000_000
 #: Columns of a row that are proved at a time: memory stays bounded, whatever the width.
 _PROVED_COLUMNS = 1024
+#: Rows that are made float64 at a time: they stay in the processor's cache.
+_ROWS = 64
 _LARGEST32 = float(np.finfo(np.float32).max)
 #: What a processor may make 0 of.
 _TINY32 = float(np.finfo(np.float32).tiny)
@@ -84,18 +86,22 @@ class Freivalds:
         inner, columns = right.shape
         if inner * U32 >= 0.5:
             raise Misuse(f"sums of {inner} floats have no useful rounding bound: cut the inner side of the product")
-        self._right = right
+        # A copy: the owner's next step may change its weights in place while results of this version are still coming.
+        self._right = np.array(right, dtype=np.float32, order="C")
         self.trials = trials
         #: How many values each number of r may have.
         self.values = math.ceil(2 ** (BITS / trials))
-        draws = 2 * chance.integers(0, self.values, size=(columns, trials)) - (self.values - 1)
+        draws = 2.0 * chance.integers(0, self.values, size=(columns, trials)) - (self.values - 1)
         with np.errstate(all="ignore"):
             self._probes = draws.astype(np.float32)
-            self._known = np.concatenate(
-                # In float64 once a version, so that its rounding is none of a check's concern.
-                [part.astype(np.float64) @ draws for part in np.array_split(right, -(-inner // _PROVED_COLUMNS))]
-            ).astype(np.float32)
-            self._spread = float(np.linalg.norm(right)) / math.sqrt(inner)
+            # Summed in float64 once a version, so that its rounding is none of a check's concern.
+            self._known = np.empty((inner, trials), dtype=np.float32)
+            squares = 0.0
+            for start in range(0, inner, _ROWS):
+                precise = self._right[start : start + _ROWS].astype(np.float64)
+                self._known[start : start + _ROWS] = precise @ draws
+                squares += float(np.vdot(precise, precise))
+            self._spread = math.sqrt(squares / inner)
         self._usual = SLACK * U32 * math.sqrt(inner + columns)
 
     def holds(self, left: np.ndarray, result: np.ndarray) -> bool:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import Misuse
-from shoal.offload.tiling import Tile, assemble, product, rows_each, tiles
+from shoal.offload.outer import issued_bytes, returned_bytes
+from shoal.offload.tiling import Tile, assemble, moved_bytes, product, rows_each, tiles
 
 
 def test_ten_rows_in_tiles_of_four() -> None:
@@ -28,6 +29,14 @@ def test_height_by_operations() -> None:
     assert rows_each(60_000, 100, 10, operations=1_000_000) == 1000
     assert rows_each(60, 100, 10, operations=1_000_000) == 60
     assert rows_each(60, 100, 10, operations=1) == 1
+
+
+def test_tiles_move_a_ninetieth_of_what_outer_products_do() -> None:
+    # MNIST's first layer among 100: 188.2 + 100·0.4 + 30.7 MB, against 0.19 + 24.08 GB.
+    layer = (60_000, 784, 128)
+    tiled = moved_bytes(*layer, executors=100)
+    assert tiled == 4 * (47_040_000 + 100 * 100_352 + 7_680_000)
+    assert (issued_bytes(*layer) + returned_bytes(*layer)) / tiled > 90
 
 
 def test_what_makes_no_sense_is_refused() -> None:
@@ -68,7 +77,7 @@ from shoal.offload.tiling import product
 chance = np.random.default_rng(1)
 out = hashlib.sha256()
 thin = ((1, 5000, 64), (64, 5000, 1), (1, 50000, 1), (2, 30000, 3))
-for rows, inner, columns in (*thin, (200, 784, 128), (500, 500, 300), (4, 784, 999)):
+for rows, inner, columns in (*thin, (1, 256, 5000), (200, 784, 128), (500, 500, 300), (4, 784, 999)):
     left = chance.standard_normal((rows, inner), dtype=np.float32)
     out.update(product(left, chance.standard_normal((inner, columns), dtype=np.float32)).tobytes())
 print(out.hexdigest())

@@ -130,6 +130,26 @@ def test_noise_within_the_bound_is_looked_at_twice_and_let_pass() -> None:
     assert judged.rows_proved > 10
 
 
+def test_a_left_side_that_is_no_number_makes_no_liar_of_anybody() -> None:
+    left, right = sides(6, 5, 4)
+    left[2] = np.nan
+    left[3, 1] = np.inf
+    with np.errstate(all="ignore"):
+        result = product(left, right)
+    found = check(right)
+    assert found.holds(left, result)
+    result[4, 1] += 1
+    assert not found.holds(left, result)
+
+
+def test_weights_may_change_in_place_while_results_of_the_old_ones_come() -> None:
+    left, right = sides(20, 100, 60)
+    noisy = product(left, right) + 0.8 * rounding_bound(left, right)
+    found = check(right)
+    right *= 2
+    assert found.holds(left, noisy.astype(np.float32))
+
+
 def test_an_empty_left_side_holds() -> None:
     _, right = sides(1, 3, 4)
     assert check(right).holds(np.zeros((0, 3), np.float32), np.zeros((0, 4), np.float32))
