@@ -67,18 +67,27 @@ def quantise_right(right: np.ndarray, *, limbs: int = LIMBS) -> FixedRight:
     """W as whole numbers with 9 bits and a sign (1 limb), 19 (2) or 29 (3), scaled to its largest entry."""
     if not 1 <= limbs <= _LIMBS_MAX:
         raise Misuse(f"{limbs} limbs: 1 (9 bits and a sign), 2 (19) or 3 (29)")
-    if right.ndim != 2 or not right.size or not np.isfinite(right).all():
-        raise Misuse("a right side to be made whole numbers is a matrix of finite numbers, with something in it")
-    largest = (_DIGIT_HALF - 1) << (DIGIT_BITS * (limbs - 1))
-    exponent = _exponent(largest, float(np.abs(right).max()))
-    rest = np.rint(np.ldexp(right.astype(np.float64), exponent)).astype(np.int64)
-    planes = []
-    for _ in range(limbs):
-        digit = ((rest + _DIGIT_HALF) & (2 * _DIGIT_HALF - 1)) - _DIGIT_HALF
-        planes.append(digit.astype(np.int16))
-        rest = (rest - digit) >> DIGIT_BITS
-    digits = np.concatenate(planes[::-1], axis=1)
-    longest = float(np.sqrt(np.square(digits, dtype=np.float64).sum(axis=0).max()))
+    if right.ndim != 2 or not right.size:
+        raise Misuse(f"a right side is a matrix with something in it, not of shape {right.shape}")
+    size = max(float(right.max()), -float(right.min()))
+    if not math.isfinite(size):
+        raise Misuse("a right side that is not finite cannot be made whole numbers: look where it came from")
+    inner, columns = right.shape
+    exponent = _exponent((_DIGIT_HALF - 1) << (DIGIT_BITS * (limbs - 1)), size)
+    digits = np.empty((inner, limbs * columns), dtype=np.int16)
+    squares = np.zeros(limbs * columns)
+    # A few rows at a time: they stay in the processor's cache through all that is done to them.
+    for start in range(0, inner, _ROWS):
+        block = digits[start : start + _ROWS]
+        # 29 bits and a sign at most.
+        rest = np.rint(right[start : start + _ROWS] * np.float64(2.0**exponent)).astype(np.int32)
+        for limb in reversed(range(limbs)):
+            digit = ((rest + _DIGIT_HALF) & (2 * _DIGIT_HALF - 1)) - _DIGIT_HALF
+            block[:, limb * columns : (limb + 1) * columns] = digit
+            rest = (rest - digit) >> DIGIT_BITS
+        whole = block.astype(np.float64)
+        squares += np.einsum("ij,ij->j", whole, whole)
+    longest = math.sqrt(float(squares.max()))
     return FixedRight(digits=digits, exponent=exponent, limbs=limbs, longest=longest)
 
 
