@@ -80,12 +80,16 @@ def train(
     """
     import asyncio
 
+    from shoal.data.local import LOCAL_VARIABLE
     from shoal.runtime.own_data import checked
     from shoal.runtime.places import Places
     from shoal.training.find import find_task
 
     key = _secret(secret_file)
     folder = checked(data) if data is not None else None
+    if folder is not None:
+        # Before the task is made ready: what it holds out, it may have of its own too.
+        os.environ[LOCAL_VARIABLE] = str(folder)
     find_task(task)
     numbers = {"batch_size": batch_size, "learning_rate": learning_rate}
     orders = asyncio.run(

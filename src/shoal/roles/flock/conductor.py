@@ -11,17 +11,22 @@ not N - 1 times; the root gives the version out itself.
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.roles.flock.settings import FlockSettings
 from shoal.topology.chain import pairs
-from shoal.topology.chain.pairs import EarliestTwo, Pairing
+from shoal.topology.chain.ahead import LookAhead
+from shoal.topology.chain.pairs import Pairing
 from shoal.wire.messages import Call, Standing
 
 #: A mate whose updates could not be handed on so often in a round is left out of it.
 SPOILT_MAX = 3
+
+#: Merges that take less are alike: most of it is the talk about them, and energy decides.
+ALIKE_BELOW_S = 0.1
 
 
 @dataclass(slots=True)
@@ -38,6 +43,30 @@ class _Merge:
 class _Fetch:
     giver: str
     since_s: float
+
+
+class Ways:
+    """How long merges took, pair by pair. Of a pair that never met: as others took with one of the two, or anyone."""
+
+    def __init__(self) -> None:
+        self._took_s: dict[tuple[str, str], float] = {}
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self._took_s)
+
+    def took(self, sender: str, receiver: str, seconds: float) -> None:
+        """The newest counts for half: what a link carries changes."""
+        seconds = max(seconds, ALIKE_BELOW_S)
+        before_s = self._took_s.get((sender, receiver), seconds)
+        self._took_s[sender, receiver] = (before_s + seconds) / 2
+
+    def merge_s(self, sender: str, receiver: str) -> float:
+        known_s = self._took_s.get((sender, receiver))
+        if known_s is not None:
+            return known_s
+        near = [took_s for (one, other), took_s in self._took_s.items() if one == sender or other == receiver]
+        return statistics.fmean(near or self._took_s.values())
 
 
 @dataclass(slots=True)
@@ -64,7 +93,8 @@ class Conductor:
         self.term = term
         self._settings = settings
         self._transfer_max_s = settings.transfer_max_s(size_bytes)
-        self._pairing: Pairing = pairing or EarliestTwo()
+        self._pairing: Pairing = pairing or LookAhead()
+        self._ways = Ways()
         self._number = 0
         self._merge_number = 0
         #: The last call to each; said again until it is heeded.
@@ -201,6 +231,7 @@ class Conductor:
                 self._merges.remove(merge)
             elif receiver.took == merge.number and receiver.term == self.term:
                 self._merges.remove(merge)
+                self._ways.took(merge.sender, merge.receiver, now_s - merge.since_s)
                 if sender is not None:
                     self._call(out, merge.sender, "rest", reason=f"{merge.receiver} has it")
             elif merge.voided:
@@ -280,7 +311,8 @@ class Conductor:
             self._ready_s.setdefault((name, each.of), now_s)
         idle = {name: each for name, each in tokens.items() if name not in engaged}
         free = {name: each for name, each in idle.items() if each.is_free or self._is_hurried}
-        while pair := self._next_pair(free):
+        coming = [name for name, each in mates.items() if name in engaged or each.phase == "training"]
+        while pair := self._next_pair(free, coming):
             self._merge_number += 1
             merge = _Merge(self._merge_number, pair.sender, pair.receiver, now_s)
             self._merges.append(merge)
@@ -297,7 +329,7 @@ class Conductor:
         training = [name for name in training if name not in self.left_out]
         self._conclude(now_s, mates, idle, training, out)
 
-    def _next_pair(self, free: Mapping[str, Standing]) -> pairs.Pair | None:
+    def _next_pair(self, free: Mapping[str, Standing], coming: Sequence[str]) -> pairs.Pair | None:
         fit = [
             pairs.Standing(
                 name=name, ready_s=self._ready_s[name, each.of], spent_joules=each.spent_joules, weight=each.weight
@@ -305,7 +337,10 @@ class Conductor:
             for name, each in free.items()
             if self._spoilt.get(name, 0) < SPOILT_MAX
         ]
-        while pair := self._pairing.next_pair(fit):
+        # When they come, nobody here can tell: nobody waits for them.
+        others = [pairs.Standing(name=name, ready_s=math.inf) for name in coming]
+        links = self._ways if self._ways.is_known else None
+        while pair := self._pairing.next_pair(fit, links=links, coming=others):
             if (pair.sender, pair.receiver) not in self._apart:
                 return pair
             if (pair.receiver, pair.sender) not in self._apart:
