@@ -27,6 +27,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
 #: says nothing.
 STALENESS = ("none", "inverse", "root", "exponential", "parameter", "similar")
 
+#: Which version of a job without an end is published by itself: one that is judged better than the one that is served,
+#: every one that is judged, or none.
+PUBLISH = ("better", "every", "asked")
+
+#: Published versions are whole models on the manager's disk.
+VERSIONS_KEPT_MAX = 100
+
 #: How much of the last step is kept where a plan does not say: Dlib's default, where EDDL is silent. Asynchrony acts
 #: like momentum of its own, the more so the more workers there are (see ``learning.pace``), and the two add up.
 MOMENTUM = {"sync": 0.9, "buffered": 0.9, "async": 0.0, "auto": 0.9}
@@ -164,10 +171,15 @@ class Plan:
     share_labels: bool = False
     labels_epsilon: float = 0.0
 
+    #: Of a job without an end: which version is served (``PUBLISH``), and how many of them are kept to go back to.
+    publish: str = "better"
+    versions_kept: int = 5
+
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
             _check_choice(choice, getattr(self, choice), answers)
         _check_choice("staleness", self.staleness, STALENESS)
+        _check_choice("publish", self.publish, PUBLISH)
         if self.momentum is _UNSAID:
             object.__setattr__(self, "momentum", MOMENTUM[self.pace])
         if not 1 <= self.workers_min <= self.workers_max:
@@ -204,6 +216,8 @@ class Plan:
             if not 0 <= getattr(self, name) < math.inf:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
         self._check_online()
+        if not 1 <= self.versions_kept <= VERSIONS_KEPT_MAX:
+            raise Misuse(f"versions_kept is from 1 to {VERSIONS_KEPT_MAX} whole models, not {self.versions_kept}")
         if not self.until.is_set:
             raise Misuse("a job needs an end: until an accuracy, a number of epochs or a time")
 

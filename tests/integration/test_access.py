@@ -75,8 +75,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "Fetch": {"node": "Blob", "operator": "Blob"},
     "Operate": {
-        "operator": "Submit StopJob TransferJob AskStatus AskModel MakeToken AskTokens RevokeToken"
-        " RevokeNode ApproveNode DrainNode UndrainNode"
+        "operator": "Submit StopJob TransferJob AskStatus AskModel AskVersions PublishModel RollBackModel MakeToken"
+        " AskTokens RevokeToken RevokeNode ApproveNode DrainNode UndrainNode"
     },
     "Store": {"operator": "Blob"},
     "Renew": {"node": "Renew", "operator": "Renew", "pending": "Renew"},

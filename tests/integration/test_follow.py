@@ -8,52 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from follower import Follower
 from kit import HERE, WAIT_S, Site, cluster_in, run
 from readings_task import readings
 
 from shoal.cli.kept import version_in
-from shoal.wire import tensors
 
 READINGS = HERE / "readings_task.py"
-
-
-class Follower:
-    """The command in a process of its own, and the lines it prints."""
-
-    def __init__(self, process: asyncio.subprocess.Process, file: Path) -> None:
-        self.process = process
-        self.file = file
-
-    @classmethod
-    async def start(cls, site: Site, job: str, file: Path) -> Follower:
-        command = ("-m", "shoal.cli.main", "model", "follow", job, "-o", str(file), "--every", "0.5s", "--json")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *command,
-            *("--home", str(site.cluster.home)),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        return cls(process, file)
-
-    async def line(self, *did: str) -> dict[str, Any]:
-        """The next line that tells of one of these."""
-        assert self.process.stdout is not None
-        while True:
-            text = await asyncio.wait_for(self.process.stdout.readline(), WAIT_S)
-            assert text, f"it ended, and never {' or '.join(did)}"
-            told: dict[str, Any] = json.loads(text)
-            if told["did"] in did:
-                return told
-
-    def right(self, text: str) -> float:
-        """The share of these readings that the file's model knows."""
-        rows = np.array([[float(part) for part in line.split(",")] for line in text.splitlines()])
-        values, metadata = tensors.read(self.file, mmap=False)
-        assert metadata["job"]
-        scores = rows[:, :2] @ values["weight"].T + values["bias"]
-        return float((scores.argmax(axis=1) == rows[:, 2]).mean())
 
 
 async def _status(site: Site, job: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import Misuse, PeerViolation
-from shoal.plan import CHOICES, STALENESS, Plan, Until
+from shoal.plan import CHOICES, PUBLISH, STALENESS, Plan, Until
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, SECONDS_MAX
@@ -37,6 +37,7 @@ from shoal.wire.messages import (
     Noted,
     Part,
     Ready,
+    RollBackModel,
     Route,
     Routed,
     Standing,
@@ -98,6 +99,8 @@ PLANS = st.builds(
     refuse_smallest=st.floats(0, 99),
     refuse_alike=st.floats(0, 99),
     requests_per_s=st.floats(0, 1e6),
+    publish=st.sampled_from(PUBLISH),
+    versions_kept=st.integers(1, 100),
     until=st.builds(Until, endless=st.just(True)),
     cohort=st.integers(0, 99),
 )
@@ -209,6 +212,9 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         labels=st.lists(st.integers(0, 99), max_size=3).map(tuple),
         joules=FLOAT,
         state=st.none() | STATES,
+    ),
+    RollBackModel: st.builds(
+        RollBackModel, job=ID, version=INTEGER, reason=TEXT, until_accuracy=st.none() | st.floats(0.1, 1)
     ),
     Noted: st.builds(Noted, job=ID, term=INTEGER, kind=SHOWN, reason=TEXT),
 }

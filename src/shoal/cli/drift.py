@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.cli.chance import at_least, explained_gap
 from shoal.cli.words import share_text
+from shoal.learning.chance import at_least, explained_gap
+from shoal.roles.publishing import is_sound
 
 if TYPE_CHECKING:
     from shoal.wire.messages import EvaluationView
@@ -23,11 +24,6 @@ class Drift:
     def __str__(self) -> str:
         lately, once = share_text(self.latest.accuracy, 1), share_text(self.best.accuracy, 1)
         return f"drift: {lately} lately, {once} at its best (epoch {self.best.epoch:,})"
-
-
-def is_sound(view: EvaluationView) -> bool:
-    """A leader's figures are its own: what is no share of any examples says nothing."""
-    return view.examples > 0 and 0 <= view.accuracy <= 1
 
 
 def drift_of(evaluations: Sequence[EvaluationView]) -> Drift | None:

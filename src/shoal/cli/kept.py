@@ -1,11 +1,13 @@
-"""A file that is kept at the best version of a job so far: look, decide, fetch, replace. Knows no transport.
+"""A file that is kept at the version a job serves: look, fetch, replace. Knows no transport.
 
-What to fetch is decided by `best`; whom to ask and how often is the caller's to say.
+Which version that is, the manager decides (`roles.publishing`); whom to ask and how often is the caller's to say. Where
+none was published, and with ``newest``, it is the newest durable one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -13,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from shoal.cli.best import Held, Keep, decide, judged_at, settle
 from shoal.cli.exits import NoCluster
 from shoal.cli.words import share_text
 from shoal.errors import Corrupt, Misuse, Refused, Unreachable
+from shoal.roles.publishing import judged_at
 from shoal.wire import tensors
 
 if TYPE_CHECKING:
-    from shoal.wire.messages import JobView, Status
+    from shoal.wire.messages import JobView, ServedView, Status
 
 _ENDED = ("finished", "failed", "stopped")
 
@@ -31,7 +33,8 @@ class Line:
 
     job: str
     file: str
-    #: ``pulled``, ``kept``, ``waiting`` (for a manager that does not answer) or ``ended``.
+    #: ``pulled``, ``went_back`` (to an older one, which is served again), ``kept``, ``waiting`` (for a manager that
+    #: does not answer) or ``ended``.
     did: str
     #: What the file holds now, and how it was judged.
     version: int | None
@@ -41,7 +44,7 @@ class Line:
 
     @property
     def text(self) -> str:
-        if self.did != "pulled":
+        if self.did not in ("pulled", "went_back"):
             return self.reason
         judged = f"{share_text(self.accuracy)} of {self.examples:,} examples right" if self.examples else "not judged"
         return f"version {self.version:,}, {judged}: {self.reason}"
@@ -52,7 +55,7 @@ class Cluster(Protocol):
 
     async def status(self, job: str = "", after_event: int = 0) -> Status: ...
 
-    async def pull_model(self, job: str, path: Path) -> None: ...
+    async def pull_model(self, job: str, path: Path, *, newest: bool = False) -> None: ...
 
 
 async def keep(
@@ -74,6 +77,17 @@ async def keep(
         await asyncio.sleep(every_s)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """What the file holds."""
+
+    version: int
+    sha256: str
+    #: How it was judged; None: it was not.
+    accuracy: float | None = None
+    examples: int | None = None
+
+
 @dataclass(slots=True)
 class KeptFile:
     """A file that holds a version of a job's model, or none yet."""
@@ -84,7 +98,6 @@ class KeptFile:
     tell: Callable[[Line], None]
     held: Held | None = None
     _began: bool = False
-    _seen: int | None = None
     _told: str = field(default="", repr=False)
 
     @property
@@ -92,60 +105,56 @@ class KeptFile:
         return f"holds version {self.held.version:,}" if self.held else "was not written"
 
     async def look(self, cluster: Cluster) -> JobView:
-        """Ask how the job stands, and fetch its newest version if that is due."""
+        """Ask how the job stands, and fetch what it serves if the file holds something else."""
         told = await cluster.status(self.job)
         view = next((each for each in told.jobs if each.job == self.job), None)
         if view is None:
             raise Misuse(f"the cluster no longer knows job {self.job}: see `shoal jobs`")
-        self._begin(told)
-        decision = decide(
-            self.held,
-            durable=view.progress.durable_version if view.progress else 0,
-            evaluations=told.evaluations,
-            seen=self._seen,
-            newest=self.newest,
-        )
-        if isinstance(decision, Keep):
-            self._say("kept", decision.reason)
-        elif not await self._pull(cluster, decision.reason):
-            # What was news stays so for the next look.
-            return view
-        self._seen = max((each.version for each in told.evaluations), default=0)
+        if not self._began:
+            # What an earlier run left in the file is not fetched again.
+            self._began = True
+            self.held = held_in(self.path, told, job=self.job)
+        if self.newest or view.served is None:
+            await self._follow_newest(cluster, view)
+        elif self.held is None or self.held.sha256 != view.served.sha256:
+            await self._follow_served(cluster, view.served)
+        else:
+            self._say("kept", view.served.verdict)
         return view
 
-    def _begin(self, told: Status) -> None:
-        """What an earlier run left in the file is not fetched again, nor replaced by something worse."""
-        if not self._began:
-            self._began = True
-            version = version_in(self.path, job=self.job)
-            if version is not None:
-                self.held = Held(version=version, judged=judged_at(told.evaluations, version))
+    async def _follow_newest(self, cluster: Cluster, view: JobView) -> None:
+        durable = view.progress.durable_version if view.progress else 0
+        unpublished = "" if self.newest else ", and none is published yet"
+        if durable < 1:
+            self._say("kept", "there is no durable version yet")
+        elif self.held is None:
+            await self._pull(cluster, "pulled", f"the first one here{unpublished}", newest=True)
+        elif durable > self.held.version:
+            await self._pull(cluster, "pulled", f"newer than version {self.held.version:,}{unpublished}", newest=True)
 
-    async def _pull(self, cluster: Cluster, reason: str) -> bool:
-        """Whether a model came, be it kept or not."""
+    async def _follow_served(self, cluster: Cluster, served: ServedView) -> None:
+        if self.held is not None and self.held.version > served.version:
+            reason = f"version {self.held.version:,} is not served any more: {served.reason}"
+            await self._pull(cluster, "went_back", reason, newest=False)
+        else:
+            await self._pull(cluster, "pulled", served.reason, newest=False)
+
+    async def _pull(self, cluster: Cluster, did: str, reason: str, *, newest: bool) -> None:
         draft = self.path.with_name(f".{self.path.name}.new-{os.getpid()}")
         try:
             try:
-                await cluster.pull_model(self.job, draft)
+                await cluster.pull_model(self.job, draft, newest=newest)
             except Refused as error:
                 # Others may have asked for so many newer ones that this one is gone: there will be another.
                 self._say("kept", f"the model was not given: {error}")
-                return False
-            version = version_in(draft, job=self.job)
-            if version is None:
+                return
+            # It may be newer than what was asked about: it is known by what is known of itself.
+            held = held_in(draft, await cluster.status(self.job), job=self.job)
+            if held is None:
                 raise Misuse(f"{self.path}: what came is not a model of job {self.job}")
-            # It may be newer than what was asked about: it is judged by what is known of itself.
-            told = await cluster.status(self.job)
-            outcome = settle(
-                self.held, version=version, evaluations=told.evaluations, seen=self._seen, newest=self.newest
-            )
-            if isinstance(outcome, Held):
-                draft.replace(self.path)
-                self.held = outcome
-                self._say("pulled", reason)
-            else:
-                self._say("kept", outcome.reason)
-            return True
+            draft.replace(self.path)
+            self.held = held
+            self._say(did, reason)
         finally:
             draft.unlink(missing_ok=True)
 
@@ -160,18 +169,33 @@ class KeptFile:
         if not reason or f"{did} {reason}" == self._told:
             return
         self._told = f"{did} {reason}"
-        judged = self.held.judged if self.held else None
         self.tell(
             Line(
                 job=self.job,
                 file=str(self.path),
                 did=did,
                 version=self.held.version if self.held else None,
-                accuracy=judged.accuracy if judged else None,
-                examples=judged.examples if judged else None,
+                accuracy=self.held.accuracy if self.held else None,
+                examples=self.held.examples if self.held else None,
                 reason=reason,
             )
         )
+
+
+def held_in(path: Path, told: Status, *, job: str) -> Held | None:
+    """What a file holds, and what is known of it; None: no model of this job."""
+    version = version_in(path, job=job)
+    if version is None:
+        return None
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    served = next((view.served for view in told.jobs if view.job == job), None)
+    if served is not None and served.sha256 == sha256:
+        return Held(version=version, sha256=sha256, accuracy=served.accuracy, examples=served.examples or None)
+    judged = judged_at(told.evaluations, version)
+    if judged is None:
+        return Held(version=version, sha256=sha256)
+    return Held(version=version, sha256=sha256, accuracy=judged.accuracy, examples=judged.examples)
 
 
 def version_in(path: Path, *, job: str) -> int | None:

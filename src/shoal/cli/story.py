@@ -12,7 +12,7 @@ from shoal.cli.pick import OPEN_STATES
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
-    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, Progress, Status
+    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, Progress, ServedView, Status
 
 #: What is remembered of a job's past: more than any screen shows.
 EVENTS_KEPT = 200
@@ -80,6 +80,11 @@ class Story:
     @property
     def ended(self) -> bool:
         return self.job is not None and self.job.state not in OPEN_STATES
+
+    @property
+    def served(self) -> ServedView | None:
+        """The published version that is served."""
+        return self.job.served if self.job else None
 
     @property
     def drift(self) -> Drift | None:

@@ -16,7 +16,7 @@ from shoal.cli.words import NOTHING, clean, number_text, share_text, span_text
 if TYPE_CHECKING:
     from shoal.plan import Plan
     from shoal.transport.discovery import Found
-    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, TokenView
+    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, TokenView, VersionList
 
 
 def _table(*columns: str, right: Sequence[str] = (), last_grows: bool = True) -> Table:
@@ -42,6 +42,23 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
             f"{node.load:.1f}",
             Text(clean(facts.torch, 16)) if facts.torch else Text("none: cannot train", style="yellow"),
             Text(clean(node.reason), style="dim"),
+        )
+    return table
+
+
+def versions_table(told: VersionList, *, now_s: float) -> Table:
+    served = told.served.version if told.served else -1
+    table = _table("version", "", "right", "examples", "loss", "published", "why", right=("version", "examples"))
+    for each in reversed(told.versions):
+        is_served = each.version == served
+        table.add_row(
+            Text(f"{each.version:,}", style="bold" if is_served else ""),
+            Text("served", style="green") if is_served else "",
+            share_text(each.accuracy),
+            f"{each.examples:,}" if each.examples else NOTHING,
+            number_text(each.loss),
+            f"{span_text(max(0.0, now_s - each.at_s))} ago",
+            Text(clean(told.served.reason if told.served and is_served else each.reason)),
         )
     return table
 

@@ -34,7 +34,7 @@ from shoal.cli.words import (
 
 if TYPE_CHECKING:
     from shoal.plan import Until
-    from shoal.wire.messages import EventView, WorkerView
+    from shoal.wire.messages import EventView, ServedView, WorkerView
 
 STATE_STYLES = {
     "training": "green",
@@ -74,7 +74,7 @@ _ABSENT_ROWS = 1
 def render(story: Story, *, width: int, height: int, note: str = "") -> RenderableType:
     """The whole picture, at most ``height`` lines high. ``note`` is a last line of ours, such as how to leave."""
     workers = devices_of(story)
-    extra = has_verdict(story) + has_shape(story) + (story.drift is not None)
+    extra = has_verdict(story) + has_shape(story) + (story.drift is not None) + (story.served is not None)
     room = max(height - _FIXED_LINES - extra, _EVENTS_MIN + _DEVICES_MIN)
     device_rows = min(max(len(workers), _ABSENT_ROWS), room - _EVENTS_MIN)
     parts: list[RenderableType] = [_header(story, width), _devices(workers, rows=device_rows, width=width)]
@@ -119,6 +119,8 @@ def _header(story: Story, width: int) -> RenderableType:
     lines = [_state_line(story), _epoch_line(story, width), _quality_line(story)]
     if (drift := story.drift) is not None:
         lines.append(_one_line(Text(str(drift), style="yellow")))
+    if story.served is not None:
+        lines.append(_one_line(_served_text(story.served)))
     lines.append(_pace_line(story))
     if has_shape(story):
         lines.append(_shape_line(story))
@@ -134,6 +136,14 @@ def _header(story: Story, width: int) -> RenderableType:
         border_style="cyan",
         padding=(0, 1),
     )
+
+
+def _served_text(served: ServedView) -> Text:
+    judged = f", {share_text(served.accuracy)} of {served.examples:,}" if served.accuracy is not None else ""
+    text = Text(f"serves version {served.version:,}{judged}")
+    if served.hold:
+        return text.append(f"  held back: {clean(served.hold)}", style="yellow")
+    return text.append(f"  {clean(served.reason)}", style="dim")
 
 
 def _state_line(story: Story) -> RenderableType:

@@ -10,12 +10,11 @@ import itertools
 import json
 import logging
 import os
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Send, Store
@@ -43,9 +42,10 @@ from shoal.runtime.host import RoleHost
 from shoal.runtime.hosting import Hosting, make_leader
 from shoal.runtime.journal import CLUSTER, Journal
 from shoal.runtime.places import Places
+from shoal.runtime.publisher import Publisher, put_model
 from shoal.runtime.roll import HELD, Roll, RollCommand
 from shoal.store.blobs import BlobStore
-from shoal.store.checkpoints import CheckpointStore
+from shoal.store.checkpoints import CheckpointStore, Loaded
 from shoal.store.registry import Registry
 from shoal.store.rows import JobState
 from shoal.transport.base import Session
@@ -57,10 +57,12 @@ from shoal.wire.messages import (
     ApproveNode,
     AskModel,
     AskStatus,
+    AskVersions,
     Assign,
     Blob,
     Checkpoint,
     Denied,
+    Done,
     DrainNode,
     EvaluationView,
     EventView,
@@ -68,12 +70,15 @@ from shoal.wire.messages import (
     JobSpec,
     Message,
     Progress,
+    PublishModel,
     Renew,
     RevokeNode,
+    RollBackModel,
     Status,
     Submit,
     UndrainNode,
     Welcome,
+    clip,
 )
 
 log = logging.getLogger("shoal")
@@ -108,6 +113,8 @@ class Home:
         self._blobs = BlobStore(places.blobs)
         self._exports = Exports(self._blobs)
         self._journal = Journal(self._registry)
+        self._models = BlobStore(places.published)
+        self._publisher = Publisher(self._registry, self._models, self._journal.add)
         self.roll = Roll(self._registry)
         self._switchboard = Switchboard(node=self._node, patience=self._patience)
         self._hosting = Hosting(self._switchboard, self)
@@ -251,6 +258,7 @@ class Home:
         version = version_of(save)
         self._store(job).save(version=version.version, tensors=version.tensors, state=version.state)
         self._journal.commit(job, save)
+        self._weigh(job, version)
 
     def _newest(self, job: str) -> Version | None:
         """Where a job stands: its newest good checkpoint, and the history that belongs to it. Runs in a thread."""
@@ -261,7 +269,19 @@ class Home:
             self._journal.add(job, "checkpoint", f"{name} was damaged ({reason}); using {loaded.which}")
         version = Version(version=loaded.version, tensors=loaded.tensors, state=dict(loaded.state))
         self._journal.restore(job, version)
+        self._weigh(job, version)
         return version
+
+    def _weigh(self, job: str, version: Version) -> None:
+        """A version that is durable may be better than the one that is served. That it could not be published is no
+        reason to train on without: it is tried again with the next."""
+        spec = self._manager.spec(job)
+        if spec is None:
+            return
+        try:
+            self._publisher.weigh(job, spec.plan, version)
+        except (ShoalError, OSError) as error:
+            self._journal.add(job, "publish-failed", f"version {version.version}: {error}; trying again")
 
     async def _keep_sent(self, checkpoint: Checkpoint) -> None:
         """A leader elsewhere sent a version: it is answered once it is durable here."""
@@ -289,6 +309,7 @@ class Home:
             raise PeerViolation("a checkpoint of another model than the job's")
         self._store(checkpoint.job).save(version=version.version, tensors=version.tensors, state=version.state)
         self._journal.commit_sent(checkpoint.job, version)
+        self._weigh(checkpoint.job, version)
 
     async def _load(self, load: Load) -> None:
         """Send the new leader of a job where it stands."""
@@ -356,7 +377,13 @@ class Home:
             case AskStatus():
                 return await asyncio.to_thread(self._status, message)
             case AskModel():
-                return await asyncio.to_thread(self._export, message.job)
+                return await asyncio.to_thread(self._export, message)
+            case PublishModel():
+                return await asyncio.to_thread(self._publish, message)
+            case RollBackModel():
+                return await asyncio.to_thread(self._roll_back, message)
+            case AskVersions():
+                return await asyncio.to_thread(self._versions, message)
             case Submit():
                 await self._check_signature(message.spec)
                 self._check_blobs(message.spec)
@@ -421,7 +448,10 @@ class Home:
             cluster=self._identity.cluster,
             manager=self._node,
             nodes=self.roll.shown(nodes),
-            jobs=self._manager.job_views(ask.job),
+            jobs=tuple(
+                replace(view, served=self._publisher.served(view.job)) if ask.job else view
+                for view in self._manager.job_views(ask.job)
+            ),
             events=tuple(EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text) for e in events),
             evaluations=tuple(
                 EvaluationView(
@@ -436,29 +466,54 @@ class Home:
             ),
         )
 
-    def _export(self, job: str) -> Message:
-        """The newest durable model, as a blob of its own without Shoal's bookkeeping."""
+    def _export(self, ask: AskModel) -> Message:
+        """The model that is served; where none is, or where that is asked for, the newest durable one."""
+        self._require(ask.job)
+        published = None if ask.newest else self._publisher.model(ask.job, ask.version)
+        if published is not None:
+            return published
+        loaded = self._newest_file(ask.job)
+        sha256, size_bytes = put_model(self._blobs, ask.job, loaded.version, loaded.tensors)
+        self._exports.gave(ask.job, sha256)
+        return Blob(sha256=sha256, size_bytes=size_bytes)
+
+    def _publish(self, asked: PublishModel) -> Message:
+        self._require(asked.job)
+        loaded, spec = self._newest_file(asked.job), self._manager.spec(asked.job)
+        assert spec is not None, "every job of the registry is the manager's"
+        version = Version(version=loaded.version, tensors=loaded.tensors, state=dict(loaded.state))
+        told = self._publisher.publish(asked.job, spec.plan, version, reason=asked.reason)
+        return Done(job=asked.job, reason=clip(told))
+
+    def _roll_back(self, asked: RollBackModel) -> Message:
+        self._require(asked.job)
+        told = self._publisher.roll_back(
+            asked.job, asked.version, reason=asked.reason, until_accuracy=asked.until_accuracy
+        )
+        return Done(job=asked.job, reason=clip(told))
+
+    def _versions(self, asked: AskVersions) -> Message:
+        self._require(asked.job)
+        return self._publisher.versions(asked.job)
+
+    def _require(self, job: str) -> None:
         if self._registry.job(job) is None:
             raise Refused(f"there is no job {job}")
+
+    def _newest_file(self, job: str) -> Loaded:
         loaded = self._store(job).load()
         if loaded is None:
             raise Refused(f"job {job} has no checkpoint yet: try again in a moment")
-        model = {name: array for name, array in loaded.tensors.items() if not name.startswith(OURS)}
-        with tempfile.NamedTemporaryFile(dir=self._places.home, prefix=".export-") as file:
-            tensor_files.write(cast(BinaryIO, file), model, {"job": job, "version": str(loaded.version)})
-            file.flush()
-            path = Path(file.name)
-            sha256 = self._blobs.put(path)
-            self._exports.gave(job, sha256)
-            return Blob(sha256=sha256, size_bytes=path.stat().st_size)
+        return loaded
 
     async def renew(self, peer: Peer, message: Renew) -> Message:
         return await asyncio.to_thread(self.roll.renew, peer, message)
 
     def blob_path(self, peer: Peer, blob: Blob) -> Path:
-        if not self._blobs.has(blob.sha256):
-            raise Refused(f"no blob {blob.sha256[:12]}… here")
-        return self._blobs.path(blob.sha256)
+        for store in (self._blobs, self._models):
+            if store.has(blob.sha256):
+                return store.path(blob.sha256)
+        raise Refused(f"no blob {blob.sha256[:12]}… here")
 
     async def store_blob(self, peer: Peer, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
         writer = self._blobs.writer(blob.sha256, blob.size_bytes)

@@ -24,13 +24,16 @@ from shoal.wire.messages import (
     AskModel,
     AskStatus,
     AskTokens,
+    AskVersions,
     Blob,
     Done,
     DrainNode,
     MakeToken,
     Message,
+    PublishModel,
     RevokeNode,
     RevokeToken,
+    RollBackModel,
     Status,
     StopJob,
     Submit,
@@ -39,6 +42,7 @@ from shoal.wire.messages import (
     TokenView,
     TransferJob,
     UndrainNode,
+    VersionList,
 )
 
 
@@ -112,9 +116,26 @@ class Operator:
         assert isinstance(answer, Done)
         return answer.reason
 
-    async def pull_model(self, job: str, path: Path) -> None:
-        """Write a job's newest durable model, verified by its hash. The file is the old one or the new one, whole."""
-        blob = await self._link.operate(AskModel(job=job))
+    async def publish(self, job: str, reason: str = "") -> str:
+        """Serve the newest durable version from now on; says what was done."""
+        return await self._do(PublishModel(job=job, reason=reason))
+
+    async def roll_back(
+        self, job: str, version: int = 0, *, reason: str = "", until_accuracy: float | None = None
+    ) -> str:
+        """Serve an earlier version again; 0: the one before."""
+        asked = RollBackModel(job=job, version=version, reason=reason, until_accuracy=until_accuracy)
+        return await self._do(asked)
+
+    async def versions(self, job: str) -> VersionList:
+        answer = await self._link.operate(AskVersions(job=job))
+        assert isinstance(answer, VersionList)
+        return answer
+
+    async def pull_model(self, job: str, path: Path, *, version: int = 0, newest: bool = False) -> None:
+        """Write a job's model, verified by its hash: the one that is served, one that was published, or the newest
+        durable one, also where none is served. The file is the old one or the new one, whole."""
+        blob = await self._link.operate(AskModel(job=job, version=version, newest=newest))
         assert isinstance(blob, Blob)
         digest = hashlib.sha256()
         # Two who fetch to the same place do not write into each other's draft.

@@ -31,6 +31,11 @@ class Places:
     def blobs(self) -> Path:
         return self.home / "cluster" / "blobs"
 
+    @property
+    def published(self) -> Path:
+        """Models that were published, by hash: apart from other blobs, so that it is known which are of no use."""
+        return self.home / "cluster" / "published"
+
     def checkpoints(self, job: str) -> Path:
         return self.home / "cluster" / "checkpoints" / job
 

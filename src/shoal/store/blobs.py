@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.store.files import AtomicFile, make_directory, remove_stale, sync_directory, telling_disk_full
@@ -51,6 +52,23 @@ class BlobStore:
                 raise Misuse(f"the file changed while it was stored ({error.reason}): try again") from None
         return sha256
 
+    def make(self, write: Callable[[BinaryIO], object]) -> tuple[str, int]:
+        """Store what ``write`` produces, durably; the hash it is stored under, and its size."""
+        with telling_disk_full(self._directory):
+            pending = AtomicFile(self._directory)
+            try:
+                write(pending.file)
+                sha256, size_bytes = pending.sha256, pending.size_bytes
+                if size_bytes > BLOB_MAX_BYTES:
+                    raise Misuse(f"a blob of {size_bytes} bytes, at most {BLOB_MAX_BYTES} fit")
+                if not self.has(sha256):
+                    place = self._place(sha256)
+                    make_directory(place.parent)
+                    pending.commit(place)
+            finally:
+                pending.abort()
+        return sha256, size_bytes
+
     def has(self, sha256: str) -> bool:
         return self._place(sha256).is_file()
 
@@ -77,6 +95,10 @@ class BlobStore:
     def remove(self, sha256: str) -> None:
         """Let go of a blob. Who has it open reads on."""
         self._place(sha256).unlink(missing_ok=True)
+
+    def hashes(self) -> list[str]:
+        """Of every blob that is here, in order."""
+        return sorted(path.name for path in self._directory.glob("??/*") if _HASH.fullmatch(path.name))
 
     def writer(self, expected_sha256: str, size_bytes: int) -> BlobWriter:
         """Receive a blob piece by piece. Use it in ``with``: what is not committed is gone afterwards."""

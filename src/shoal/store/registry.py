@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoal.errors import Corrupt, Misuse, ShoalError
+from shoal.roles.publishing import Published, Serving
 from shoal.store.files import DiskFull, make_directory
 from shoal.store.rows import (
     ENDED,
@@ -418,6 +419,39 @@ class Registry:
             )
         ]
 
+    # Published versions ---------------------------------------------------------------------------
+
+    def published(self, job: str) -> list[Published]:
+        """Those that are kept, in the order they were published."""
+        rows = self._rows("SELECT * FROM published WHERE job = ? ORDER BY number", (job,))
+        return [Published(**{name: row[name] for name in row.keys() if name != "job"}) for row in rows]  # noqa: SIM118
+
+    def serving(self, job: str) -> Serving:
+        rows = self._rows("SELECT * FROM serving WHERE job = ?", (job,))
+        return Serving(**{name: rows[0][name] for name in rows[0].keys() if name != "job"}) if rows else Serving()  # noqa: SIM118
+
+    def published_hashes(self) -> set[str]:
+        """Of every model that some job keeps."""
+        return {str(row["sha256"]) for row in self._rows("SELECT DISTINCT sha256 FROM published")}
+
+    def publish(self, job: str, version: Published, serving: Serving, *, drop: Sequence[int] = ()) -> None:
+        """Keep a published version, serve what is said, and forget others: all of it or nothing."""
+        with self._transaction() as database:
+            self._require(job)
+            database.execute(
+                "INSERT OR REPLACE INTO published VALUES (:job, :version, :number, :epoch, :accuracy, :loss, :examples,"
+                " :sha256, :size_bytes, :at_s, :reason)",
+                {"job": job} | dataclasses.asdict(version) | {"reason": version.reason[:REASON_MAX_CHARS]},
+            )
+            self._set_serving(job, serving)
+            database.executemany("DELETE FROM published WHERE job = ? AND version = ?", ((job, each) for each in drop))
+
+    def serve(self, job: str, serving: Serving) -> None:
+        """Serve another of those that are kept, or say why not."""
+        with self._transaction():
+            self._require(job)
+            self._set_serving(job, serving)
+
     # Below here: one way in to SQLite ---------------------------------------------------------------
 
     def _rows(self, query: str, parameters: _Parameters = ()) -> list[sqlite3.Row]:
@@ -452,6 +486,14 @@ class Registry:
     def _forget_after(self, job: str, version: int) -> None:
         self._database.execute("DELETE FROM applied WHERE job = ? AND version > ?", (job, version))
         self._database.execute("DELETE FROM evaluations WHERE job = ? AND version > ?", (job, version))
+
+    def _set_serving(self, job: str, serving: Serving) -> None:
+        texts = {name: getattr(serving, name)[:REASON_MAX_CHARS] for name in ("reason", "hold", "verdict")}
+        self._database.execute(
+            "INSERT OR REPLACE INTO serving VALUES"
+            " (:job, :version, :reason, :judged, :hold, :until_accuracy, :verdict)",
+            {"job": job} | dataclasses.asdict(serving) | texts,
+        )
 
     def _applied_twice(self, job: str, row: Applied) -> Misuse:
         version, node = self._database.execute(

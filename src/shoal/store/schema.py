@@ -100,4 +100,35 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # Who leads it under its term: a manager that starts anew waits for a leader elsewhere.
         "ALTER TABLE jobs ADD COLUMN leader TEXT NOT NULL DEFAULT ''",
     ),
+    (
+        # Versions that were published and are kept; the hash names the model.
+        """
+        CREATE TABLE published (
+            job TEXT NOT NULL REFERENCES jobs (job),
+            version INTEGER NOT NULL,
+            number INTEGER NOT NULL,
+            epoch INTEGER NOT NULL,
+            accuracy REAL,
+            loss REAL,
+            examples INTEGER NOT NULL,
+            sha256 TEXT NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            at_s REAL NOT NULL,
+            reason TEXT NOT NULL,
+            PRIMARY KEY (job, version)
+        ) WITHOUT ROWID
+        """,
+        # Which of them is served, and whether that changes by itself.
+        """
+        CREATE TABLE serving (
+            job TEXT PRIMARY KEY REFERENCES jobs (job),
+            version INTEGER NOT NULL,
+            reason TEXT NOT NULL,
+            judged INTEGER NOT NULL,
+            hold TEXT NOT NULL,
+            until_accuracy REAL,
+            verdict TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+    ),
 )

@@ -58,6 +58,8 @@ _LONG_TEXT = (
     "state_json",
     "signer_pem",
     "saturation_reason",
+    "hold",
+    "verdict",
 )
 
 
@@ -1142,6 +1144,23 @@ class NodeView(Message):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ServedView(Message):
+    """The published version that a job serves now."""
+
+    version: int
+    sha256: str
+    #: How it was judged when it was published; None: it was not.
+    accuracy: float | None = None
+    examples: int = 0
+    #: Why this one is served.
+    reason: str = ""
+    #: Why none is published by itself now; empty: one is, as the plan says.
+    hold: str = ""
+    #: What came of the latest evaluation.
+    verdict: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobView(Message):
     job: str
     name: str
@@ -1155,6 +1174,8 @@ class JobView(Message):
     train_examples: int = 0
     test_examples: int = 0
     term: int = 0
+    #: None: no version was published.
+    served: ServedView | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -1206,9 +1227,74 @@ class Blob(Message):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskModel(Message):
-    """A job's newest durable model (as a safetensors blob)."""
+    """A job's model, as a safetensors blob: the one that is served, or the newest durable one where none is."""
 
     job: str
+    #: A published version by its number; 0: the one that is served.
+    version: int = 0
+    #: The newest durable one, whatever is served.
+    newest: bool = False
+
+
+# Which version is served ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedView(Message):
+    """A version that was published, and is kept."""
+
+    version: int
+    #: Counts what was published of a job.
+    number: int
+    epoch: int = 0
+    #: How it was judged when it was published; None: it was not.
+    accuracy: float | None = None
+    loss: float | None = None
+    examples: int = 0
+    sha256: str = ""
+    size_bytes: int = 0
+    #: Seconds since 1970 by the manager's clock.
+    at_s: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishModel(Message):
+    """Serve the newest durable version of a job from now on."""
+
+    job: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RollBackModel(Message):
+    """Serve a version again that was published earlier; 0: the one before the one that is served."""
+
+    job: str
+    version: int = 0
+    reason: str = ""
+    #: Nothing is published by itself before an evaluation is surely this good; None: before an operator publishes.
+    until_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.until_accuracy is not None and not 0 < self.until_accuracy <= 1:
+            raise PeerViolation(f"an accuracy is a share between 0 and 1, not {self.until_accuracy}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskVersions(Message):
+    """The versions of a job that were published and are kept."""
+
+    job: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionList(Message):
+    job: str
+    #: Oldest first.
+    versions: tuple[PublishedView, ...] = ()
+    served: ServedView | None = None
 
 
 # Who may be a member --------------------------------------------------------------------------------
@@ -1391,6 +1477,9 @@ RECIPIENT: dict[type[Message], str] = {
     Want: "mate",
     Part: "mate",
     Given: "mate",
+    PublishModel: "manager",
+    RollBackModel: "manager",
+    AskVersions: "manager",
 }
 
 

@@ -49,6 +49,9 @@ COMMANDS = [
     ["model"],
     ["model", "pull"],
     ["model", "follow"],
+    ["model", "versions"],
+    ["model", "publish"],
+    ["model", "rollback"],
 ]
 
 
@@ -162,6 +165,9 @@ def test_the_codes_never_change() -> None:
         (["model", "follow", "x", "--every", "often"], 2, "such as 10s, 5m or 1h"),
         (["model", "follow", "x", "--every", "0.1s"], 2, "too often"),
         (["model", "follow", "x"], 3, "shoal up"),
+        (["model", "pull", "x", "--version", "3", "--newest"], 2, "two different models"),
+        (["model", "rollback", "x", "--until-better", "95"], 2, "write 0.95 for 95 %"),
+        (["model", "versions", "x"], 3, "shoal up"),
         (["train", "x", "--endless", "--epochs", "3"], 2, "--epochs ends it"),
         (["train", "x", "--budget-s", "-1"], 2, "budget_s is a number from 0"),
         (["train", "x", "--plan", "share_labels=1"], 2, "share_labels is true or false"),

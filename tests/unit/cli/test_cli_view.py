@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from statuses import JOB, evaluation, event, job, node, progress, status, story_of, worker
 
 from shoal.cli.story import Story
-from shoal.cli.tables import events_table, jobs_table, nodes_table
+from shoal.cli.tables import events_table, jobs_table, nodes_table, versions_table
 from shoal.cli.view import devices_of, render, until_text
 from shoal.plan import Plan, Until
-from shoal.wire.messages import Facts, ShapeView, Status
+from shoal.wire.messages import Facts, PublishedView, ServedView, ShapeView, Status, VersionList
 
 
 def drawn(story: Story, width: int = 100, height: int = 30, note: str = "") -> list[str]:
@@ -103,6 +104,16 @@ def test_a_job_without_an_end_says_so() -> None:
     assert until_text(Until(endless=True, epochs=3)) == "3 epochs"
 
 
+def test_what_is_served_is_one_line_and_the_picture_still_fits() -> None:
+    served = ServedView(version=1031, sha256="0" * 64, accuracy=0.94, examples=1204, reason="the first of all")
+    lines = drawn(story_of(status(job(served=served))), height=20)
+    assert "serves version 1,031, 94.00 % of 1,204  the first of all" in "\n".join(lines)
+    assert len(lines) <= 20
+    held = replace(served, accuracy=None, hold="version 1,040 was withdrawn")
+    text = "\n".join(drawn(story_of(status(job(served=held)))))
+    assert "serves version 1,031  held back: version 1,040 was withdrawn" in text
+
+
 def test_a_job_nobody_leads_yet() -> None:
     queued = job(state="queued", reason="waiting for a leader", progress=None)
     text = "\n".join(drawn(story_of(status(queued, events=(), evaluations=()))))
@@ -186,11 +197,17 @@ def test_tables_of_strange_things() -> None:
     console.print(nodes_table((node("bare", facts=Facts()), node("full", heard_s=3.0, memory_free_mb=900))))
     console.print(jobs_table((job(), job(progress=None, name="[x]\x1b"))))
     console.print(events_table((event(1), event(2, reason="\x1b[2J"))))
+    bare = PublishedView(version=3, number=1, at_s=70.0, reason="\x1b[2J")
+    served = ServedView(version=1040, sha256="", reason="better")
+    listed = VersionList(job=JOB, versions=(bare, PublishedView(version=1040, number=2, at_s=99.0)), served=served)
+    console.print(versions_table(listed, now_s=100.0))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "\x1b" not in text
     assert "none: cannot train" in text
     assert "3.0 s ago" in text
+    assert "1,040   served" in text
+    assert "30 s ago" in text
 
 
 def test_a_story_adds_up_what_statuses_tell() -> None:

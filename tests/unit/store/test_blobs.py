@@ -6,6 +6,7 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -158,3 +159,21 @@ def test_a_store_cleans_up_after_a_crash_but_not_after_the_living(tmp_path: Path
         assert not (tmp_path / ".shoal-dead.tmp").exists()
         writer.commit()
     assert store.verify(HASH)
+
+
+def test_a_blob_may_be_written_before_its_hash_is_known(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    sha256, size_bytes = store.make(lambda file: file.write(b"whole"))
+    assert (sha256, size_bytes) == (hashlib.sha256(b"whole").hexdigest(), 5)
+    assert store.path(sha256).read_bytes() == b"whole"
+    assert store.make(lambda file: file.write(b"whole")) == (sha256, 5)
+    assert store.hashes() == [sha256]
+
+    def broken(file: BinaryIO) -> None:
+        file.write(b"half")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        store.make(broken)
+    assert store.hashes() == [sha256]
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]

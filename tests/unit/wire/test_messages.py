@@ -158,8 +158,9 @@ def test_with_tensors_keeps_everything_else() -> None:
 
 
 def test_every_message_between_nodes_has_one_recipient() -> None:
-    answers = {"Done", "Denied", "Status", "Blob", "AskModel", "TokenMade", "TokenList", "Renewed"}
+    answers = {"Done", "Denied", "Status", "Blob", "AskModel", "TokenMade", "TokenList", "Renewed", "VersionList"}
     views = {"ShapeView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
+    views |= {"ServedView", "PublishedView"}
     parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", *views}
     every = {
         name

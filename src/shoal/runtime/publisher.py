@@ -1,0 +1,181 @@
+"""Publishes versions of models and takes them back: files and rows, in an order that a crash cannot break.
+
+What is decided is decided by `roles.publishing`. A model is durable before a row names it, and the row is gone before
+the model is: so whatever is served can be fetched, and a crash leaves at most a file that nobody names, which goes at
+the next start.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from shoal.errors import Refused
+from shoal.plan import Plan
+from shoal.roles import publishing
+from shoal.roles.course import OURS
+from shoal.roles.custody import Version
+from shoal.roles.publishing import NONE, Published, Serving
+from shoal.store.blobs import BlobStore
+from shoal.store.registry import Registry
+from shoal.wire import tensors as tensor_files
+from shoal.wire.messages import Blob, EvaluationView, PublishedView, ServedView, Tensors, VersionList, clip
+
+#: Told of each decision: the job, what kind it is, and why.
+Note = Callable[[str, str, str], None]
+
+
+class Publisher:
+    """Safe to call from several threads; every call may wait for the disk."""
+
+    def __init__(
+        self, registry: Registry, models: BlobStore, note: Note, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._registry = registry
+        self._models = models
+        self._note = note
+        self._clock = clock
+        #: What is served is read, decided on and written as one thing.
+        self._lock = threading.Lock()
+        named = registry.published_hashes()
+        for sha256 in models.hashes():
+            if sha256 not in named:
+                models.remove(sha256)
+
+    # By itself ------------------------------------------------------------------------------------------
+
+    def weigh(self, job: str, plan: Plan, version: Version) -> None:
+        """A version is durable: publish it if it brings an evaluation that says so. Doing it twice is doing it once."""
+        with self._lock:
+            serving = self._registry.serving(job)
+            view = publishing.news(version.evaluations, serving)
+            if view is None or version.version < 1:
+                return
+            served = self._served(job, serving)
+            decision = publishing.weigh(publishing.rule_of(plan), served, serving, view)
+            serving = replace(serving, judged=view.version)
+            if isinstance(decision, publishing.Publish):
+                self._publish(job, plan, version, view, serving, decision.reason)
+            else:
+                self._registry.serve(job, replace(serving, verdict=decision.reason))
+
+    # By an operator -------------------------------------------------------------------------------------
+
+    def publish(self, job: str, plan: Plan, version: Version, *, reason: str = "") -> str:
+        """Serve this version from now on, however good it is; says what was done."""
+        if version.version < 1:
+            raise Refused(f"job {job} has learned nothing yet: there is no version to publish")
+        with self._lock:
+            serving = self._registry.serving(job)
+            view = publishing.judged_at(version.evaluations, version.version)
+            why = "an operator published it" + (f": {reason}" if reason else "")
+            self._publish(job, plan, version, view, serving, why)
+        return f"version {version.version:,} is served" + (f", {publishing.told(view)}" if view else ", not evaluated")
+
+    def roll_back(self, job: str, to: int, *, reason: str = "", until_accuracy: float | None = None) -> str:
+        with self._lock:
+            serving = self._registry.serving(job)
+            found = publishing.target(self._registry.published(job), serving, to)
+            if not self._models.verify(found.sha256):
+                raise Refused(f"the model of version {found.version:,} is damaged on this disk: take another")
+            serving = publishing.rolled_back(serving, found, reason=reason, until_accuracy=until_accuracy)
+            self._registry.serve(job, serving)
+        self._note(job, "rolled-back", f"version {found.version:,} is served again: {serving.hold}")
+        return f"version {found.version:,} is served again; {serving.hold}"
+
+    # What is served -------------------------------------------------------------------------------------
+
+    def served(self, job: str) -> ServedView | None:
+        with self._lock:
+            return self._view(job, self._registry.serving(job))
+
+    def versions(self, job: str) -> VersionList:
+        with self._lock:
+            kept, serving = self._registry.published(job), self._registry.serving(job)
+            return VersionList(job=job, versions=tuple(map(_view_of, kept)), served=self._view(job, serving))
+
+    def model(self, job: str, version: int = 0) -> Blob | None:
+        """A published model, or (0) the one that is served; None: none is."""
+        with self._lock:
+            wanted = version or self._registry.serving(job).version
+            kept = {each.version: each for each in self._registry.published(job)}
+            if not version and wanted == NONE:
+                return None
+            if wanted not in kept:
+                known = ", ".join(f"{each:,}" for each in kept) or "none"
+                raise Refused(f"version {wanted:,} of {job} is not among the published ones that are kept: {known}")
+            found = kept[wanted]
+            return Blob(sha256=found.sha256, size_bytes=found.size_bytes)
+
+    # Below here the lock is held --------------------------------------------------------------------------
+
+    def _served(self, job: str, serving: Serving) -> Published | None:
+        return next((each for each in self._registry.published(job) if each.version == serving.version), None)
+
+    def _view(self, job: str, serving: Serving) -> ServedView | None:
+        served = self._served(job, serving)
+        if served is None:
+            return None
+        return ServedView(
+            version=served.version,
+            sha256=served.sha256,
+            accuracy=served.accuracy,
+            examples=served.examples,
+            reason=clip(serving.reason),
+            hold=clip(serving.hold),
+            verdict=clip(serving.verdict),
+        )
+
+    def _publish(
+        self, job: str, plan: Plan, version: Version, view: EvaluationView | None, serving: Serving, reason: str
+    ) -> None:
+        sha256, size_bytes = put_model(self._models, job, version.version, version.tensors)
+        before = self._registry.published(job)
+        made = Published(
+            version=version.version,
+            number=1 + max((each.number for each in before), default=0),
+            epoch=int(version.state["ledger"]["epoch"]) if view is None else view.epoch,
+            accuracy=None if view is None else view.accuracy,
+            # A table keeps no NaN, which the loss of a model that diverged may be.
+            loss=None if view is None or not np.isfinite(view.loss) else view.loss,
+            examples=0 if view is None else view.examples,
+            sha256=sha256,
+            size_bytes=size_bytes,
+            at_s=self._clock(),
+            reason=reason,
+        )
+        kept = [*(each for each in before if each.version != made.version), made]
+        over = publishing.surplus(kept, served=made.version, keep=plan.versions_kept)
+        serving = publishing.published(serving, made.version, reason)
+        self._registry.publish(job, made, serving, drop=[each.version for each in over])
+        named = self._registry.published_hashes()
+        for old in {each.sha256 for each in before} - named:
+            self._models.remove(old)
+        judged = f", {publishing.told(view)}" if view is not None else ""
+        self._note(job, "published", f"version {made.version:,}{judged}: {reason}")
+
+
+def put_model(blobs: BlobStore, job: str, version: int, tensors: Tensors) -> tuple[str, int]:
+    """Store a checkpoint's model as a file of its own, without Shoal's bookkeeping; its hash and size."""
+    model = {name: array for name, array in tensors.items() if not name.startswith(OURS)}
+    notes = {"job": job, "version": str(version)}
+    return blobs.make(lambda file: tensor_files.write(file, model, notes))
+
+
+def _view_of(each: Published) -> PublishedView:
+    return PublishedView(
+        version=each.version,
+        number=each.number,
+        epoch=each.epoch,
+        accuracy=each.accuracy,
+        loss=each.loss,
+        examples=each.examples,
+        sha256=each.sha256,
+        size_bytes=each.size_bytes,
+        at_s=each.at_s,
+        reason=clip(each.reason),
+    )
