@@ -99,7 +99,7 @@ ANSWER: dict[str, dict[str, str]] = {
     },
 }
 #: What is said in answer to a call that is no stream.
-REPLIES = "Done Denied Status TokenMade TokenList Renewed"
+REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList"
 
 #: A checkpoint goes up to be kept, and down to be gone on from.
 BOTH_WAYS = {"Checkpoint"}
