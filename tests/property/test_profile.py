@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.slo_loop import Task, contenders, drawn_contest, score
+from shoal.errors import Misuse
+from shoal.sim.chance import Chance
+from shoal.wire import tensors as tensor_files
 from shoal.workload.profile.conformal import Q_LEAST, Q_MOST, STEP, WITHIN, Margin, WithMargin
 from shoal.workload.profile.features import LIMITS, Features
 from shoal.workload.profile.iprof import IProf
@@ -50,6 +55,102 @@ def test_every_size_is_a_number_of_examples_with_a_reason(
     assert 1 <= sizing.examples <= EXAMPLES_MAX
     assert sizing.examples == profiler.size_for(asking, budget)
     assert sizing.reason
+
+
+def through_a_file(learned: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """As a checkpoint keeps it, which has no number that is none."""
+    assert all(np.isfinite(array).all() for array in learned.values())
+    file = io.BytesIO()
+    tensor_files.write(file, learned, {})
+    return dict(tensor_files.read(file.getvalue())[0])
+
+
+@given(
+    history=tasks, later=tasks, asking=st.lists(told(), max_size=5), budget=st.floats(1e-6, 1e6), energy=st.booleans()
+)
+@settings(max_examples=100)
+def test_who_goes_on_from_a_snapshot_sizes_as_if_nothing_had_happened(
+    history: list[tuple[Features, int, float]],
+    later: list[tuple[Features, int, float]],
+    asking: list[Features],
+    budget: float,
+    energy: bool,
+) -> None:
+    one, other = (WithMargin(LogRls(energy=energy)) for _ in range(2))
+    for features, examples, spent in history:
+        one.decide(features, budget)
+        one.observed(features, examples, spent)
+    other.restore(through_a_file(one.snapshot()))
+    for features, examples, spent in later:
+        assert other.decide(features, budget) == one.decide(features, budget)
+        one.observed(features, examples, spent)
+        other.observed(features, examples, spent)
+    for features in asking:
+        assert other.decide(features, budget) == one.decide(features, budget)
+    again = other.snapshot()
+    assert all(np.array_equal(array, again[name]) for name, array in one.snapshot().items())
+
+
+@given(seed=st.integers(0, 10**6), known=st.integers(1, 60), later=st.integers(0, 30))
+@settings(max_examples=40, deadline=None)
+def test_one_that_nobody_has_seen_is_sized_the_same_after_a_snapshot(seed: int, known: int, later: int) -> None:
+    """That rests on a regression over all, which is fitted anew now and then."""
+    chance = Chance(seed).stream("devices", "")
+    one, other = WithMargin(LogRls()), WithMargin(LogRls())
+
+    def asks(number: int) -> Features:
+        return Features(
+            device=f"device-{number}",
+            memory_total_mb=chance.between(500, 8000),
+            frequency_sum_mhz=chance.between(1000, 20000) if number % 3 else None,
+            temperature_c=chance.between(20, 80),
+        )
+
+    for number in range(known):
+        features = asks(number)
+        if chance.happens(0.5):
+            one.decide(features, 1.0)
+        one.observed(features, 10, chance.between(0.1, 9.0))
+    other.restore(through_a_file(one.snapshot()))
+    for number in range(known, known + later):
+        features = asks(number if chance.happens(0.5) else 0)
+        if chance.happens(0.5):
+            assert other.decide(features, 1.0) == one.decide(features, 1.0)
+        spent = chance.between(0.1, 9.0)
+        one.observed(features, 10, spent)
+        other.observed(features, 10, spent)
+    features = asks(10**6)
+    assert other.decide(features, 1.0) == one.decide(features, 1.0)
+
+
+@given(history=tasks.filter(bool), data=st.data())
+@settings(max_examples=150)
+def test_a_snapshot_that_is_none_is_refused_and_changes_nothing(
+    history: list[tuple[Features, int, float]], data: st.DataObject
+) -> None:
+    one, other = WithMargin(LogRls()), WithMargin(LogRls())
+    for features, examples, spent in history:
+        one.observed(features, examples, spent)
+    learned = one.snapshot()
+    name = data.draw(st.sampled_from(sorted(learned)))
+    how = data.draw(st.sampled_from(("gone", "short", "huge", "other")))
+    broken = dict(learned)
+    match how:
+        case "gone":
+            del broken[name]
+        case "short":
+            broken[name] = broken[name][:-1]
+        case "huge":
+            broken[name] = np.full_like(broken[name], 255 if broken[name].dtype == np.uint8 else 10**9)
+        case "other":
+            broken[name] = np.zeros((2, 2, 2), np.float16)
+    asking = history[0][0]
+    try:
+        other.restore(broken)
+    except Misuse:
+        assert other.snapshot() == {}
+    sizing = other.decide(asking, 1.0)
+    assert 1 <= sizing.examples <= EXAMPLES_MAX
 
 
 @given(history=tasks, asking=told(), budget=st.floats(1e-6, 1e6), unit=st.floats(1e-3, 1e3))

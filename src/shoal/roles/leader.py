@@ -128,6 +128,8 @@ class Leader:
         self._portions = Portions(work=plan.work)
         #: Where examples are the devices' own.
         self._online = Online(plan) if plan.data == "local" else None
+        #: Why what the leader before knew of devices could not be taken over.
+        self._unread = ""
         model_bytes = layout.size * 4
         self._codec, self._sizes = Codec.parse(plan.codec), sizes_of(layout)
         update_bytes = bytes_max(self._codec, self._sizes)
@@ -169,10 +171,15 @@ class Leader:
         self._durability.version = self._course.version
         ending = state["ending"]
         self._ending = (ending[0], ending[1]) if ending else None
+        if self._online is not None:
+            self._unread = self._online.restore(tensors)
 
     def _snapshot(self, now_s: float) -> tuple[Tensors, dict[str, Any]]:
+        tensors: Tensors
         tensors, state = self._course.snapshot(now_s)
         ending = list(self._ending) if self._ending else None
+        if self._online is not None:
+            tensors = {**tensors, **self._online.snapshot()}
         return tensors, {**state, "job": self._spec.job, "term": self._term, "ending": ending}
 
     @property
@@ -261,6 +268,8 @@ class Leader:
             where = f"epoch {ledger.epoch + 1}, {ledger.applied} of {ledger.batches} batches applied"
             told = f"from durable version {self._course.version}, {where}, term {self._term}"
             actions.append(self._record("resumed", told))
+            if self._unread:
+                actions.append(self._record("profiles", f"devices are measured anew: {self._unread}"))
             if self._ending:
                 actions += self._end(*self._ending, now_s)
             elif self._evaluation_due():

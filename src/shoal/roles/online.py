@@ -15,13 +15,16 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.plan import Plan
 from shoal.roles.crew import Member
 from shoal.wire.limits import LABELS_MAX, LOSS_SUM_MAX
-from shoal.wire.messages import DeviceState, EvaluationView, Update
+from shoal.wire.messages import DeviceState, EvaluationView, Tensors, Update
 from shoal.workload.batches import MASK, mix
 from shoal.workload.profile.conformal import WithMargin
 from shoal.workload.profile.features import LIMITS, Features
 from shoal.workload.profile.logrls import LogRls
 from shoal.workload.requests import Accepted, Budget, Intake, Request, Rules
 from shoal.workload.steering import Steering
+
+#: What a checkpoint holds of profilers goes by names that begin so.
+PROFILE = "shoal.profile."
 
 #: One that has no examples yet is asked again so much later.
 EMPTY_S = 30.0
@@ -93,6 +96,22 @@ class Online:
     def labels_of(self, node: str) -> np.ndarray | None:
         """What it trained on last; None: it never said."""
         return self._labels.get(node)
+
+    # What a new leader begins with ------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What is known of devices, as arrays."""
+        return {} if self._intake is None else {f"{PROFILE}{name}": a for name, a in self._intake.snapshot().items()}
+
+    def restore(self, tensors: Tensors) -> str:
+        """Go on from a snapshot; why not, where it is none: devices are then measured anew."""
+        learned = {name.removeprefix(PROFILE): array for name, array in tensors.items() if name.startswith(PROFILE)}
+        if self._intake is not None:
+            try:
+                self._intake.restore(learned)
+            except Misuse as error:
+                return str(error)
+        return ""
 
     # What came of it -------------------------------------------------------------------------------------
 

@@ -135,6 +135,21 @@ class Intake:
                 raise Misuse(f"there is no budget {name!r}: there are {', '.join(self._budgets)}")
             self._budgets[name].profiler.observed(features, examples, amount)
 
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What profilers have learned, under the names of their budgets."""
+        return {
+            f"{name}.{key}": array
+            for name, each in self._budgets.items()
+            for key, array in each.profiler.snapshot().items()
+        }
+
+    def restore(self, learned: Mapping[str, np.ndarray]) -> None:
+        """Go on from a snapshot; raises Misuse where it is none. A budget that it does not know begins with nothing."""
+        for name, each in self._budgets.items():
+            start = f"{name}."
+            own = {key.removeprefix(start): array for key, array in learned.items() if key.startswith(start)}
+            each.profiler.restore(own)
+
     def come_again_s(self, device: str, *, now_s: float, draw: float) -> float:
         """When one that has done its work shall ask for more."""
         return self._steering.appoint(device, now_s=now_s, draw=draw)

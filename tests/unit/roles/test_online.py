@@ -11,13 +11,16 @@ import pytest
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
-from shoal.roles.actions import Action, Record, Send
+from shoal.roles.actions import Action, Record, Save, Send
 from shoal.roles.crew import Member
-from shoal.roles.events import Received, Started
+from shoal.roles.custody import packed, unpacked, version_of
+from shoal.roles.events import Received, Saved, Started
 from shoal.roles.leader import Leader
 from shoal.roles.online import EMPTY_S, LENT_KEPT, NotNow, Online, features_of
 from shoal.wire.messages import DeviceState, JobSpec, Message, Ready, Refused, Update, Wait, Work
+from shoal.workload.profile.logrls import DEVICES_LASTING
 
+ENDLESS = Until(endless=True)
 HELD = DeviceState(kind="pi", memory_total_mb=1024.0, examples=500)
 
 
@@ -61,6 +64,35 @@ def test_sized_work_grows_into_its_budget() -> None:
         online.merged(lease, update(lease))
     assert sizes[0] < sizes[-1]
     assert 40 <= sizes[-1] <= 110, sizes
+
+
+def test_what_is_known_of_devices_goes_to_the_next_leader() -> None:
+    online, worker = sized(budget_joules=50.0), member()
+    for lease in range(1, 6):
+        wanted = online.wants(worker, None, float(lease))
+        assert isinstance(wanted, tuple)
+        spent = {"train_s": wanted[0] / 100, "joules": wanted[0] / 10}
+        online.took(worker, update(lease, examples=wanted[0], state=HELD, **spent))
+    after, anew = sized(budget_joules=50.0), sized(budget_joules=50.0)
+    assert after.restore(online.snapshot()) == ""
+    asked = [each.wants(member(), None, 100.0) for each in (online, after, anew)]
+    assert asked[0] == asked[1]
+    assert asked[0] != asked[2]
+    assert anew.restore({"shoal.profile.time.margins": np.zeros(2)}) == "what was learned has no devices"
+    assert Online(Plan(data="local")).snapshot() == {}
+    assert Online(Plan(data="local")).restore(online.snapshot()) == "", "another plan: what was learned is of no use"
+
+
+def test_what_goes_to_the_next_leader_is_small_however_many_devices_there_were() -> None:
+    online = sized()
+    for number in range(DEVICES_LASTING + 500):
+        worker = Member(node=f"device-{number:05}", device=HELD)
+        online.took(worker, update(examples=10, train_s=0.1, state=HELD))
+    learned = online.snapshot()
+    assert len(learned["shoal.profile.time.states"]) == DEVICES_LASTING
+    assert learned["shoal.profile.time.devices"].tobytes().startswith(b"device-00500"), "those heard last"
+    assert sum(array.nbytes for array in learned.values()) < 400_000
+    assert sized().restore(learned) == ""
 
 
 def test_who_comes_too_often_is_told_when_to_come_again() -> None:
@@ -198,3 +230,36 @@ def test_an_update_of_rare_labels_is_raised_again(begin: Callable[..., Story]) -
     raised = course.scale_of(lease, rare)  # type: ignore[arg-type]
     assert damped < 0.2
     assert raised == 1.0
+
+
+def test_the_next_leader_sizes_as_the_last_one_would_have(make_spec: Callable[..., JobSpec]) -> None:
+    spec = make_spec(examples=0, data="local", work="sized", budget_s=1.0, epoch_leases=4, pace="async", until=ENDLESS)
+    story = Story(spec)
+    story.leader.handle(Saved(version=0), 0.5)
+    (work,) = story.says(Ready(job="digits", state=HELD))
+    sizes, saves = [], []
+    for turn in range(4):
+        assert isinstance(work, Work)
+        sizes.append(work.examples)
+        told = delta(work, train_s=work.examples / 100, state=HELD)
+        work = next(each for each in story.says(told, 2.0 + turn) if isinstance(each, Work))
+        saves += [action for action in story.actions if isinstance(action, Save)]
+    assert sizes[0] < sizes[-1]
+    checkpoint = unpacked(packed(version_of(saves[-1]), job="digits", term=1))
+    assert checkpoint is not None
+    for broken in (False, True):
+        after = Story(spec)
+        tensors = dict(checkpoint.tensors)
+        if broken:
+            tensors["shoal.profile.time.states"] = tensors["shoal.profile.time.states"] * 1e9
+        after.leader.restore(tensors=tensors, state=checkpoint.state)
+        actions = after.leader.handle(Started(), 10.0)
+        noted = [action.reason for action in actions if isinstance(action, Record) and action.kind == "profiles"]
+        (again,) = after.says(Ready(job="digits", state=HELD), 11.0)
+        assert isinstance(again, Work)
+        if broken:
+            assert noted == ["devices are measured anew: a device in a state that cannot be"]
+            assert again.examples == sizes[0]
+        else:
+            assert not noted
+            assert again.examples == work.examples

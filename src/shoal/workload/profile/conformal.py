@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Mapping
 from statistics import NormalDist
+
+import numpy as np
 
 from shoal.errors import Misuse
 from shoal.workload.profile.features import Features
@@ -66,6 +69,21 @@ class WithMargin(Profiler):
 
     def predict(self, features: Features) -> Prediction | None:
         return self._profiler.predict(features)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Without what was promised of tasks that are under way: nobody hears what became of those."""
+        learned = self._profiler.snapshot()
+        return {**learned, "margins": np.array([self.margin.q, self.cold_margin.q])} if learned else {}
+
+    def restore(self, learned: Mapping[str, np.ndarray]) -> None:
+        if not learned:
+            return
+        margins = learned.get("margins", np.empty(0))
+        if margins.shape != (2,) or not ((margins >= Q_LEAST) & (margins <= Q_MOST)).all():
+            raise Misuse("margins that cannot be")
+        self._profiler.restore(learned)
+        self.margin.q, self.cold_margin.q = float(margins[0]), float(margins[1])
+        self._promised.clear()
 
     def decide(self, features: Features, budget: float) -> Sizing:
         check_budget(budget)

@@ -12,11 +12,17 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import TypeVar
 
+import numpy as np
+
+from shoal.errors import Misuse
 from shoal.workload.profile.features import Features, unknown
 from shoal.workload.profile.kalman import State, Tuning, mean_of, updated, variance_of
-from shoal.workload.profile.regression import Fitted, Fleet
+from shoal.workload.profile.lasting import line, names_in, packed_names, packed_rows, rows_in, table
+from shoal.workload.profile.regression import ROWS_KEPT, Fitted, Fleet
 from shoal.workload.profile.sizing import Prediction, Profiler, slope_of
 
 _V = TypeVar("_V")
@@ -40,6 +46,16 @@ SLOWER_MOST = 8.0
 
 #: Remembered: an unlucky device that comes back after so many others begins anew.
 DEVICES_KEPT = 100_000
+
+#: Of these, so many go from a leader to the next: those that were heard last. A checkpoint is saved often.
+DEVICES_LASTING = 2000
+
+#: Beyond these no logarithm of a slope lies, and no variance.
+LOG_MOST = 60.0
+VARIANCE_MOST = 1e4
+
+#: Between a kind and the device that stands for it. In no name: none of them has what cannot be printed.
+_BETWEEN = "\t"
 
 _NAMES = ("memory_total_mb", "frequency_sum_mhz", "temperature_c", "joules_per_cpu_s")
 _TEMPERATURE = _NAMES.index("temperature_c")
@@ -83,6 +99,48 @@ class LogRls(Profiler):
         if features.kind:
             _remember(self._kinds, features.kind, features.device)
 
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Of the devices that were heard last: of others, a regression over all is what is left."""
+        if not self._devices:
+            return {}
+        rows = self._fleet.rows()
+        owners = self._fleet.owners
+        devices = list(self._devices.items())[-DEVICES_LASTING:]
+        known = {device for device, _ in devices}
+        kinds = [f"{kind}{_BETWEEN}{device}" for kind, device in self._kinds.items() if device in known]
+        return {
+            "devices": packed_names([device for device, _ in devices]),
+            "states": np.array([astuple(state) for _, state in devices], dtype=np.float64),
+            "kinds": packed_names(kinds),
+            "owners": packed_names([device for device, _ in owners]),
+            "counts": np.array([count for _, count in owners], dtype=np.int64),
+            **packed_rows(rows),
+            "ends": np.array([self._least, self._most], dtype=np.float64),
+        }
+
+    def restore(self, learned: Mapping[str, np.ndarray]) -> None:
+        if not learned:
+            return
+        devices = names_in(learned, "devices")
+        states = [_sound(values, self._tuning) for values in table(learned, "states", rows=len(devices), width=6)]
+        kinds = [text.split(_BETWEEN) for text in names_in(learned, "kinds")]
+        owners = names_in(learned, "owners")
+        counts = line(learned, "counts", width=len(owners))
+        rows = rows_in(learned, width=len(self._names) + 1)
+        least, most = line(learned, "ends", width=2)
+        if any(len(each) != 2 or each[1] not in devices for each in map(tuple, kinds)):
+            raise Misuse("a kind of a device that is not known")
+        if min(counts, default=1) < 1 or sum(counts) != len(rows) or len(rows) > ROWS_KEPT:
+            raise Misuse("rows that are not of the devices that are named")
+        if not -LOG_MOST <= least <= most <= LOG_MOST:
+            raise Misuse("slopes that no device has")
+        fleet = Fleet(ridge=RIDGE, refit_every=REFIT_EVERY, rows_each=COLD_TASKS)
+        fleet.begin(list(zip(owners, map(int, counts), strict=True)), rows)
+        self._fleet = fleet
+        self._devices = OrderedDict(zip(devices, states, strict=True))
+        self._kinds = OrderedDict((kind, device) for kind, device in kinds)
+        self._least, self._most = least, most
+
     def _state(self, features: Features) -> tuple[State | None, str]:
         own = self._devices.get(features.device)
         if own is not None:
@@ -111,6 +169,17 @@ class LogRls(Profiler):
         )
         temperature = math.nan if features.temperature_c is None else warmth_of(features)
         return [memory, frequency, temperature, joules][: len(self._names)]
+
+
+def _sound(values: Sequence[float], tuning: Tuning) -> State:
+    """A state that a filter can be in: others would end in a root of less than nothing, or beyond all numbers."""
+    offset, k, offset_var, k_var, covar, tasks = values
+    state = State(offset=offset, k=k, offset_var=offset_var, k_var=k_var, covar=covar, tasks=int(tasks))
+    likely = abs(offset) <= LOG_MOST and tuning.k_least <= k <= tuning.k_most and tasks >= 0
+    spread = 0 < offset_var <= VARIANCE_MOST and 0 < k_var <= VARIANCE_MOST
+    if not likely or not spread or covar**2 > offset_var * k_var * (1 + 1e-9):
+        raise Misuse("a device in a state that cannot be")
+    return state
 
 
 def warmth_of(features: Features) -> float:

@@ -120,15 +120,40 @@ class Fleet:
                 del self._rows[quiet]
 
     @property
+    def owners(self) -> list[tuple[str, int]]:
+        """Each device and how many of the rows are its own, in the order of the rows."""
+        return [(device, len(own)) for device, own in self._rows.items()]
+
+    def rows(self) -> list[tuple[float, ...]]:
+        """Every row with its target behind it. What is fitted is these from now on, so that whoever begins with them
+        fits the same."""
+        self._refit()
+        return [(*row, target) for own in self._rows.values() for row, target in own]
+
+    def begin(self, owners: Sequence[tuple[str, int]], rows: Sequence[Sequence[float]]) -> None:
+        """Begin with these, as they were told of."""
+        at = 0
+        for device, count in owners:
+            self._rows[device] = deque((tuple(row[:-1]), row[-1]) for row in rows[at : at + count])
+            at += count
+        self._count = at
+        self._refit()
+
+    @property
     def fitted(self) -> Fitted | None:
         """None while there are no rows."""
         if not self._rows:
             return None
         # While few are there every row counts much; later a fit now and then is enough.
         if self._fitted is None or self._new >= min(self._refit_every, max(1, self._count // 4)):
-            rows, targets, devices = zip(
-                *((row, target, device) for device, own in self._rows.items() for row, target in own), strict=True
-            )
-            self._fitted = fit(rows, targets, devices, ridge=self._ridge)
-            self._new = 0
+            self._refit()
         return self._fitted
+
+    def _refit(self) -> None:
+        if not self._rows or (self._fitted is not None and not self._new):
+            return
+        rows, targets, devices = zip(
+            *((row, target, device) for device, own in self._rows.items() for row, target in own), strict=True
+        )
+        self._fitted = fit(rows, targets, devices, ridge=self._ridge)
+        self._new = 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from shoal.errors import Misuse
 from shoal.workload.profile.features import Features
@@ -70,6 +73,13 @@ class Profiler(ABC):
     @abstractmethod
     def observed(self, features: Features, examples: int, spent: float) -> None:
         """A task took this much. ``features`` are those that it was sized by."""
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What it has learned, as arrays without a gap or an infinity; empty: nothing that would last."""
+        return {}
+
+    def restore(self, learned: Mapping[str, np.ndarray]) -> None:  # noqa: B027
+        """Go on from a snapshot; raises Misuse where it is none, and is then as it was."""
 
     def decide(self, features: Features, budget: float) -> Sizing:
         check_budget(budget)
