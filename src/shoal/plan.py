@@ -27,6 +27,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 #: says nothing.
 STALENESS = ("none", "inverse", "root", "exponential", "parameter", "similar")
 
+#: What only sized work heeds. Elsewhere they would be said in vain, and whoever set a budget would think it held.
+SIZED_ONLY = ("budget_s", "budget_joules", "refuse_smallest", "refuse_alike", "requests_per_s")
+
 #: Which version of a job without an end is published by itself: one that is judged better than the one that is served,
 #: every one that is judged, or none.
 PUBLISH = ("better", "every", "asked")
@@ -232,6 +235,12 @@ class Plan:
                 raise Misuse(f"{name} is a part of a hundred requests, not {getattr(self, name)}")
         if self.work == "sized" and (self.data != "local" or not (self.budget_s or self.budget_joules)):
             raise Misuse("work = 'sized' is for data = 'local', and needs a budget: set budget_s or budget_joules")
+        for name in SIZED_ONLY:
+            if self.work != "sized" and getattr(self, name):
+                raise Misuse(
+                    f"{name} = {getattr(self, name):g} is heeded by sized work alone: set work = 'sized' and"
+                    f" data = 'local' (`--work sized --plan data=local`), or leave {name} out"
+                )
         if self.data == "local" and self.work == "fixed":
             raise Misuse("with data = 'local' every device has its own examples: work is 'leased' or 'sized'")
         if self.staleness == "similar" and not self.share_labels:

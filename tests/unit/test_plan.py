@@ -9,7 +9,7 @@ import pytest
 
 import shoal.plan as plans
 from shoal.errors import Misuse
-from shoal.plan import CHOICES, Plan, Until, parse_workers
+from shoal.plan import CHOICES, SIZED_ONLY, Plan, Until, parse_workers
 
 
 def test_a_plan_works_as_it_comes() -> None:
@@ -102,3 +102,17 @@ def test_workers_are_written_min_max(text: str, pair: tuple[int, int]) -> None:
 def test_workers_written_otherwise_are_refused(text: str) -> None:
     with pytest.raises(Misuse, match="such as 2:8"):
         parse_workers(text)
+
+
+@pytest.mark.parametrize("name", SIZED_ONLY)
+def test_what_only_sized_work_heeds_is_not_said_in_vain(name: str) -> None:
+    with pytest.raises(Misuse, match=rf"{name} = 2 is heeded by sized work alone: set work = 'sized'"):
+        Plan(data="local", **{name: 2.0})  # type: ignore[arg-type]
+    assert Plan(data="local", work="sized", **{"budget_s": 1.0, name: 2.0})  # type: ignore[arg-type]
+
+
+def test_which_versions_are_served_is_one_of_a_few_rules() -> None:
+    with pytest.raises(Misuse, match="publish = 'never' is not a choice"):
+        Plan(publish="never")
+    with pytest.raises(Misuse, match="versions_kept is from 1 to 100 whole models, not 0"):
+        Plan(versions_kept=0)

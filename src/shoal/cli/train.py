@@ -155,9 +155,11 @@ def overrides(
 
 def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
     """What the task's own plan may say for a typed choice to make sense. Whether it does is seen when the two meet."""
+    from shoal.plan import SIZED_ONLY
+
     wanted: dict[str, Any] = {}
-    if typed.get("work") == "sized":
-        wanted["data"] = "local"
+    if typed.get("work") == "sized" or ("work" not in typed and any(typed.get(name) for name in SIZED_ONLY)):
+        wanted |= {"work": "sized", "data": "local"}
         if not typed.get("budget_joules"):
             wanted["budget_s"] = 1.0
     if typed.get("staleness") == "similar":

@@ -277,6 +277,10 @@ def test_what_the_task_may_say_itself_need_not_be_typed() -> None:
     assert train.overrides(workers="", until={}, numbers=sized, pairs=()) == sized
     assert train.overrides(workers="", until={}, numbers={"work": "sized"}, pairs=()) == {"work": "sized"}
     assert train.overrides(workers="", until={}, numbers={}, pairs=("staleness=similar",)) == {"staleness": "similar"}
+    assert train.overrides(workers="", until={}, numbers={"budget_s": 3.0}, pairs=()) == {"budget_s": 3.0}
+    assert train.overrides(workers="", until={}, numbers={}, pairs=("requests_per_s=9",)) == {"requests_per_s": 9.0}
+    with pytest.raises(Misuse, match="budget_s = 3 is heeded by sized work alone: set work = 'sized'"):
+        train.overrides(workers="", until={}, numbers={"budget_s": 3.0, "work": "leased"}, pairs=())
     with pytest.raises(Misuse, match="is for data = 'local'"):
         train.overrides(workers="", until={}, numbers=sized, pairs=("data=shared",))
     with pytest.raises(Misuse, match="needs a budget"):
