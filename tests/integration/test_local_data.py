@@ -61,6 +61,35 @@ def test_devices_learn_from_their_own_examples_and_new_ones_are_judged_first(tmp
 
 
 @pytest.mark.slow
+def test_what_was_trained_on_is_not_new_again_when_a_trainer_or_an_agent_starts_anew(tmp_path: Path) -> None:
+    async def story() -> None:
+        tmp_path.chmod(0o755)
+        async with cluster_in(tmp_path, workers=0, options=()) as site:
+            file = await _start(site, "device-1", tmp_path / "own-1", readings(60, seed=1))
+            job = await site.submit_task(READINGS, until={"endless": True}, checkpoint_every_s=0.2)
+            await site.progress(job, "an epoch", lambda told: told.epoch >= 1)
+            for number in (1, 2):
+                if number == 1:
+                    (trainer,) = site.trainers("device-1")
+                    trainer.kill()
+                else:
+                    await site.kill(site.cluster.agents["device-1"])
+                    with mock.patch.dict(os.environ, {LOCAL_VARIABLE: str(file.parent)}):
+                        await site.cluster.start_agent("device-1")
+                before = (await site.progress(job, "any", lambda told: True)).epoch
+                await site.progress(job, "it works again", lambda told, least=before + 2: told.epoch >= least)
+                with file.open("a") as more:
+                    more.write(readings(20, seed=10 + number))
+                before = (await site.progress(job, "any", lambda told: True)).epoch
+                await site.progress(job, "two more epochs", lambda told, least=before + 2: told.epoch >= least)
+            await site.operator.stop(job)
+            await site.ended(job, "stopped")
+            assert sum(view.examples for view in site.evaluations(job)) == 60 + 20 + 20, "each was judged once"
+
+    run(story())
+
+
+@pytest.mark.slow
 def test_a_device_without_examples_is_asked_again_and_held_to_its_budget(tmp_path: Path) -> None:
     async def story() -> None:
         tmp_path.chmod(0o755)

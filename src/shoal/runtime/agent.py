@@ -274,6 +274,7 @@ class Agent:
             cache=self._places.cache,
             child_module=self._child_module,
             pace_s=self._pace_s,
+            own=self._places.node,
         )
         host = RoleHost(f"worker in {assign.job}", labour.perform)
         self._jobs[assign.job] = _Job(host, labour)

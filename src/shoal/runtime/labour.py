@@ -26,6 +26,7 @@ from shoal.roles.staging import put
 from shoal.runtime import sensors
 from shoal.runtime.energy import MEASURED, Energy, EnergyMeter
 from shoal.runtime.host import RoleHost
+from shoal.runtime.seen import Seen
 from shoal.runtime.trainer import TrainerFailed as TrainerError
 from shoal.runtime.trainer import TrainerHost, TrainerSettings
 from shoal.store.blobs import BlobStore
@@ -64,7 +65,9 @@ class Labour:
         cache: Path,
         child_module: str,
         pace_s: float = 0.0,
+        own: Path | None = None,
     ) -> None:
+        """``own``: a folder of this device alone, where it keeps how many of its examples it has seen."""
         self._spec = spec
         self._member = member
         self._around = surroundings
@@ -81,6 +84,8 @@ class Labour:
         self._given: np.ndarray | None = None
         self._takes_changes = spec.plan.down != "dense"
         self._is_local = spec.plan.data == "local"
+        self._local_folder = os.environ.get(LOCAL_VARIABLE, "") if self._is_local else ""
+        self._seen = Seen(own, of=self._local_folder) if self._is_local and own is not None else None
         self._meter = EnergyMeter(machine=platform.machine())
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
@@ -180,7 +185,8 @@ class Labour:
             weight_decay=spec.plan.weight_decay,
             torch_threads=int(os.environ.get("SHOAL_TORCH_THREADS", "1")),
             is_local=self._is_local,
-            local_folder=os.environ.get(LOCAL_VARIABLE, "") if self._is_local else "",
+            local_folder=self._local_folder,
+            local_seen=self._seen.count(spec.job) if self._seen is not None else 0,
             share_labels=spec.plan.share_labels,
             labels_epsilon=spec.plan.labels_epsilon,
             pace_s=self._pace_s,
@@ -275,7 +281,11 @@ class Labour:
         """Train on the device's own examples, and see what that takes."""
         before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
         result = await self._trainer.learn(action.epoch, action.batches[0], action.examples)
-        return result, self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
+        spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
+        if self._seen is not None:
+            # Before anyone hears of it: what was trained on is never judged again, whatever happens next.
+            await asyncio.to_thread(self._seen.note, self._spec.job, result.held)
+        return result, spent
 
     async def _evaluate(self, host: RoleHost, action: Evaluate, model: Tensors) -> None:
         examples, loss_sum, correct = 0, 0.0, 0

@@ -15,13 +15,14 @@ from shoal.workload.batches import epoch_order, mix
 class LocalExamples:
     """What ``Task.examples("train")`` gives here: a pair of arrays, or a Dataset of pairs, which is read row by row."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, *, seen: int = 0) -> None:
+        """``seen``: how many an earlier process was done with."""
         self._task = task
         self._x: Any = None
         self._y: Any = None
         self._rows: Any = None
         #: How many there were when a lease was last trained.
-        self._seen = 0
+        self._seen = seen
         self._count = 0
 
     def look(self) -> int:

@@ -48,6 +48,8 @@ class TrainerSettings:
     is_local: bool = False
     #: Where a device keeps them, for tasks that ask (``shoal.data.local_folder``).
     local_folder: str = ""
+    #: How many of them were trained on before this process: they are not new.
+    local_seen: int = 0
     share_labels: bool = False
     labels_epsilon: float = 0.0
     #: Only the echo trainer heeds it: the pause that stands for the training of one batch.

@@ -70,7 +70,7 @@ class TorchTrainer:
         if settings.local_folder:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
         self._train = Examples(settings.train)
-        self._local = LocalExamples(self._task) if settings.is_local else None
+        self._local = LocalExamples(self._task, seen=settings.local_seen) if settings.is_local else None
         self._test = Examples(settings.test)
         self._order: tuple[int, Indices] | None = None
         self._load_s = time.monotonic() - began_s
