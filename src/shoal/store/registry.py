@@ -37,7 +37,15 @@ from shoal.store.rows import (
     Token,
 )
 from shoal.store.schema import MIGRATIONS
-from shoal.wire.limits import CERTIFICATES_KEPT_PER_NODE, EVENTS_KEPT_PER_JOB, NODE_NAME_MAX_CHARS, REASON_MAX_CHARS
+from shoal.wire.limits import (
+    APPLIED_KEPT_PER_JOB,
+    CERTIFICATES_KEPT_PER_NODE,
+    EPOCHS_KEPT_PER_JOB,
+    EVALUATIONS_KEPT_PER_JOB,
+    EVENTS_KEPT_PER_JOB,
+    NODE_NAME_MAX_CHARS,
+    REASON_MAX_CHARS,
+)
 from shoal.workload.ledger import Applied
 
 _BUSY_TIMEOUT_S = 10.0
@@ -55,6 +63,14 @@ _ADD_APPLIED = (
     " ON CONFLICT (job, epoch, batch) DO NOTHING"
 )
 
+#: An epoch that no job reaches.
+_EVER = (1 << 62) - 1
+
+_AUDIT = (
+    'SELECT epoch, COUNT(*) AS batches, COUNT(DISTINCT batch) AS "distinct", MIN(version) AS first_version,'
+    " MAX(version) AS last_version FROM applied WHERE job = :job AND epoch <= :last GROUP BY epoch"
+)
+
 _Parameters = Sequence[Any] | Mapping[str, Any]
 
 
@@ -64,6 +80,8 @@ class Registry:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.RLock()
+        #: Job -> rows of its history, or more than there are.
+        self._listed: dict[str, int] = {}
         make_directory(path.parent)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         # Autocommit: transactions are those that _transaction opens, none that the module guesses.
@@ -325,6 +343,8 @@ class Registry:
                 if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
                     raise self._applied_twice(job, row)
             database.executemany(_ADD_EVALUATION, ({"job": job} | dataclasses.asdict(row) for row in evaluations))
+            self._thin_applied(job, added=len(rows))
+            self._thin_evaluations(job)
 
     def forget_after(self, job: str, version: int) -> None:
         """Drop what was recorded of versions that did not survive."""
@@ -346,6 +366,7 @@ class Registry:
         return -1 if rows[0]["last"] is None else int(rows[0]["last"])
 
     def applied(self, job: str) -> list[Applied]:
+        """Batch by batch, as far back as that is kept."""
         return [
             Applied(**row)
             for row in self._rows(
@@ -355,16 +376,14 @@ class Registry:
         ]
 
     def audit(self, job: str) -> list[EpochAudit]:
-        """What the history says of each epoch."""
-        return [
-            EpochAudit(**row)
-            for row in self._rows(
-                'SELECT epoch, COUNT(*) AS batches, COUNT(DISTINCT batch) AS "distinct",'
-                " MIN(version) AS first_version, MAX(version) AS last_version"
-                " FROM applied WHERE job = ? GROUP BY epoch ORDER BY epoch",
-                (job,),
-            )
-        ]
+        """What the history says of each epoch, also of those whose batches are not listed any more."""
+        thinned = self._rows(
+            'SELECT epoch, batches, "distinct", first_version, last_version FROM epochs WHERE job = ?', (job,)
+        )
+        listed = self._rows(_AUDIT, {"job": job, "last": _EVER})
+        # A checkpoint that is restored may list an epoch again.
+        audits = {int(row["epoch"]): EpochAudit(**row) for row in (*thinned, *listed)}
+        return [audits[epoch] for epoch in sorted(audits)]
 
     # Events ---------------------------------------------------------------------------------------
 
@@ -398,6 +417,7 @@ class Registry:
         with self._transaction() as database:
             self._require(job)
             database.execute(_ADD_EVALUATION, {"job": job} | dataclasses.asdict(evaluation))
+            self._thin_evaluations(job)
 
     def evaluations(self, job: str, *, latest: int = -1) -> list[Evaluation]:
         """Oldest first; all of them, or so many of the latest."""
@@ -486,6 +506,44 @@ class Registry:
     def _forget_after(self, job: str, version: int) -> None:
         self._database.execute("DELETE FROM applied WHERE job = ? AND version > ?", (job, version))
         self._database.execute("DELETE FROM evaluations WHERE job = ? AND version > ?", (job, version))
+        self._database.execute("DELETE FROM epochs WHERE job = ? AND last_version > ?", (job, version))
+
+    def _thin_applied(self, job: str, *, added: int) -> None:
+        """Of the oldest epochs keep the sums alone, until a quarter of the room is free; the last two stay listed."""
+        # To count is to read them all: it is done when they may be too many.
+        self._listed[job] = self._listed.get(job, APPLIED_KEPT_PER_JOB) + added
+        if self._listed[job] <= APPLIED_KEPT_PER_JOB:
+            return
+        counts = self._database.execute(
+            "SELECT epoch, COUNT(*) FROM applied WHERE job = ? GROUP BY epoch ORDER BY epoch", (job,)
+        ).fetchall()
+        left = sum(count for _, count in counts)
+        last = -1
+        if left > APPLIED_KEPT_PER_JOB:
+            for epoch, count in counts[:-2]:
+                if left <= 3 * APPLIED_KEPT_PER_JOB // 4:
+                    break
+                last, left = epoch, left - count
+        self._listed[job] = left
+        if last < 0:
+            return
+        sums = self._database.execute(_AUDIT, {"job": job, "last": last}).fetchall()
+        self._database.executemany(
+            "INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?, ?)", ((job, *row) for row in sums)
+        )
+        self._database.execute("DELETE FROM applied WHERE job = ? AND epoch <= ?", (job, last))
+        self._database.execute("DELETE FROM epochs WHERE job = ? AND epoch <= ?", (job, last - EPOCHS_KEPT_PER_JOB))
+
+    def _thin_evaluations(self, job: str) -> None:
+        """The newest half stays whole; before it, what is older is sparser, for it is halved again and again."""
+        (count,) = self._database.execute("SELECT COUNT(*) FROM evaluations WHERE job = ?", (job,)).fetchone()
+        if count > EVALUATIONS_KEPT_PER_JOB:
+            self._database.execute(
+                "DELETE FROM evaluations WHERE job = :job AND version IN (SELECT version FROM (SELECT version,"
+                " ROW_NUMBER() OVER (ORDER BY version) AS place FROM evaluations WHERE job = :job)"
+                " WHERE place <= :older AND place % 2 = 0)",
+                {"job": job, "older": count - EVALUATIONS_KEPT_PER_JOB // 2},
+            )
 
     def _set_serving(self, job: str, serving: Serving) -> None:
         texts = {name: getattr(serving, name)[:REASON_MAX_CHARS] for name in ("reason", "hold", "verdict")}

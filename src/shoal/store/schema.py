@@ -131,4 +131,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        # Epochs whose batches are not listed one by one any more: a job without an end would fill the disk.
+        """
+        CREATE TABLE epochs (
+            job TEXT NOT NULL REFERENCES jobs (job),
+            epoch INTEGER NOT NULL,
+            batches INTEGER NOT NULL,
+            "distinct" INTEGER NOT NULL,
+            first_version INTEGER NOT NULL,
+            last_version INTEGER NOT NULL,
+            PRIMARY KEY (job, epoch)
+        ) WITHOUT ROWID
+        """,
+    ),
 )

@@ -48,6 +48,14 @@ NODE_NAME_MAX_CHARS = 63
 #: What a registry remembers of a job's events; older ones are dropped.
 EVENTS_KEPT_PER_JOB = 5000
 
+#: And of its evaluations: above this, every second of the older half is dropped, so that the past grows sparser.
+EVALUATIONS_KEPT_PER_JOB = 4000
+
+#: And of its history, batch by batch: above this, of the oldest epochs only their sums are kept, and of so many epochs.
+#: More than a leader may hold that is not durable (``AT_RISK_MAX``): what a checkpoint carries is never thinned out.
+APPLIED_KEPT_PER_JOB = 200_000
+EPOCHS_KEPT_PER_JOB = 10_000
+
 #: What a registry remembers of a member's certificates; it has one or two that are of use.
 CERTIFICATES_KEPT_PER_NODE = 20
 

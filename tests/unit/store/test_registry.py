@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sqlite3
 from collections.abc import Iterator
@@ -270,6 +271,56 @@ def test_a_checkpoint_cannot_carry_the_future(with_job: Registry) -> None:
     assert with_job.applied("j1") == [batch(1, version=9)]
 
 
+def test_a_history_without_an_end_is_thinned_and_still_says_that_each_was_once(
+    with_job: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.store.registry.APPLIED_KEPT_PER_JOB", 100)
+    for epoch in range(60):
+        rows = [batch(n, epoch=epoch, version=10 * epoch + n) for n in range(1, 8)]
+        with_job.record_applied("j1", rows[:4])
+        with_job.record_applied("j1", rows[4:])
+        assert len(with_job.applied("j1")) <= 100
+    listed = with_job.applied("j1")
+    assert len(listed) >= 75
+    assert {row.epoch for row in listed} == set(range(listed[0].epoch, 60)), "whole epochs go, the oldest"
+    assert with_job.audit("j1") == [
+        EpochAudit(epoch=e, batches=7, distinct=7, first_version=10 * e + 1, last_version=10 * e + 7) for e in range(60)
+    ]
+    assert with_job.last_version("j1") == 597
+    with pytest.raises(Misuse, match="must not apply it again"):
+        with_job.record_applied("j1", [batch(7, epoch=59, version=600)])
+    with_job.restore_applied("j1", [batch(7, epoch=59, version=597)], 597)
+    assert with_job.audit("j1")[-1].batches == 7
+    # Back before what was thinned out: a disk was damaged.
+    with_job.forget_after("j1", 15)
+    assert [audit.epoch for audit in with_job.audit("j1")] == [0]
+
+
+def test_one_large_epoch_stays_whole_and_very_old_ones_are_forgotten(
+    with_job: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.store.registry.APPLIED_KEPT_PER_JOB", 10)
+    monkeypatch.setattr("shoal.store.registry.EPOCHS_KEPT_PER_JOB", 5)
+    with_job.record_applied("j1", [batch(n, epoch=0) for n in range(30)])
+    with_job.record_applied("j1", [batch(n, epoch=1, version=2) for n in range(30)])
+    assert len(with_job.applied("j1")) == 60, "the last two epochs stay"
+    for epoch in range(2, 40):
+        with_job.record_applied("j1", [batch(n, epoch=epoch, version=epoch + 1) for n in range(4)])
+    epochs = [audit.epoch for audit in with_job.audit("j1")]
+    assert epochs == list(range(epochs[0], 40))
+    assert len(epochs) <= 5 + 3
+
+
+def test_rows_of_another_job_are_left_alone(with_job: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.store.registry.APPLIED_KEPT_PER_JOB", 10)
+    with_job.add_job(job="j2", name="other", spec_json="{}", now_s=1.0)
+    with_job.record_applied("j2", [batch(n, epoch=n, version=n) for n in range(8)])
+    for epoch in range(30):
+        with_job.record_applied("j1", [batch(1, epoch=epoch, version=epoch)])
+    assert len(with_job.applied("j2")) == 8
+    assert len(with_job.applied("j1")) <= 10
+
+
 # Events and evaluations ---------------------------------------------------------------------------
 
 
@@ -308,6 +359,18 @@ def test_of_many_evaluations_the_latest_are_given_oldest_first(with_job: Registr
     assert [each.version for each in with_job.evaluations("j1")] == [1, 2, 3, 4]
     assert [each.version for each in with_job.evaluations("j1", latest=2)] == [3, 4]
     assert with_job.evaluations("j1", latest=0) == []
+
+
+def test_old_evaluations_grow_sparse(with_job: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.store.registry.EVALUATIONS_KEPT_PER_JOB", 20)
+    for version in range(1, 301):
+        with_job.record_applied("j1", [], [evaluation(version)])
+        assert len(with_job.evaluations("j1")) <= 20
+    kept = [each.version for each in with_job.evaluations("j1")]
+    assert kept[0] == 1, "where it began is known"
+    assert kept[-10:] == list(range(291, 301)), "the newest are whole"
+    gaps = [later - earlier for earlier, later in itertools.pairwise(kept)]
+    assert gaps == sorted(gaps, reverse=True), "the older, the sparser"
 
 
 def test_a_lock_held_too_long_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
