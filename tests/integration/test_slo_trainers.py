@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
+from benchmarks.slo_agents import held
 from benchmarks.slo_fleet import draw_fleet
 from benchmarks.slo_trainers import Trainers, why_not
 from testbed import quota
@@ -27,4 +29,19 @@ def test_a_tenth_of_a_core_takes_many_times_as_long_as_all_of_it(real_data: Path
         # One that would take far too long is cut, and counts in proportion.
         assert trainer.train(10_000_000, cores=0.5, limit_s=0.3) > 5.0
         assert quota.quotas_of(os.getpid())
+    assert not quota.quotas_of(os.getpid())
+
+
+@pytest.mark.slow
+@pytest.mark.needs_data
+def test_real_agents_ask_every_profiler_and_are_held_to_their_quotas(real_data: Path, tmp_path: Path) -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+    asked = held(tmp_path, seed=1, devices=2, teachers=1, requests=2, slo_s=0.2, within=0.84, limit_s=60.0)
+    done = asyncio.run(asyncio.wait_for(asked, 110))
+    for name in ("ours", "iprof", "maui"):
+        asked_for = sorted((task.device, task.request) for task in done.tasks[name])
+        assert asked_for == [("device-1", 0), ("device-1", 1), ("device-2", 0), ("device-2", 1)]
+    assert done.taught >= 2
+    assert all(task.spent > 0 for each in done.tasks.values() for task in each)
     assert not quota.quotas_of(os.getpid())

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.slo import judged, modelled
+from benchmarks.slo_contest import Contest, Setting, Turn
 from benchmarks.slo_energy import BUDGET_J, Modelled
 from benchmarks.slo_fleet import draw_fleet, sudden_share
 from benchmarks.slo_loop import Drawn, Task, contenders, contest, drawn_contest, score, teach
 from shoal.workload.profile.features import Features
+from shoal.workload.profile.logrls import LogRls
 from shoal.workload.profile.maui import Maui
 from shoal.workload.profile.sizing import Profiler
 
@@ -125,3 +127,62 @@ def test_what_was_missed_is_said_with_what_limits_it() -> None:
     assert judged(good | {"sudden": 0.2}) == []
     assert "20 % of the requests came after a sudden change" in judged(good | {"overshoot": 0.3, "sudden": 0.2})[1]
     assert judged({"not_measured": "no root"}) == []
+
+
+# The same contest inside a leader.
+
+
+def through_a_leader(
+    profilers: dict[str, Profiler], *, devices: int = 3, teachers: int = 4, requests: int = 5, lost: int = 0
+) -> tuple[Contest, dict[str, list[Task]], list[Turn]]:
+    """Devices that ask in turn, and take what a formula says for the quota that they were told."""
+    setting = Setting(
+        members=draw_fleet(1, devices, requests=requests),
+        teachers=draw_fleet(1, teachers, requests=24, name="teacher"),
+        requests=requests,
+        budget=3.0,
+        first=8,
+        steady=100,
+    )
+    turns: dict[str, Turn] = {}
+    told: list[Turn] = []
+    done: dict[str, list[Task]] = {name: [] for name in (*profilers, "")}
+
+    def tell(device: str, turn: Turn) -> None:
+        turns[device] = turn
+        told.append(turn)
+
+    contest = Contest(setting, profilers, tell=tell, record=lambda kind, task: done[kind].append(task))
+    for number in range(5000):
+        if contest.is_over:
+            return contest, done, told
+        device = Features(device=f"device-{1 + number % devices}")
+        sizing = contest.decide(device, 3.0)
+        if lost and number % lost == 0:
+            continue
+        contest.observed(device, sizing.examples, sizing.examples * 0.004 / turns[device.device].cores)
+    raise AssertionError("it does not end")
+
+
+def test_every_device_asks_every_profiler_as_often_and_all_learn_from_the_offline_set() -> None:
+    contest, done, told = through_a_leader({"ours": LogRls(), "maui": Maui()})
+    for name in ("ours", "maui"):
+        asked = sorted((task.device, task.request) for task in done[name])
+        assert asked == [(f"device-{d}", r) for d in (1, 2, 3) for r in range(5)]
+    assert contest.taught == sum(turn.kind == "teach" for turn in told)
+    assert {turn.member.name for turn in told if turn.kind == "teach" and turn.member} == {
+        f"teacher-{n}" for n in (1, 2, 3, 4)
+    }
+    kinds = [turn.kind for turn in told]
+    last_taught = max(place for place, kind in enumerate(kinds) if kind == "teach")
+    assert min(place for place, kind in enumerate(kinds) if kind == "ours") > last_taught, "nobody begins earlier"
+    assert len(done[""]) == 2 * 5, "two devices also do the same over and over"
+    assert {task.examples for task in done[""]} == {100}
+    assert all(0.05 <= turn.cores <= 1.0 for turn in told)
+
+
+def test_a_lease_that_is_lost_is_asked_for_again() -> None:
+    whole = through_a_leader({"maui": Maui()})[1]["maui"]
+    holes = through_a_leader({"maui": Maui()}, lost=7)[1]["maui"]
+    assert sorted((t.device, t.request) for t in holes) == sorted((t.device, t.request) for t in whole)
+    assert score(holes).tasks == score(whole).tasks
