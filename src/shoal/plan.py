@@ -30,8 +30,8 @@ STALENESS = ("none", "inverse", "root", "exponential", "parameter", "similar")
 #: What only sized work heeds. Elsewhere they would be said in vain, and whoever set a budget would think it held.
 SIZED_ONLY = ("budget_s", "budget_joules", "refuse_smallest", "refuse_alike", "requests_per_s")
 
-#: Which version of a job without an end is published by itself: one that is judged better than the one that is served,
-#: every one that is judged, or none.
+#: Which version of a job is published by itself: one that is judged better than the one that is served, every one that
+#: is judged, or none.
 PUBLISH = ("better", "every", "asked")
 
 #: Published versions are whole models on the manager's disk.
@@ -174,15 +174,17 @@ class Plan:
     share_labels: bool = False
     labels_epsilon: float = 0.0
 
-    #: Of a job without an end: which version is served (``PUBLISH``), and how many of them are kept to go back to.
-    publish: str = "better"
+    #: Which version is published by itself (``PUBLISH``), and how many of them are kept to go back to. Left out: of a job
+    #: without an end those that are better; of one that has an end none, for it is trained for its last version.
+    publish: str = ""
     versions_kept: int = 5
 
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
             _check_choice(choice, getattr(self, choice), answers)
         _check_choice("staleness", self.staleness, STALENESS)
-        _check_choice("publish", self.publish, PUBLISH)
+        if self.publish:
+            _check_choice("publish", self.publish, PUBLISH)
         if self.momentum is _UNSAID:
             object.__setattr__(self, "momentum", MOMENTUM[self.pace])
         if not 1 <= self.workers_min <= self.workers_max:

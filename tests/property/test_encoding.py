@@ -99,7 +99,7 @@ PLANS = st.builds(
     refuse_smallest=st.floats(0, 99),
     refuse_alike=st.floats(0, 99),
     requests_per_s=st.floats(0, 1e6),
-    publish=st.sampled_from(PUBLISH),
+    publish=st.sampled_from(("", *PUBLISH)),
     versions_kept=st.integers(1, 100),
     until=st.builds(Until, endless=st.just(True)),
     cohort=st.integers(0, 99),

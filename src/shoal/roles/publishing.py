@@ -67,8 +67,8 @@ class Leave:
 
 
 def rule_of(plan: Plan) -> str:
-    """A job that has an end is trained for its last version, which needs nobody's choice."""
-    return plan.publish if plan.until.endless else "asked"
+    """A job that has an end is trained for its last version, which needs nobody's choice, unless its plan says so."""
+    return plan.publish or ("better" if plan.until.endless else "asked")
 
 
 def is_sound(view: EvaluationView) -> bool:

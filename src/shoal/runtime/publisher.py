@@ -50,6 +50,9 @@ class Publisher:
 
     def weigh(self, job: str, plan: Plan, version: Version) -> None:
         """A version is durable: publish it if it brings an evaluation that says so. Doing it twice is doing it once."""
+        if not plan.publish and not plan.until.endless:
+            # Nobody waits for a verdict: what is fetched of it is its newest version.
+            return
         with self._lock:
             serving = self._registry.serving(job)
             view = publishing.news(version.evaluations, serving)

@@ -53,7 +53,8 @@ def test_only_jobs_without_an_end_publish_by_themselves() -> None:
     endless = Until(endless=True)
     assert rule_of(Plan(until=endless)) == "better"
     assert rule_of(Plan(until=endless, publish="every")) == "every"
-    assert rule_of(Plan(until=Until(epochs=3), publish="every")) == "asked"
+    assert rule_of(Plan(until=Until(epochs=3))) == "asked"
+    assert rule_of(Plan(until=Until(epochs=3), publish="better")) == "better", "unless it is said"
 
 
 def test_better_is_published_and_worse_is_not() -> None:

@@ -13,6 +13,7 @@ import pytest
 from shoal.errors import Refused
 from shoal.plan import Plan, Until
 from shoal.roles.custody import Version
+from shoal.roles.publishing import Serving
 from shoal.runtime.publisher import Publisher
 from shoal.store.blobs import BlobStore
 from shoal.store.registry import Registry
@@ -124,6 +125,9 @@ def test_a_job_with_an_end_is_published_by_hand_alone(site: Site) -> None:
     plan = Plan(until=Until(epochs=3))
     site.publisher.weigh(JOB, plan, durable(10, 0.9))
     assert site.publisher.served(JOB) is None
+    assert site.registry.serving(JOB) == Serving(), "nothing is written down for it"
+    site.publisher.weigh(JOB, Plan(until=Until(epochs=3), publish="asked"), durable(10, 0.9))
+    assert "when an operator says so" in site.registry.serving(JOB).verdict
     assert site.publisher.publish(JOB, plan, durable(10, 0.9)) == (
         "version 10 is served, 90.00 % of 1,000 examples right"
     )
