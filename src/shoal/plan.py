@@ -174,8 +174,8 @@ class Plan:
     share_labels: bool = False
     labels_epsilon: float = 0.0
 
-    #: Which version is published by itself (``PUBLISH``), and how many of them are kept to go back to. Left out: of a job
-    #: without an end those that are better; of one that has an end none, for it is trained for its last version.
+    #: Which version is published by itself (``PUBLISH``), and how many of them are kept to go back to. Left out: of a
+    #: job without an end those that are better; of one that has an end none, for it is trained for its last version.
     publish: str = ""
     versions_kept: int = 5
 
