@@ -1,0 +1,113 @@
+"""Whoever multiplies matrices for a layer, here or elsewhere: one seam. Knows no torch, no peer, no clock of its own.
+
+``multiply`` gives ``left @ right`` in float32. ``secret`` says what may not be shown to whoever helps:
+
+- ``"none"``: both may be seen;
+- ``"left"``: the left one may not (activations, and what flows back through a layer);
+- ``"both"``: neither may (a weight gradient, of two secrets).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from shoal.errors import Misuse
+
+Secret = Literal["none", "left", "both"]
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What was multiplied so far, and at what cost."""
+
+    products: int = 0
+    #: Of these, how many went out, at least in part.
+    sent: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    #: Multiply-adds here: products done at home, and what checking and masking took.
+    operations_home: int = 0
+    operations_away: int = 0
+    #: Executors whose results were wrong, each once, in the order in which they were caught.
+    liars: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.bytes_out + self.bytes_in
+
+    @property
+    def home_share(self) -> float:
+        """Share of all multiply-adds that were done here."""
+        every = self.operations_home + self.operations_away
+        return self.operations_home / every if every else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Advert:
+    """What a pool, or several together, say they can: measured by their schedulers."""
+
+    executors: int
+    #: All executors together, float32.
+    operations_per_s: float
+    #: Of the analyst's link, one way.
+    bytes_per_s: float
+    #: There and back, with nothing to do.
+    latency_s: float
+    #: Pools that do not collude: masking takes two.
+    pools: int = 1
+
+
+class Products(Protocol):
+    def multiply(self, left: Array, right: Array, *, secret: Secret, name: str) -> Array:
+        """``left @ right``, float32. ``name`` is the layer's and the pass's, for logs."""
+        ...
+
+    @property
+    def report(self) -> Report: ...
+
+
+@runtime_checkable
+class Advertises(Protocol):
+    """Products that can tell what they are able to, so that what to send can be weighed beforehand."""
+
+    @property
+    def advert(self) -> Advert | None: ...
+
+
+def check(left: Array, right: Array) -> None:
+    """Two float32 matrices that can be multiplied, or a Misuse that says what is wrong."""
+    for side, matrix in (("left", left), ("right", right)):
+        if matrix.ndim != 2 or matrix.dtype != np.float32:
+            raise Misuse(f"{side} is {matrix.dtype} of shape {matrix.shape}; a product takes two float32 matrices")
+    if left.shape[1] != right.shape[0]:
+        raise Misuse(f"{left.shape} times {right.shape}: the inner sizes differ")
+
+
+class AtHome:
+    """Every product in this process, with numpy: what others are measured against, and what is fallen back to."""
+
+    def __init__(self, *, clock: Callable[[], float] = lambda: 0.0) -> None:
+        self._clock = clock
+        self._report = Report()
+
+    def multiply(self, left: Array, right: Array, *, secret: Secret, name: str) -> Array:
+        check(left, right)
+        began_s = self._clock()
+        result: Array = left @ right
+        self._report = replace(
+            self._report,
+            products=self._report.products + 1,
+            operations_home=self._report.operations_home + left.shape[0] * left.shape[1] * right.shape[1],
+            seconds=self._report.seconds + self._clock() - began_s,
+        )
+        return result
+
+    @property
+    def report(self) -> Report:
+        return self._report
