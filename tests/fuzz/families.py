@@ -46,10 +46,12 @@ from shoal.wire.limits import BUNDLE_UNPACKED_MAX_BYTES, REPLY_MAX_BYTES
 from shoal.wire.messages import (
     Admit,
     AskCheckpoint,
+    AskPool,
     AskStatus,
     Bar,
     Blob,
     Call,
+    Caught,
     Checkpoint,
     Count,
     Dataset,
@@ -58,6 +60,7 @@ from shoal.wire.messages import (
     EvaluationView,
     Facts,
     Failed,
+    Forget,
     Form,
     Formed,
     Gathered,
@@ -68,7 +71,11 @@ from shoal.wire.messages import (
     JobSpec,
     Leads,
     Leave,
+    Lend,
+    LenderView,
+    Measure,
     Message,
+    NeedRight,
     NodeView,
     Noted,
     Offer,
@@ -76,8 +83,11 @@ from shoal.wire.messages import (
     Part,
     Pass,
     Piece,
+    Pool,
     Progress,
     Ready,
+    Result,
+    Right,
     Route,
     Routed,
     Spoilt,
@@ -85,6 +95,7 @@ from shoal.wire.messages import (
     Status,
     SteppedDown,
     Taken,
+    Task,
     Update,
     Values,
     Want,
@@ -137,6 +148,7 @@ def sound_messages() -> list[Message]:
         Bar(job="echo", term=1, node="device-1", reason="revoked"),
         *sound_formation(delta),
         *sound_flock(delta),
+        *sound_lending(delta),
     ]
 
 
@@ -173,6 +185,26 @@ def sound_formation(delta: np.ndarray) -> list[Message]:
         Pass(**of, version=4, tensors={"model": delta}),
         Values(**of, version=4, start=0, stop=9, tensors={"model": delta[:9]}),
         Disband(**of, reason="too few workers"),
+    ]
+
+
+def sound_lending(delta: np.ndarray) -> list[Message]:
+    """What an analyst, a scheduler and an executor say to each other."""
+    sides = {"rows": 2, "inner": 10, "columns": 3}
+    left, right = delta.reshape(2, 10), np.resize(delta, (10, 3))
+    named = "d" * 64
+    return [
+        Measure(number=1, **sides),
+        Lend(number=1, seconds=0.5, task_max_bytes=1 << 20, rights_max_bytes=1 << 22),
+        AskPool(),
+        Pool(executors=3, multiply_adds_per_s=1e9, latency_s=0.01, window=8, task_max_bytes=1, right_max_bytes=1),
+        Task(task=1, kind="tile", right=named, **sides, deadline_s=3.0, avoid=("liar",), tensors={"left": left}),
+        Right(right=named, tensors={"right": right}),
+        NeedRight(right=named),
+        Result(task=1, executor="pi", seconds=0.1, tensors={"result": left @ right}),
+        Caught(executor="liar", reason="no product of what it was given"),
+        Forget(upto=7),
+        Status(cluster="c", manager="m", lenders=(LenderView(node="pi", state="ready", tasks=3),)),
     ]
 
 

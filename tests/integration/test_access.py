@@ -52,8 +52,11 @@ from shoal.wire.messages import (
     JobSpec,
     Leads,
     Message,
+    NeedRight,
+    Right,
     Route,
     Standing,
+    Task,
     Values,
 )
 
@@ -68,10 +71,12 @@ ALLOWED: dict[str, dict[str, str]] = {
         "mate": "Standing Call Want",
     },
     "Work": {
-        "node": "Ready Offer Update Evaluated Failed Formed Made Routed Spoilt Gathered AskCheckpoint Checkpoint",
+        "node": "Ready Offer Update Evaluated Failed Formed Made Routed Spoilt Gathered AskCheckpoint Checkpoint"
+        " Lend NeedRight Result",
         "worker": "Ready Offer Update Evaluated Failed Formed Made Routed Spoilt Gathered Piece",
         "pending": "",
         "mate": "Part Given",
+        "operator": "AskPool Task Right Caught Forget",
     },
     "Fetch": {"node": "Blob", "operator": "Blob"},
     "Operate": {
@@ -94,15 +99,16 @@ ANSWER: dict[str, dict[str, str]] = {
     },
     "Work": {
         "manager": "Work Wait Go Refused Finished Form Count Pass Disband Route"
-        " Checkpoint CheckpointKept CheckpointRefused",
+        " Checkpoint CheckpointKept CheckpointRefused Measure Task Right Pool NeedRight Result",
         "node": "Work Wait Go Refused Finished Form Count Pass Disband Route Taken Values",
     },
 }
 #: What is said in answer to a call that is no stream.
 REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList"
 
-#: A checkpoint goes up to be kept, and down to be gone on from.
-BOTH_WAYS = {"Checkpoint"}
+#: A checkpoint goes up to be kept, and down to be gone on from; a scheduler passes on what an analyst and an executor
+#: say to each other.
+BOTH_WAYS = {"Checkpoint", "Task", "Right", "NeedRight", "Result"}
 
 
 def may_say(role: str, verb: str, name: str) -> bool:
@@ -122,6 +128,9 @@ PARTS: dict[type[Message], Message] = {
     Values: Values(job="j", term=1, formation=1, version=1, start=0, stop=1),
     Standing: Standing(plan=SHA),
     Call: Call(term=1, number=1, kind="train"),
+    Task: Task(task=1, kind="tile", right=SHA, rows=1, inner=1, columns=1, deadline_s=1.0),
+    Right: Right(right=SHA),
+    NeedRight: NeedRight(right=SHA),
 }
 
 

@@ -16,13 +16,15 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.plan import CHOICES, PUBLISH, STALENESS, Plan, Until
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
-from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, SECONDS_MAX
+from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, SECONDS_MAX, SIDE_MAX
 from shoal.wire.messages import (
     CALLS,
     MATE_PHASES,
+    TASK_KINDS,
     Admit,
     Blob,
     Call,
+    Caught,
     Count,
     Dataset,
     DeviceState,
@@ -33,14 +35,21 @@ from shoal.wire.messages import (
     Hop,
     JobSpec,
     Leads,
+    Lend,
+    Measure,
     Message,
+    NeedRight,
     Noted,
     Part,
+    Pool,
     Ready,
+    Result,
+    Right,
     RollBackModel,
     Route,
     Routed,
     Standing,
+    Task,
     Update,
     Values,
     Wait,
@@ -110,6 +119,9 @@ PART = {"start": st.integers(0, 1 << 30), "stop": st.integers((1 << 30) + 1, 1 <
 OF = {"job": ID, "term": INTEGER, "formation": INTEGER}
 RATE = st.floats(0, allow_infinity=False)
 POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)
+NATURAL = st.integers(0, (1 << 62) - 1)
+SECONDS = st.floats(0, SECONDS_MAX)
+SIDES = {name: st.integers(1, SIDE_MAX) for name in ("rows", "inner", "columns")}
 
 
 def route(job: str, term: int, formation: int, cuts: list[int], data: str) -> Route:
@@ -217,6 +229,31 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         RollBackModel, job=ID, version=INTEGER, reason=TEXT, until_accuracy=st.none() | st.floats(0.1, 1)
     ),
     Noted: st.builds(Noted, job=ID, term=INTEGER, kind=SHOWN, reason=TEXT),
+    Measure: st.builds(Measure, number=INTEGER, **SIDES),
+    Lend: st.builds(Lend, number=INTEGER, seconds=SECONDS, task_max_bytes=NATURAL, rights_max_bytes=NATURAL),
+    Pool: st.builds(
+        Pool,
+        executors=NATURAL,
+        multiply_adds_per_s=RATE,
+        latency_s=SECONDS,
+        window=NATURAL,
+        task_max_bytes=NATURAL,
+        right_max_bytes=NATURAL,
+    ),
+    Task: st.builds(
+        Task,
+        task=INTEGER,
+        kind=st.sampled_from(TASK_KINDS),
+        group=INTEGER,
+        right=SHA | st.just(""),
+        deadline_s=st.floats(0, SECONDS_MAX, exclude_min=True),
+        avoid=st.lists(ID, max_size=3).map(tuple),
+        **SIDES,
+    ),
+    Right: st.builds(Right, right=SHA),
+    NeedRight: st.builds(NeedRight, right=SHA),
+    Result: st.builds(Result, task=INTEGER, executor=ID | st.just(""), seconds=SECONDS, reason=TEXT),
+    Caught: st.builds(Caught, executor=ID, reason=TEXT),
 }
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, int: INTEGER, float: FLOAT, bool: st.booleans()}
 

@@ -147,3 +147,19 @@ LABELLED_MAX = 1 << 40
 
 #: Mates of one flock: each tells all others how it is.
 MATES_MAX = 256
+#: A side of a matrix that is multiplied elsewhere.
+SIDE_MAX = 1 << 24
+
+#: Executors that one task may avoid.
+AVOIDED_MAX = 256
+
+#: The left side of one task, and its result; and a right side.
+TASK_MAX_BYTES = 32 << 20
+RIGHT_MAX_BYTES = 256 << 20
+
+#: What a scheduler holds of its analysts' tasks until they are done, and of their right sides.
+TASKS_HELD_MAX_BYTES = 128 << 20
+RIGHTS_HELD_MAX_BYTES = 256 << 20
+
+#: What an executor keeps of right sides; it may have less memory than that.
+RIGHTS_KEPT_MAX_BYTES = 256 << 20

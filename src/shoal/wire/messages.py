@@ -20,6 +20,7 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.learning.layout import ENTRIES_MAX
 from shoal.plan import Plan
 from shoal.wire.limits import (
+    AVOIDED_MAX,
     BATCHES_MAX,
     COUNTED_MAX,
     LABELLED_MAX,
@@ -28,6 +29,7 @@ from shoal.wire.limits import (
     NAME_MAX_CHARS,
     REASON_MAX_CHARS,
     SECONDS_MAX,
+    SIDE_MAX,
 )
 
 PROTOCOL = 1
@@ -196,6 +198,8 @@ class Hello(Message):
     facts: Facts = field(default_factory=Facts)
     #: The jobs this process leads.
     leads: tuple[Leads, ...] = ()
+    #: It multiplies matrices for others.
+    lends: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -1090,6 +1094,194 @@ def _check_mates(name: str, mates: tuple[str, ...]) -> None:
         raise PeerViolation(f"{name}: not the names of mates")
 
 
+# Borrowed compute: an analyst, a scheduler and its executors ------------------------------------------------
+
+#: What is done with the left side of a task (see ``offload.kinds``).
+TASK_KINDS = ("tile", "outer", "mask", "share", "coded")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure(Message):
+    """A scheduler asks one who lends to multiply matrices of this size, which it makes up itself."""
+
+    number: int
+    rows: int
+    inner: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_sides(self.rows, self.inner, self.columns)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lend(Message):
+    """What came of a measure, and what this executor can take."""
+
+    number: int
+    #: What multiplying took, by its own clock; the scheduler believes its own.
+    seconds: float
+    #: The most that the tensors of a task, or of its result, may have; and all right sides that it keeps.
+    task_max_bytes: int
+    rights_max_bytes: int
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.seconds <= SECONDS_MAX or self.task_max_bytes < 0 or self.rights_max_bytes < 0:
+            raise PeerViolation("an executor that cannot be")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AskPool(Message):
+    """An analyst asks what the pool can; it is told again when that changes."""
+
+    #: For people: what it is for.
+    purpose: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool(Message):
+    """What the executors of one scheduler can together, as it measured them."""
+
+    #: Those that would be given a task of this analyst now.
+    executors: int
+    multiply_adds_per_s: float = 0.0
+    latency_s: float = 0.0
+    #: Tasks that the analyst may have there at a time.
+    window: int = 0
+    task_max_bytes: int = 0
+    right_max_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not (0 <= self.multiply_adds_per_s < math.inf and 0 <= self.latency_s <= SECONDS_MAX):
+            raise PeerViolation("a pool that cannot be")
+        if min(self.executors, self.window, self.task_max_bytes, self.right_max_bytes) < 0:
+            raise PeerViolation("a pool that cannot be")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task(Message):
+    """A left side to be multiplied by a right one: from an analyst to a scheduler, and from there to an executor."""
+
+    #: As its sender numbers them.
+    task: int
+    kind: str
+    #: Tasks of one group go to different executors; 0: of none.
+    group: int = 0
+    #: The right side by its digest (``offload.kinds``); empty: it is among the tensors.
+    right: str
+    rows: int
+    inner: int
+    columns: int
+    #: Seconds from receipt after which nobody waits for it. A span, not a time: clocks differ.
+    deadline_s: float
+    #: Executors that are not to have it.
+    avoid: tuple[str, ...] = ()
+    #: ``left``, or the ``seed`` of a mask; and ``right`` where it has no digest.
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.kind not in TASK_KINDS:
+            raise PeerViolation(f"no task that this release knows: {self.kind[:80]!r}")
+        if self.right and not is_sha256(self.right):
+            raise PeerViolation(f"a right side is named by its sha256, not {self.right[:80]!r}")
+        _check_sides(self.rows, self.inner, self.columns)
+        if not 0 < self.deadline_s <= SECONDS_MAX:
+            raise PeerViolation(f"a deadline of {self.deadline_s} s")
+        if len(self.avoid) > AVOIDED_MAX or not all(is_id(node) for node in self.avoid):
+            raise PeerViolation(f"up to {AVOIDED_MAX} executors are avoided, by their ids")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Right(Message):
+    """A right side, once for all tasks that name it: one tensor ``right``."""
+
+    right: str
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not is_sha256(self.right):
+            raise PeerViolation(f"a right side is named by its sha256, not {self.right[:80]!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NeedRight(Message):
+    """A task named a right side that is not here, or not any more."""
+
+    right: str
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not is_sha256(self.right):
+            raise PeerViolation(f"a right side is named by its sha256, not {self.right[:80]!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result(Message):
+    """What came of a task: one tensor ``result``, or the reason why there is none."""
+
+    task: int
+    #: Who computed it. The scheduler says so: an executor is known by its session.
+    executor: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.executor and not is_id(self.executor):
+            raise PeerViolation(f"an executor is named by its id, not {self.executor[:80]!r}")
+        if not 0 <= self.seconds <= SECONDS_MAX:
+            raise PeerViolation(f"a task that took {self.seconds} s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caught(Message):
+    """An analyst found a result of this executor to be wrong."""
+
+    executor: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not is_id(self.executor):
+            raise PeerViolation(f"an executor is named by its id, not {self.executor[:80]!r}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Forget(Message):
+    """Nobody waits for the sender's tasks up to this number any more."""
+
+    upto: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LenderView(Message):
+    """One executor as its scheduler sees it: what people read in ``shoal status``."""
+
+    node: str
+    #: ``measured``, ``ready``, ``excluded``, ``held`` or ``lost``.
+    state: str
+    reason: str = ""
+    multiply_adds_per_s: float = 0.0
+    latency_s: float = 0.0
+    #: What counted of it.
+    tasks: int = 0
+    multiply_adds: int = 0
+    #: Tasks that were given to another as well, since this one took too long; that it could not do; that were wrong.
+    late: int = 0
+    refused: int = 0
+    caught: int = 0
+
+
+def _check_sides(*sides: int) -> None:
+    if not all(0 < side <= SIDE_MAX for side in sides):
+        raise PeerViolation(f"matrices of sides {sides}: each is 1 to {SIDE_MAX:,}")
+
+
 # An operator and the manager ------------------------------------------------------------------------
 
 
@@ -1207,6 +1399,8 @@ class Status(Message):
     jobs: tuple[JobView, ...] = ()
     events: tuple[EventView, ...] = ()
     evaluations: tuple[EvaluationView, ...] = ()
+    #: The pool: who multiplies for others.
+    lenders: tuple[LenderView, ...] = ()
 
 
 # Bytes by content -----------------------------------------------------------------------------------
@@ -1480,6 +1674,18 @@ RECIPIENT: dict[type[Message], str] = {
     PublishModel: "manager",
     RollBackModel: "manager",
     AskVersions: "manager",
+    # Who of the pool, the sender says: what comes from an analyst or an executor is for the scheduler, and from a
+    # scheduler for one of them.
+    Measure: "pool",
+    Lend: "pool",
+    AskPool: "pool",
+    Pool: "pool",
+    Task: "pool",
+    Right: "pool",
+    NeedRight: "pool",
+    Result: "pool",
+    Caught: "pool",
+    Forget: "pool",
 }
 
 

@@ -160,7 +160,7 @@ def test_with_tensors_keeps_everything_else() -> None:
 def test_every_message_between_nodes_has_one_recipient() -> None:
     answers = {"Done", "Denied", "Status", "Blob", "AskModel", "TokenMade", "TokenList", "Renewed", "VersionList"}
     views = {"ShapeView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
-    views |= {"ServedView", "PublishedView"}
+    views |= {"ServedView", "PublishedView", "LenderView"}
     parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", *views}
     every = {
         name
@@ -168,4 +168,4 @@ def test_every_message_between_nodes_has_one_recipient() -> None:
         if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
     }
     assert {cls.__name__ for cls in RECIPIENT} == every - answers - parts
-    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "subleader", "worker", "mate"}
+    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "subleader", "worker", "mate", "pool"}
