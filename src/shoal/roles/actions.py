@@ -145,6 +145,29 @@ class Interrupt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Multiply:
+    """Multiply on this machine, beside everything else; answered by Multiplied or MultiplyFailed."""
+
+    number: int
+    #: As in ``Task``; or ``measure``: matrices of this size that are made up.
+    kind: str
+    rows: int
+    inner: int
+    columns: int
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deliver:
+    """A product is whole, or cannot be had: its analyst's program has waited for it."""
+
+    product: int
+    result: np.ndarray | None = field(compare=False, repr=False)
+    #: Why there is none.
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class End:
     """The role is done; the driver lets go of it."""
 
@@ -166,6 +189,8 @@ Action = (
     | Evaluate
     | Stage
     | Interrupt
+    | Multiply
+    | Deliver
     | End
 )
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shoal.topology.chain.resources import Condition
+import numpy as np
+
 from shoal.wire.messages import DeviceState, Message, Tensors
 
 
@@ -194,6 +196,40 @@ class TrainerFailed:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Multiplied:
+    """What came of a multiplication on this machine: the tensor ``result``; of a measure, nothing but the time."""
+
+    number: int
+    seconds: float
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiplyFailed:
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProductWanted:
+    """An analyst's own program wants ``left`` times ``right``; answered by ``Deliver`` under the same number."""
+
+    product: int
+    left: np.ndarray = field(compare=False, repr=False)
+    right: np.ndarray = field(compare=False, repr=False)
+    #: What may not be shown: ``none``, ``left`` or ``both``.
+    secret: str
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProductUnwanted:
+    """Nobody waits for it any more."""
+
+    product: int
+
+
 Event = (
     Started
     | Received
@@ -217,4 +253,8 @@ Event = (
     | Trained
     | EvaluationDone
     | TrainerFailed
+    | Multiplied
+    | MultiplyFailed
+    | ProductWanted
+    | ProductUnwanted
 )

@@ -1097,7 +1097,7 @@ def _check_mates(name: str, mates: tuple[str, ...]) -> None:
 # Borrowed compute: an analyst, a scheduler and its executors ------------------------------------------------
 
 #: What is done with the left side of a task (see ``offload.kinds``).
-TASK_KINDS = ("tile", "outer", "mask", "share", "coded")
+TASK_KINDS = ("tile", "outer", "mask", "share")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

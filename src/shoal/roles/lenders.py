@@ -1,0 +1,191 @@
+"""The executors of one scheduler: how fast each is, what it has to do, what it did. Knows no analyst and no tensors.
+
+Speed is by the scheduler's own clock: how fast an executor says it was is never believed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from shoal.offload import shares
+from shoal.wire.limits import SECONDS_MAX
+from shoal.wire.messages import Lend, LenderView, Measure, clip
+
+#: A measure of nearly nothing: what it takes is the way there and back.
+SMALLEST_SIDE = 16
+#: Then cubes of these sides, until one takes long enough to tell a rate from a delay.
+SIDES = (128, 256, 512, 1024)
+LONG_ENOUGH_S = 0.05
+
+#: Tasks that an executor has at a time: one it works on, one that is on its way meanwhile.
+SLOTS = 2
+
+#: Results in a row that took half or twice as long as expected, after which it is measured anew.
+SURPRISES_MAX = 3
+SURPRISING = 2.0
+
+#: A rate is never believed to be lower: what is divided by it must be finite.
+LEAST_PER_S = 1e3
+
+
+@dataclass(slots=True)
+class Issued:
+    """A task that an executor was given."""
+
+    task: int
+    at_s: float
+    multiply_adds: int
+    #: When another is given it as well.
+    due_s: float
+    #: It was given back: what still comes of it counts for nothing.
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class Lender:
+    node: str
+    is_connected: bool = False
+    #: ``pending``, ``drained`` or empty: whether an operator holds it back.
+    hold: str = ""
+    #: Why it is not believed any more.
+    excluded: str = ""
+    #: As measured; 0: not yet.
+    multiply_adds_per_s: float = 0.0
+    latency_s: float = 0.0
+    task_max_bytes: int = 0
+    rights_max_bytes: int = 0
+    #: Issue -> what it was given and has not answered.
+    issued: dict[int, Issued] = field(default_factory=dict)
+    #: Digests of right sides that were sent to it.
+    holds: set[str] = field(default_factory=set)
+    reason: str = ""
+    tasks: int = 0
+    multiply_adds: int = 0
+    late: int = 0
+    refused: int = 0
+    caught: int = 0
+    _measuring: Measure | None = None
+    _asked_s: float = 0.0
+    _measures: int = 0
+    _answered_s: float = -math.inf
+    _surprises: int = 0
+
+    @property
+    def state(self) -> str:
+        if self.excluded:
+            return "excluded"
+        if not self.is_connected:
+            return "lost"
+        if self.hold:
+            return "held"
+        return "ready" if self.multiply_adds_per_s else "measured"
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state == "ready"
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.issued) < SLOTS
+
+    # Measures -------------------------------------------------------------------------------------------
+
+    def connected(self, now_s: float) -> Measure:
+        """There is a session: it is measured before it is given anything."""
+        self.is_connected = True
+        self.multiply_adds_per_s = self.latency_s = 0.0
+        self.reason = "being measured"
+        self.holds.clear()
+        return self._measure(SMALLEST_SIDE, now_s)
+
+    def disconnected(self, reason: str) -> list[Issued]:
+        """What it had to do, for others."""
+        self.is_connected = False
+        self.reason = reason
+        self._measuring = None
+        self.holds.clear()
+        left, self.issued = list(self.issued.values()), {}
+        return left
+
+    def lent(self, lend: Lend, now_s: float) -> Measure | None:
+        """It did as it was asked; what to ask next, if anything."""
+        asked = self._measuring
+        if asked is None or asked.number != lend.number:
+            return None
+        self._measuring = None
+        self.task_max_bytes, self.rights_max_bytes = lend.task_max_bytes, lend.rights_max_bytes
+        took_s = now_s - self._asked_s
+        if asked.rows == SMALLEST_SIDE:
+            self.latency_s = took_s
+            return self._measure(SIDES[0], now_s)
+        busy_s = max(took_s - self.latency_s, 1e-6)
+        self.multiply_adds_per_s = max(asked.rows * asked.inner * asked.columns / busy_s, LEAST_PER_S)
+        self.reason = ""
+        if busy_s >= LONG_ENOUGH_S or asked.rows >= SIDES[-1]:
+            return None
+        return self._measure(next(side for side in SIDES if side > asked.rows), now_s)
+
+    def measure_again(self, now_s: float) -> Measure | None:
+        """Its results took another time than expected, again and again. Only while nothing else is asked of it."""
+        if self._surprises < SURPRISES_MAX or self.issued or self._measuring is not None or not self.is_connected:
+            return None
+        self._surprises = 0
+        return self._measure(SMALLEST_SIDE, now_s)
+
+    def _measure(self, side: int, now_s: float) -> Measure:
+        self._measures += 1
+        self._asked_s = now_s
+        self._measuring = Measure(number=self._measures, rows=side, inner=side, columns=side)
+        return self._measuring
+
+    # Tasks ----------------------------------------------------------------------------------------------
+
+    def takes_s(self, multiply_adds: int) -> float:
+        """What a task should take, alone."""
+        return self.latency_s + multiply_adds / max(self.multiply_adds_per_s, LEAST_PER_S)
+
+    def busy_s(self) -> float:
+        """What it has to do should take."""
+        return sum(self.takes_s(issued.multiply_adds) for issued in self.issued.values())
+
+    def answered(self, issue: int, now_s: float, *, counts: bool) -> Issued | None:
+        """A result, or a refusal, came. ``counts``: it says something about its speed."""
+        issued = self.issued.pop(issue, None)
+        if issued is None:
+            return None
+        if counts:
+            # It began when it was given the task, or when it was done with the one before.
+            took_s = max(now_s - max(issued.at_s, self._answered_s), 1e-6)
+            expected_s = self.takes_s(issued.multiply_adds)
+            is_surprising = not expected_s / SURPRISING <= took_s <= expected_s * SURPRISING
+            self._surprises = self._surprises + 1 if is_surprising else 0
+            before = shares.Lender(
+                name=self.node,
+                operations_per_s=max(self.multiply_adds_per_s, LEAST_PER_S),
+                latency_s=self.latency_s,
+            )
+            seen = shares.measured(before, operations=issued.multiply_adds, took_s=took_s)
+            self.multiply_adds_per_s = max(seen.operations_per_s, LEAST_PER_S)
+        self._answered_s = now_s
+        return issued
+
+    def is_late(self) -> None:
+        """It took too long: it is given less until it shows otherwise."""
+        self.late += 1
+        self._surprises = SURPRISES_MAX
+        self.multiply_adds_per_s = max(self.multiply_adds_per_s / SURPRISING, LEAST_PER_S)
+
+    def view(self) -> LenderView:
+        return LenderView(
+            node=self.node,
+            state=self.state,
+            reason=clip(self.excluded or self.reason, 400),
+            multiply_adds_per_s=self.multiply_adds_per_s,
+            latency_s=min(self.latency_s, SECONDS_MAX),
+            tasks=self.tasks,
+            multiply_adds=min(self.multiply_adds, 1 << 60),
+            late=self.late,
+            refused=self.refused,
+            caught=self.caught,
+        )
