@@ -233,7 +233,8 @@ class Market:
         assert len(infos) == len(tensors)
         carried = {name: np.array(array) for name, array in tensors.items()}
         whole = with_tensors(read, carried) if tensors else read
-        self.sent.append((to, whole))
+        kept = {name: np.array(array) for name, array in tensors.items()}
+        self.sent.append((to, with_tensors(read, kept) if tensors else read))
         times = 2 if isinstance(message, Result) and self._chance.random() < self.duplicates else 1
 
         def arrive() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.offload import shuffle
-from shoal.offload.kinds import check_result, digest_of
+from shoal.offload.kinds import check_result, digest_of, result_bytes
 from shoal.offload.products import Advert, Report
 from shoal.offload.trust import Standing
 from shoal.roles.actions import Action, Deliver, Multiply, Record, Send, SetTimer
@@ -32,7 +32,7 @@ from shoal.roles.events import (
     Started,
     TimerFired,
 )
-from shoal.roles.product import RIGHTS_KNOWN_MAX_BYTES, Known, Policy, Product, Reply, TileWork
+from shoal.roles.product import RIGHTS_KNOWN_MAX_BYTES, TILE_MAX_BYTES, Known, Policy, Product, Reply, TileWork
 from shoal.wire.messages import AskPool, Caught, Forget, NeedRight, Pool, Result, Right, Task, clip
 
 #: How long tiles wait for a pool that is not there, from when it went. A manager that restarts is back before.
@@ -145,6 +145,14 @@ class Analyst:
     def network(self) -> str:
         """As the thesis names it: ``1-2-3``, or ``1-3-(4,5,6)``. (DCL §3.1)"""
         return network_name([pool.told.executors if pool.told else 0 for pool in self._pools.values()])
+
+    def result_limit(self, task: int) -> int:
+        """The most bytes of tensors that a pool may send for this; of what is not waited for, as of a lower tile."""
+        ask, product = self._asks.get(task), self._product
+        if ask is None or product is None or ask.tile not in product.open:
+            return TILE_MAX_BYTES if 0 < task <= self._numbers else 0
+        tile = product.open[ask.tile].tile
+        return result_bytes(product.kind(ask.side), tile.rows, product.columns)
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         match event:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shoal.topology.chain.resources import Condition
 import numpy as np
 
+from shoal.topology.chain.resources import Condition
 from shoal.wire.messages import DeviceState, Message, Tensors
 
 

@@ -12,8 +12,9 @@ from shoal.offload import shares
 from shoal.wire.limits import SECONDS_MAX
 from shoal.wire.messages import Lend, LenderView, Measure, clip
 
-#: A measure of nearly nothing: what it takes is the way there and back.
+#: A measure of nearly nothing: what it takes is the way there and back. The first ones also start what multiplies.
 SMALLEST_SIDE = 16
+SMALLEST_TIMES = 3
 #: Then cubes of these sides, until one takes long enough to tell a rate from a delay.
 SIDES = (128, 256, 512, 1024)
 LONG_ENOUGH_S = 0.05
@@ -68,6 +69,7 @@ class Lender:
     _measuring: Measure | None = None
     _asked_s: float = 0.0
     _measures: int = 0
+    _smallest_s: list[float] = field(default_factory=list)
     _answered_s: float = -math.inf
     _surprises: int = 0
 
@@ -95,6 +97,7 @@ class Lender:
         """There is a session: it is measured before it is given anything."""
         self.is_connected = True
         self.multiply_adds_per_s = self.latency_s = 0.0
+        self._smallest_s.clear()
         self.reason = "being measured"
         self.holds.clear()
         return self._measure(SMALLEST_SIDE, now_s)
@@ -117,9 +120,14 @@ class Lender:
         self.task_max_bytes, self.rights_max_bytes = lend.task_max_bytes, lend.rights_max_bytes
         took_s = now_s - self._asked_s
         if asked.rows == SMALLEST_SIDE:
-            self.latency_s = took_s
+            self._smallest_s.append(took_s)
+            if len(self._smallest_s) < SMALLEST_TIMES:
+                return self._measure(SMALLEST_SIDE, now_s)
+            self.latency_s = min(self._smallest_s)
+            self._smallest_s.clear()
             return self._measure(SIDES[0], now_s)
-        busy_s = max(took_s - self.latency_s, 1e-6)
+        # Of a short one, most may be the way there and back: that is no reason to believe in any speed.
+        busy_s = max(took_s - self.latency_s, took_s / 4, 1e-6)
         self.multiply_adds_per_s = max(asked.rows * asked.inner * asked.columns / busy_s, LEAST_PER_S)
         self.reason = ""
         if busy_s >= LONG_ENOUGH_S or asked.rows >= SIDES[-1]:
@@ -131,6 +139,7 @@ class Lender:
         if self._surprises < SURPRISES_MAX or self.issued or self._measuring is not None or not self.is_connected:
             return None
         self._surprises = 0
+        self._smallest_s.clear()
         return self._measure(SMALLEST_SIDE, now_s)
 
     def _measure(self, side: int, now_s: float) -> Measure:

@@ -35,12 +35,12 @@ class Liaison:
         self._seq = 0
         self._answered = 0
 
-    def opened(self, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = ()) -> Hello:
+    def opened(self, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = (), lends: bool = False) -> Hello:
         """There is a control stream."""
         self.welcomed = False
         self._opened_s = now_s
         self._seq = self._answered = 0
-        return Hello(node=self._node, incarnation=self._incarnation, facts=facts, leads=leads)
+        return Hello(node=self._node, incarnation=self._incarnation, facts=facts, leads=leads, lends=lends)
 
     def welcome(self, *, heartbeat_s: float, lost_after_s: float) -> None:
         self.heartbeat_s, self._lost_after_s = heartbeat_s, lost_after_s

@@ -143,8 +143,11 @@ class Scheduler:
         """The most bytes of tensors that this executor may send for this."""
         lender = self._lenders.get(node)
         issued = lender.issued.get(issue) if lender else None
-        if issued is None:
+        if lender is None or not 0 < issue <= self._numbers:
             return 0
+        if issued is None:
+            # Of an earlier session: it was asked for, and is taken and dropped.
+            return TASK_MAX_BYTES
         opened = self._tasks.get(issued.task)
         # The task may be done by now, by another: what comes is taken and dropped, as it was asked for.
         return result_bytes(opened.task.kind, opened.task.rows, opened.task.columns) if opened else TASK_MAX_BYTES

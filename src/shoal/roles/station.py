@@ -144,11 +144,15 @@ class Station:
         liaison = self._liaisons.get(peer)
         return liaison.backoff_s() if liaison is not None else 1.0
 
-    def opened(self, peer: str, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = ()) -> list[Duty]:
+    def opened(
+        self, peer: str, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = (), lends: bool = False
+    ) -> list[Duty]:
         """There is a control stream to this peer."""
         if peer not in self._liaisons:
             return [HangUp(peer, "nobody needs it any more")]
-        return [Say(peer, self._liaisons[peer].opened(facts, now_s, leads=leads if peer == self._manager else ()))]
+        if peer != self._manager:
+            leads, lends = (), False
+        return [Say(peer, self._liaisons[peer].opened(facts, now_s, leads=leads, lends=lends))]
 
     def closed(self, peer: str, *, reason: str = "the connection ended") -> list[Duty]:
         """The connection is over, or could not be made."""

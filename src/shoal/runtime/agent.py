@@ -49,9 +49,10 @@ from shoal.transport.base import SHUT_OUT
 from shoal.transport.enrol import Enrolled
 from shoal.transport.identity import Identity
 from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
-from shoal.wire.messages import Assign, Checkpoint, Form, Message, Pass, Values, Welcome, Work
+from shoal.wire.messages import Assign, Checkpoint, Form, Message, Pass, Values, Welcome, Work, is_of_pool
 
 if TYPE_CHECKING:
+    from shoal.runtime.lending import Lending
     from shoal.runtime.outpost import Outpost
 
 log = logging.getLogger("shoal")
@@ -77,6 +78,7 @@ class Agent:
         child_module: str = "shoal.training.child",
         pace_s: float = 0.0,
         door_port: int = 0,
+        lends: bool = False,
     ) -> None:
         self._places = places
         self._child_module = child_module
@@ -95,6 +97,13 @@ class Agent:
         #: What is said to it while it is set up.
         self._to_host: list[ToHosted] = []
         self._fetching: dict[str, asyncio.Lock] = {}
+        #: What multiplies for others here, if this device lends.
+        self._lending: Lending | None = None
+        if lends:
+            # Most devices do not: they need not pay for what it takes.
+            from shoal.runtime.lending import Lending
+
+            self._lending = Lending(scheduler=self._manager, send=self.send)
         self._link_bytes_per_s = 0.0
         self._medium = ""
         self._endings: set[asyncio.Task[None]] = set()
@@ -108,11 +117,15 @@ class Agent:
     async def run(self) -> None:
         """Stay connected until cancelled or shut out; let go of every job then."""
         renewing = asyncio.create_task(self._renewal.run())
+        if self._lending is not None:
+            self._lending.start()
         try:
             while True:
                 reason = await self._connect_once()
                 was_welcome = self._station.welcomed
                 self._carry(self._station.closed(self._manager))
+                if self._lending is not None:
+                    self._lending.disconnected(reason)
                 if self._outpost is not None:
                     self._outpost.out_of_touch(reason)
                 if SHUT_OUT in reason:
@@ -126,6 +139,8 @@ class Agent:
             renewing.cancel()
             for holding in self._holding.values():
                 holding.cancel()
+            if self._lending is not None:
+                await self._lending.stop()
             for job in list(self._jobs.values()):
                 await self._dismantle(job)
             if self._outpost is not None:
@@ -186,7 +201,8 @@ class Agent:
         if line.peer == self._manager:
             self._later(self._look_at_link(line.endpoint))
         leads = self._outpost.leads() if self._outpost is not None else ()
-        self._carry(self._station.opened(line.peer, probe.facts(), time.monotonic(), leads=leads))
+        lends = self._lending is not None
+        self._carry(self._station.opened(line.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends))
 
     def line_beat(self, line: Line, now_s: float) -> None:
         if self._lines.get(line.peer) is line:
@@ -204,6 +220,8 @@ class Agent:
         if isinstance(message, Checkpoint) and line.peer == self._manager:
             awaited = self._outpost is not None and self._outpost.has(message.job)
             return PAYLOAD_MAX_BYTES if awaited else 0
+        if self._lending is not None and line.peer == self._manager and is_of_pool(message):
+            return self._lending.payload_limit(message)
         if not self._station.expects(message, line.peer):
             return 0
         match message:
@@ -226,6 +244,10 @@ class Agent:
         if self._lines.get(line.peer) is not line:
             return
         is_manager = line.peer == self._manager
+        if is_of_pool(message):
+            if self._lending is not None and is_manager:
+                await self._lending.received(message, size_bytes)
+            return
         if isinstance(message, Welcome) and is_manager:
             if not self._station.welcomed:
                 told = f": {message.reason}" if message.reason else ""
@@ -384,10 +406,12 @@ def _import_outpost() -> type[Outpost]:
     return Outpost
 
 
-async def run_agent(places: Places, *, child_module: str, pace_s: float = 0.0, door_port: int = 0) -> None:
+async def run_agent(
+    places: Places, *, child_module: str, pace_s: float = 0.0, door_port: int = 0, lends: bool = False
+) -> None:
     """Run until SIGINT or SIGTERM."""
     enrolled = Enrolled.load(places.node)
-    agent = Agent(enrolled, places, child_module=child_module, pace_s=pace_s, door_port=door_port)
+    agent = Agent(enrolled, places, child_module=child_module, pace_s=pace_s, door_port=door_port, lends=lends)
     running = asyncio.create_task(agent.run())
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -409,6 +433,7 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--door-port", type=int, default=0, help="where to listen while this device leads; 0: any")
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
+    parser.add_argument("--lend", action="store_true", help="multiply matrices for analysts of this cluster, too")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     parser.add_argument("--child-module", default="shoal.training.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -424,7 +449,11 @@ def main() -> int:
         if folder is not None:
             log.info("examples of its own are in %s", folder)
         running = run_agent(
-            Places(given.home), child_module=given.child_module, pace_s=given.pace_s, door_port=given.door_port
+            Places(given.home),
+            child_module=given.child_module,
+            pace_s=given.pace_s,
+            door_port=given.door_port,
+            lends=given.lend,
         )
         asyncio.run(running)
     except ShoalError as error:

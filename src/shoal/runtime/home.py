@@ -25,6 +25,7 @@ from shoal.roles.events import (
     Event,
     LoadFailed,
     MemberHeld,
+    PeerChanged,
     Received,
     Saved,
     SaveFailed,
@@ -37,6 +38,7 @@ from shoal.roles.membership import Patience
 from shoal.roles.roster import JobRecord
 from shoal.roles.switchboard import Switchboard, ToPeer
 from shoal.runtime import probe
+from shoal.runtime.exchange import Exchange
 from shoal.runtime.exports import Exports
 from shoal.runtime.host import RoleHost
 from shoal.runtime.hosting import Hosting, make_leader
@@ -67,6 +69,7 @@ from shoal.wire.messages import (
     EvaluationView,
     EventView,
     Heartbeat,
+    Hello,
     JobSpec,
     Message,
     Progress,
@@ -79,6 +82,7 @@ from shoal.wire.messages import (
     UndrainNode,
     Welcome,
     clip,
+    is_of_pool,
 )
 
 log = logging.getLogger("shoal")
@@ -130,6 +134,7 @@ class Home:
             prefers_devices=prefers_devices,
         )
         self._manager_host = RoleHost("manager", self._perform_manager)
+        self._exchange = Exchange(held=self.roll.held(), note=self._record)
 
     @property
     def registry(self) -> Registry:
@@ -158,6 +163,7 @@ class Home:
 
     async def start(self) -> None:
         self._manager_host.start(self._manager)
+        self._exchange.start()
         self._hosting.spawn(self._hosting.watch(), "membership")
         self._hosting.spawn(self._journal.run(), "journal")
         self._hosting.spawn(self._tell_how_we_are(), "load")
@@ -165,6 +171,7 @@ class Home:
     async def stop(self) -> None:
         """Let go of everything. Nothing is lost by not calling this: a crash is as good."""
         await self._manager_host.stop()
+        await self._exchange.stop()
         await self._hosting.stop()
         await asyncio.to_thread(self._journal.flush)
         self._registry.close()
@@ -178,18 +185,29 @@ class Home:
     # Peers --------------------------------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:
-        self._hosting.opened(session)
+        self._exchange.opened(session)
+        # An analyst is no member of the cluster's membership: nobody waits for its heartbeats.
+        if session.peer.role != "operator":
+            self._hosting.opened(session)
 
     def closed(self, session: Session, reason: str) -> None:
+        self._exchange.closed(session, reason)
         self._hosting.closed(session, reason)
 
     def turned_away(self, peer: Peer, reason: str) -> None:
         self._journal.add("", "refused", f"{peer.node} {reason}")
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        if is_of_pool(message):
+            await self._exchange.received(session, message, size_bytes)
+            return
         await self._hosting.received(session, message, size_bytes)
+        if isinstance(message, Hello):
+            self._exchange.said_hello(session.peer.node, lends=message.lends)
 
     def payload_limit(self, session: Session, message: Message) -> int:
+        if is_of_pool(message):
+            return self._exchange.payload_limit(session, message)
         if isinstance(message, Checkpoint):
             return self._checkpoint_limit(message)
         return self._hosting.update_limit(message)
@@ -209,6 +227,8 @@ class Home:
 
     def to_manager(self, event: Event) -> None:
         self._manager_host.post(event)
+        if isinstance(event, PeerChanged):
+            self._exchange.changed(event)
 
     def send(self, node: str, message: Message) -> bool:
         return False
@@ -412,14 +432,18 @@ class Home:
         # Its leases return before its sessions end: nobody waits to see whether it comes back.
         self._hosting.carry(self._switchboard.expelled(node.node, reason=reason))
         self._hosting.hang_up(node.node, reason)
-        self._manager_host.post(MemberHeld(node=node.node, hold="revoked", reason=reason))
+        self._hold(MemberHeld(node=node.node, hold="revoked", reason=reason))
 
     def heed(self, name: str) -> None:
         """A member's standing may have changed: the manager gives it work, or does not."""
         node = self.roll.refresh(name)
         if node is not None:
             hold = node.state if node.state in HELD else ""
-            self._manager_host.post(MemberHeld(node=name, hold=hold, reason=node.reason))
+            self._hold(MemberHeld(node=name, hold=hold, reason=node.reason))
+
+    def _hold(self, event: MemberHeld) -> None:
+        self._manager_host.post(event)
+        self._exchange.held(event)
 
     async def _check_signature(self, spec: JobSpec) -> None:
         """Devices will ask for it: what they would not run is not queued."""
@@ -453,6 +477,7 @@ class Home:
                 for view in self._manager.job_views(ask.job)
             ),
             events=tuple(EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text) for e in events),
+            lenders=self._exchange.views(),
             evaluations=tuple(
                 EvaluationView(
                     version=e.version,

@@ -37,9 +37,9 @@ class SharedVectors:
         """Reserve memory for two vectors of ``size`` values, all zero."""
         if not 1 <= size <= SIZE_MAX:
             raise Misuse(f"a shared vector holds 1 to {SIZE_MAX:,} values, not {size:,}")
-        fd = _anonymous_file()
+        fd = anonymous_file()
         try:
-            _reserve(fd, _total_bytes(size))
+            reserve(fd, _total_bytes(size))
             return cls(fd, size)
         except OSError as error:
             os.close(fd)
@@ -71,7 +71,7 @@ def _total_bytes(size: int) -> int:
     return 2 * _region_bytes(size)
 
 
-def _anonymous_file() -> int:
+def anonymous_file() -> int:
     # Linux's memfd is not bounded by the size of /dev/shm, which containers set to 64 MB.
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ def _anonymous_file() -> int:
         return os.dup(file.fileno())
 
 
-def _reserve(fd: int, count: int) -> None:
+def reserve(fd: int, count: int) -> None:
     """Take the pages now: a full disk must be an error here, not a SIGBUS in the middle of a copy."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, count)

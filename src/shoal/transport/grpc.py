@@ -357,6 +357,18 @@ class GrpcLink:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.close()
 
+    async def borrow(self, listener: Listener, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> str:
+        """As an analyst: hold the work lane alone until it ends; returns why."""
+        channel = self._bulk_channel()
+        try:
+            async with asyncio.timeout(connect_timeout_s):
+                await channel.channel_ready()
+            return await self._hold(channel, Lane.WORK, listener)
+        except TimeoutError:
+            return f"{self._endpoint}: no connection within {connect_timeout_s:g} s"
+        finally:
+            await self.close()
+
     async def _hold(self, channel: grpc.aio.Channel, lane: Lane, listener: Listener) -> str:
         call = channel.stream_stream(f"/{SERVICE}/{lane}")()
         outcome = _Outcome(call)

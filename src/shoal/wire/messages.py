@@ -1689,6 +1689,11 @@ RECIPIENT: dict[type[Message], str] = {
 }
 
 
+def is_of_pool(message: Message) -> bool:
+    """Whether it is of borrowed compute: for an executor, a scheduler or an analyst."""
+    return RECIPIENT.get(type(message)) == "pool"
+
+
 def with_tensors(message: Any, tensors: Tensors) -> Any:
     """The same message, carrying these tensors. Its other fields were checked when it was built."""
     whole = copy.copy(message)

@@ -12,7 +12,7 @@ from shoal.errors import Misuse
 from shoal.offload.kinds import digest_of
 from shoal.roles.actions import Multiply, Send
 from shoal.roles.analyst import Analyst, network_name
-from shoal.roles.events import Multiplied, Received
+from shoal.roles.events import Multiplied, ProductUnwanted, Received
 from shoal.roles.executor import Executor
 from shoal.roles.product import Policy
 from shoal.wire.messages import Lend, Measure, NeedRight, Result, Right, Task
@@ -194,6 +194,16 @@ def test_an_executor_that_stalls_is_overtaken() -> None:
     assert market.now_s - began_s < 10.0
     assert any(record.kind == "reissued" for _, record in market.records)
     assert market.analyst.report.liars == ()
+
+
+def test_what_is_still_computed_of_one_product_is_not_taken_for_the_next() -> None:
+    market = Market(PLAIN, pools={"pond": 0}, wait_s=0.0)
+    (left, right), (other, _) = sides(), sides(seed=1)
+    market.want(1, left, right)
+    assert market.analyst._at_home is not None
+    market._deliver("analyst", ProductUnwanted(product=1))
+    assert market.multiply(other, right, number=2).tobytes() == at_home(other, right, PLAIN).tobytes()
+    assert 1 not in market.delivered
 
 
 def test_masks_take_two_pools_and_no_replicas() -> None:

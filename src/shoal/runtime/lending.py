@@ -1,0 +1,93 @@
+"""A device's side of lending: its executor, and the process that multiplies for it. Decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from shoal.errors import Misuse
+from shoal.roles.actions import Action, Multiply, Record, Send
+from shoal.roles.events import Connected, Disconnected, Received
+from shoal.roles.executor import Executor, Means
+from shoal.runtime import probe
+from shoal.runtime.host import RoleHost
+from shoal.runtime.multiplier import Multiplier
+from shoal.wire.limits import RIGHTS_KEPT_MAX_BYTES, TASK_MAX_BYTES
+from shoal.wire.messages import Message, Right, Task
+
+log = logging.getLogger("shoal")
+
+#: Of the memory that is free as it begins: a right side is held here and in the child, a task and its result as well.
+RIGHTS_SHARE = 1 / 8
+TASK_SHARE = 1 / 32
+
+#: A device's own work comes first.
+NICE = 10
+
+
+def means_here() -> Means:
+    """What this device can spare."""
+    free_bytes = probe.memory_free_mb() << 20 or 1 << 30
+    return Means(
+        task_max_bytes=min(TASK_MAX_BYTES, int(free_bytes * TASK_SHARE)),
+        rights_max_bytes=min(RIGHTS_KEPT_MAX_BYTES, int(free_bytes * RIGHTS_SHARE)),
+    )
+
+
+class Lending:
+    def __init__(self, *, scheduler: str, send: Callable[[str, Message], None]) -> None:
+        self._scheduler = scheduler
+        self._send = send
+        self._means = means_here()
+        self._multiplier = Multiplier(nice=NICE)
+        self._host = RoleHost("executor", self._perform)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._host.start(Executor(scheduler=self._scheduler, means=self._means))
+        megabytes = self._means.rights_max_bytes >> 20
+        log.info("this device multiplies for others, and keeps up to %d MB of right sides", megabytes)
+
+    async def stop(self) -> None:
+        await self._host.stop()
+        for task in self._tasks:
+            task.cancel()
+        # It waits for a child that was killed: not for long, but not in the loop.
+        await asyncio.to_thread(self._multiplier.stop)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def connected(self) -> None:
+        self._host.post(Connected(node=self._scheduler))
+
+    def disconnected(self, reason: str) -> None:
+        self._host.post(Disconnected(node=self._scheduler, reason=reason))
+
+    def payload_limit(self, message: Message) -> int:
+        match message:
+            case Task():
+                return self._means.task_max_bytes
+            case Right():
+                return self._means.rights_max_bytes
+            case _:
+                return 0
+
+    async def received(self, message: Message, size_bytes: int) -> None:
+        """Returns once its tensors are not needed any more."""
+        await self._host.deliver(Received(sender=self._scheduler, message=message, size_bytes=size_bytes))
+
+    async def _perform(self, host: RoleHost, action: Action) -> None:
+        match action:
+            case Send():
+                self._send(action.to, action.message)
+            case Multiply():
+                task = asyncio.create_task(self._multiply(action), name="multiply")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case Record():
+                log.info("%s: %s", action.kind, action.reason)
+            case _:
+                raise Misuse(f"an executor does not ask for {type(action).__name__}")
+
+    async def _multiply(self, ask: Multiply) -> None:
+        self._host.post(await self._multiplier.multiply(ask))

@@ -1,0 +1,70 @@
+"""The process that multiplies: reads a task, computes it, writes the result, until nobody asks any more. numpy alone.
+
+Run as ``python -m shoal.runtime.multiply_child ARENA NICE`` by ``multiplier``, which says in the environment that the
+linear algebra is to use one thread. That is not for speed: with more, the bits of a product depend on how many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.offload.kinds import compute, measured
+from shoal.runtime.arena import Arena
+
+Compute = Callable[..., np.ndarray]
+
+
+def serve(asks: BinaryIO, answers: BinaryIO, arena: Arena, multiply: Compute = compute) -> None:
+    """A line of JSON says what lies where in the arena, another answers. ``multiply`` is what an honest one does."""
+    #: Handle -> a right side that was sent once and is used again.
+    kept: dict[int, np.ndarray] = {}
+    for line in asks:
+        header = json.loads(line)
+        for handle in header["drop"]:
+            kept.pop(handle, None)
+        tensors = {name: arena.at(at, dtype, shape) for name, at, dtype, shape in header["tensors"]}
+        if "right" in tensors:
+            kept[header["right"]] = np.array(tensors["right"])
+        if header["right"] in kept:
+            tensors["right"] = kept[header["right"]]
+        began_s = time.perf_counter()
+        told: dict[str, Any] = {"reason": "", "seconds": 0.0, "result": None}
+        try:
+            result = _done(header, tensors, multiply)
+            if result is not None:
+                arena.put(header["result_at"], result)
+                told["result"] = [result.dtype.name, result.shape]
+            told["seconds"] = time.perf_counter() - began_s
+        except (ShoalError, MemoryError, ValueError) as error:
+            told["reason"] = str(error)[:1000] or type(error).__name__
+        del tensors
+        answers.write(json.dumps(told).encode() + b"\n")
+        answers.flush()
+
+
+def _done(header: dict[str, Any], tensors: dict[str, np.ndarray], multiply: Compute) -> np.ndarray | None:
+    sides = {name: header[name] for name in ("rows", "inner", "columns")}
+    if header["kind"] == "measure":
+        measured(**sides)
+        return None
+    return multiply(header["kind"], tensors, **sides)
+
+
+def main(multiply: Compute = compute) -> None:
+    # What is printed by mistake must not be taken for an answer.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    os.nice(int(sys.argv[2]))
+    serve(sys.stdin.buffer, answers, Arena(int(sys.argv[1])), multiply)
+
+
+if __name__ == "__main__":
+    main()
