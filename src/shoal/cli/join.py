@@ -48,6 +48,12 @@ def join(
             show_default=False,
         ),
     ] = None,
+    lend: Annotated[
+        bool,
+        typer.Option(
+            "--lend", help="Also multiply matrices for analysts of this cluster, when they ask: see docs/offload.md."
+        ),
+    ] = False,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
 ) -> None:
@@ -72,7 +78,7 @@ def join(
     # Typed text goes to the terminal below; a name from a certificate is already a plain one.
     print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
     print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)
-    _become_agent(home, quiet=quiet, data=folder)
+    _become_agent(home, quiet=quiet, data=folder, lend=lend)
 
 
 def _folder(data: Path | None) -> Path | None:
@@ -174,11 +180,13 @@ def _facts() -> dict[str, str]:
     return {name: str(value) for name, value in told.items() if str(value).isprintable()}
 
 
-def _become_agent(home: Path, *, quiet: bool, data: Path | None = None) -> None:
+def _become_agent(home: Path, *, quiet: bool, data: Path | None = None, lend: bool = False) -> None:
     # A new program in this process: what the command line and `cryptography` took is given back.
     command = [sys.executable, "-m", "shoal.runtime.agent", "--home", str(home.absolute())]
     if quiet:
         command.append("--quiet")
+    if lend:
+        command.append("--lend")
     if data is not None:
         # What was typed just now is meant, whatever the environment says.
         command += ["--data", str(data)]

@@ -72,7 +72,25 @@ def _print_cluster(told: Status) -> None:
     )
     if not told.nodes:
         screen.print("Add a device with the join line that `shoal up` printed.", style="dim")
+    if told.lenders:
+        screen.print(f"pool: {_pool_text(told)}")
+        for lender in (lender for lender in told.lenders if lender.caught):
+            screen.print(f"  {clean(lender.node)} is asked no more: {clean(lender.reason, 300)}", style="red")
     if told.jobs:
         screen.print(jobs_table(told.jobs))
     else:
         screen.print("No jobs yet. Start one with: shoal train TASK", style="dim")
+
+
+def _pool_text(told: Status) -> str:
+    """Who multiplies for others, in one line."""
+    from shoal.cli.words import plural, rate_text
+
+    ready = [lender for lender in told.lenders if lender.state == "ready"]
+    states = Counter(lender.state for lender in told.lenders)
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    together = sum(lender.multiply_adds_per_s for lender in ready)
+    done = sum(lender.tasks for lender in told.lenders)
+    return (
+        f"{plural(len(told.lenders), 'executor')} ({counted}), {rate_text(together)} operations/s, {done:,} tasks done"
+    )

@@ -11,12 +11,20 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.cli.view import clock_text, event_kind, state_text, until_text
-from shoal.cli.words import NOTHING, clean, number_text, share_text, span_text
+from shoal.cli.words import NOTHING, clean, count_text, number_text, rate_text, share_text, span_text
 
 if TYPE_CHECKING:
     from shoal.plan import Plan
     from shoal.transport.discovery import Found
-    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, TokenView, VersionList
+    from shoal.wire.messages import (
+        EvaluationView,
+        EventView,
+        JobView,
+        LenderView,
+        NodeView,
+        TokenView,
+        VersionList,
+    )
 
 
 def _table(*columns: str, right: Sequence[str] = (), last_grows: bool = True) -> Table:
@@ -59,6 +67,27 @@ def versions_table(told: VersionList, *, now_s: float) -> Table:
             number_text(each.loss),
             f"{span_text(max(0.0, now_s - each.at_s))} ago",
             Text(clean(told.served.reason if told.served and is_served else each.reason)),
+        )
+    return table
+
+
+def lenders_table(lenders: Sequence[LenderView]) -> Table:
+    """The pool: who multiplies for others, how fast, what they did, and who was caught."""
+    columns = ("tasks", "late", "refused", "caught")
+    table = _table("lends", "state", "operations/s", "latency", *columns, "done", "why", right=columns)
+    for lender in lenders:
+        caught = Text(str(lender.caught), style="bold red" if lender.caught else "")
+        table.add_row(
+            Text(clean(lender.node), style="bold"),
+            state_text(lender.state),
+            rate_text(lender.multiply_adds_per_s) if lender.multiply_adds_per_s else NOTHING,
+            span_text(lender.latency_s) if lender.latency_s else NOTHING,
+            str(lender.tasks),
+            str(lender.late),
+            str(lender.refused),
+            caught,
+            count_text(lender.multiply_adds) if lender.multiply_adds else NOTHING,
+            Text(clean(lender.reason, 120), style="dim"),
         )
     return table
 

@@ -48,11 +48,25 @@ FAILURES_MAX = 8
 #: After a refusal, how long the pool is left alone with new tasks: it may have its hands full.
 PAUSE_S = 0.2
 
+#: A link is not thought to be slower than this before a task is called late.
+LINK_LEAST_BYTES_PER_S = 1e6
+
 #: Where a tile is computed that no pool does.
 HOME = ""
 
 #: A result large enough that the time it took tells the rate of the link.
 MEASURED_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    tile: int
+    side: int
+    pool: str
+    sent_s: float
+    due_s: float
+    operations: int
+    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -67,31 +81,27 @@ class _Pool:
     #: There and back to its scheduler.
     latency_s: float = 0.0
     paused_until_s: float = 0.0
-    #: Tasks it has, and their multiply-adds.
+    #: Tasks it has, their multiply-adds, and what they take there and back.
     tasks: int = 0
     operations: int = 0
+    size_bytes: int = 0
     caught: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_useful(self) -> bool:
         return self.is_connected and self.told is not None and self.told.executors > 0
 
+    def gave(self, ask: _Ask, times: int) -> None:
+        """It has one task more, or one fewer."""
+        self.tasks += times
+        self.operations += times * ask.operations
+        self.size_bytes += times * ask.size_bytes
+
     def ends_s(self, operations: int) -> float:
         """When it should be done with one more task."""
         assert self.told is not None
         rate = max(self.told.multiply_adds_per_s, 1.0)
         return (self.operations + operations) / rate + self.told.latency_s + self.latency_s
-
-
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    tile: int
-    side: int
-    pool: str
-    sent_s: float
-    due_s: float
-    operations: int
-    size_bytes: int
 
 
 class Analyst:
@@ -308,7 +318,7 @@ class Analyst:
         for pool in self._pools.values():
             if pool.tasks and pool.is_connected:
                 actions.append(Send(to=pool.name, message=Forget(upto=self._numbers)))
-            pool.tasks = pool.operations = 0
+            pool.tasks = pool.operations = pool.size_bytes = 0
         return actions
 
     def _finish(self) -> list[Action]:
@@ -400,7 +410,8 @@ class Analyst:
     def _ask(self, product: Product, work: TileWork, side: int, pool: _Pool, now_s: float) -> list[Action]:
         operations = product.operations(work)
         tensors = product.tensors(work, side)
-        patience_s = max(LATE_LEAST_S, LATE_FACTOR * pool.ends_s(operations))
+        moving_s = (pool.size_bytes + product.bytes_of(work, side)) / max(self._bytes_per_s, LINK_LEAST_BYTES_PER_S)
+        patience_s = max(LATE_LEAST_S, LATE_FACTOR * (pool.ends_s(operations) + moving_s))
         self._numbers += 1
         task = Task(
             task=self._numbers,
@@ -422,8 +433,7 @@ class Analyst:
         )
         work.saw.setdefault(pool.name, set()).add(side)
         product.was_sent = True
-        pool.tasks += 1
-        pool.operations += operations
+        pool.gave(self._asks[self._numbers], +1)
         self.report = replace(
             self.report,
             bytes_out=self.report.bytes_out + size_bytes,
@@ -436,8 +446,7 @@ class Analyst:
         ask = self._asks.pop(number)
         pool = self._pools.get(ask.pool)
         if pool is not None:
-            pool.tasks -= 1
-            pool.operations -= ask.operations
+            pool.gave(ask, -1)
         product = self._product
         work = product.open.get(ask.tile) if product is not None else None
         if work is not None:
@@ -464,8 +473,7 @@ class Analyst:
         except PeerViolation as violation:
             return self._refused(pool, replace(result, reason=violation.reason), now_s)
         del self._asks[result.task]
-        pool.tasks -= 1
-        pool.operations -= ask.operations
+        pool.gave(ask, -1)
         self.report = replace(self.report, bytes_in=self.report.bytes_in + (size_bytes or array.nbytes))
         self._note_rate(ask, result, now_s)
         # The memory it came in is used again for the next.
@@ -513,8 +521,7 @@ class Analyst:
         """A tile is done, and this was still asked for: it is not waited for."""
         pool = self._pools.get(ask.pool)
         if pool is not None:
-            pool.tasks -= 1
-            pool.operations -= ask.operations
+            pool.gave(ask, -1)
         return False
 
     def _must_check(self, reply: Reply) -> bool:

@@ -26,6 +26,9 @@ SLOTS = 2
 SURPRISES_MAX = 3
 SURPRISING = 2.0
 
+#: What a link is thought to carry until a task has shown it: a wired network's.
+LINK_BYTES_PER_S = 1e8
+
 #: A rate is never believed to be lower: what is divided by it must be finite.
 LEAST_PER_S = 1e3
 
@@ -37,6 +40,8 @@ class Issued:
     task: int
     at_s: float
     multiply_adds: int
+    #: There and back, with the right side if that goes along.
+    size_bytes: int
     #: When another is given it as well.
     due_s: float
     #: It was given back: what still comes of it counts for nothing.
@@ -54,6 +59,7 @@ class Lender:
     #: As measured; 0: not yet.
     multiply_adds_per_s: float = 0.0
     latency_s: float = 0.0
+    link_bytes_per_s: float = LINK_BYTES_PER_S
     task_max_bytes: int = 0
     rights_max_bytes: int = 0
     #: Issue -> what it was given and has not answered.
@@ -150,13 +156,17 @@ class Lender:
 
     # Tasks ----------------------------------------------------------------------------------------------
 
-    def takes_s(self, multiply_adds: int) -> float:
+    def takes_s(self, multiply_adds: int, size_bytes: int) -> float:
         """What a task should take, alone."""
-        return self.latency_s + multiply_adds / max(self.multiply_adds_per_s, LEAST_PER_S)
+        return self.latency_s + multiply_adds / self._rate + size_bytes / self.link_bytes_per_s
+
+    @property
+    def _rate(self) -> float:
+        return max(self.multiply_adds_per_s, LEAST_PER_S)
 
     def busy_s(self) -> float:
         """What it has to do should take."""
-        return sum(self.takes_s(issued.multiply_adds) for issued in self.issued.values())
+        return sum(self.takes_s(issued.multiply_adds, issued.size_bytes) for issued in self.issued.values())
 
     def answered(self, issue: int, now_s: float, *, counts: bool) -> Issued | None:
         """A result, or a refusal, came. ``counts``: it says something about its speed."""
@@ -165,25 +175,34 @@ class Lender:
             return None
         if counts:
             # It began when it was given the task, or when it was done with the one before.
-            took_s = max(now_s - max(issued.at_s, self._answered_s), 1e-6)
-            expected_s = self.takes_s(issued.multiply_adds)
-            is_surprising = not expected_s / SURPRISING <= took_s <= expected_s * SURPRISING
-            self._surprises = self._surprises + 1 if is_surprising else 0
-            before = shares.Lender(
-                name=self.node,
-                operations_per_s=max(self.multiply_adds_per_s, LEAST_PER_S),
-                latency_s=self.latency_s,
-            )
-            seen = shares.measured(before, operations=issued.multiply_adds, took_s=took_s)
-            self.multiply_adds_per_s = max(seen.operations_per_s, LEAST_PER_S)
+            self._observed(issued, max(now_s - max(issued.at_s, self._answered_s), 1e-6))
         self._answered_s = now_s
         return issued
+
+    def _observed(self, issued: Issued, took_s: float) -> None:
+        expected_s = self.takes_s(issued.multiply_adds, issued.size_bytes)
+        is_surprising = not expected_s / SURPRISING <= took_s <= expected_s * SURPRISING
+        self._surprises = self._surprises + 1 if is_surprising else 0
+        # What it took beyond the latency was computing and moving, in the shares that were expected of them.
+        computing_s = issued.multiply_adds / self._rate
+        moving_s = issued.size_bytes / self.link_bytes_per_s
+        each = max(took_s - self.latency_s, took_s / 10) / max(computing_s + moving_s, 1e-9)
+        self.multiply_adds_per_s = self._moved_towards(self._rate, issued.multiply_adds, computing_s * each)
+        self.link_bytes_per_s = self._moved_towards(self.link_bytes_per_s, issued.size_bytes, moving_s * each)
+
+    def _moved_towards(self, rate: float, count: int, took_s: float) -> float:
+        """A rate after one more observation, in proportion to what it has to do with it."""
+        if count < 1 or took_s <= 0:
+            return rate
+        before = shares.Lender(name=self.node, operations_per_s=rate)
+        return max(shares.measured(before, operations=count, took_s=took_s).operations_per_s, LEAST_PER_S)
 
     def is_late(self) -> None:
         """It took too long: it is given less until it shows otherwise."""
         self.late += 1
         self._surprises = SURPRISES_MAX
-        self.multiply_adds_per_s = max(self.multiply_adds_per_s / SURPRISING, LEAST_PER_S)
+        self.multiply_adds_per_s = max(self._rate / SURPRISING, LEAST_PER_S)
+        self.link_bytes_per_s = max(self.link_bytes_per_s / SURPRISING, LEAST_PER_S)
 
     def view(self) -> LenderView:
         return LenderView(

@@ -90,6 +90,11 @@ class _Open:
     def size_bytes(self) -> int:
         return sum(array.nbytes for array in self.task.tensors.values())
 
+    @property
+    def moved_bytes(self) -> int:
+        """There and back."""
+        return self.size_bytes + result_bytes(self.task.kind, self.task.rows, self.task.columns)
+
 
 @dataclass(slots=True)
 class _Analyst:
@@ -404,12 +409,19 @@ class Scheduler:
                     # Whoever has it may yet answer.
                     opened.is_queued = False
                 continue
-            ends_s = {lender.node: planned_s[lender.node] + lender.takes_s(opened.multiply_adds) for lender in able}
+            ends_s = {lender.node: planned_s[lender.node] + self._takes_s(opened, lender) for lender in able}
             best = min(able, key=lambda lender: (ends_s[lender.node], lender.node))
             planned_s[best.node] = ends_s[best.node]
             if best.has_room:
                 actions += self._issue(number, opened, best, now_s)
         return actions
+
+    def _right_to_send(self, opened: _Open, lender: Lender) -> int:
+        right = opened.task.right
+        return self._rights[right].nbytes if right and right not in lender.holds else 0
+
+    def _takes_s(self, opened: _Open, lender: Lender) -> float:
+        return lender.takes_s(opened.multiply_adds, opened.moved_bytes + self._right_to_send(opened, lender))
 
     def _able(self, opened: _Open) -> list[Lender]:
         task = opened.task
@@ -443,13 +455,15 @@ class Scheduler:
 
     def _issue(self, number: int, opened: _Open, lender: Lender, now_s: float) -> list[Action]:
         task = opened.task
-        expected_s = lender.busy_s() + lender.takes_s(opened.multiply_adds)
+        expected_s = lender.busy_s() + self._takes_s(opened, lender)
+        moved = opened.moved_bytes + self._right_to_send(opened, lender)
         self._numbers += 1
         issue = self._numbers
         lender.issued[issue] = Issued(
             task=number,
             at_s=now_s,
             multiply_adds=opened.multiply_adds,
+            size_bytes=moved,
             due_s=now_s + max(STALE_LEAST_S, STALE_FACTOR * expected_s),
         )
         opened.given[lender.node] = ""

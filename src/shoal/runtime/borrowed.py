@@ -201,6 +201,11 @@ class Borrowed:
         await asyncio.to_thread(self._multiplier.stop)
         await asyncio.gather(*self._computing, return_exceptions=True)
         self._checking.shutdown(wait=True)
+        # What gRPC leaves behind of calls that were cut off.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
     async def _perform(self, host: RoleHost, action: Action) -> None:
         match action:

@@ -63,7 +63,11 @@ def main(multiply: Compute = compute) -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.nice(int(sys.argv[2]))
-    serve(sys.stdin.buffer, answers, Arena(int(sys.argv[1])), multiply)
+    try:
+        serve(sys.stdin.buffer, answers, Arena(int(sys.argv[1])), multiply)
+    except BrokenPipeError:
+        # Whoever asked was killed meanwhile. Nothing is left to be said, nor to be written out.
+        os._exit(0)
 
 
 if __name__ == "__main__":

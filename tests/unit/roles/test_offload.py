@@ -206,6 +206,19 @@ def test_what_is_still_computed_of_one_product_is_not_taken_for_the_next() -> No
     assert 1 not in market.delivered
 
 
+def test_a_pool_does_not_answer_for_another() -> None:
+    market = Market(dataclasses.replace(PLAIN, verify="none"), pools={"pond": 1, "lake": 1}).open()
+    left, right = sides()
+    market.want(1, left, right)
+    asked = {number: ask for number, ask in market.analyst._asks.items() if ask.pool == "pond"}
+    for number in asked:
+        forged = Result(task=number, executor="lake-0", tensors={"result": np.zeros((64, 20), dtype=np.float32)})
+        market._deliver("analyst", Received(sender="lake", message=forged))
+    assert asked.keys() <= market.analyst._asks.keys()
+    market.run(until=lambda: 1 in market.delivered)
+    assert market.delivered[1].tobytes() == at_home(left, right, PLAIN).tobytes()
+
+
 def test_masks_take_two_pools_and_no_replicas() -> None:
     with pytest.raises(Misuse, match="two pools"):
         Analyst(pools=("pond",), policy=Policy(privacy="mask"), secret=bytes(32))
