@@ -475,13 +475,14 @@ class Analyst:
         del self._asks[result.task]
         pool.gave(ask, -1)
         self.report = replace(self.report, bytes_in=self.report.bytes_in + (size_bytes or array.nbytes))
-        self._note_rate(ask, result, now_s)
+        self._note_rate(pool, ask, result, now_s)
         # The memory it came in is used again for the next.
         work.replies[ask.side] = Reply(pool.name, result.executor, np.array(array))
         return self._settle(product, work)
 
-    def _note_rate(self, ask: _Ask, result: Result, now_s: float) -> None:
-        moving_s = now_s - ask.sent_s - result.seconds
+    def _note_rate(self, pool: _Pool, ask: _Ask, result: Result, now_s: float) -> None:
+        latency_s = pool.latency_s + (pool.told.latency_s if pool.told else 0.0)
+        moving_s = now_s - ask.sent_s - result.seconds - latency_s
         if ask.size_bytes >= MEASURED_BYTES and moving_s > 0:
             # The best of late: a task also waits for others, and a link is as fast as it was when none did.
             self._bytes_per_s = max(ask.size_bytes / moving_s, 0.95 * self._bytes_per_s)

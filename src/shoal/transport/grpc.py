@@ -78,6 +78,8 @@ class GrpcServer:
         self._service = service
         self._access = Access(cluster=identity.cluster, members=members)
         self._commons = Commons()
+        #: An analyst's matrices may be large and its link slow: workers' updates do not wait for the memory they take.
+        self._for_analysts = Commons(conduct=self._commons.conduct)
         #: Who is fetching how many blobs.
         self._fetches: Counter[str] = Counter()
         self._server: grpc.aio.Server | None = None
@@ -181,7 +183,7 @@ class GrpcServer:
                 read=context.read,
                 write=context.write,
                 end=grpc.aio.EOF,
-                commons=self._commons,
+                commons=self._for_analysts if peer.role == "operator" else self._commons,
                 hears=self._access.heard(peer, str(lane)),
             )
             reason = await session.run(self._service)

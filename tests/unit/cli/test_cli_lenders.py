@@ -1,0 +1,51 @@
+"""The pool as people see it: who lends, what they did, who was caught."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from statuses import status
+
+from shoal.cli import console
+from shoal.cli.status import _print_cluster
+from shoal.cli.tables import lenders_table
+from shoal.wire.messages import LenderView, Status
+
+POOL = (
+    LenderView(
+        node="attic-pi4", state="ready", multiply_adds_per_s=2.5e9, latency_s=0.004, tasks=12, multiply_adds=8 << 30
+    ),
+    LenderView(
+        node="shed",
+        state="excluded",
+        reason="caught by operator: row 3 is\x1b[2J wrong",
+        multiply_adds_per_s=1e9,
+        caught=1,
+    ),
+)
+
+
+def test_the_table_names_who_was_caught_and_why() -> None:
+    screen = Console(file=io.StringIO(), width=140, color_system=None)
+    screen.print(lenders_table(POOL))
+    assert isinstance(screen.file, io.StringIO)
+    text = screen.file.getvalue()
+    assert "2.5G" in text
+    assert "● excluded" in text
+    assert "caught by operator: row 3 is" in text
+    assert "\x1b" not in text
+
+
+def test_a_cluster_tells_of_its_pool_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Console(file=io.StringIO(), width=140, color_system=None)
+    monkeypatch.setattr(console, "out", lambda: screen)
+    plain = status()
+    _print_cluster(Status(cluster=plain.cluster, manager=plain.manager, nodes=plain.nodes, lenders=POOL))
+    assert isinstance(screen.file, io.StringIO)
+    text = screen.file.getvalue()
+    assert "pool: 2 executors (1 excluded, 1 ready), 2.5G operations/s, 12 tasks done" in text
+    assert "shed is asked no more: caught by operator" in text
+    _print_cluster(plain)
+    assert screen.file.getvalue().count("pool:") == 1, "without lenders there is no pool to tell of"
