@@ -217,8 +217,12 @@ def test_one_in_five_lies_and_is_named(tmp_path: Path) -> None:
             assert [view.node for view in told.values() if view.caught] == ["liar-0"]
             assert told["liar-0"].state == "excluded"
             assert "beyond any rounding" in told["liar-0"].reason
-            events = (await site.operator.status()).events
-            assert any(event.kind == "caught" and "liar-0" in event.reason for event in events)
+
+            async def written() -> bool:
+                events = (await site.operator.status()).events
+                return any(event.kind == "caught" and "liar-0" in event.reason for event in events)
+
+            await site.until("it is written down", written)
 
     run(story())
 

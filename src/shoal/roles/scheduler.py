@@ -162,7 +162,8 @@ class Scheduler:
         match message:
             case AskPool():
                 self._analysts[sender] = _Analyst()
-                return []
+                what_for = f": {clip(message.purpose)}" if message.purpose else ""
+                return [Record(kind="borrows", reason=f"{sender} asks for products{what_for}")]
             case Task():
                 return self._on_task(sender, message, now_s)
             case Right():

@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import itertools
 import logging
+import os
 import secrets
 import threading
 import time
@@ -40,7 +41,7 @@ from shoal.roles.events import (
 from shoal.roles.liaison import BACKOFF_S
 from shoal.roles.product import TILE_OPERATIONS, Policy, Privacy, Verify
 from shoal.runtime.host import RoleHost
-from shoal.runtime.multiplier import Multiplier
+from shoal.runtime.multiplier import Multiplier, threads_told
 from shoal.runtime.places import Places, default_home
 from shoal.transport.base import SHUT_OUT, Session
 from shoal.transport.enrol import Enrolled, enrol_blocking
@@ -97,10 +98,11 @@ class Borrowed:
         self._numbers = itertools.count(1)
         self._waiting: _Waiting | None = None
         self._seconds = 0.0
+        self._began_s = time.monotonic()
         self._is_over = False
         self._loop = asyncio.new_event_loop()
         self._checking = ThreadPoolExecutor(1, thread_name_prefix="shoal-check")
-        self._multiplier = Multiplier()
+        self._multiplier = Multiplier(threads=threads_told(otherwise=os.cpu_count() or 1))
         self._host = RoleHost("analyst", self._perform, executor=self._checking, is_heavy=_is_heavy)
         self._lines: dict[str, _PoolLine] = {}
         self._computing: set[asyncio.Task[None]] = set()
@@ -136,8 +138,8 @@ class Borrowed:
 
     @property
     def advert(self) -> Advert | None:
-        """What the pools can, measured; waits a moment for those that are not there yet."""
-        ends_s = time.monotonic() + FIRST_S
+        """What the pools can, measured; at first it waits a moment for those that are not there yet."""
+        ends_s = self._began_s + FIRST_S
         while (told := self._analyst.advert) is None or told.pools < len(self._folders):
             if time.monotonic() > ends_s:
                 break

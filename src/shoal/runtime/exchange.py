@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from shoal.errors import Misuse
 from shoal.roles.actions import Action, Record, Send
-from shoal.roles.events import Connected, Disconnected, Liveness, MemberHeld, PeerChanged, Received
+from shoal.roles.events import Connected, Disconnected, Event, Liveness, MemberHeld, PeerChanged, Received
 from shoal.roles.scheduler import Scheduler
 from shoal.runtime.host import RoleHost
 from shoal.transport.base import Session
@@ -27,9 +27,10 @@ log = logging.getLogger("shoal")
 class Exchange:
     def __init__(self, *, held: Mapping[str, str], note: Callable[[Record], None]) -> None:
         """``held``: members that an operator holds back, and how; ``note`` writes a decision down."""
-        self._scheduler = Scheduler(held=held)
         self._held = dict(held)
         self._note = note
+        #: Set up when someone first lends or borrows: most clusters never do.
+        self._scheduler: Scheduler | None = None
         #: Large matrices are copied and hashed there, so that heartbeats do not wait.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shoal-exchange")
         self._host = RoleHost("scheduler", self._perform, executor=self._thread)
@@ -41,15 +42,21 @@ class Exchange:
         self._lends: set[str] = set()
         self._lending: set[str] = set()
 
-    def start(self) -> None:
-        self._host.start(self._scheduler)
+    def _open(self) -> None:
+        if self._scheduler is None:
+            self._scheduler = Scheduler(held={node: hold for node, hold in self._held.items() if hold})
+            self._host.start(self._scheduler)
+
+    def _post(self, event: Event) -> None:
+        if self._scheduler is not None:
+            self._host.post(event)
 
     async def stop(self) -> None:
         await self._host.stop()
         self._thread.shutdown(wait=True)
 
     def views(self) -> tuple[LenderView, ...]:
-        return self._scheduler.views()
+        return self._scheduler.views() if self._scheduler is not None else ()
 
     # Sessions -------------------------------------------------------------------------------------------
 
@@ -57,6 +64,7 @@ class Exchange:
         if session.lane is not Lane.WORK:
             return
         if session.peer.role == "operator":
+            self._open()
             name = f"{session.peer.node}/{next(self._numbers)}"
             self._analysts[session], self._sessions[name] = name, session
             return
@@ -71,7 +79,7 @@ class Exchange:
         analyst = self._analysts.pop(session, "")
         if analyst:
             del self._sessions[analyst]
-            self._host.post(Disconnected(node=analyst, reason=reason))
+            self._post(Disconnected(node=analyst, reason=reason))
         elif self._sessions.get(session.peer.node) is session:
             del self._sessions[session.peer.node]
             self._over(session.peer.node, reason)
@@ -85,7 +93,7 @@ class Exchange:
         self._look_at(node)
 
     def changed(self, change: PeerChanged) -> None:
-        self._host.post(change)
+        self._post(change)
         if change.state is Liveness.LOST:
             self._lending.discard(change.node)
         elif change.state is Liveness.ALIVE:
@@ -94,20 +102,21 @@ class Exchange:
 
     def held(self, event: MemberHeld) -> None:
         self._held[event.node] = event.hold
-        self._host.post(event)
+        self._post(event)
         self._look_at(event.node)
 
     def _look_at(self, node: str) -> None:
         """Who lends, is here, and may speak: one that waits to be approved may not answer."""
         is_here = node in self._lends and node in self._sessions and self._held.get(node) != "pending"
         if is_here and node not in self._lending:
+            self._open()
             self._lending.add(node)
-            self._host.post(Connected(node=node))
+            self._post(Connected(node=node))
 
     def _over(self, node: str, reason: str) -> None:
         if node in self._lending:
             self._lending.discard(node)
-            self._host.post(Disconnected(node=node, reason=reason))
+            self._post(Disconnected(node=node, reason=reason))
 
     # Messages -------------------------------------------------------------------------------------------
 
@@ -117,7 +126,7 @@ class Exchange:
                 return TASK_MAX_BYTES
             case Right() if session in self._analysts:
                 return RIGHT_MAX_BYTES
-            case Result():
+            case Result() if self._scheduler is not None:
                 return self._scheduler.result_limit(session.peer.node, message.task)
             case _:
                 return 0
@@ -125,6 +134,9 @@ class Exchange:
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         """Returns once its tensors are not needed any more."""
         sender = self._analysts.get(session, session.peer.node)
+        if self._scheduler is None:
+            # From a node that never said it lends.
+            return
         await self._host.deliver(Received(sender=sender, message=message, size_bytes=size_bytes))
 
     async def _perform(self, host: RoleHost, action: Action) -> None:

@@ -163,7 +163,6 @@ class Home:
 
     async def start(self) -> None:
         self._manager_host.start(self._manager)
-        self._exchange.start()
         self._hosting.spawn(self._hosting.watch(), "membership")
         self._hosting.spawn(self._journal.run(), "journal")
         self._hosting.spawn(self._tell_how_we_are(), "load")

@@ -12,7 +12,7 @@ from shoal.roles.events import Connected, Disconnected, Received
 from shoal.roles.executor import Executor, Means
 from shoal.runtime import probe
 from shoal.runtime.host import RoleHost
-from shoal.runtime.multiplier import Multiplier
+from shoal.runtime.multiplier import Multiplier, threads_told
 from shoal.wire.limits import RIGHTS_KEPT_MAX_BYTES, TASK_MAX_BYTES
 from shoal.wire.messages import Message, Right, Task
 
@@ -40,7 +40,8 @@ class Lending:
         self._scheduler = scheduler
         self._send = send
         self._means = means_here()
-        self._multiplier = Multiplier(nice=NICE)
+        # One core, unless more is asked for: a device that lends may have work of its own.
+        self._multiplier = Multiplier(threads=threads_told(otherwise=1), nice=NICE)
         self._host = RoleHost("executor", self._perform)
         self._tasks: set[asyncio.Task[None]] = set()
 

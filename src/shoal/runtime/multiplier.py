@@ -1,7 +1,7 @@
-"""Multiplies beside everything else: a child process with one thread, started when it is first asked. No torch.
+"""Multiplies beside everything else: a child process, started when it is first asked. No torch.
 
-A child, and not a thread of this process: the bits of a product depend on how many threads the linear algebra has,
-which is settled when a process begins; and what is killed or runs out of memory is not the agent.
+A child, and not a thread of this process: what is killed or runs out of memory is not the agent; it gives way to a
+device's own work; and how many threads the linear algebra has is settled when a process begins.
 """
 
 from __future__ import annotations
@@ -36,12 +36,18 @@ _THREADS = (
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-ONE_THREAD = dict.fromkeys(_THREADS, "1")
+
+
+def threads_told(otherwise: int) -> int:
+    """How many cores this machine is to use for a product, as the environment says."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return int(told) if told.isdecimal() and int(told) else otherwise
 
 
 class Multiplier:
-    def __init__(self, *, nice: int = 0) -> None:
+    def __init__(self, *, threads: int = 1, nice: int = 0) -> None:
         """``nice``: how far a device's own work comes first."""
+        self._threads = threads
         self._nice = nice
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shoal-multiply")
         self._child: subprocess.Popen[bytes] | None = None
@@ -153,7 +159,7 @@ class Multiplier:
                 pass_fds=(self._arena.fd,),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=os.environ | ONE_THREAD,
+                env=os.environ | dict.fromkeys(_THREADS, str(self._threads)),
                 # Ctrl-C is for whoever waits for a product: the child ends with its standard input.
                 start_new_session=True,
             )

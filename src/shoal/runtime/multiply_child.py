@@ -1,7 +1,7 @@
 """The process that multiplies: reads a task, computes it, writes the result, until nobody asks any more. numpy alone.
 
-Run as ``python -m shoal.runtime.multiply_child ARENA NICE`` by ``multiplier``, which says in the environment that the
-linear algebra is to use one thread. That is not for speed: with more, the bits of a product depend on how many.
+Run as ``python -m shoal.runtime.multiply_child ARENA NICE`` by ``multiplier``, which says in the environment how many
+threads the linear algebra has. The bits of a product do not depend on it (``offload.tiling``).
 """
 
 from __future__ import annotations
