@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 import signal
 import sys
@@ -36,11 +35,10 @@ from shoal.roles.station import (
 )
 from shoal.roles.worker import Worker
 from shoal.runtime import probe
-from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.host import RoleHost
 from shoal.runtime.labour import Labour
-from shoal.runtime.leash import end_with_starter
 from shoal.runtime.line import Line
+from shoal.runtime.outset import set_out
 from shoal.runtime.own_data import expose
 from shoal.runtime.places import Places, default_home
 from shoal.runtime.renewal import Renewal
@@ -438,12 +436,7 @@ def main() -> int:
     parser.add_argument("--child-module", default="shoal.training.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.leash:
-        end_with_starter()
-    level = logging.WARNING if given.quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    keep_freed_memory()
+    set_out(quiet=given.quiet, leash=given.leash)
     try:
         folder = expose(Places(given.home), given.data)
         if folder is not None:

@@ -32,10 +32,9 @@ from shoal.roles.events import Connected, Disconnected, Felt, Received, Saved, S
 from shoal.roles.flock.mate import Mate, Version
 from shoal.roles.flock.settings import FlockSettings
 from shoal.runtime import probe, sensors
-from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.host import RoleHost
 from shoal.runtime.labour import Labour
-from shoal.runtime.leash import end_with_starter
+from shoal.runtime.outset import set_out
 from shoal.runtime.own_data import expose
 from shoal.runtime.places import Places, default_home
 from shoal.store.blobs import BlobStore
@@ -434,12 +433,7 @@ def main() -> int:
     parser.add_argument("--child-module", default="shoal.training.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.leash:
-        end_with_starter()
-    level = logging.WARNING if given.quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    keep_freed_memory()
+    set_out(quiet=given.quiet, leash=given.leash)
     try:
         expose(Places(given.home), given.data)
         told = asyncio.run(run_flock(given.home, child_module=given.child_module, pace_s=given.pace_s))

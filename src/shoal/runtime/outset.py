@@ -1,0 +1,20 @@
+"""How every process of a device begins: on its leash, with its log, one thread for numpy, and memory kept."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from shoal.runtime.heap import keep_freed_memory
+from shoal.runtime.leash import end_with_starter
+
+
+def set_out(*, quiet: bool, leash: bool) -> None:
+    """``leash``: it ends with whoever started it."""
+    if leash:
+        end_with_starter()
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    keep_freed_memory()
