@@ -155,7 +155,7 @@ class Market:
     # Products -------------------------------------------------------------------------------------------
 
     def want(self, number: int, left: np.ndarray, right: np.ndarray, *, secret: str = "left") -> None:
-        self._deliver("analyst", ProductWanted(product=number, left=left, right=right, secret=secret, name="layer"))
+        self._deliver("analyst", ProductWanted(product=number, left=left, right=right, hidden=secret, name="layer"))
 
     def run(self, *, until: Callable[[], bool], limit_s: float = 600.0) -> None:
         ends_s = self.now_s + limit_s

@@ -249,9 +249,9 @@ class Analyst:
         policy = self._policy
         left, right = event.left, event.right
         self.report = replace(self.report, products=self.report.products + 1)
-        is_masked = policy.privacy == "mask" and event.secret != "none"
+        is_masked = policy.privacy == "mask" and event.hidden != "none"
         why_home = ""
-        if is_masked and event.secret == "both":
+        if is_masked and event.hidden == "both":
             why_home = "both sides are secret, and a mask hides one"
         elif not left.size or not right.size:
             why_home = "it is empty"

@@ -219,7 +219,7 @@ class ProductWanted:
     left: np.ndarray = field(compare=False, repr=False)
     right: np.ndarray = field(compare=False, repr=False)
     #: What may not be shown: ``none``, ``left`` or ``both``.
-    secret: str
+    hidden: str
     name: str = ""
 
 

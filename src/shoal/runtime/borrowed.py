@@ -121,7 +121,7 @@ class Borrowed:
             number = next(self._numbers)
             done: concurrent.futures.Future[Array] = concurrent.futures.Future()
             self._waiting = _Waiting(number, done)
-            self._post(ProductWanted(product=number, left=left, right=right, secret=secret, name=name))
+            self._post(ProductWanted(product=number, left=left, right=right, hidden=secret, name=name))
             try:
                 return done.result()
             except BaseException:
@@ -146,10 +146,11 @@ class Borrowed:
             time.sleep(0.05)
         if told is not None and not told.bytes_per_s:
             rows, inner, columns = _PROBE
-            # Nothing of anyone's: it may be seen.
+            # Nothing of anyone's.
+            may_be_seen: Secret = "none"
             left, right = np.ones((rows, inner), dtype=np.float32), np.ones((inner, columns), dtype=np.float32)
             for _ in range(PROBES):
-                self.multiply(left, right, secret="none", name="a look at the link")
+                self.multiply(left, right, secret=may_be_seen, name="a look at the link")
             told = self._analyst.advert
         return told
 
