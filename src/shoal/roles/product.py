@@ -263,7 +263,6 @@ class Product:
 
     def _settle_replicas(self, work: TileWork, replies: dict[int, Reply], chance: np.random.Generator) -> Verdict:
         left = self.tensors(work, 0)["left"]
-        at_home = next((reply for reply in replies.values() if not reply.node), None)
         by_name = {f"{reply.pool} {reply.node}": (side, reply) for side, reply in replies.items()}
         arrays = {name: reply.array for name, (_, reply) in by_name.items()}
 
@@ -271,15 +270,19 @@ class Product:
             return self.known.check(chance).holds(left, array)
 
         settled = trust.settle(arrays, holds=holds)
-        value = at_home.array if at_home is not None else settled.value
-        liars = tuple((by_name[name][1], settled.reason) for name in settled.liars)
-        differ = len(settled.liars) > 0 or settled.value is None
+        was_checked = len(settled.liars) > 0 or settled.value is None
+        if settled.value is not None and not settled.liars and len(arrays) < self._policy.replicas:
+            # Too few for their agreeing to mean anything: two that lie together would be all there is.
+            was_checked = True
+            if not holds(settled.value):
+                reason = "replicas agree on what is not the product"
+                settled = trust.Settled(value=None, liars=tuple(sorted(arrays)), reason=reason)
         return Verdict(
-            value=value,
-            again=() if value is not None else tuple(replies),
-            liars=liars,
-            held=() if differ else tuple(replies.values()),
-            operations=self._checking(work) * len(replies) if differ else 0,
+            value=settled.value,
+            again=() if settled.value is not None else tuple(replies),
+            liars=tuple((by_name[name][1], settled.reason) for name in settled.liars),
+            held=() if settled.liars else tuple(replies.values()),
+            operations=self._checking(work) * len(arrays) if was_checked else 0,
         )
 
     def _settle_masked(

@@ -305,3 +305,13 @@ def test_an_executor_says_what_it_can_when_it_is_measured() -> None:
         rights_max_bytes=MEANS.rights_max_bytes,
     )
     assert told == Send(to="pond", message=expected)
+
+
+def test_two_liars_that_agree_are_not_believed_for_want_of_a_third() -> None:
+    policy = dataclasses.replace(PLAIN, verify="replicate")
+    market = Market(policy, pools={"pond": 2}).open()
+    for device in market.devices.values():
+        device.lie = one_entry
+    left, right = sides()
+    assert market.multiply(left, right).tobytes() == at_home(left, right, policy).tobytes()
+    assert set(market.analyst.report.liars) == {"pond/pond-0", "pond/pond-1"}
