@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from shoal.training import serve
@@ -28,6 +29,10 @@ class EchoTrainer:
         time.sleep(self._settings.pace_s * len(batches))
         examples = len(batches) * self._settings.batch_size
         return TrainResult(examples=examples, loss_sum=1.0 * examples, seconds=time.monotonic() - began_s, finite=True)
+
+    def learn(self, epoch: int, lease: int, examples: int) -> TrainResult:
+        """As if this device had one batch of its own."""
+        return dataclasses.replace(self.train(epoch, [lease]), held=self._settings.batch_size)
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
         return EvalResult(examples=stop - start, loss_sum=1.0 * (stop - start), correct=0, seconds=0.0)

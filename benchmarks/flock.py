@@ -1,0 +1,143 @@
+"""What a flock takes of its devices, however many they are: real mates on this machine, that do all but train.
+
+Each is a process with its own address, found by multicast, over mutual TLS; models of 720,967 float32 values (2.88 MB).
+Memory is a mate's own peak (VmHWM), without its trainer, of which it has as much whatever the flock.
+
+    python -m benchmarks.flock [--quick] --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import json
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import PERNET, echo_job, finish, memory_mb, say
+from shoal.plan import Plan, Until
+from shoal.roles.flock.settings import FlockSettings
+from shoal.runtime.flock import Orders, save_orders
+from shoal.runtime.places import Places
+from shoal.store.blobs import BlobStore
+from shoal.topology.chain.resources import ANY_TIME
+from shoal.training.ready import listing_of, spec_of
+from shoal.transport.flock_secret import FlockSecret
+
+SIZES = (2, 4, 8)
+QUICK_SIZES = (2, 4)
+ROUNDS = 20
+QUICK_ROUNDS = 8
+LIMIT_S = 240.0
+LOOK_EVERY_S = 0.2
+
+
+def give_orders(folder: Path, *, devices: int, rounds: int, values: int) -> list[Path]:
+    """The homes of so many mates, each told what to do."""
+    job = folder / "job"
+    job.mkdir()
+    ready = echo_job(job, values=values, batches=1)
+    plan = Plan(data="local", shape="chain", momentum=0.0, batch_size=1, until=Until(epochs=rounds))
+    secret = FlockSecret.draw()
+    spec = spec_of(ready, plan, job=secret.flock)
+    homes = []
+    for number in range(devices):
+        home = folder / f"mate-{number}"
+        blobs = BlobStore(Places(home).cache / "blobs")
+        for part in (ready.bundle, Path(ready.prepared.model)):
+            blobs.put(part)
+        for manifest in (ready.prepared.train, ready.prepared.test):
+            blobs.put(listing_of(manifest))
+            for shard in ready.prepared.paths(manifest):
+                blobs.put(Path(shard))
+        orders = Orders(
+            secret=secret,
+            node=f"mate-{number}",
+            spec=spec,
+            plan_sha256=hashlib.sha256(secret.value).hexdigest(),
+            settings=FlockSettings(rounds=rounds, devices=devices),
+            thresholds=ANY_TIME,
+            host=f"127.0.0.{number + 1}",
+        )
+        save_orders(home, orders)
+        homes.append(home)
+    return homes
+
+
+async def fly(*, devices: int, rounds: int, values: int) -> dict[str, Any]:
+    """One flock from its start to its end."""
+    with tempfile.TemporaryDirectory(prefix="shoal-flock-") as name:
+        homes = give_orders(Path(name), devices=devices, rounds=rounds, values=values)
+        mates = [
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "shoal.runtime.flock", "--home", str(home), "--json", "--leash"),
+                *("--child-module", "shoal.training.echo"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=(home / "log").open("wb"),
+            )
+            for home in homes
+        ]
+        peaks = dict.fromkeys(range(devices), 0.0)
+        watching = asyncio.create_task(_watch([mate.pid for mate in mates], peaks))
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                told = [json.loads((await mate.communicate())[0]) for mate in mates]
+        finally:
+            watching.cancel()
+            for mate in mates:
+                if mate.returncode is None:
+                    mate.send_signal(signal.SIGKILL)
+                    await mate.wait()
+        log = "".join((home / "log").read_text() for home in homes)
+    if len({each["digest"] for each in told}) != 1 or not all(each["is_over"] for each in told):
+        raise SystemExit(f"the flock of {devices} did not end alike: {told}")
+    return {"devices": devices, "peak_mb": max(peaks.values()), "round_s": _round_s(log, rounds), "rounds": rounds}
+
+
+def _round_s(log: str, rounds: int) -> float:
+    """From the second version on: the first waits for all to be there."""
+    made = {}
+    for line in log.splitlines():
+        if " made: version " in line:
+            clock, _, rest = line.partition(" made: version ")
+            made[int(rest.split()[0])] = time.mktime(time.strptime(f"2000-01-01 {clock}", "%Y-%m-%d %H:%M:%S"))
+    return (made[rounds] - made[1]) / max(1, rounds - 1)
+
+
+async def _watch(pids: list[int], peaks: dict[int, float]) -> None:
+    while True:
+        for number, pid in enumerate(pids):
+            with contextlib.suppress(OSError, ValueError):
+                peaks[number] = max(peaks[number], memory_mb(pid, "VmHWM"))
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help=f"flocks of {QUICK_SIZES}")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    given = parser.parse_args()
+    sizes, rounds = (QUICK_SIZES, QUICK_ROUNDS) if given.quick else (SIZES, ROUNDS)
+    flocks = []
+    for devices in sizes:
+        flocks.append(asyncio.run(fly(devices=devices, rounds=rounds, values=PERNET)))
+        say(f"{devices} devices: a mate's peak {flocks[-1]['peak_mb']:.1f} MB, a round {flocks[-1]['round_s']:.2f} s")
+    finish(
+        {
+            "flocks": flocks,
+            "model_mb": PERNET * 4 / 1e6,
+            "peak_ratio": flocks[-1]["peak_mb"] / flocks[0]["peak_mb"],
+        }
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
