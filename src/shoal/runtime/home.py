@@ -299,7 +299,10 @@ class Home:
             return
         try:
             self._publisher.weigh(job, spec.plan, version)
-        except (ShoalError, OSError) as error:
+        except Exception as error:
+            # Whatever it was, the checkpoint is durable, and its leader waits to hear so.
+            if not isinstance(error, ShoalError | OSError):
+                log.exception("version %d of %s could not be published", version.version, job)
             self._journal.add(job, "publish-failed", f"version {version.version}: {error}; trying again")
 
     async def _keep_sent(self, checkpoint: Checkpoint) -> None:

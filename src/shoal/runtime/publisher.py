@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -54,11 +54,11 @@ class Publisher:
             # Nobody waits for a verdict: what is fetched of it is its newest version.
             return
         with self._lock:
-            serving = self._registry.serving(job)
+            kept, serving = self._registry.shelf(job)
             view = publishing.news(version.evaluations, serving)
             if view is None or version.version < 1:
                 return
-            served = self._served(job, serving)
+            served = _served_of(kept, serving)
             decision = publishing.weigh(publishing.rule_of(plan), served, serving, view)
             serving = replace(serving, judged=view.version)
             if isinstance(decision, publishing.Publish):
@@ -81,8 +81,8 @@ class Publisher:
 
     def roll_back(self, job: str, to: int, *, reason: str = "", until_accuracy: float | None = None) -> str:
         with self._lock:
-            serving = self._registry.serving(job)
-            found = publishing.target(self._registry.published(job), serving, to)
+            kept, serving = self._registry.shelf(job)
+            found = publishing.target(kept, serving, to)
             if not self._models.verify(found.sha256):
                 raise Refused(f"the model of version {found.version:,} is damaged on this disk: take another")
             serving = publishing.rolled_back(serving, found, reason=reason, until_accuracy=until_accuracy)
@@ -90,48 +90,28 @@ class Publisher:
         self._note(job, "rolled-back", f"version {found.version:,} is served again: {serving.hold}")
         return f"version {found.version:,} is served again; {serving.hold}"
 
-    # What is served -------------------------------------------------------------------------------------
+    # What is served: nobody who asks waits for a model that is being written ----------------------------------
 
     def served(self, job: str) -> ServedView | None:
-        with self._lock:
-            return self._view(job, self._registry.serving(job))
+        return _served_view(*self._registry.shelf(job))
 
     def versions(self, job: str) -> VersionList:
-        with self._lock:
-            kept, serving = self._registry.published(job), self._registry.serving(job)
-            return VersionList(job=job, versions=tuple(map(_view_of, kept)), served=self._view(job, serving))
+        kept, serving = self._registry.shelf(job)
+        return VersionList(job=job, versions=tuple(map(_view_of, kept)), served=_served_view(kept, serving))
 
     def model(self, job: str, version: int = 0) -> Blob | None:
         """A published model, or (0) the one that is served; None: none is."""
-        with self._lock:
-            wanted = version or self._registry.serving(job).version
-            kept = {each.version: each for each in self._registry.published(job)}
-            if not version and wanted == NONE:
-                return None
-            if wanted not in kept:
-                known = ", ".join(f"{each:,}" for each in kept) or "none"
-                raise Refused(f"version {wanted:,} of {job} is not among the published ones that are kept: {known}")
-            found = kept[wanted]
-            return Blob(sha256=found.sha256, size_bytes=found.size_bytes)
+        kept, serving = self._registry.shelf(job)
+        wanted = version or serving.version
+        if not version and wanted == NONE:
+            return None
+        found = next((each for each in kept if each.version == wanted), None)
+        if found is None:
+            known = ", ".join(f"{each.version:,}" for each in kept) or "none"
+            raise Refused(f"version {wanted:,} of {job} is not among the published ones that are kept: {known}")
+        return Blob(sha256=found.sha256, size_bytes=found.size_bytes)
 
     # Below here the lock is held --------------------------------------------------------------------------
-
-    def _served(self, job: str, serving: Serving) -> Published | None:
-        return next((each for each in self._registry.published(job) if each.version == serving.version), None)
-
-    def _view(self, job: str, serving: Serving) -> ServedView | None:
-        served = self._served(job, serving)
-        if served is None:
-            return None
-        return ServedView(
-            version=served.version,
-            sha256=served.sha256,
-            accuracy=served.accuracy,
-            examples=served.examples,
-            reason=clip(serving.reason),
-            hold=clip(serving.hold),
-            verdict=clip(serving.verdict),
-        )
 
     def _publish(
         self, job: str, plan: Plan, version: Version, view: EvaluationView | None, serving: Serving, reason: str
@@ -167,6 +147,25 @@ def put_model(blobs: BlobStore, job: str, version: int, tensors: Tensors) -> tup
     model = {name: array for name, array in tensors.items() if not name.startswith(OURS)}
     notes = {"job": job, "version": str(version)}
     return blobs.make(lambda file: tensor_files.write(file, model, notes))
+
+
+def _served_of(kept: Sequence[Published], serving: Serving) -> Published | None:
+    return next((each for each in kept if each.version == serving.version), None)
+
+
+def _served_view(kept: Sequence[Published], serving: Serving) -> ServedView | None:
+    served = _served_of(kept, serving)
+    if served is None:
+        return None
+    return ServedView(
+        version=served.version,
+        sha256=served.sha256,
+        accuracy=served.accuracy,
+        examples=served.examples,
+        reason=clip(serving.reason),
+        hold=clip(serving.hold),
+        verdict=clip(serving.verdict),
+    )
 
 
 def _view_of(each: Published) -> PublishedView:

@@ -450,6 +450,11 @@ class Registry:
         rows = self._rows("SELECT * FROM serving WHERE job = ?", (job,))
         return Serving(**{name: rows[0][name] for name in rows[0].keys() if name != "job"}) if rows else Serving()  # noqa: SIM118
 
+    def shelf(self, job: str) -> tuple[list[Published], Serving]:
+        """Both as they were at one moment."""
+        with self._lock:
+            return self.published(job), self.serving(job)
+
     def published_hashes(self) -> set[str]:
         """Of every model that some job keeps."""
         return {str(row["sha256"]) for row in self._rows("SELECT DISTINCT sha256 FROM published")}
