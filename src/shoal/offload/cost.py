@@ -1,0 +1,238 @@
+"""Is a product worth sending away: what it takes here, and what there. Pure; measures nothing itself.
+
+A product of (n, k) by (k, m) takes n·k·m multiply-adds, and moves about n·k + k·m + n·m values. So it pays for layers
+that are wide, in both directions, and for many rows at once; and only where this device is slow compared with its link.
+
+    at home    n·k·m · t
+    away       prepare + there and back + max(link, pool) + check
+
+*prepare* and *check* are done here: masks, Freivalds' sums, and this device's own part in every byte it sends or
+receives (encryption, frames). The link and the pool work at the same time, tile by tile, so that the slower one counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from shoal.errors import Misuse
+from shoal.offload.products import Advert, Secret
+
+Privacy = Literal["none", "shuffle", "mask"]
+Verify = Literal["freivalds", "replicate", "none"]
+
+VALUE_BYTES = 4
+#: How often a task is done when results are compared.
+REPLICAS = 3
+#: Masking is between two pools; each gets a share and computes all of it.
+MASK_POOLS = 2
+#: A guess that is wrong by less than this must not send anything.
+MARGIN = 1.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """Of a product: (rows, inner) by (inner, columns)."""
+
+    rows: int
+    inner: int
+    columns: int
+
+    def __post_init__(self) -> None:
+        if min(self.rows, self.inner, self.columns) < 1:
+            raise Misuse(f"a product of {self.rows} x {self.inner} by {self.inner} x {self.columns} has no values")
+
+    @property
+    def operations(self) -> int:
+        return self.rows * self.inner * self.columns
+
+    @property
+    def left(self) -> int:
+        return self.rows * self.inner
+
+    @property
+    def right(self) -> int:
+        return self.inner * self.columns
+
+    @property
+    def result(self) -> int:
+        return self.rows * self.columns
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.inner} by {self.inner} x {self.columns}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Home:
+    """What things take on this device, in seconds each, as measured."""
+
+    #: One multiply-add of a float32 product.
+    operation_s: float
+    #: One byte sent or received: this device's own work for it, beside the link's.
+    byte_s: float
+    #: One value of ``left`` or of a result, under Freivalds' check.
+    check_s: float
+    #: One value of ``left``, to fixed point and under a mask.
+    mask_s: float
+    #: One value of a result, out of two shares.
+    unmask_s: float
+    #: One value of a result of masks, under the check over integers.
+    check_exactly_s: float
+    #: How many times as long a product of shares takes as the same one of float32; taken to hold for executors too.
+    share_factor: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """What the analyst sends and receives for one product."""
+
+    bytes_out: int
+    bytes_in: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Whether to send, and why."""
+
+    sends: bool
+    reason: str
+    home_s: float
+    #: None if it cannot be sent at all.
+    away_s: float | None = None
+    #: Of these, this device's own work: what makes it wait even for a pool that takes no time.
+    own_s: float = 0.0
+    link_s: float = 0.0
+    pool_s: float = 0.0
+    traffic: Traffic = Traffic(bytes_out=0, bytes_in=0)
+    #: By which the seconds away were multiplied.
+    pace: float = 1.0
+
+    @property
+    def speedup(self) -> float:
+        return self.home_s / self.away_s if self.sends and self.away_s else 1.0
+
+
+def check_modes(privacy: str, verify: str) -> None:
+    if privacy not in get_args(Privacy):
+        raise Misuse(f"privacy is {', '.join(get_args(Privacy))}; not {privacy!r}")
+    if verify not in get_args(Verify):
+        raise Misuse(f"verify is {', '.join(get_args(Verify))}; not {verify!r}")
+
+
+def traffic(shape: Shape, *, masked: bool, verify: Verify) -> Traffic:
+    """The right one goes to each pool once; its scheduler hands it on. A seed, and the words around, are not counted.
+
+    Masked: one pool gets a share as large as ``left`` and the other a seed; both return a result.
+    """
+    times = REPLICAS if verify == "replicate" else 1
+    pools = MASK_POOLS if masked else 1
+    out = times * shape.left + pools * shape.right
+    return Traffic(bytes_out=VALUE_BYTES * out, bytes_in=VALUE_BYTES * times * pools * shape.result)
+
+
+def home_seconds(shape: Shape, home: Home) -> float:
+    return shape.operations * home.operation_s
+
+
+def own_seconds(shape: Shape, home: Home, *, masked: bool, verify: Verify) -> float:
+    """What sending takes of this device: masks, checks, and handling bytes."""
+    moved = traffic(shape, masked=masked, verify=verify)
+    own_s = (moved.bytes_out + moved.bytes_in) * home.byte_s
+    if masked:
+        own_s += shape.left * home.mask_s + shape.result * home.unmask_s
+    if verify == "freivalds":
+        # The right one, times r, is worked out once for each version of it.
+        checked = home.check_exactly_s if masked else home.check_s
+        own_s += (shape.left + shape.right + shape.result) * checked
+    return own_s
+
+
+def pool_seconds(shape: Shape, home: Home, pool: Advert, *, masked: bool, verify: Verify) -> float:
+    times = REPLICAS if verify == "replicate" else 1
+    factor = MASK_POOLS * home.share_factor if masked else 1.0
+    # A row is the least that one executor can take.
+    busy = min(1.0, times * shape.rows / max(pool.executors, 1))
+    return times * factor * shape.operations / (pool.operations_per_s * busy)
+
+
+def worth(
+    shape: Shape,
+    secret: Secret,
+    *,
+    home: Home,
+    pool: Advert,
+    privacy: Privacy,
+    verify: Verify,
+    pace: float = 1.0,
+) -> Verdict:
+    """Send it, or do it here: with the seconds of both, and the reason.
+
+    ``pace``: how many times as long as reckoned here earlier products took, if that is known.
+    """
+    check_modes(privacy, verify)
+    home_s = home_seconds(shape, home)
+    masked = privacy == "mask" and secret != "none"
+    if masked and secret == "both":
+        return Verdict(sends=False, reason="both sides are secret, and a mask hides one", home_s=home_s)
+    if masked and pool.pools < MASK_POOLS:
+        reason = f"masking takes {MASK_POOLS} pools that do not collude; there is {pool.pools}"
+        return Verdict(sends=False, reason=reason, home_s=home_s)
+    if pool.executors < 1 or pool.operations_per_s <= 0 or pool.bytes_per_s <= 0:
+        return Verdict(sends=False, reason="the pool has no executor", home_s=home_s)
+    moved = traffic(shape, masked=masked, verify=verify)
+    own_s = own_seconds(shape, home, masked=masked, verify=verify)
+    link_s = max(moved.bytes_out, moved.bytes_in) / pool.bytes_per_s
+    pool_s = pool_seconds(shape, home, pool, masked=masked, verify=verify)
+    away_s = pace * (own_s + pool.latency_s + max(link_s, pool_s))
+    sends = away_s * MARGIN < home_s
+    return Verdict(
+        sends=sends,
+        reason=_reason(home_s, away_s, sends=sends, own_s=own_s, link_s=link_s, pool_s=pool_s, pool=pool),
+        home_s=home_s,
+        away_s=away_s,
+        own_s=own_s,
+        link_s=link_s,
+        pool_s=pool_s,
+        traffic=moved,
+        pace=pace,
+    )
+
+
+def _reason(
+    home_s: float, away_s: float, *, sends: bool, own_s: float, link_s: float, pool_s: float, pool: Advert
+) -> str:
+    if sends:
+        return f"{home_s / away_s:.1f} times as fast away: {_time(away_s)} against {_time(home_s)}"
+    parts = {
+        "masks, checks and bytes handled here": own_s,
+        f"the link ({pool.bytes_per_s * 8 / 1e6:,.0f} Mb/s)": link_s if link_s >= pool_s else 0.0,
+        "the pool": pool_s if pool_s > link_s else 0.0,
+        "there and back": pool.latency_s,
+    }
+    most = max(parts, key=lambda name: parts[name])
+    return f"{_time(home_s)} here, {_time(away_s)} away, of which {_time(parts[most])} {most}"
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
+
+
+def crossover_columns(
+    rows: int, inner: int, *, secret: Secret, home: Home, pool: Advert, privacy: Privacy, verify: Verify
+) -> int | None:
+    """From how many columns on a product of so many rows pays; None if it does not for any that memory holds."""
+    most = 1 << 20
+
+    def pays(columns: int) -> bool:
+        shape = Shape(rows=rows, inner=inner, columns=columns)
+        return worth(shape, secret, home=home, pool=pool, privacy=privacy, verify=verify).sends
+
+    if not pays(most):
+        return None
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if pays(middle) else (middle, high)
+    return high
