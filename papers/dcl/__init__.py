@@ -1,1 +1,1 @@
-"""DCL (thesis, 2022) reproduced on Shoal: offloaded layers, what they cost, and what shuffling hides. See README.md."""
+"""DCL (Brown, University of Arkansas 2022): divide-and-conquer learning, repeated, corrected and set beside ours."""

@@ -15,11 +15,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from shoal import data
-    from shoal.api import Result, fit
+    from shoal.api import Result, fit, offload
     from shoal.plan import Plan, Until, accuracy, epochs, seconds
     from shoal.task import Task
 
-__all__ = ["Plan", "Result", "Task", "Until", "accuracy", "data", "epochs", "fit", "seconds"]
+__all__ = ["Plan", "Result", "Task", "Until", "accuracy", "data", "epochs", "fit", "offload", "seconds"]
 
 _HOME = {
     "Plan": "shoal.plan",
@@ -34,8 +34,9 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "data":
-        return import_module("shoal.data")
+    if name in ("data", "offload"):
+        # The latter is a package that can be called: see there.
+        return import_module(f"shoal.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'shoal' has no attribute {name!r}")

@@ -11,7 +11,23 @@ from typing import Annotated, cast
 import typer
 
 from shoal import __version__
-from shoal.cli import attach, demo, doctor, flock, jobs, join, model, nodes, plan, simulate, status, token, train, up
+from shoal.cli import (
+    attach,
+    demo,
+    doctor,
+    flock,
+    jobs,
+    join,
+    model,
+    nodes,
+    offload,
+    plan,
+    simulate,
+    status,
+    token,
+    train,
+    up,
+)
 from shoal.cli.exits import MEANING, Exit, exit_code_of
 from shoal.errors import ShoalError
 
@@ -44,6 +60,7 @@ app.add_typer(flock.app, name="flock", rich_help_panel=_WORK)
 app.command(rich_help_panel=_WORK)(simulate.simulate)
 app.add_typer(plan.app, name="plan", rich_help_panel=_WORK)
 app.add_typer(model.app, name="model", rich_help_panel=_WORK)
+app.add_typer(offload.app, name="offload", rich_help_panel=_WORK)
 app.command(rich_help_panel=_LOOK)(status.status)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)

@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from shoal.errors import Misuse
+from shoal.offload.masking import LIMBS
 from shoal.offload.products import Advert, Secret
 
 Privacy = Literal["none", "shuffle", "mask"]
 Verify = Literal["freivalds", "replicate", "none"]
 
 VALUE_BYTES = 4
+#: Of a digit of a public right side, of which a value has so many as there are limbs.
+DIGIT_BYTES = 2
 #: How often a task is done when results are compared.
 REPLICAS = 3
 #: Masking is between two pools; each gets a share and computes all of it.
@@ -70,14 +73,16 @@ class Home:
     operation_s: float
     #: One byte sent or received: this device's own work for it, beside the link's.
     byte_s: float
-    #: One value of ``left`` or of a result, under Freivalds' check.
+    #: One value of ``left`` or of a result, under Freivalds' check; one of ``right``, once for each version of it.
     check_s: float
+    probe_s: float
     #: One value of ``left``, to fixed point and under a mask.
     mask_s: float
     #: One value of a result, out of two shares.
     unmask_s: float
-    #: One value of a result of masks, under the check over integers.
+    #: The same of whole numbers; ``right`` is made such numbers too.
     check_exactly_s: float
+    probe_exactly_s: float
     #: How many times as long a product of shares takes as the same one of float32; taken to hold for executors too.
     share_factor: float
 
@@ -122,12 +127,14 @@ def check_modes(privacy: str, verify: str) -> None:
 def traffic(shape: Shape, *, masked: bool, verify: Verify) -> Traffic:
     """The right one goes to each pool once; its scheduler hands it on. A seed, and the words around, are not counted.
 
-    Masked: one pool gets a share as large as ``left`` and the other a seed; both return a result.
+    Masked: one pool gets a share as large as ``left`` and the other a seed; both return a result, two numbers a value.
     """
     times = REPLICAS if verify == "replicate" else 1
-    pools = MASK_POOLS if masked else 1
-    out = times * shape.left + pools * shape.right
-    return Traffic(bytes_out=VALUE_BYTES * out, bytes_in=VALUE_BYTES * times * pools * shape.result)
+    left, right, result = VALUE_BYTES * shape.left, VALUE_BYTES * shape.right, VALUE_BYTES * shape.result
+    if masked:
+        right = MASK_POOLS * LIMBS * DIGIT_BYTES * shape.right
+        result = MASK_POOLS * LIMBS * VALUE_BYTES * shape.result
+    return Traffic(bytes_out=times * left + right, bytes_in=times * result)
 
 
 def home_seconds(shape: Shape, home: Home) -> float:
@@ -141,9 +148,8 @@ def own_seconds(shape: Shape, home: Home, *, masked: bool, verify: Verify) -> fl
     if masked:
         own_s += shape.left * home.mask_s + shape.result * home.unmask_s
     if verify == "freivalds":
-        # The right one, times r, is worked out once for each version of it.
-        checked = home.check_exactly_s if masked else home.check_s
-        own_s += (shape.left + shape.right + shape.result) * checked
+        checked, probed = (home.check_exactly_s, home.probe_exactly_s) if masked else (home.check_s, home.probe_s)
+        own_s += (shape.left + shape.result) * checked + shape.right * probed
     return own_s
 
 

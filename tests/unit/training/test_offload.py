@@ -223,7 +223,7 @@ def test_a_copy_has_weights_of_its_own_and_the_same_pool() -> None:
 
 
 def test_a_whole_model_in_a_file_is_refused_clearly() -> None:
-    with pytest.raises(Misuse, match="save model.state_dict"):
+    with pytest.raises(Misuse, match=r"save model\.state_dict"):
         torch.save(away(nn.Linear(4, 2)), io.BytesIO())
 
 

@@ -1,0 +1,81 @@
+"""How fast this device is at what offloading takes of it: about a second of trying. Uses torch, knows no pool.
+
+Means over a time, not the best of a few: a device with a quota of its processor shows it only over time. What is
+measured is the code that is used, on sizes that do not fit in a cache, as those of layers worth sending.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from shoal.offload import masking
+from shoal.offload.cost import Home
+from shoal.offload.products import Array
+from shoal.offload.verify import Freivalds, FreivaldsExact
+
+#: A product of about 268 million multiply-adds, and something of the size of its sides.
+ROWS, INNER, COLUMNS = 256, 1024, 1024
+#: So long for each of the ten; a quota's period is a tenth of a second.
+EACH_S = 0.12
+#: What is copied in the making of a frame, and in the taking apart.
+_COPIES = 2
+
+
+def measured_home(*, each_s: float = EACH_S) -> Home:
+    draw = np.random.default_rng(0)
+    left = draw.standard_normal((ROWS, INNER), dtype=np.float32)
+    right = draw.standard_normal((INNER, COLUMNS), dtype=np.float32)
+    result: Array = left @ right
+    tensors = torch.from_numpy(left), torch.from_numpy(right)
+    check = Freivalds(right, chance=draw)
+    fixed = masking.quantise_right(right)
+    whole = masking.quantise_fixed(left, fixed)
+    seed = bytes(masking.SEED_BYTES)
+    share = masking.masked(whole.values, seed)
+    half = masking.share_product(share, fixed.digits)
+    combined = masking.combined(half, masking.share_product(masking.mask(seed, left.shape), fixed.digits))
+    check_exactly = FreivaldsExact(fixed.digits, chance=draw)
+
+    def mask() -> None:
+        masking.masked(masking.quantise_fixed(left, fixed).values, seed)
+
+    def probe_exactly() -> None:
+        FreivaldsExact(masking.quantise_right(right).digits, chance=draw)
+
+    def took(work: Callable[[], object]) -> float:
+        return mean_s(work, each_s)
+
+    return Home(
+        operation_s=took(lambda: tensors[0] @ tensors[1]) / (ROWS * INNER * COLUMNS),
+        byte_s=took(lambda: _sealed(right)) / right.nbytes,
+        check_s=took(lambda: check.holds(left, result)) / (left.size + result.size),
+        probe_s=took(lambda: Freivalds(right, chance=draw)) / right.size,
+        mask_s=took(mask) / left.size,
+        unmask_s=took(lambda: masking.unmask(half, half, whole, fixed)) / result.size,
+        check_exactly_s=took(lambda: check_exactly.holds(whole.values, combined)) / (left.size + result.size),
+        probe_exactly_s=took(probe_exactly) / right.size,
+        # Beside numpy's own product: executors have no torch.
+        share_factor=took(lambda: masking.share_product(share, fixed.digits)) / took(lambda: left @ right),
+    )
+
+
+def _sealed(matrix: Array) -> bytes:
+    """About what a byte takes to be sent: it is copied, and encrypted as TLS does it."""
+    data = b""
+    for _ in range(_COPIES):
+        data = matrix.tobytes()
+    return AESGCM(bytes(16)).encrypt(bytes(12), data, None)
+
+
+def mean_s(work: Callable[[], object], limit_s: float) -> float:
+    work()
+    done, began_s = 0, time.perf_counter()
+    while not done or time.perf_counter() - began_s < limit_s:
+        work()
+        done += 1
+    return (time.perf_counter() - began_s) / done
