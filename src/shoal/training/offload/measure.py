@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from shoal.offload import masking
 from shoal.offload.cost import Home
 from shoal.offload.products import Array
+from shoal.offload.stream import SEED_BYTES
 from shoal.offload.verify import Freivalds, FreivaldsExact
 
 #: A product of about 268 million multiply-adds, and something of the size of its sides.
@@ -35,7 +36,7 @@ def measured_home(*, each_s: float = EACH_S) -> Home:
     check = Freivalds(right, chance=draw)
     fixed = masking.quantise_right(right)
     whole = masking.quantise_fixed(left, fixed)
-    seed = bytes(masking.SEED_BYTES)
+    seed = bytes(SEED_BYTES)
     share = masking.masked(whole.values, seed)
     half = masking.share_product(share, fixed.digits)
     combined = masking.combined(half, masking.share_product(masking.mask(seed, left.shape), fixed.digits))
