@@ -1,8 +1,8 @@
 """Figures 4.1 to 4.6: how fast single operations are, by the size of what they work on. One device: this one.
 
-A FLOP of a sum or a product is a result; a dot product has two for each pair. Under it all lies memory: an addition that
-reads two values and writes one is as fast as the memory, a product of matrices uses each value many times. That is why
-an analyst who "only adds" does half of the work and more than half of the waiting.
+A FLOP of a sum or a product is a result; a dot product has two for each pair. Under it all lies memory: an addition
+that reads two values and writes one is as fast as the memory, a product of matrices uses each value many times. That is
+why an analyst who "only adds" does half of the work and more than half of the waiting.
 """
 
 from __future__ import annotations
