@@ -29,8 +29,7 @@ def percent(value: float | None, digits: int = 2) -> str:
 
 def communication(rows: list[Row]) -> str:
     head = ["", "issuing: thesis", "as it is", "by tiles", "returning: thesis", "as it is", "by tiles"]
-    names = ("thesis_issued_gb", "issued_gb", "tiles_issued_gb")
-    names += ("thesis_returned_gb", "returned_gb", "tiles_returned_gb")
+    names = [f"{whose}{way}_gb" for way in ("issued", "returned") for whose in ("thesis_", "", "tiles_")]
     lines = [[row["role"], *(gigabytes(row[name]) for name in names)] for row in rows if "thesis_issued_gb" in row]
     return table(head, lines)
 
@@ -43,7 +42,9 @@ def counted(rows: list[Row]) -> str:
         lines.append(["(4.6), returned, as printed: D·a·c·e·s", gigabytes(printed["returned_4_6_gb"])])
         lines.append(["Table 4.1: D·a·c·⌈b/es⌉·es", gigabytes(printed["returned_table_gb"])])
     if made:
-        lines.append([f"tasks of {made['samples']:,} images made and counted: issued", f"{made['issued_bytes']:,} bytes"])
+        lines.append(
+            [f"tasks of {made['samples']:,} images made and counted: issued", f"{made['issued_bytes']:,} bytes"]
+        )
         lines.append(["… and returned, both as the equations say, to the byte", f"{made['returned_bytes']:,} bytes"])
     if ratio:
         lines.append(["outer products over tiles, all bytes", f"{ratio['times_fewer']:.1f} times"])
