@@ -20,7 +20,8 @@ from shoal.offload.masking import LIMBS
 from shoal.offload.products import Advert, Secret
 
 Privacy = Literal["none", "shuffle", "mask"]
-Verify = Literal["freivalds", "replicate", "none"]
+#: ``spot``: by Freivalds, and less often those who have earned trust.
+Verify = Literal["freivalds", "replicate", "spot", "none"]
 
 VALUE_BYTES = 4
 #: Of a digit of a public right side, of which a value has so many as there are limbs.
@@ -147,7 +148,7 @@ def own_seconds(shape: Shape, home: Home, *, masked: bool, verify: Verify) -> fl
     own_s = (moved.bytes_out + moved.bytes_in) * home.byte_s
     if masked:
         own_s += shape.left * home.mask_s + shape.result * home.unmask_s
-    if verify == "freivalds":
+    if verify in ("freivalds", "spot"):
         checked, probed = (home.check_exactly_s, home.probe_exactly_s) if masked else (home.check_s, home.probe_s)
         own_s += (shape.left + shape.result) * checked + shape.right * probed
     return own_s
@@ -183,11 +184,12 @@ def worth(
     if masked and pool.pools < MASK_POOLS:
         reason = f"masking takes {MASK_POOLS} pools that do not collude; there is {pool.pools}"
         return Verdict(sends=False, reason=reason, home_s=home_s)
-    if pool.executors < 1 or pool.operations_per_s <= 0 or pool.bytes_per_s <= 0:
+    if pool.executors < 1 or pool.operations_per_s <= 0:
         return Verdict(sends=False, reason="the pool has no executor", home_s=home_s)
     moved = traffic(shape, masked=masked, verify=verify)
     own_s = own_seconds(shape, home, masked=masked, verify=verify)
-    link_s = max(moved.bytes_out, moved.bytes_in) / pool.bytes_per_s
+    # Not known before the first product: that will tell, and it is weighed again.
+    link_s = max(moved.bytes_out, moved.bytes_in) / pool.bytes_per_s if pool.bytes_per_s > 0 else 0.0
     pool_s = pool_seconds(shape, home, pool, masked=masked, verify=verify)
     away_s = pace * (own_s + pool.latency_s + max(link_s, pool_s))
     sends = away_s * MARGIN < home_s

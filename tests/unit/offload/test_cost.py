@@ -113,6 +113,12 @@ def test_an_empty_pool_gets_nothing() -> None:
     assert verdict.reason == "the pool has no executor"
 
 
+def test_a_link_that_is_not_known_yet_is_not_in_the_way() -> None:
+    verdict = worth(WIDE, "left", home=HOME, pool=replace(POOL, bytes_per_s=0.0), privacy="none", verify="spot")
+    assert verdict.sends
+    assert (verdict.link_s, verdict.own_s) == (0.0, pytest.approx(0.018))
+
+
 def test_a_pool_slower_than_it_said_is_reckoned_with() -> None:
     slow = worth(WIDE, "left", home=HOME, pool=POOL, privacy="none", verify="freivalds", pace=10.0)
     assert not slow.sends
@@ -128,7 +134,7 @@ def test_a_near_tie_stays_at_home() -> None:
 
 
 def test_misuse() -> None:
-    with pytest.raises(Misuse, match="verify is freivalds, replicate, none; not 'vote'"):
+    with pytest.raises(Misuse, match="verify is freivalds, replicate, spot, none; not 'vote'"):
         worth(WIDE, "left", home=HOME, pool=POOL, privacy="none", verify="vote")  # type: ignore[arg-type]
     with pytest.raises(Misuse, match="has no values"):
         Shape(rows=0, inner=1, columns=1)

@@ -27,10 +27,12 @@ SECRET: dict[Pass, Secret] = {"forward": "left", "input gradient": "left", "weig
 #: ``pace``: how many times as long as expected products took, there and back.
 Weigh = Callable[[Shape, Secret, float], Verdict]
 
-#: A decision holds for so many products.
+#: A decision holds for so many products at most; the first ones not as long, since they teach most.
 HOLDS = 20
 #: How much of the newest product goes into the pace.
 NEWEST = 0.25
+#: How much of the pace is forgotten when a product stays: whoever was slow once is tried again some day.
+FORGOTTEN = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +69,9 @@ class Desk:
         self._clock = clock
         self._pace = 1.0
         self._decisions: dict[tuple[str, Pass, Shape], Decision] = {}
+        #: How often each was asked for, and from when on it is weighed again.
         self._used: dict[tuple[str, Pass, Shape], int] = {}
+        self._due: dict[tuple[str, Pass, Shape], int] = {}
         self._said: set[str] = set()
 
     @property
@@ -82,11 +86,14 @@ class Desk:
         key = (layer, step, shape)
         known, used = self._decisions.get(key), self._used.get(key, 0)
         self._used[key] = used + 1
-        if known is not None and used % HOLDS:
+        if known is not None and used < self._due[key]:
             return known
+        self._due[key] = used + min(max(used, 1), HOLDS)
         verdict = self._weigh(shape, SECRET[step], self._pace)
         made = Decision(layer=layer, step=step, shape=shape, verdict=verdict)
         self._decisions[key] = made
+        if not verdict.sends:
+            self._pace += FORGOTTEN * (1 - self._pace)
         if known is None or known.verdict.sends != verdict.sends:
             log.info("offload: %s", made)
         return made
