@@ -1,7 +1,8 @@
 """A product by each mode of offloading, with the executors in this process: the arithmetic, its bytes and its seconds.
 
-What an executor does is timed apart from what the analyst does; bytes are those of the arrays that would cross, each
-executor's own copy of a right side counted. Operations are floating point ones: a multiply-add is two, an addition one.
+What an executor does is timed apart from what the analyst does, in processor seconds: on one core that is nobody else's
+they are seconds, and waiting for a core does not count. Bytes are those of the arrays that would cross, each executor's
+own copy of a right side counted. Operations are floating point ones: a multiply-add is two, an addition one.
 
     paper        an outer product for each inner index, shuffled, summed at home in an order (DCL)
     tiles        blocks of rows, each by the whole right side
@@ -94,14 +95,14 @@ class Counting:
 
     @contextmanager
     def _at_home(self) -> Iterator[None]:
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         yield
-        self.spent.analyst_s += time.perf_counter() - began_s
+        self.spent.analyst_s += time.process_time() - began_s
 
     def _away(self, work: Callable[[], Array]) -> Array:
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         made = work()
-        self.spent.executors_s += time.perf_counter() - began_s
+        self.spent.executors_s += time.process_time() - began_s
         return made
 
 

@@ -50,6 +50,6 @@ def run(quick: bool) -> list[Row]:
 
 
 def _timed(left: np.ndarray, right: np.ndarray) -> float:
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     left @ right
-    return time.perf_counter() - began_s
+    return time.process_time() - began_s
