@@ -1,6 +1,6 @@
 """Handwritten digits in a loop of your own, with products done by devices that need not be trusted.
 
-python examples/offload/train.py                                  # nobody's help: products at home
+python examples/offload/train.py                                  # nobody's help
 python examples/offload/train.py ~/pool-a ~/pool-b                # masks between two pools that do not collude
 python examples/offload/train.py ~/pool-a --privacy none          # executors may see the examples
 python examples/offload/train.py ~/pool-a ~/pool-b --send all     # also what is not worth it, to see it work
@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import shoal
-from shoal.offload.products import AtHome
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("pools", nargs="*", help="homes of clusters that you operate (shoal up --home)")
@@ -36,12 +35,13 @@ test_x, test_y = torch.from_numpy(images).flatten(1).float() / 255, torch.from_n
 
 model = nn.Sequential(nn.Linear(784, given.width), nn.ReLU(), nn.Linear(given.width, 10))
 
-# The one line. Layers are changed in place; parameters, state_dict and autograd stay as they are.
-shoal.offload(model, given.pools or AtHome(), privacy=given.privacy, verify=given.verify, send=given.send)
+if given.pools:
+    # The one line. Layers are changed in place; parameters, state_dict and autograd stay as they are.
+    model = shoal.offload(model, given.pools, privacy=given.privacy, verify=given.verify, send=given.send)
 
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 began_s = time.monotonic()
-for step in range(given.steps):
+for _ in range(given.steps):
     chosen = torch.randint(0, len(x), (given.batch,))
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(x[chosen]), y[chosen])
