@@ -1,9 +1,9 @@
 """One analyst: a process that multiplies or trains, alone or with pools, and tells what it took.
 
-    python -m benchmarks.offload_analyst '{"do": "product", "pools": [...], "rows": 2048, "inner": 1024, ...}'
+    python -m benchmarks.offload_analyst '{"do": "products", "pools": [...], "shapes": [[2048, 1024, 1024]], ...}'
 
-``product``: one product again and again, each time with another right side, as in training. ``train``: steps of a wide
-network. Both are done alone first, in the same process and under the same quota. The last line is JSON.
+``products``: each again and again, each time with another right side, as in training. ``train``: steps of a wide
+network. Both are done alone too, in the same process and under the same quota. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +21,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks.offload_modes import drawn
-from shoal.offload.products import AtHome, Products
+from shoal.offload import tiling
+from shoal.offload.products import Array, AtHome, Products, Secret
+from shoal.roles.product import TILE_OPERATIONS, cut
 from shoal.runtime.borrowed import Borrowed
+
+
+class TilesAtHome(AtHome):
+    """The same tiles as an analyst cuts, each by itself, with nobody's help: the bits that the pools' must have."""
+
+    def multiply(self, left: Array, right: Array, *, secret: Secret, name: str) -> Array:
+        tiles = cut(len(left), *right.shape, operations=TILE_OPERATIONS)
+        parts = {tile.number: tiling.product(left[tile.start : tile.stop], right) for tile in tiles}
+        return tiling.assemble(parts, tiles, right.shape[1])
 
 
 @contextmanager
@@ -41,33 +52,48 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - began_s, time.process_time() - began_cpu_s
 
 
-def product(settings: dict[str, Any]) -> dict[str, Any]:
-    left, right = drawn(settings["rows"], settings["inner"], settings["columns"])
-    versions = [right * np.float32(1 + turn / 1000) for turn in range(settings["turns"])]
-    home = [timed(lambda version=version: left @ version) for version in versions]  # type: ignore[misc]
-    away: list[tuple[float, float]] = []
+def products(settings: dict[str, Any]) -> dict[str, Any]:
+    with products_of(settings) as pools:
+        told = [product(pools, shape, turns=settings["turns"]) for shape in settings["shapes"]]
+        return {"products": told, "advert": plain_advert(pools), "report": asdict(pools.report)}
+
+
+def product(pools: Products, shape: list[int], *, turns: int) -> dict[str, Any]:
+    left, right = drawn(*shape)
+    versions = [right * np.float32(1 + turn / 1000) for turn in range(turns)]
+    home, away = [], []
     worst = 0.0
-    with products_of(settings) as products:
-        # Who has never met knows nothing of the link, and has no connection.
-        products.multiply(left[:64], right, secret="left", name="first")
-        before = products.report
-        for version in versions:
-            began_s, began_cpu_s = time.perf_counter(), time.process_time()
-            made = products.multiply(left, version, secret="left", name="again")
-            away.append((time.perf_counter() - began_s, time.process_time() - began_cpu_s))
-            worst = max(worst, float(np.abs(made - left @ version).max()))
-        after = products.report
-    count = len(versions)
+    # Who has never met knows nothing of the link, and has no connection.
+    pools.multiply(left[:64], right, secret="left", name="first")
+    before = pools.report
+    for version in versions:
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        expected = left @ version
+        home.append((time.perf_counter() - began_s, time.process_time() - began_cpu_s))
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        made = pools.multiply(left, version, secret="left", name="again")
+        away.append((time.perf_counter() - began_s, time.process_time() - began_cpu_s))
+        worst = max(worst, float(np.abs(made - expected).max()))
     return {
         "home_s": median(wall for wall, _ in home),
         "home_cpu_s": median(cpu for _, cpu in home),
         "wall_s": median(wall for wall, _ in away),
         "cpu_s": median(cpu for _, cpu in away),
-        "bytes": (after.bytes_moved - before.bytes_moved) / count,
+        "bytes": (pools.report.bytes_moved - before.bytes_moved) / turns,
         "largest_difference": worst,
-        "report": asdict(after),
-        "advert": asdict(advert) if (advert := getattr(products, "advert", None)) else None,
     }
+
+
+def plain_advert(pools: Products) -> dict[str, Any] | None:
+    advert = getattr(pools, "advert", None)
+    return asdict(advert) if advert is not None else None
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """What this device takes, by the same trial as when a model is offloaded."""
+    from shoal.training.offload.measure import measured_home
+
+    return {"home": asdict(measured_home())}
 
 
 def train(settings: dict[str, Any]) -> dict[str, Any]:
@@ -104,31 +130,36 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
 
     alone, helped = network(), network()
     alone_s = steps(alone)
-    with products_of(settings) as products:
-        offload(
-            helped, products, privacy=settings["privacy"], verify=settings["verify"], send=settings.get("send", "worth")
-        )
+    modes = {"privacy": settings["privacy"], "verify": settings["verify"]}
+    with products_of(settings) as pools:
+        offload(helped, pools, **modes, send=settings.get("send", "worth"))
         helped_s = steps(helped)
         told = offloading(helped)
-        advert = getattr(products, "advert", None)
+        advert = plain_advert(pools)
         bring_home(helped)
+    same_bits = None
+    if settings.get("send") == "all":
+        tiled = offload(network(), TilesAtHome(), **modes, send="all")
+        steps(tiled)
+        same_bits = all(torch.equal(a, b) for a, b in zip(tiled.parameters(), helped.parameters(), strict=True))
     pairs = zip(alone.parameters(), helped.parameters(), strict=True)
     return {
         "alone_s": alone_s,
         "helped_s": helped_s,
         "largest_difference": max(float((one - other).abs().max()) for one, other in pairs),
         "largest_parameter": max(float(parameter.abs().max()) for parameter in alone.parameters()),
+        "same_bits_as_tiles": same_bits,
         "decisions": [str(decision) for decision in told.decisions],
         "sent": sum(decision.verdict.sends for decision in told.decisions),
         "products": len(told.decisions),
         "report": asdict(told.report),
-        "advert": asdict(advert) if advert else None,
+        "advert": advert,
     }
 
 
 def main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
-    told = {"product": product, "train": train}[settings["do"]](settings)
+    told = {"products": products, "train": train, "measure": measure}[settings["do"]](settings)
     print(json.dumps(told), flush=True)
 
 
