@@ -1,4 +1,4 @@
-"""Offloading with real executors, on a testbed: modes by the clock, where it begins to pay, a worked case, and liars."""
+"""Offloading with real executors on a testbed: modes by the clock, where it begins to pay, a worked case, liars."""
 
 from __future__ import annotations
 
