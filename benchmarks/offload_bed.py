@@ -30,6 +30,8 @@ from testbed.devices import Board, Device, Testbed
 
 ROOT = Path(__file__).resolve().parent.parent
 PORT = 7070
+#: As much as anyone could use: not a limit, but a group of one's own, which comes before what else the machine does.
+CORES = float(os.cpu_count() or 1)
 START_S, ANALYSE_S = 60.0, 900.0
 _POLL_S = 0.1
 
@@ -49,7 +51,7 @@ class Bed:
         self.pools = [f"pool-{number + 1}" for number in range(pools)]
         self.executors = {f"executor-{n + 1}": self.pools[n % pools] for n in range(executors)}
         names = [*self.pools, *self.executors]
-        self.bed = Testbed([*(Board(name=name) for name in names), *analysts])
+        self.bed = Testbed([*(Board(name=name, cores=CORES) for name in names), *analysts])
         self._folder = folder
         self._liars, self._liar_module = tuple(liars), liar_module
         self._processes: dict[str, asyncio.subprocess.Process] = {}

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import say
-from benchmarks.offload_bed import Bed
+from benchmarks.offload_bed import CORES, Bed
 from shoal.offload.cost import Home, crossover_columns
 from shoal.offload.products import Advert
 from testbed.devices import Board
@@ -54,7 +54,7 @@ def real(*, quick: bool) -> dict[str, Any]:
 async def _real(*, quick: bool) -> dict[str, Any]:
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
-        analysts = [Board(name="analyst"), Board(name="slow", cores=SLOW_CORES)]
+        analysts = [Board(name="analyst", cores=CORES), Board(name="slow", cores=SLOW_CORES)]
         async with Bed(Path(folder), pools=POOLS, executors=EXECUTORS, analysts=analysts) as bed:
             told["modes"] = await modes(bed, quick=quick)
             told["worked_case"] = await worked_case(bed, quick=quick)
@@ -135,7 +135,7 @@ async def detection(folder: Path, *, quick: bool) -> dict[str, Any]:
     told: dict[str, Any] = {}
     liars: dict[str, Any] = {"liars": LIARS, "liar_module": "benchmarks.offload_liar"}
     for verify in ("freivalds", "replicate"):
-        bed = Bed(folder / verify, pools=1, executors=LIAR_EXECUTORS, analysts=[Board(name="analyst")], **liars)
+        bed = Bed(folder / verify, pools=1, executors=LIAR_EXECUTORS, analysts=[Board(name="analyst", cores=CORES)], **liars)
         async with bed:
             settings = {"do": "train", "pools": bed.homes, "privacy": "none", "verify": verify, "send": "all"}
             widths, rows = (256, 256, 10), 512 if quick else 2_048
