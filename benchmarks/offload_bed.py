@@ -103,7 +103,7 @@ class Bed:
         home = self.home_of(name)
         (await enrol(JoinCode.parse(join_line), wanted=name)).save(home / "node")
         module = self._liar_module if name in self._liars else "shoal.runtime.agent"
-        self._processes[name] = await self._spawn(self.bed[name], module, "--home", str(home), "--leash")
+        self._processes[name] = await self._spawn(self.bed[name], module, "--home", str(home), "--lend", "--leash")
 
     async def _lent(self, pool: str) -> None:
         """Wait until all of a pool's executors are measured and ready."""

@@ -96,7 +96,7 @@ def _shape(text: str | None) -> tuple[int, ...] | None:
 
 
 def _assumed(home: Home, *, executors: int, gmacs: float | None, mbps: float, latency_ms: float) -> Advert:
-    from shoal.offload.cost import MASK_POOLS
+    from shoal.offload.cost import MASK_POOLS, link_rate
     from shoal.offload.products import Advert
 
     each = gmacs * _GIGA if gmacs is not None else 1 / home.operation_s
@@ -105,7 +105,7 @@ def _assumed(home: Home, *, executors: int, gmacs: float | None, mbps: float, la
     return Advert(
         executors=executors,
         operations_per_s=executors * each,
-        bytes_per_s=mbps * 1e6 / 8,
+        bytes_per_s=link_rate(mbps, home),
         latency_s=latency_ms / 1000,
         pools=MASK_POOLS,
     )
@@ -113,9 +113,10 @@ def _assumed(home: Home, *, executors: int, gmacs: float | None, mbps: float, la
 
 def _asked(pools: list[str]) -> Advert:
     from shoal.runtime.borrowed import Borrowed
+    from shoal.training.offload.measure import measured_advert
 
     with Borrowed(pools, privacy="none", verify="none") as borrowed:
-        advert = borrowed.advert
+        advert = measured_advert(borrowed, borrowed)
     if advert is None:
         raise Misuse(f"{', '.join(pools)} has no executor yet: let devices join it with `shoal join`")
     return advert

@@ -6,8 +6,9 @@ that are wide, in both directions, and for many rows at once; and only where thi
     at home    n·k·m · t
     away       prepare + there and back + max(link, pool) + check
 
-*prepare* and *check* are done here: masks, Freivalds' sums, and this device's own part in every byte it sends or
-receives (encryption, frames). The link and the pool work at the same time, tile by tile, so that the slower one counts.
+*prepare* and *check* are done here: masks, Freivalds' sums. The link is as fast as this device moves bytes to the pools
+and back, its own work for them included (frames, encryption): on a small device that is the processor's time, of which
+both directions take theirs. Link and pool work at the same time, tile by tile, so that the slower one counts.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Home:
 
     #: One multiply-add of a float32 product.
     operation_s: float
-    #: One byte sent or received: this device's own work for it, beside the link's.
+    #: One byte sent or received, at least: it is copied and encrypted, on however fast a link.
     byte_s: float
     #: One value of ``left`` or of a result, under Freivalds' check; one of ``right``, once for each version of it.
     check_s: float
@@ -105,7 +106,7 @@ class Verdict:
     home_s: float
     #: None if it cannot be sent at all.
     away_s: float | None = None
-    #: Of these, this device's own work: what makes it wait even for a pool that takes no time.
+    #: Of these, masks and checks: what makes it wait even for a link and a pool that take no time.
     own_s: float = 0.0
     link_s: float = 0.0
     pool_s: float = 0.0
@@ -143,9 +144,8 @@ def home_seconds(shape: Shape, home: Home) -> float:
 
 
 def own_seconds(shape: Shape, home: Home, *, masked: bool, verify: Verify) -> float:
-    """What sending takes of this device: masks, checks, and handling bytes."""
-    moved = traffic(shape, masked=masked, verify=verify)
-    own_s = (moved.bytes_out + moved.bytes_in) * home.byte_s
+    """What sending takes of this device beside moving bytes: masks and checks."""
+    own_s = 0.0
     if masked:
         own_s += shape.left * home.mask_s + shape.result * home.unmask_s
     if verify in ("freivalds", "spot"):
@@ -189,7 +189,7 @@ def worth(
     moved = traffic(shape, masked=masked, verify=verify)
     own_s = own_seconds(shape, home, masked=masked, verify=verify)
     # Not known before the first product: that will tell, and it is weighed again.
-    link_s = max(moved.bytes_out, moved.bytes_in) / pool.bytes_per_s if pool.bytes_per_s > 0 else 0.0
+    link_s = (moved.bytes_out + moved.bytes_in) / pool.bytes_per_s if pool.bytes_per_s > 0 else 0.0
     pool_s = pool_seconds(shape, home, pool, masked=masked, verify=verify)
     away_s = pace * (own_s + pool.latency_s + max(link_s, pool_s))
     sends = away_s * MARGIN < home_s
@@ -212,7 +212,7 @@ def _reason(
     if sends:
         return f"{home_s / away_s:.1f} times as fast away: {_time(away_s)} against {_time(home_s)}"
     parts = {
-        "masks, checks and bytes handled here": own_s,
+        "masks and checks here": own_s,
         f"the link ({pool.bytes_per_s * 8 / 1e6:,.0f} Mb/s)": link_s if link_s >= pool_s else 0.0,
         "the pool": pool_s if pool_s > link_s else 0.0,
         "there and back": pool.latency_s,
@@ -225,6 +225,11 @@ def _time(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} µs"
+
+
+def link_rate(mbps: float, home: Home) -> float:
+    """Bytes a second over a link of so many million bits a second, this device's own work for them included."""
+    return 1 / (8 / (mbps * 1e6) + home.byte_s)
 
 
 def crossover_columns(

@@ -55,7 +55,7 @@ class Advert:
     executors: int
     #: All executors together, float32.
     operations_per_s: float
-    #: Of the analyst's link, one way; 0 while it is not known.
+    #: That the analyst moves to the pools and back, its own work for them included; 0 while it is not known.
     bytes_per_s: float
     #: There and back, with nothing to do.
     latency_s: float

@@ -1,4 +1,4 @@
-"""How fast this device is at what offloading takes of it: about a second of trying. Uses torch, knows no pool.
+"""How fast this device is at what offloading takes of it, and its way to a pool: a second or two of trying.
 
 Means over a time, not the best of a few: a device with a quota of its processor shows it only over time. What is
 measured is the code that is used, on sizes that do not fit in a cache, as those of layers worth sending.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from shoal.offload import masking
 from shoal.offload.cost import Home
-from shoal.offload.products import Array
+from shoal.offload.kinds import digest_of
+from shoal.offload.products import Advert, Advertises, Array, Products
 from shoal.offload.stream import SEED_BYTES
 from shoal.offload.verify import Freivalds, FreivaldsExact
 
@@ -47,8 +49,16 @@ def measured_home(*, each_s: float = EACH_S) -> Home:
     def mask() -> None:
         masking.masked(masking.quantise_fixed(left, fixed).values, seed)
 
+    def probe() -> None:
+        # Turned round, named, kept, and multiplied by r.
+        kept = np.array(tensors[1].t().contiguous().numpy())
+        digest_of(kept)
+        Freivalds(kept, chance=draw)
+
     def probe_exactly() -> None:
-        FreivaldsExact(masking.quantise_right(right).digits, chance=draw)
+        kept = masking.quantise_right(np.array(tensors[1].t().contiguous().numpy())).digits
+        digest_of(kept)
+        FreivaldsExact(kept, chance=draw)
 
     def took(work: Callable[[], object]) -> float:
         return mean_s(work, each_s)
@@ -57,7 +67,7 @@ def measured_home(*, each_s: float = EACH_S) -> Home:
         operation_s=took(lambda: tensors[0] @ tensors[1]) / (ROWS * INNER * COLUMNS),
         byte_s=took(lambda: _sealed(right)) / right.nbytes,
         check_s=took(lambda: check.holds(left, result)) / (left.size + result.size),
-        probe_s=took(lambda: Freivalds(right, chance=draw)) / right.size,
+        probe_s=took(probe) / right.size,
         mask_s=took(mask) / left.size,
         unmask_s=took(lambda: masking.unmask(half, half, whole, fixed)) / result.size,
         check_exactly_s=took(lambda: check_exactly.holds(whole.values, combined)) / (left.size + result.size),
@@ -65,6 +75,35 @@ def measured_home(*, each_s: float = EACH_S) -> Home:
         # Beside numpy's own product, since executors have no torch; in turns, and the best of each: it is a ratio.
         share_factor=ratio(lambda: masking.share_product(share, fixed.digits), lambda: left @ right, turns=TURNS),
     )
+
+
+#: Products that are all link and no work: 1 MB out at first, then as much as half a second takes, within bounds.
+_LINK_INNER, _LINK_COLUMNS, _LINK_ROWS, _LINK_ROWS_MAX = 1024, 8, 256, 8192
+_LINK_S = 0.5
+
+
+def measured_advert(products: Products, pool: Advertises) -> Advert | None:
+    """What a pool says, with the rate at which bytes really move there: of two products, what the larger took longer.
+
+    A product's own time would not do: it has the latency in it, and whatever a scheduler waits for.
+    """
+    advert = pool.advert
+    if advert is None:
+        return None
+    first_s, first = _moved(products, _LINK_ROWS)
+    rows = min(_LINK_ROWS_MAX, max(4 * _LINK_ROWS, int(_LINK_ROWS * _LINK_S / max(first_s, 1e-6))))
+    second_s, second = _moved(products, rows)
+    rate = (second - first) / (second_s - first_s) if second_s > first_s else 0.0
+    return replace(advert, bytes_per_s=max(rate, second / second_s))
+
+
+def _moved(products: Products, rows: int) -> tuple[float, int]:
+    # Nothing of anyone's: it may be seen.
+    left = np.ones((rows, _LINK_INNER), dtype=np.float32)
+    right = np.ones((_LINK_INNER, _LINK_COLUMNS), dtype=np.float32)
+    began_s = time.perf_counter()
+    result = products.multiply(left, right, secret="none", name="a look at the link")
+    return time.perf_counter() - began_s, left.nbytes + right.nbytes + result.nbytes
 
 
 def _sealed(matrix: Array) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, get_args
 
 from torch import nn
@@ -87,15 +87,18 @@ def _weigh(products: Products, privacy: Privacy, verify: Verify, send: Send) -> 
         return lambda shape, secret, pace: always(secret, privacy, "the pool does not say what it can")
     began_s = time.monotonic()
     # Here: measuring takes a moment, and only this needs it.
-    from shoal.training.offload.measure import measured_home
+    from shoal.training.offload.measure import measured_advert, measured_home
 
-    home = measured_home()
-    log.info("offload: measured this device in %.1f s: %s", time.monotonic() - began_s, home)
+    home, first = measured_home(), measured_advert(products, products)
+    log.info("offload: measured for %.1f s: %s, %s", time.monotonic() - began_s, home, first)
+    rate = first.bytes_per_s if first is not None else 0.0
 
     def weigh(shape: Shape, secret: Secret, pace: float) -> Verdict:
+        # Asked each time: a pool grows and shrinks.
         pool = products.advert
         if pool is None:
             return Verdict(sends=False, reason="the pool has not said yet what it can", home_s=0.0)
+        pool = replace(pool, bytes_per_s=max(rate, pool.bytes_per_s))
         return worth(shape, secret, home=home, pool=pool, privacy=privacy, verify=verify, pace=pace)
 
     return weigh
