@@ -115,9 +115,9 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 
-    def steps(model: nn.Module) -> list[float]:
+    def steps(model: nn.Module) -> list[tuple[float, float]]:
         optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
-        took = []
+        took: list[tuple[float, float]] = []
         for _ in range(settings["turns"]):
 
             def step() -> None:
@@ -125,7 +125,7 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
                 nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
 
-            took.append(timed(step)[0])
+            took.append(timed(step))
         return took
 
     alone, helped = network(), network()
@@ -144,10 +144,12 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
         same_bits = all(torch.equal(a, b) for a, b in zip(tiled.parameters(), helped.parameters(), strict=True))
     pairs = zip(alone.parameters(), helped.parameters(), strict=True)
     return {
-        "alone_s": alone_s,
-        "helped_s": helped_s,
-        "largest_difference": max(float((one - other).abs().max()) for one, other in pairs),
-        "largest_parameter": max(float(parameter.abs().max()) for parameter in alone.parameters()),
+        "alone_s": [wall for wall, _ in alone_s],
+        "alone_cpu_s": [cpu for _, cpu in alone_s],
+        "helped_s": [wall for wall, _ in helped_s],
+        "helped_cpu_s": [cpu for _, cpu in helped_s],
+        "largest_difference": max((one - other).abs().max().item() for one, other in pairs),
+        "largest_parameter": max(parameter.abs().max().item() for parameter in alone.parameters()),
         "same_bits_as_tiles": same_bits,
         "decisions": [str(decision) for decision in told.decisions],
         "sent": sum(decision.verdict.sends for decision in told.decisions),
