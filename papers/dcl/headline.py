@@ -16,8 +16,8 @@ def headline(rows: dict[str, list[Row]]) -> dict[str, Any]:
         told["tiles_same_bits_as_tiles_at_home"] = tiles["same_bits"]
     for name, way in (("tiles", "tiles at home"), ("masks", "masks away, checked")):
         if row := one(rows.get("same", []), way=way):
-            told[f"{name}_largest_difference"] = row["largest_difference"]
-            told[f"{name}_accuracy"] = row["accuracy"]
+            told.setdefault("largest_difference", {})[name] = row["largest_difference"]
+            told.setdefault("accuracy", {})[name] = row["accuracy"]
     if ratio := one(rows.get("communication", []), role="ratio"):
         told["bytes_times_fewer"] = ratio["times_fewer"]
     if whole := one(rows.get("communication", []), role="analyst"):
