@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from benchmarks.offload_modes import MODES, drawn, made
+from benchmarks.offload_modes import MODES, Counting, Paper, drawn, made
 from papers.dcl import paper
 from papers.eddl.rows import Row
 from shoal.offload import outer
@@ -32,8 +32,12 @@ def run(quick: bool) -> list[Row]:
         },
         {"mode": "at home", "samples": samples, "analyst_s": home_s},
     ]
-    for mode in MODES:
-        products = made(mode, EXECUTORS)
+    # Without the shuffles, what is left is the sum alone.
+    every: dict[str, Counting] = {
+        "unshuffled": Paper(EXECUTORS, shuffled=False),
+        **{mode: made(mode, EXECUTORS) for mode in MODES},
+    }
+    for mode, products in every.items():
         products.multiply(left, right, secret="left", name=mode)
         spent = products.spent
         rows.append(

@@ -42,7 +42,7 @@ def operations(rows: list[Row]) -> Figure:
     axes.set_yscale("log")
     axes.set_xlabel("bytes of each array")
     axes.set_ylabel("billion operations a second")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="center right")
     return figure
 
 

@@ -11,7 +11,8 @@ NOTHING = "–"
 _KINDS = ("add", "subtract", "multiply", "divide", "dot", "product")
 _MODES = {
     "at home": "the layer at home, one product",
-    "paper": "outer products, shuffled (the thesis)",
+    "unshuffled": "outer products, summed",
+    "paper": "outer products, shuffled, put back and summed (the thesis)",
     "tiles": "tiles",
     "freivalds": "tiles, checked by Freivalds",
     "mask": "tiles under masks, checked",
