@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from benchmarks.common import say
 from benchmarks.offload_bed import CORES, Bed
-from shoal.offload.cost import Home, crossover_columns
+from shoal.offload.cost import Home, Privacy, Shape, worth
 from shoal.offload.products import Advert
 from testbed.devices import Board
 from testbed.namespaces import why_no_namespaces
 
-POOLS, EXECUTORS = 2, 8
+EXECUTORS = 8
 #: What the slow analyst has of a core: about what a core of a Raspberry Pi 4 does with float32.
 SLOW_CORES = 0.1
 
-#: Modes as Borrowed names them: privacy, verify.
+#: Modes as Borrowed names them: privacy, verify. Masks are between two pools of four.
 MODES = {
     "tiles": ("none", "none"),
     "freivalds": ("none", "freivalds"),
@@ -32,10 +32,10 @@ QUICK_SHAPES = {"narrow": (4_000, 784, 128), "wide": (1_024, 2_048, 2_048)}
 #: Links of the slow analyst. None: as fast as this machine moves bytes between processes.
 LINKS_MBPS: dict[str, float | None] = {"loopback": None, "1 Gb/s": 1000.0, "100 Mb/s": 100.0}
 #: Square layers, with as many rows: where does sending begin to pay?
-WIDTHS, QUICK_WIDTHS = (256, 512, 1_024, 2_048, 4_096), (256, 1_024)
+WIDTHS, QUICK_WIDTHS = (1_024, 2_048, 3_072, 4_096, 6_144), (512, 1_024)
 
-#: The worked case: layers, and examples in a step.
-CASE_WIDTHS, CASE_ROWS = (4_096, 4_096, 4_096, 10), 4_096
+#: The worked case: layers, and examples in a step. A right side may have 256 MiB, and so may a batch.
+CASE_WIDTHS, CASE_ROWS = (7_168, 7_168, 10), 8_192
 QUICK_CASE_WIDTHS, QUICK_CASE_ROWS = (2_048, 2_048, 10), 2_048
 
 #: A fifth of them lies.
@@ -53,10 +53,12 @@ def real(*, quick: bool) -> dict[str, Any]:
 
 async def _real(*, quick: bool) -> dict[str, Any]:
     told: dict[str, Any] = {}
+    analysts = [Board(name="analyst", cores=CORES), Board(name="slow", cores=SLOW_CORES)]
     with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
-        analysts = [Board(name="analyst", cores=CORES), Board(name="slow", cores=SLOW_CORES)]
-        async with Bed(Path(folder), pools=POOLS, executors=EXECUTORS, analysts=analysts) as bed:
+        async with Bed(Path(folder), pools=2, executors=EXECUTORS, analysts=analysts) as bed:
             told["modes"] = await modes(bed, quick=quick)
+    with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
+        async with Bed(Path(folder), pools=1, executors=EXECUTORS, analysts=analysts) as bed:
             told["worked_case"] = await worked_case(bed, quick=quick)
             told["crossover"] = await crossover(bed, quick=quick)
     with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
@@ -67,8 +69,8 @@ async def _real(*, quick: bool) -> dict[str, Any]:
 async def modes(bed: Bed, *, quick: bool) -> dict[str, Any]:
     """Each mode on the same layers, by an analyst with all of a core and no limit on its link."""
     told: dict[str, Any] = {}
+    shapes = QUICK_SHAPES if quick else SHAPES
     for name, (privacy, verify) in MODES.items():
-        shapes = QUICK_SHAPES if quick else SHAPES
         settings = {"do": "products", "pools": bed.homes, "privacy": privacy, "verify": verify}
         found = await bed.analyse("analyst", {**settings, "shapes": list(shapes.values()), "turns": 3})
         told[name] = dict(zip(shapes, found["products"], strict=True))
@@ -78,54 +80,55 @@ async def modes(bed: Bed, *, quick: bool) -> dict[str, Any]:
 
 
 async def worked_case(bed: Bed, *, quick: bool) -> dict[str, Any]:
-    """Steps of training by the slow analyst: alone, and with the pools; without secrets, and with masks."""
+    """Steps of training by the slow analyst, alone and with the pool; of each the last, since the first is cold."""
     widths, rows = (QUICK_CASE_WIDTHS, QUICK_CASE_ROWS) if quick else (CASE_WIDTHS, CASE_ROWS)
-    told: dict[str, Any] = {"widths": widths, "rows": rows, "cores": SLOW_CORES}
-    for privacy in ("none",) if quick else ("none", "mask"):
-        settings = {"do": "train", "pools": bed.homes, "privacy": privacy, "verify": "freivalds", "widths": widths}
-        found = await bed.analyse("slow", {**settings, "rows": rows, "turns": 2 if quick else 3})
-        # The first step of each also fetches memory and meets the pools.
-        alone_s, helped_s = median(found["alone_s"][1:]), median(found["helped_s"][1:])
-        told[privacy] = {**found, "alone_step_s": alone_s, "helped_step_s": helped_s, "speedup": alone_s / helped_s}
-        say(f"worked case, privacy {privacy}: {alone_s:.1f} s a step alone, {helped_s:.1f} s helped")
-        for decision in found["decisions"]:
-            say(f"   {decision}")
-    return {**told, "speedup": told["none"]["speedup"]}
+    settings = {"do": "train", "pools": bed.homes, "privacy": "none", "verify": "freivalds", "widths": widths}
+    found = await bed.analyse("slow", {**settings, "rows": rows, "turns": 2, "send": "all" if quick else "worth"})
+    alone_s, helped_s = found["alone_s"][-1], found["helped_s"][-1]
+    say(f"worked case: {alone_s:.1f} s a step alone, {helped_s:.1f} s helped: {alone_s / helped_s:.2f} times as fast")
+    for decision in found["decisions"]:
+        say(f"   {decision}")
+    case = {"widths": widths, "rows": rows, "cores": SLOW_CORES, "speedup": alone_s / helped_s}
+    cpu_ratio = found["alone_cpu_s"][-1] / found["helped_cpu_s"][-1]
+    return {**case, "alone_step_s": alone_s, "helped_step_s": helped_s, "analyst_cpu_ratio": cpu_ratio, **found}
 
 
 async def crossover(bed: Bed, *, quick: bool) -> dict[str, Any]:
     """Square products of the slow analyst over three links: at home and away, and what the cost model says."""
     widths = QUICK_WIDTHS if quick else WIDTHS
-    settings = {"do": "products", "pools": bed.homes, "privacy": "none", "verify": "freivalds"}
-    shapes = [(width, width, width) for width in widths]
-    measured = (await bed.analyse("slow", {"do": "measure"}))["home"]
-    told: dict[str, Any] = {"home": measured}
+    settings: dict[str, Any] = {"do": "products", "pools": bed.homes, "privacy": "none", "verify": "freivalds"}
+    settings |= {"shapes": [(width, width, width) for width in widths], "turns": 1}
+    measured = await bed.analyse("slow", {"do": "measure", "pools": bed.homes})
+    home = Home(**measured["home"])
+    told: dict[str, Any] = {"measured": measured}
+    home_s: list[float] = []
     for link, mbps in LINKS_MBPS.items():
         bed.bed["slow"].limit(up_mbps=mbps, down_mbps=mbps)
-        found = await bed.analyse("slow", {**settings, "shapes": shapes, "turns": 2})
-        rows = {width: row["home_s"] / row["wall_s"] for width, row in zip(widths, found["products"], strict=True)}
-        pays = [width for width, speedup in rows.items() if speedup > 1]
+        found = await bed.analyse("slow", {**settings, "at_home": not home_s})
+        home_s = home_s or [row["home_s"] for row in found["products"]]
+        away_s = [row["wall_s"] for row in found["products"]]
+        speedups = {width: one / other for width, one, other in zip(widths, home_s, away_s, strict=True)}
+        pays = [width for width, speedup in speedups.items() if speedup > 1]
+        pool = Advert(**measured["advert"])
+        if mbps is not None:
+            # The link's time and this device's own, which was measured where the link takes none.
+            pool = replace(pool, bytes_per_s=1 / (1 / pool.bytes_per_s + 8 / (mbps * 1e6)))
         told[link] = {
-            "speedup_by_width": rows,
+            "speedup_by_width": speedups,
             "pays_from": min(pays) if pays else None,
-            "model_pays_from": predicted(Home(**measured), found["advert"], mbps=mbps),
+            "model_pays_from": predicted(home, pool, privacy="none"),
+            "model_pays_from_masked": predicted(home, replace(pool, pools=2), privacy="mask"),
         }
         say(f"crossover, {link}: {told[link]}")
     bed.bed["slow"].limit(up_mbps=None, down_mbps=None)
-    return told
+    return {**told, "home_s": dict(zip(widths, home_s, strict=True))}
 
 
-def predicted(home: Home, advert: dict[str, Any] | None, *, mbps: float | None) -> int | None:
-    """The least width of a square product that pays, by the cost model."""
-    if advert is None:
-        return None
-    link = {"bytes_per_s": mbps * 1e6 / 8} if mbps is not None else {}
-    pool = Advert(**{**advert, **link})
-    for width in range(64, 16_385, 64):
-        columns = crossover_columns(
-            width, width, secret="left", home=home, pool=pool, privacy="none", verify="freivalds"
-        )
-        if columns is not None and columns <= width:
+def predicted(home: Home, pool: Advert, *, privacy: Privacy) -> int | None:
+    """The least width of a square product that pays, by the cost model; None if none of up to 64k does."""
+    for width in range(64, 65_537, 64):
+        shape = Shape(rows=width, inner=width, columns=width)
+        if worth(shape, "left", home=home, pool=pool, privacy=privacy, verify="freivalds").sends:
             return width
     return None
 
@@ -135,7 +138,9 @@ async def detection(folder: Path, *, quick: bool) -> dict[str, Any]:
     told: dict[str, Any] = {}
     liars: dict[str, Any] = {"liars": LIARS, "liar_module": "benchmarks.offload_liar"}
     for verify in ("freivalds", "replicate"):
-        bed = Bed(folder / verify, pools=1, executors=LIAR_EXECUTORS, analysts=[Board(name="analyst", cores=CORES)], **liars)
+        bed = Bed(
+            folder / verify, pools=1, executors=LIAR_EXECUTORS, analysts=[Board(name="analyst", cores=CORES)], **liars
+        )
         async with bed:
             settings = {"do": "train", "pools": bed.homes, "privacy": "none", "verify": verify, "send": "all"}
             widths, rows = (256, 256, 10), 512 if quick else 2_048

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
@@ -42,18 +42,20 @@ def test_a_share_is_of_the_products_time() -> None:
 def test_the_width_from_which_on_it_pays_is_the_cost_models() -> None:
     from benchmarks.offload_real import predicted
 
-    def pays(width: int, mbps: float) -> bool:
+    def pays(width: int, pool: Advert) -> bool:
         shape = Shape(rows=width, inner=width, columns=width)
-        pool = replace(POOL, bytes_per_s=mbps * 1e6 / 8)
         return worth(shape, "left", home=HOME, pool=pool, privacy="none", verify="freivalds").sends
 
-    fast, slow = (predicted(HOME, asdict(POOL), mbps=mbps) for mbps in (1_000.0, 100.0))
+    pools = [replace(POOL, bytes_per_s=mbps * 1e6 / 8) for mbps in (1_000.0, 100.0)]
+    fast, slow = (predicted(HOME, pool, privacy="none") for pool in pools)
     assert fast is not None
     assert slow is not None
     assert fast < slow
-    assert pays(fast, 1_000.0)
-    assert not pays(fast - 64, 1_000.0)
-    assert predicted(HOME, None, mbps=None) is None
+    assert pays(fast, pools[0])
+    assert not pays(fast - 64, pools[0])
+    masked = predicted(HOME, pools[0], privacy="mask")
+    assert masked is None or masked > fast
+    assert predicted(HOME, replace(POOL, pools=1), privacy="mask") is None
 
 
 def test_one_thread_for_every_library() -> None:
