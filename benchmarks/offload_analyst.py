@@ -41,7 +41,9 @@ def products_of(settings: dict[str, Any]) -> Iterator[Products]:
     if not settings["pools"]:
         yield AtHome()
         return
-    with Borrowed(settings["pools"], privacy=settings["privacy"], verify=settings["verify"]) as borrowed:
+    tile_operations = settings.get("tile_operations", TILE_OPERATIONS)
+    modes = {"privacy": settings["privacy"], "verify": settings["verify"]}
+    with Borrowed(settings["pools"], **modes, tile_operations=tile_operations) as borrowed:
         yield borrowed
 
 
