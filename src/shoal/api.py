@@ -145,7 +145,12 @@ def offload(
         )
     from shoal.runtime.borrowed import Borrowed
 
-    return offloaded(model, Borrowed(pool, privacy=privacy, verify=verify), privacy=privacy, verify=verify, send=send)
+    borrowed = Borrowed(pool, privacy=privacy, verify=verify)
+    try:
+        return offloaded(model, borrowed, privacy=privacy, verify=verify, send=send, at_end=borrowed.close)
+    except BaseException:
+        borrowed.close()
+        raise
 
 
 async def _fit(

@@ -228,10 +228,12 @@ def test_a_whole_model_in_a_file_is_refused_clearly() -> None:
 
 
 def test_home_again() -> None:
+    closed: list[int] = []
     model = network()
     x = torch.randn(2, 1, 6, 6)
     expected = model(x)
-    assert bring_home(away(model)) is model
+    assert bring_home(away(model, at_end=lambda: closed.append(1))) is model
+    assert closed == [1]
     assert type(model[0]) is nn.Conv2d
     assert type(model[3]) is nn.Linear
     assert torch.equal(model(x), expected)

@@ -63,8 +63,16 @@ def shape_of(step: Pass, *, rows: int, inputs: int, outputs: int) -> Shape:
 class Desk:
     """One for a model. Copies of the model share it; it cannot be written to a file."""
 
-    def __init__(self, products: Products, weigh: Weigh, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        products: Products,
+        weigh: Weigh,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
         self.products = products
+        self.at_end = at_end
         self._weigh = weigh
         self._clock = clock
         self._pace = 1.0

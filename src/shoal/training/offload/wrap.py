@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, get_args
 
@@ -32,8 +32,19 @@ class Offloading:
     report: Report
 
 
-def offload(model: Model, products: Products, *, privacy: Privacy, verify: Verify, send: Send = "worth") -> Model:
-    """Change the model's Linear and Conv2d layers in place, and give the same model back."""
+def offload(
+    model: Model,
+    products: Products,
+    *,
+    privacy: Privacy,
+    verify: Verify,
+    send: Send = "worth",
+    at_end: Callable[[], None] = lambda: None,
+) -> Model:
+    """Change the model's Linear and Conv2d layers in place, and give the same model back.
+
+    ``at_end`` is called when the model is brought home: by then nobody needs what the products hold.
+    """
     check_modes(privacy, verify)
     if send not in get_args(Send):
         raise Misuse(f"send is {' or '.join(get_args(Send))}; not {send!r}")
@@ -41,7 +52,7 @@ def offload(model: Model, products: Products, *, privacy: Privacy, verify: Verif
         raise Misuse(f"offload takes a torch module, not {type(model).__name__}")
     if any(layers_of(model)):
         raise Misuse("this model is offloaded already: bring it home first (shoal.training.offload.wrap.bring_home)")
-    desk = Desk(products, _weigh(products, privacy, verify, send))
+    desk = Desk(products, _weigh(products, privacy, verify, send), at_end=at_end)
     found = 0
     for name, module in model.named_modules():
         why = why_not(module)
@@ -57,8 +68,11 @@ def offload(model: Model, products: Products, *, privacy: Privacy, verify: Verif
 
 
 def bring_home(model: Model) -> Model:
-    """Undo ``offload``: the layers are torch's own again, with the weights that they have now."""
-    for layer in list(layers_of(model)):
+    """Undo ``offload``: the layers are torch's own again, with the weights that they have now, and lines are closed."""
+    layers = list(layers_of(model))
+    if layers:
+        layers[0]._desk.at_end()
+    for layer in layers:
         home = _HOME[type(layer)]
         del layer.__dict__["_desk"], layer.__dict__["_name"]
         layer.__class__ = home  # type: ignore[assignment]
