@@ -18,6 +18,8 @@ from testbed.namespaces import why_no_namespaces
 EXECUTORS = 8
 #: What the slow analyst has of a core: about what a core of a Raspberry Pi 4 does with float32.
 SLOW_CORES = 0.1
+#: Where nothing is to be learnt but that it works: programs start sooner.
+QUICK_SLOW_CORES = 0.5
 
 #: Modes as Borrowed names them: privacy, verify. Masks are between two pools of four.
 MODES = {
@@ -35,8 +37,11 @@ LINKS_MBPS: dict[str, float | None] = {"loopback": None, "1 Gb/s": 1000.0, "100 
 WIDTHS, QUICK_WIDTHS = (1_024, 2_048, 3_072, 4_096, 6_144), (512, 1_024)
 
 #: The worked case: layers, and examples in a step. A right side may have 256 MiB, and so may a batch.
-CASE_WIDTHS, CASE_ROWS = (7_168, 7_168, 10), 8_192
+CASE_WIDTHS, CASE_ROWS = (8_064, 8_064, 10), 8_192
 QUICK_CASE_WIDTHS, QUICK_CASE_ROWS = (2_048, 2_048, 10), 2_048
+
+#: Tiles as tall as a message holds: of a wide product the usual ones have 32 rows, and read all weights for each.
+TALL = 1 << 33
 
 #: A fifth of them lies.
 LIARS = ("executor-3", "executor-8")
@@ -53,7 +58,8 @@ def real(*, quick: bool) -> dict[str, Any]:
 
 async def _real(*, quick: bool) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    analysts = [Board(name="analyst", cores=CORES), Board(name="slow", cores=SLOW_CORES)]
+    slow = QUICK_SLOW_CORES if quick else SLOW_CORES
+    analysts = [Board(name="analyst", cores=CORES), Board(name="slow", cores=slow)]
     with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
         async with Bed(Path(folder), pools=2, executors=EXECUTORS, analysts=analysts) as bed:
             told["modes"] = await modes(bed, quick=quick)
@@ -82,13 +88,15 @@ async def modes(bed: Bed, *, quick: bool) -> dict[str, Any]:
 async def worked_case(bed: Bed, *, quick: bool) -> dict[str, Any]:
     """Steps of training by the slow analyst, alone and with the pool; of each the last, since the first is cold."""
     widths, rows = (QUICK_CASE_WIDTHS, QUICK_CASE_ROWS) if quick else (CASE_WIDTHS, CASE_ROWS)
-    settings = {"do": "train", "pools": bed.homes, "privacy": "none", "verify": "freivalds", "widths": widths}
-    found = await bed.analyse("slow", {**settings, "rows": rows, "turns": 2, "send": "all" if quick else "worth"})
+    settings: dict[str, Any] = {"do": "train", "pools": bed.homes, "privacy": "none", "verify": "freivalds"}
+    settings |= {"widths": widths, "rows": rows, "turns": 2, "tile_operations": TALL}
+    settings |= {"send": "all" if quick else "worth"}
+    found = await bed.analyse("slow", settings)
     alone_s, helped_s = found["alone_s"][-1], found["helped_s"][-1]
     say(f"worked case: {alone_s:.1f} s a step alone, {helped_s:.1f} s helped: {alone_s / helped_s:.2f} times as fast")
     for decision in found["decisions"]:
         say(f"   {decision}")
-    case = {"widths": widths, "rows": rows, "cores": SLOW_CORES, "speedup": alone_s / helped_s}
+    case = {"widths": widths, "rows": rows, "cores": bed.bed["slow"].board.cores, "speedup": alone_s / helped_s}
     cpu_ratio = found["alone_cpu_s"][-1] / found["helped_cpu_s"][-1]
     return {**case, "alone_step_s": alone_s, "helped_step_s": helped_s, "analyst_cpu_ratio": cpu_ratio, **found}
 
@@ -97,7 +105,7 @@ async def crossover(bed: Bed, *, quick: bool) -> dict[str, Any]:
     """Square products of the slow analyst over three links: at home and away, and what the cost model says."""
     widths = QUICK_WIDTHS if quick else WIDTHS
     settings: dict[str, Any] = {"do": "products", "pools": bed.homes, "privacy": "none", "verify": "freivalds"}
-    settings |= {"shapes": [(width, width, width) for width in widths], "turns": 1}
+    settings |= {"shapes": [(width, width, width) for width in widths], "turns": 1, "tile_operations": TALL}
     measured = await bed.analyse("slow", {"do": "measure", "pools": bed.homes})
     home = Home(**measured["home"])
     told: dict[str, Any] = {"measured": measured}
