@@ -30,8 +30,12 @@ from shoal.runtime.borrowed import Borrowed
 class TilesAtHome(AtHome):
     """The same tiles as an analyst cuts, each by itself, with nobody's help: the bits that the pools' must have."""
 
+    def __init__(self, operations: int) -> None:
+        super().__init__()
+        self._operations = operations
+
     def multiply(self, left: Array, right: Array, *, secret: Secret, name: str) -> Array:
-        tiles = cut(len(left), *right.shape, operations=TILE_OPERATIONS)
+        tiles = cut(len(left), *right.shape, operations=self._operations)
         parts = {tile.number: tiling.product(left[tile.start : tile.stop], right) for tile in tiles}
         return tiling.assemble(parts, tiles, right.shape[1])
 
@@ -56,15 +60,13 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 def products(settings: dict[str, Any]) -> dict[str, Any]:
     with products_of(settings) as pools:
-        told = [
-            product(pools, shape, turns=settings["turns"], at_home=settings.get("at_home", True))
-            for shape in settings["shapes"]
-        ]
+        told = [product(pools, shape, settings, at_home=settings.get("at_home", True)) for shape in settings["shapes"]]
         return {"products": told, "advert": plain_advert(pools), "report": asdict(pools.report)}
 
 
-def product(pools: Products, shape: list[int], *, turns: int, at_home: bool) -> dict[str, Any]:
+def product(pools: Products, shape: list[int], settings: dict[str, Any], *, at_home: bool) -> dict[str, Any]:
     left, right = drawn(*shape)
+    turns, salt = settings["turns"], settings.get("salt", 0)
     home: list[tuple[float, float]] = []
     away: list[tuple[float, float]] = []
     # Who has never met knows nothing of the link, and has no connection.
@@ -72,8 +74,8 @@ def product(pools: Products, shape: list[int], *, turns: int, at_home: bool) -> 
     before = pools.report
     worst = 0.0
     for turn in range(1, turns + 1):
-        # Never one that somebody has kept.
-        version = right * np.float32(1 + turn / 1000)
+        # Never one that somebody has kept, of another run either.
+        version = right * np.float32(1 + (turn + salt) / 1000)
         made: list[np.ndarray] = []
         away.append(timed(lambda v=version, m=made: m.append(pools.multiply(left, v, secret="left", name="it"))))  # type: ignore[misc]
         if at_home:
@@ -129,7 +131,7 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
         return nn.Sequential(*layers[:-1])
 
     def steps(model: nn.Module) -> list[tuple[float, float]]:
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
         took: list[tuple[float, float]] = []
         for _ in range(settings["turns"]):
 
@@ -152,7 +154,8 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
         bring_home(helped)
     same_bits = None
     if settings.get("send") == "all":
-        tiled = offload(network(), TilesAtHome(), **modes, send="all")
+        tiles = TilesAtHome(settings.get("tile_operations", TILE_OPERATIONS))
+        tiled = offload(network(), tiles, **modes, send="all")
         steps(tiled)
         same_bits = all(torch.equal(a, b) for a, b in zip(tiled.parameters(), helped.parameters(), strict=True))
     pairs = zip(alone.parameters(), helped.parameters(), strict=True)

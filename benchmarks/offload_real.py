@@ -68,7 +68,7 @@ async def _real(*, quick: bool) -> dict[str, Any]:
             told["worked_case"] = await worked_case(bed, quick=quick)
             told["crossover"] = await crossover(bed, quick=quick)
     with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
-        told["detection"] = await detection(Path(folder), quick=quick)
+        told["detection"] = await detection(Path(folder))
     return told
 
 
@@ -76,8 +76,8 @@ async def modes(bed: Bed, *, quick: bool) -> dict[str, Any]:
     """Each mode on the same layers, by an analyst with all of a core and no limit on its link."""
     told: dict[str, Any] = {}
     shapes = QUICK_SHAPES if quick else SHAPES
-    for name, (privacy, verify) in MODES.items():
-        settings = {"do": "products", "pools": bed.homes, "privacy": privacy, "verify": verify}
+    for place, (name, (privacy, verify)) in enumerate(MODES.items()):
+        settings = {"do": "products", "pools": bed.homes, "privacy": privacy, "verify": verify, "salt": 100 * place}
         found = await bed.analyse("analyst", {**settings, "shapes": list(shapes.values()), "turns": 3})
         told[name] = dict(zip(shapes, found["products"], strict=True))
         for shape, row in told[name].items():
@@ -110,9 +110,9 @@ async def crossover(bed: Bed, *, quick: bool) -> dict[str, Any]:
     home = Home(**measured["home"])
     told: dict[str, Any] = {"measured": measured}
     home_s: list[float] = []
-    for link, mbps in LINKS_MBPS.items():
+    for place, (link, mbps) in enumerate(LINKS_MBPS.items()):
         bed.bed["slow"].limit(up_mbps=mbps, down_mbps=mbps)
-        found = await bed.analyse("slow", {**settings, "at_home": not home_s})
+        found = await bed.analyse("slow", {**settings, "at_home": not home_s, "salt": 100 * place})
         home_s = home_s or [row["home_s"] for row in found["products"]]
         away_s = [row["wall_s"] for row in found["products"]]
         speedups = {width: one / other for width, one, other in zip(widths, home_s, away_s, strict=True)}
@@ -141,7 +141,7 @@ def predicted(home: Home, pool: Advert, *, privacy: Privacy) -> int | None:
     return None
 
 
-async def detection(folder: Path, *, quick: bool) -> dict[str, Any]:
+async def detection(folder: Path) -> dict[str, Any]:
     """A fifth of the executors lie, all in the same way: is the result the same, and is each of them named?"""
     told: dict[str, Any] = {}
     liars: dict[str, Any] = {"liars": LIARS, "liar_module": "benchmarks.offload_liar"}
@@ -150,11 +150,14 @@ async def detection(folder: Path, *, quick: bool) -> dict[str, Any]:
             folder / verify, pools=1, executors=LIAR_EXECUTORS, analysts=[Board(name="analyst", cores=CORES)], **liars
         )
         async with bed:
-            settings = {"do": "train", "pools": bed.homes, "privacy": "none", "verify": verify, "send": "all"}
-            widths, rows = (256, 256, 10), 512 if quick else 2_048
-            found = await bed.analyse("analyst", {**settings, "widths": widths, "rows": rows, "turns": 5})
+            settings: dict[str, Any] = {"do": "train", "pools": bed.homes, "privacy": "none", "verify": verify}
+            settings |= {"send": "all"}
+            # Low tiles, so that everyone is asked for something.
+            settings |= {"widths": (256, 256, 10), "rows": 2_048, "turns": 5, "tile_operations": 1 << 22}
+            found = await bed.analyse("analyst", settings)
             excluded = await bed.excluded()
-        named = set(found["report"]["liars"])
+        # With their pool's name before their own.
+        named = {name.rpartition("/")[2] for name in found["report"]["liars"]}
         told[verify] = {
             "same_bits": found["same_bits_as_tiles"],
             "largest_difference": found["largest_difference"],
