@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,10 @@ def test_a_task_is_read_with_its_examples(tmp_path: Path, capsys: pytest.Capture
     assert run(["offload", "explain", str(file), "--batch", "7", "--mbps", "100"]) == 0
     said = capsys.readouterr().out
     assert "8 executors" in said
-    assert "100 Mb/s" in said
+    # What the link carries less what this device takes to move it: a little below 100, the less the faster it is.
+    rate = re.search(r"(\d+) Mb/s", said)
+    assert rate is not None
+    assert 10 < int(rate[1]) <= 100
     assert "7 x 6 by 6 x 5" in said
     assert "both sides are secret, and a mask hides one" in said
     assert "A step of 7 examples" in said
