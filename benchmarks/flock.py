@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +39,17 @@ LIMIT_S = 240.0
 LOOK_EVERY_S = 0.2
 
 
-def give_orders(folder: Path, *, devices: int, rounds: int, values: int) -> list[Path]:
-    """The homes of so many mates, each told what to do."""
+def give_orders(folder: Path, hosts: Mapping[str, str], *, rounds: int, values: int) -> dict[str, Path]:
+    """The homes of these mates, each told what to do: name -> the address that it is reached at."""
     job = folder / "job"
     job.mkdir()
     ready = echo_job(job, values=values, batches=1)
     plan = Plan(data="local", shape="chain", momentum=0.0, batch_size=1, until=Until(epochs=rounds))
     secret = FlockSecret.draw()
     spec = spec_of(ready, plan, job=secret.flock)
-    homes = []
-    for number in range(devices):
-        home = folder / f"mate-{number}"
+    homes = {}
+    for name, host in hosts.items():
+        home = homes[name] = folder / f"home-{name}"
         blobs = BlobStore(Places(home).cache / "blobs")
         for part in (ready.bundle, Path(ready.prepared.model)):
             blobs.put(part)
@@ -58,26 +59,32 @@ def give_orders(folder: Path, *, devices: int, rounds: int, values: int) -> list
                 blobs.put(Path(shard))
         orders = Orders(
             secret=secret,
-            node=f"mate-{number}",
+            node=name,
             spec=spec,
             plan_sha256=hashlib.sha256(secret.value).hexdigest(),
-            settings=FlockSettings(rounds=rounds, devices=devices),
+            settings=FlockSettings(rounds=rounds, devices=len(hosts)),
             thresholds=ANY_TIME,
-            host=f"127.0.0.{number + 1}",
+            host=host,
         )
         save_orders(home, orders)
-        homes.append(home)
     return homes
+
+
+def command(home: Path) -> list[str]:
+    """A mate that does all but train."""
+    runs = [sys.executable, "-m", "shoal.runtime.flock", "--home", str(home), "--json"]
+    return [*runs, "--child-module", "shoal.training.echo"]
 
 
 async def fly(*, devices: int, rounds: int, values: int) -> dict[str, Any]:
     """One flock from its start to its end."""
     with tempfile.TemporaryDirectory(prefix="shoal-flock-") as name:
-        homes = give_orders(Path(name), devices=devices, rounds=rounds, values=values)
+        hosts = {f"mate-{number}": f"127.0.0.{number}" for number in range(1, devices + 1)}
+        homes = list(give_orders(Path(name), hosts, rounds=rounds, values=values).values())
         mates = [
             await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "shoal.runtime.flock", "--home", str(home), "--json", "--leash"),
-                *("--child-module", "shoal.training.echo"),
+                *command(home),
+                "--leash",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=(home / "log").open("wb"),
