@@ -14,7 +14,7 @@ where sending begins to pay (``crossover``) for an analyst with a tenth of a cor
 measured and as the cost model says; training a wide network (``worked_case``); and with a fifth of the executors lying
 (``detection``).
 
-    python -m benchmarks.offload [--quick] [--no-testbed] --json
+    python -m benchmarks.offload [--quick] [--only arithmetic modes worked_case crossover detection] --json
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.common import finish, say
 from benchmarks.offload_modes import MODES, Mode, drawn, made
+from benchmarks.offload_real import PARTS, real
 from benchmarks.one_core import again_on_one_core
 from shoal.offload.products import Array
 from shoal.offload.tiling import product
@@ -37,8 +38,6 @@ EXECUTORS = 8
 #: rows, inner, columns.
 NARROW, QUICK_NARROW = (60_000, 784, 128), (4_000, 784, 128)
 WIDE, QUICK_WIDE = (8_192, 2_048, 2_048), (2_048, 1_024, 1_024)
-#: Tiles over outer products, by bytes; a check over a product, by time; with eight executors over alone.
-BYTES_RATIO_MIN, FREIVALDS_SHARE_MAX, SPEEDUP_MIN = 90.0, 0.05, 2.0
 
 
 def in_process(shape: tuple[int, int, int], modes: tuple[Mode, ...]) -> dict[str, dict[str, float]]:
@@ -97,20 +96,16 @@ def _seconds(work: Any) -> float:
     return time.process_time() - began_s
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small layers and few turns, within a minute or two")
-    parser.add_argument("--no-testbed", action="store_true", help="only what needs no real executors")
-    parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
-    given = parser.parse_args()
-    narrow, wide = (QUICK_NARROW, QUICK_WIDE) if given.quick else (NARROW, WIDE)
+def arithmetic(*, quick: bool) -> dict[str, Any]:
+    """What needs no real executors."""
+    narrow, wide = (QUICK_NARROW, QUICK_WIDE) if quick else (NARROW, WIDE)
     modes = in_process(narrow, MODES)
     # By outer products it would be 140 GB: nobody has to see that.
     wide_modes = in_process(wide, MODES[1:])
     shares = {name: freivalds_share(shape, turns=5) for name, shape in (("narrow", narrow), ("wide", wide))}
     for name, share in shares.items():
         say(f"Freivalds, {name}: {share}")
-    told: dict[str, Any] = {
+    return {
         "offload": {
             **modes,
             "bytes_ratio": modes["paper"]["bytes"] / modes["tiles"]["bytes"],
@@ -120,18 +115,28 @@ def main() -> None:
         "wide": wide_modes,
         "freivalds": shares,
         "shapes": {"narrow": narrow, "wide": wide},
-        "executors": EXECUTORS,
-        "quick": given.quick,
     }
-    if not given.no_testbed:
-        # Here, because only this needs root and executors.
-        from benchmarks.offload_real import real
 
-        told["real"] = real(quick=given.quick)
-        told["offload"] |= {
-            "speedup_worked_case": told["real"]["worked_case"].get("speedup"),
-            "caught_share": told["real"]["detection"].get("caught_share"),
-        }
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small layers and few turns, within two minutes")
+    parts = ("arithmetic", *PARTS)
+    parser.add_argument("--only", nargs="+", choices=parts, metavar="PART", help=f"of {', '.join(parts)}")
+    parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
+    given = parser.parse_args()
+    wanted = given.only or parts
+    told: dict[str, Any] = {"quick": given.quick, "executors": EXECUTORS, "offload": {}}
+    if "arithmetic" in wanted:
+        told |= arithmetic(quick=given.quick)
+    if any(part in PARTS for part in wanted):
+        told["real"] = real(wanted, quick=given.quick)
+        for key, part, name in (
+            ("speedup_worked_case", "worked_case", "speedup"),
+            ("caught_share", "detection", "caught_share"),
+        ):
+            if part in told["real"]:
+                told["offload"][key] = told["real"][part][name]
     finish({**told, "load_1m": os.getloadavg()[0]})
 
 

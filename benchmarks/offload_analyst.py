@@ -82,6 +82,7 @@ def product(pools: Products, shape: list[int], settings: dict[str, Any], *, at_h
             home.append(timed(lambda v=version, m=made: m.append(left @ v)))  # type: ignore[misc]
             worst = max(worst, float(np.abs(made[0] - made[1]).max()))
     told = {
+        "operations": shape[0] * shape[1] * shape[2],
         "wall_s": median(wall for wall, _ in away),
         "cpu_s": median(cpu for _, cpu in away),
         "bytes": (pools.report.bytes_moved - before.bytes_moved) / turns,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,27 +49,33 @@ LIARS = ("executor-3", "executor-8")
 LIAR_EXECUTORS = 10
 
 
-def real(*, quick: bool) -> dict[str, Any]:
+PARTS = ("modes", "worked_case", "crossover", "detection")
+
+
+def real(parts: Sequence[str], *, quick: bool) -> dict[str, Any]:
     why_not = why_no_namespaces()
     if why_not:
         say(f"no testbed: {why_not}")
-        return {"why_not": why_not, "worked_case": {}, "detection": {}}
-    return asyncio.run(_real(quick=quick))
+        return {"why_not": why_not}
+    return asyncio.run(_real(parts, quick=quick))
 
 
-async def _real(*, quick: bool) -> dict[str, Any]:
+async def _real(parts: Sequence[str], *, quick: bool) -> dict[str, Any]:
     told: dict[str, Any] = {}
     slow = QUICK_SLOW_CORES if quick else SLOW_CORES
     analysts = [Board(name="analyst", cores=CORES), Board(name="slow", cores=slow)]
-    with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
-        async with Bed(Path(folder), pools=2, executors=EXECUTORS, analysts=analysts) as bed:
-            told["modes"] = await modes(bed, quick=quick)
-    with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
-        async with Bed(Path(folder), pools=1, executors=EXECUTORS, analysts=analysts) as bed:
-            told["worked_case"] = await worked_case(bed, quick=quick)
-            told["crossover"] = await crossover(bed, quick=quick)
-    with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
-        told["detection"] = await detection(Path(folder))
+    if "modes" in parts:
+        with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
+            async with Bed(Path(folder), pools=2, executors=EXECUTORS, analysts=analysts) as bed:
+                told["modes"] = await modes(bed, quick=quick)
+    for name, part in (("worked_case", worked_case), ("crossover", crossover)):
+        if name in parts:
+            with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
+                async with Bed(Path(folder), pools=1, executors=EXECUTORS, analysts=analysts) as bed:
+                    told[name] = await part(bed, quick=quick)
+    if "detection" in parts:
+        with tempfile.TemporaryDirectory(prefix="shoal-offload-") as folder:
+            told["detection"] = await detection(Path(folder))
     return told
 
 
@@ -117,10 +124,7 @@ async def crossover(bed: Bed, *, quick: bool) -> dict[str, Any]:
         away_s = [row["wall_s"] for row in found["products"]]
         speedups = {width: one / other for width, one, other in zip(widths, home_s, away_s, strict=True)}
         pays = [width for width, speedup in speedups.items() if speedup > 1]
-        pool = Advert(**measured["advert"])
-        if mbps is not None:
-            # The link's time and this device's own, which was measured where the link takes none.
-            pool = replace(pool, bytes_per_s=1 / (1 / pool.bytes_per_s + 8 / (mbps * 1e6)))
+        pool = over(Advert(**measured["advert"]), mbps)
         told[link] = {
             "speedup_by_width": speedups,
             "pays_from": min(pays) if pays else None,
@@ -129,7 +133,9 @@ async def crossover(bed: Bed, *, quick: bool) -> dict[str, Any]:
         }
         say(f"crossover, {link}: {told[link]}")
     bed.bed["slow"].limit(up_mbps=None, down_mbps=None)
-    return {**told, "home_s": dict(zip(widths, home_s, strict=True))}
+    core_per_s = 1 / (await bed.analyse("analyst", {"do": "measure", "pools": bed.homes}))["home"]["operation_s"]
+    elsewhere = with_a_core_each(home, Advert(**measured["advert"]), core_per_s)
+    return {**told, "home_s": dict(zip(widths, home_s, strict=True)), "model_with_a_core_each": elsewhere}
 
 
 def predicted(home: Home, pool: Advert, *, privacy: Privacy) -> int | None:
@@ -139,6 +145,24 @@ def predicted(home: Home, pool: Advert, *, privacy: Privacy) -> int | None:
         if worth(shape, "left", home=home, pool=pool, privacy=privacy, verify="freivalds").sends:
             return width
     return None
+
+
+def with_a_core_each(home: Home, pool: Advert, core_per_s: float) -> dict[str, dict[str, int | None]]:
+    """The model once more, for executors that are not all on one machine: each with a core like this one's."""
+    found: dict[str, dict[str, int | None]] = {}
+    for link, mbps in LINKS_MBPS.items():
+        there = over(replace(pool, operations_per_s=EXECUTORS * core_per_s, pools=2), mbps)
+        found[link] = {
+            "none": predicted(home, there, privacy="none"),
+            "mask": predicted(home, there, privacy="mask"),
+        }
+    say(f"crossover by the model, executors with a core each: {found}")
+    return found
+
+
+def over(pool: Advert, mbps: float | None) -> Advert:
+    """The same pool over a link: its time and this device's own, which was measured where the link takes none."""
+    return pool if mbps is None else replace(pool, bytes_per_s=1 / (1 / pool.bytes_per_s + 8 / (mbps * 1e6)))
 
 
 async def detection(folder: Path) -> dict[str, Any]:

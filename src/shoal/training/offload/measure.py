@@ -72,7 +72,7 @@ def measured_home(*, each_s: float = EACH_S) -> Home:
         unmask_s=took(lambda: masking.unmask(half, half, whole, fixed)) / result.size,
         check_exactly_s=took(lambda: check_exactly.holds(whole.values, combined)) / (left.size + result.size),
         probe_exactly_s=took(probe_exactly) / right.size,
-        # Beside numpy's own product, since executors have no torch; in turns, and the best of each: it is a ratio.
+        # Beside numpy's own product, since executors have no torch; in turns: it is a ratio.
         share_factor=ratio(lambda: masking.share_product(share, fixed.digits), lambda: left @ right, turns=TURNS),
     )
 
@@ -124,11 +124,11 @@ def mean_s(work: Callable[[], object], limit_s: float) -> float:
 
 
 def ratio(one: Callable[[], object], other: Callable[[], object], *, turns: int) -> float:
-    """How many times as long the one takes."""
+    """How many times the processor time the one takes: a quota, or a crowd, would stretch the longer one more."""
     took: tuple[list[float], list[float]] = ([], [])
     for _ in range(turns):
         for work, seconds in zip((one, other), took, strict=True):
-            began_s = time.perf_counter()
+            began_s = time.process_time()
             work()
-            seconds.append(time.perf_counter() - began_s)
+            seconds.append(time.process_time() - began_s)
     return min(took[0]) / min(took[1])
