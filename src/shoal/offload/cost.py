@@ -154,6 +154,12 @@ def own_seconds(shape: Shape, home: Home, *, masked: bool, verify: Verify) -> fl
     return own_s
 
 
+def spread_seconds(shape: Shape, pool: Advert, *, masked: bool) -> float:
+    """Until every executor has the right one: its scheduler sends it to each, over a link taken to be like ours."""
+    size = LIMBS * DIGIT_BYTES if masked else VALUE_BYTES
+    return pool.executors * size * shape.right / pool.bytes_per_s if pool.bytes_per_s > 0 else 0.0
+
+
 def pool_seconds(shape: Shape, home: Home, pool: Advert, *, masked: bool, verify: Verify) -> float:
     times = REPLICAS if verify == "replicate" else 1
     factor = MASK_POOLS * home.share_factor if masked else 1.0
@@ -190,7 +196,7 @@ def worth(
     own_s = own_seconds(shape, home, masked=masked, verify=verify)
     # Not known before the first product: that will tell, and it is weighed again.
     link_s = (moved.bytes_out + moved.bytes_in) / pool.bytes_per_s if pool.bytes_per_s > 0 else 0.0
-    pool_s = pool_seconds(shape, home, pool, masked=masked, verify=verify)
+    pool_s = spread_seconds(shape, pool, masked=masked) + pool_seconds(shape, home, pool, masked=masked, verify=verify)
     away_s = pace * (own_s + pool.latency_s + max(link_s, pool_s))
     sends = away_s * MARGIN < home_s
     return Verdict(

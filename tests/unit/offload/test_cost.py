@@ -68,18 +68,20 @@ def test_what_the_pool_takes() -> None:
 def test_a_wide_product_pays() -> None:
     verdict = worth(WIDE, "left", home=HOME, pool=POOL, privacy="none", verify="freivalds")
     assert verdict.home_s == pytest.approx(1.0)
-    # 6 ms here, 1 ms there and back, 125 ms in the pool, which is more than 12 ms on the link.
-    assert verdict.away_s == pytest.approx(0.132)
+    # 6 ms here, 1 ms there and back; 32 ms for 4 MB to each of eight executors and 125 ms of work, which together are
+    # more than the 12 ms of our own link.
+    assert verdict.away_s == pytest.approx(0.164)
     assert verdict.sends
-    assert verdict.speedup == pytest.approx(1 / 0.132)
-    assert verdict.reason == "7.6 times as fast away: 132.00 ms against 1.00 s"
+    assert verdict.speedup == pytest.approx(1 / 0.164)
+    assert verdict.reason == "6.1 times as fast away: 164.00 ms against 1.00 s"
 
 
 @pytest.mark.parametrize(
     ("pool", "most"),
     [
-        (replace(POOL, bytes_per_s=1e6), "12.00 s the link (8 Mb/s)"),
-        (replace(POOL, operations_per_s=5e8), "2.00 s the pool"),
+        (replace(POOL, bytes_per_s=1e6, executors=1), "12.00 s the link (8 Mb/s)"),
+        (replace(POOL, bytes_per_s=1e6), "32.12 s the pool"),
+        (replace(POOL, operations_per_s=5e8), "2.03 s the pool"),
         (replace(POOL, latency_s=3.0), "3.00 s there and back"),
     ],
 )
@@ -123,17 +125,17 @@ def test_an_empty_pool_gets_nothing() -> None:
 def test_a_link_that_is_not_known_yet_is_not_in_the_way() -> None:
     verdict = worth(WIDE, "left", home=HOME, pool=replace(POOL, bytes_per_s=0.0), privacy="none", verify="spot")
     assert verdict.sends
-    assert (verdict.link_s, verdict.own_s) == (0.0, pytest.approx(0.006))
+    assert (verdict.link_s, verdict.own_s, verdict.pool_s) == (0.0, pytest.approx(0.006), pytest.approx(0.125))
 
 
 def test_a_pool_slower_than_it_said_is_reckoned_with() -> None:
     slow = worth(WIDE, "left", home=HOME, pool=POOL, privacy="none", verify="freivalds", pace=10.0)
     assert not slow.sends
-    assert slow.away_s == pytest.approx(1.32)
+    assert slow.away_s == pytest.approx(1.64)
 
 
 def test_a_near_tie_stays_at_home() -> None:
-    tie = replace(POOL, operations_per_s=1e9 * MARGIN, latency_s=0.0)
+    tie = replace(POOL, operations_per_s=1e9 * MARGIN, bytes_per_s=0.0, latency_s=0.0)
     free = replace(HOME, byte_s=0.0, check_s=0.0)
     assert not worth(WIDE, "left", home=free, pool=tie, privacy="none", verify="none").sends
     better = replace(tie, operations_per_s=1e9 * MARGIN * 1.01)
