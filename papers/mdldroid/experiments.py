@@ -1,0 +1,17 @@
+"""The experiments by name, in the order of the paper's figures."""
+
+from __future__ import annotations
+
+from papers.eddl.rows import Experiment
+from papers.mdldroid import accuracy, exploring, memory, schedulers, speed
+
+EXPERIMENTS = (
+    Experiment(name="accuracy", figure="Figure 3 and Table 3", run=accuracy.run),
+    Experiment(name="options", figure="Figure 12", run=accuracy.options, in_quick=False),
+    Experiment(name="rates", figure="Figure 3 at other rates", run=accuracy.rates, in_quick=False),
+    Experiment(name="explore", figure="Figures 6 and 8", run=exploring.run),
+    Experiment(name="schedulers", figure="Figure 10", run=schedulers.run),
+    Experiment(name="lengths", figure="Figure 10, by how long devices are busy", run=schedulers.lengths),
+    Experiment(name="memory", figure="Figures 1b and 11a", run=memory.run),
+    Experiment(name="speed", figure="Figures 11b and 14", run=speed.run),
+)

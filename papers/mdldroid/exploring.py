@@ -1,0 +1,78 @@
+"""Figures 6 and 8: how many games, and how long, until a DQN is good enough, by how it explores.
+
+One pattern of busy devices each, as the paper learns anew whenever the pattern changes (§3.3.3). Two thresholds: the
+paper's T(N) with Φ = 0, and a strict one, 0.1 below the best that there is. A DQN is there when its own choices, with
+no exploration, bring as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+
+from benchmarks.common import say
+from papers.eddl.rows import Row
+from papers.mdldroid.busy import Pattern, drawn
+from papers.mdldroid.decisions import best_return, threshold
+from papers.mdldroid.dqn import STRATEGIES, Agent, Strategy, learn
+
+SIZES = tuple(range(3, 10))
+RUNS = 10
+GAMES_MOST = 1_000
+STRICT = 0.1
+_SEED = 31
+LOOK_EVERY = 5
+
+
+def run(quick: bool) -> list[Row]:
+    rows: list[Row] = []
+    for size in (4,) if quick else SIZES:
+        for bar in ("T(N)", "strict"):
+            for strategy in STRATEGIES.values():
+                rows.append(measured(size, strategy, bar=bar, runs=2 if quick else RUNS))
+        say(f"   {size} devices: " + ", ".join(f"{row['strategy']} {row['games']:.0f}" for row in rows[-8:]))
+    return rows
+
+
+def measured(size: int, strategy: Strategy, *, bar: str, runs: int) -> Row:
+    games, seconds = [], []
+    for number in range(runs):
+        pattern = drawn(size, seed=_SEED, number=number)
+        wanted = bar_of(pattern, bar)
+        learned = learn(
+            size,
+            strategy=strategy,
+            busy=_always(pattern.busy),
+            threshold=wanted,
+            games=GAMES_MOST,
+            seed=number,
+            is_enough=_reaches(pattern.busy, wanted),
+            look_every=LOOK_EVERY,
+        )
+        games.append(learned.games)
+        seconds.append(learned.seconds)
+    return {
+        "devices": size,
+        "bar": bar,
+        "strategy": strategy.name,
+        "games": fmean(games),
+        "seconds": fmean(seconds),
+        "games_deviation": stdev(games),
+        "seconds_deviation": stdev(seconds),
+        "not_reached": sum(count >= GAMES_MOST for count in games),
+        "runs": runs,
+    }
+
+
+def bar_of(pattern: Pattern, bar: str) -> float:
+    """Never more than there is: with many busy devices T(N) alone is out of reach."""
+    best = best_return(tuple(sorted((0, busy) for busy in pattern.busy)), pattern.devices)
+    return min(threshold(pattern.devices), best - STRICT) if bar == "T(N)" else best - STRICT
+
+
+def _always(busy: Sequence[bool]) -> Callable[[int], Sequence[bool]]:
+    return lambda _: busy
+
+
+def _reaches(busy: Sequence[bool], wanted: float) -> Callable[[Agent], bool]:
+    return lambda agent: agent.own_return(busy) >= wanted
