@@ -24,7 +24,7 @@ from shoal.errors import Misuse
 SEEDS = (1, 2, 3)
 #: The last looks, of which the mean is a run's accuracy: one look jumps by a point.
 LOOKS = 3
-RATES = (0.02, 0.1, 0.2)
+RATES = (0.02, 0.1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class Course:
 def run(quick: bool) -> list[Row]:
     if quick:
         return [
-            measured(Course(method=method, epochs=3), seeds=(1,))
+            measured(Course(method=method, epochs=2), seeds=(1,))
             for method in ("central", "chain", "neighbour", "literal")
         ]
     return [measured(course, seeds=SEEDS) for course in courses()]
@@ -83,7 +83,7 @@ def options(quick: bool) -> list[Row]:
     """Figure 12: more aggregations an epoch, more epochs."""
     plain = Course(method="chain")
     chosen = [replace(plain, aggregations=2), replace(plain, aggregations=10), replace(plain, epochs=40)]
-    return [measured(course, seeds=SEEDS[:2]) for course in chosen]
+    return [measured(course, seeds=SEEDS[:1]) for course in chosen]
 
 
 def measured(course: Course, *, seeds: Sequence[int]) -> Row:

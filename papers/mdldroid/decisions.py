@@ -22,6 +22,8 @@ from shoal.errors import Misuse
 
 ALPHA, BETA, RHO = -0.04, 0.1, -0.8
 DONE_REWARD, INVALID_REWARD = 1.0, -1.0
+#: Of TimedGame: about as much as α and β are.
+MERGE_COST = 0.1
 
 
 class State(IntEnum):
@@ -96,9 +98,34 @@ class Game:
         return reward
 
 
+class TimedGame(Game):
+    """The same with another reward, which the paper does not have: what a merge adds to the round's time costs so much.
+
+    What is seen is the same: nobody can tell how long a device will be busy.
+    """
+
+    def __init__(self, ready: Sequence[float]) -> None:
+        super().__init__([value > 0 for value in ready])
+        self._ready = list(ready)
+        self._end = 0.0
+
+    def choose(self, device: int) -> float:
+        made = len(self.pairs)
+        reward = super().choose(device)
+        if reward == INVALID_REWARD and self.over:
+            return reward
+        if len(self.pairs) == made:
+            return 0.0
+        sender, receiver = self.pairs[-1]
+        end = max(self._ready[sender], self._ready[receiver]) + 1.0
+        self._ready[receiver] = end
+        added, self._end = max(0.0, end - self._end), max(self._end, end)
+        return (DONE_REWARD if self.over else 0.0) - MERGE_COST * added
+
+
 def random_chance(devices: int) -> float:
     """That a game of choices by chance among all devices gets to its end: N!·(N-1)!/N^(2(N-1))."""
-    return math.factorial(devices) * math.factorial(devices - 1) / devices ** (2 * (devices - 1))
+    return float(math.factorial(devices) * math.factorial(devices - 1) / devices ** (2 * (devices - 1)))
 
 
 def threshold(devices: int) -> float:

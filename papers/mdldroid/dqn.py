@@ -98,12 +98,12 @@ class Agent:
         width = 5 * devices
         self._values, self._target = _network(width, devices), _network(width, devices)
         self._target.load_state_dict(self._values.state_dict())
-        self._optimiser = torch.optim.Adam(self._values.parameters(), lr=_RATE)
+        self._optimiser = torch.optim.Adam(self._values.parameters(), lr=_RATE, fused=True)
         self._memory = _Memory(width)
 
-    def play(self, busy: Sequence[bool], *, epsilon: float) -> float:
+    def play(self, game: Game, *, epsilon: float) -> float:
         """A game from which it learns; what it brought."""
-        game, total = Game(busy), 0.0
+        total = 0.0
         seen = game.seen()
         while not game.over:
             if self._generator.random() < epsilon:
@@ -175,7 +175,7 @@ def learn(
     devices: int,
     *,
     strategy: Strategy,
-    busy: Callable[[int], Sequence[bool]],
+    deal: Callable[[int], Game],
     threshold: float,
     games: int,
     seed: int,
@@ -188,7 +188,7 @@ def learn(
     seconds = 0.0
     for number in range(games):
         began_s = time.process_time()
-        brought = agent.play(busy(number), epsilon=epsilon)
+        brought = agent.play(deal(number), epsilon=epsilon)
         passed_now = brought > threshold and not passed
         passed |= passed_now
         epsilon = strategy.after(epsilon, passed_now=passed_now, passed=passed)

@@ -29,8 +29,7 @@ def begin(seed: int) -> np.ndarray:
 
 def _parts(flat: Any) -> list[Any]:
     return [
-        part.view(shape)
-        for part, shape in zip(flat.split([math.prod(shape) for shape in SHAPES]), SHAPES, strict=True)
+        part.view(shape) for part, shape in zip(flat.split([math.prod(shape) for shape in SHAPES]), SHAPES, strict=True)
     ]
 
 
@@ -42,9 +41,7 @@ def logits(parts: list[Any], values: Any) -> Any:
     return functional.linear(hidden, narrow, bias4)
 
 
-def trained(
-    model: np.ndarray, values: np.ndarray, labels: np.ndarray, *, order: np.ndarray, rate: float
-) -> np.ndarray:
+def trained(model: np.ndarray, values: np.ndarray, labels: np.ndarray, *, order: np.ndarray, rate: float) -> np.ndarray:
     """The model after one pass over the examples in this order, in batches."""
     flat = torch.from_numpy(model.copy())
     parts = [part.requires_grad_() for part in _parts(flat)]

@@ -60,7 +60,7 @@ class Member:
     def send(self, to: list[Any]) -> None:
         with socket.create_connection((to[0], int(to[1])), timeout=_TIMEOUT_S) as line:
             line.sendall(_HEADER.pack(self.theta, self.held.size))
-            whole = memoryview(self.held).cast("B")
+            whole = self.held.data.cast("B")
             for start in range(0, len(whole), CHUNK_BYTES):
                 line.sendall(whole[start : start + CHUNK_BYTES])
             # Nothing comes back but the end: a merge is over when the receiver has all.
@@ -126,7 +126,7 @@ def _read(line: socket.socket, count: int) -> bytes:
 
 
 def _fill(line: socket.socket, array: np.ndarray) -> None:
-    _into(line, memoryview(array).cast("B"))
+    _into(line, array.data.cast("B"))
 
 
 def _into(line: socket.socket, view: memoryview) -> None:

@@ -58,10 +58,7 @@ def by_person(people: np.ndarray, *, devices: int, seed: int, sizes: Sequence[in
     if sizes and (len(sizes) != devices or sum(sizes) != len(names)):
         raise Misuse(f"{sizes} does not share {len(names)} people among {devices} devices")
     order = np.random.default_rng([seed, 1]).permutation(names)
-    if sizes:
-        shares = np.split(order, np.cumsum(sizes)[:-1])
-    else:
-        shares = [order[first::devices] for first in range(devices)]
+    shares = np.split(order, np.cumsum(sizes)[:-1]) if sizes else [order[first::devices] for first in range(devices)]
     return [np.flatnonzero(np.isin(people, share)) for share in shares]
 
 

@@ -1,0 +1,328 @@
+"""The tables of README.md, each from rows. Pure: rows in, Markdown out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+from papers.eddl.rows import Row, chosen, one
+from papers.eddl.tables import NOTHING, number, percent, table
+from papers.mdldroid import paper
+from papers.mdldroid.decisions import random_chance, threshold
+from papers.mdldroid.headline import PAPER_SIZES, change, headline
+from papers.mdldroid.schedulers import TRAINING
+from papers.mdldroid.speed import against_master, against_one
+
+Rows = dict[str, list[Row]]
+
+SHOWN = ("ours", "tree, in step", "ring", "ring, N hops", "dqn", "perfect agent", "dqn, timed")
+
+
+def signed(value: float | None, digits: int = 0) -> str:
+    return NOTHING if value is None else f"{100 * value:+.{digits}f} %".replace("-", "−")
+
+
+def times(value: float | None, digits: int = 2) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}x"
+
+
+def plain(value: float | None, digits: int = 2) -> str:
+    return NOTHING if value is None else f"{value:,.{digits}f}"
+
+
+def judged(rows: Rows) -> str:
+    """What the paper says and what came out."""
+    told = headline(rows)
+    found = rows.get("accuracy", [])
+    lines = []
+    for devices, loses in paper.NEIGHBOUR_LOSES.items():
+        central, near = one(found, method="central"), _of(found, "neighbour", devices)
+        chain = _of(found, "chain", devices)
+        lost = None if central is None or near is None else near["accuracy"] - central["accuracy"]
+        lines.append([f"NeighborSGD against one model, N = {devices}", signed(-loses), signed(lost, 1)])
+        lost = None if near is None or chain is None else near["accuracy"] - chain["accuracy"]
+        lines.append([f"NeighborSGD against the chain, N = {devices}", signed(-loses), signed(lost, 1)])
+    chain, central = _of(found, "chain", 9), one(found, method="central")
+    lines.append(["chain, N = 9, 1-E20", percent(paper.HAR["chain at 1-E20"], 1), _accuracy(chain)])
+    lines.append(["one model, all data", percent(paper.HAR["server"], 1), _accuracy(central)])
+    for other, name, reported in (("tree", "tree", paper.TIME_VS_TREE), ("ring", "ring", paper.TIME_VS_RING)):
+        lines.append([f"round against {name}", signed(reported), signed(told.get(f"makespan_vs_{other}"))])
+        lines.append(
+            [f"round beyond the ideal, against {name}", signed(reported), signed(told.get(f"latency_vs_{other}"))]
+        )
+    reported_variance = signed(paper.VARIANCE_VS_TREE)
+    lines += [
+        [
+            "energy's variance against tree, one round",
+            reported_variance,
+            signed(told.get("variance_vs_tree_one_round")),
+        ],
+        ["energy's variance against tree, 200 rounds", reported_variance, signed(told.get("variance_vs_tree"), 1)],
+        ["the paper's DQN against the optimum", "not said", times(told.get("dqn_over_exact"))],
+    ]
+    explore = told.get("explore", {}).get("strict", {})
+    for name, reported in paper.EXPLORE.items():
+        ratio = explore.get(name, {}).get("seconds_vs_TDGE")
+        lines.append([f"learning with {name} against TDGE, seconds", times(reported, 1), times(ratio)])
+    low, high = paper.SPEEDUP_VS_ONE
+    one_by_size = told.get("speedup_vs_one", {})
+    span = f"{min(one_by_size.values()):.1f}x to {max(one_by_size.values()):.1f}x" if one_by_size else NOTHING
+    lines.append(["against one device", f"{low:g}x to {high:g}x", span])
+    lines.append(
+        ["against a master, mean", times(paper.SPEEDUP_VS_MASTER, 1), times(told.get("speedup_vs_master_mean"))]
+    )
+    return table(["", "paper", "here"], lines)
+
+
+def _of(rows: list[Row], method: str, devices: int, **more: object) -> Row | None:
+    return one(rows, method=method, devices=devices, **{"split": "people", "theta": "samples", **more})
+
+
+def _accuracy(row: Row | None) -> str:
+    return NOTHING if row is None else f"{100 * row['accuracy']:.1f} %"
+
+
+def _seeds(row: Row | None) -> str:
+    if row is None:
+        return NOTHING
+    return f"{100 * row['accuracy']:.1f} % ({', '.join(f'{100 * value:.1f}' for value in row['by_seed'])})"
+
+
+def accuracy(rows: Rows) -> str:
+    found = rows.get("accuracy", [])
+    central = one(found, method="central")
+    lines = [["one model, all data", _seeds(central), _seeds(central), _seeds(central)]]
+    for method, name in (
+        ("chain", "chain (Eq. 3, θ = samples)"),
+        ("neighbour", "NeighborSGD in a chain: halves"),
+        ("literal", "chain, with the factor N − 1 as printed"),
+    ):
+        lines.append([name, *(_seeds(_of(found, method, devices)) for devices in (3, 6, 9))])
+    return table(["test accuracy, mean of seeds (each)", "N = 3", "N = 6", "N = 9"], lines)
+
+
+def readings(rows: Rows) -> str:
+    found = rows.get("accuracy", [])
+    lines = []
+    for name, row in (
+        ("chain, whole people to each device", _of(found, "chain", 9)),
+        ("chain, θ = 1", _of(found, "chain", 9, theta="one")),
+        ("chain, windows at random (as the paper)", _of(found, "chain", 9, split="random")),
+        ("NeighborSGD, windows at random", _of(found, "neighbour", 9, split="random")),
+        ("NeighborSGD, another order each round", _of(found, "neighbour, reshuffled", 9)),
+        ("NeighborSGD as gossip on a ring, mean of devices", _of(found, "gossip", 9)),
+        ("chain, one device has 8 people and five have one, θ = samples", _of(found, "chain", 9, split="unequal")),
+        ("the same, θ = 1", _of(found, "chain", 9, split="unequal", theta="one")),
+        ("one device alone, its own people", _of(found, "alone", 9)),
+    ):
+        lines.append([name, _seeds(row)])
+    return table(["N = 9", "test accuracy, mean of seeds (each)"], lines)
+
+
+def exactness(rows: Rows) -> str:
+    found = [row["apart"] for row in rows.get("accuracy", []) if row["method"] == "chain"]
+    if not found:
+        return NOTHING
+    return f"In all runs the chain's mean was within {max(found):.0e} of a master's, relative to its largest value."
+
+
+def options(rows: Rows) -> str:
+    lines = []
+    plain_row = _of(rows.get("accuracy", []), "chain", 9)
+    for row in [*([plain_row] if plain_row else []), *rows.get("options", [])]:
+        lines.append([f"{row['aggregations']}-E{row['epochs']}", _seeds(row), percent(row["best"], 1)])
+    return table(["chain, N = 9", "test accuracy, mean of seeds (each)", "best look"], lines)
+
+
+def rates(rows: Rows) -> str:
+    found = [*rows.get("rates", []), *rows.get("accuracy", [])]
+    lines = []
+    for rate in sorted({row["rate"] for row in found}):
+        cells = [
+            _accuracy(one(found, rate=rate, method="central")),
+            _accuracy(_of(found, "chain", 9, rate=rate)),
+            _accuracy(_of(found, "neighbour", 9, rate=rate)),
+        ]
+        lines.append([number(rate), *cells])
+    return table(["rate", "one model", "chain, N = 9", "NeighborSGD, N = 9"], lines)
+
+
+def schedulers(rows: Rows) -> str:
+    found = rows.get("schedulers", [])
+    lines = []
+    for size in sorted({row["devices"] for row in found}):
+        cells = [one(found, devices=size, scheduler=name) for name in SHOWN]
+        lines.append([str(size), *(NOTHING if cell is None else f"{cell['makespan']:.2f}" for cell in cells)])
+    return table(["devices", *SHOWN], lines)
+
+
+def shares(rows: Rows) -> str:
+    """The paper's percentages in every reading."""
+    found = rows.get("schedulers", [])
+    lines = []
+    for name, other, reported in (
+        ("tree, in step", "tree, in step", paper.TIME_VS_TREE),
+        ("tree, each pair as soon as it can", "tree", paper.TIME_VS_TREE),
+        ("ring", "ring", paper.TIME_VS_RING),
+        ("ring, N hops", "ring, N hops", paper.TIME_VS_RING),
+    ):
+        cells = []
+        for sizes in (PAPER_SIZES, None):
+            cells += [
+                signed(change(found, key, "ours", other, sizes)) for key in ("makespan", "latency_ideal", "latency")
+            ]
+        lines.append([name, signed(reported), *cells, signed(with_training(found, other))])
+    head = ["ours against", "paper", "round, N 3–9", "beyond the ideal", "beyond its own idle round"]
+    head += ["round, N 3–16", "beyond the ideal", "beyond its own idle round", f"with {TRAINING:g} merges of training"]
+    return table(head, lines)
+
+
+def with_training(rows: list[Row], other: str) -> float | None:
+    """Eq. 5: what is left of it when every round also trains."""
+    found = [{**row, "whole": row["makespan"] + TRAINING} for row in rows if row["scheduler"] in ("ours", other)]
+    return change(found, "whole", "ours", other)
+
+
+def energy(rows: Rows) -> str:
+    found = rows.get("schedulers", [])
+    lines = []
+    for name in SHOWN:
+        own = chosen(found, scheduler=name)
+        if own:
+            one_round = signed(change(found, "variance_round", name, "tree, in step"))
+            many = signed(change(found, "variance_rounds", name, "tree, in step"), 1)
+            mean = fmean(row["variance_rounds"] for row in own if row["devices"] <= max(PAPER_SIZES))
+            lines.append([name, one_round, many, plain(mean, 1)])
+    return table(["scheduler", "one round, against tree", "200 rounds, against tree", "variance, N 3–9"], lines)
+
+
+def agents(rows: Rows) -> str:
+    lines = []
+    for row in chosen(rows.get("schedulers", []), scheduler="dqn"):
+        perfect = one(rows["schedulers"], devices=row["devices"], scheduler="perfect agent")
+        lines.append(
+            [
+                str(row["devices"]),
+                f"{row['games']:,}",
+                plain(row["learning_s"], 1),
+                plain(row["return"]),
+                plain(row["return_ours"]),
+                plain(row["return_best"]),
+                percent(row["invalid"]),
+                times(row["over_optimum"]),
+                times(perfect["over_optimum"] if perfect else None),
+                percent(row["optimal_share"]),
+            ]
+        )
+    head = ["devices", "games", "CPU seconds", "reward (7): DQN", "earliest-two", "most there is", "needed help"]
+    return table([*head, "DQN over optimum", "perfect agent over optimum", "rounds it was optimal"], lines)
+
+
+def chances(rows: Rows) -> str:
+    sizes = (3, 5, 7, 9, 12, 16)
+    return table(
+        ["devices", *(str(size) for size in sizes)],
+        [
+            ["chance that a game of random choices ends well", *(f"{random_chance(size):.1e}" for size in sizes)],
+            ["T(N), Φ = 0", *(f"{threshold(size):.2f}" for size in sizes)],
+        ],
+    )
+
+
+def lengths(rows: Rows) -> str:
+    found = rows.get("lengths", [])
+    lines = []
+    for longest in sorted({row["longest"] for row in found}):
+        own = chosen(found, longest=longest)
+        cells = [
+            signed(change(own, key, "ours", other))
+            for other in ("tree, in step", "ring", "ring, N hops")
+            for key in ("makespan", "latency_ideal")
+        ]
+        lines.append([number(longest), *cells])
+    head = ["busy at most, merges", "round vs tree", "beyond the ideal", "round vs ring", "beyond the ideal"]
+    return table([*head, "round vs ring, N hops", "beyond the ideal"], lines)
+
+
+def explore(rows: Rows) -> str:
+    found = rows.get("explore", [])
+    lines = []
+    for bar in dict.fromkeys(row["bar"] for row in found):
+        for size in sorted({row["devices"] for row in found}):
+            cells = []
+            for name in ("TDGE", "TGE", "DGE", "plain"):
+                row = one(found, bar=bar, devices=size, strategy=name)
+                missed = f", {row['not_reached']} of {row['runs']} not" if row and row["not_reached"] else ""
+                cells.append(NOTHING if row is None else f"{row['games']:.0f} ({row['seconds']:.2f} s{missed})")
+            lines.append([bar, str(size), *cells])
+        ratios = headline({"explore": found})["explore"][bar]
+        cells = [
+            f"{ratios[name]['games_vs_TDGE']:.2f}x ({ratios[name]['seconds_vs_TDGE']:.2f}x)"
+            for name in ("TDGE", "TGE", "DGE", "plain")
+        ]
+        lines.append([bar, "against TDGE", *cells])
+    return table(["threshold", "devices", "TDGE: games (CPU time)", "TGE", "DGE", "plain ε"], lines)
+
+
+def memory(rows: Rows) -> str:
+    found = rows.get("memory", [])
+    names = list(dict.fromkeys(row["how"] for row in found))
+    lines = []
+    for size in sorted({row["devices"] for row in found}):
+        cells = [one(found, how=name, devices=size) for name in names]
+        lines.append([str(size), *(NOTHING if cell is None else f"{cell['peak_mb']:.0f}" for cell in cells)])
+    return table(["devices; peak MB of", *names], lines)
+
+
+def speed(rows: Rows) -> str:
+    lines = []
+    for row in chosen(rows.get("speed", []), what="testbed"):
+        lines.append(
+            [
+                str(row["devices"]),
+                plain(row["one_s"]),
+                plain(row["chain_s"]),
+                plain(row["model_chain_s"]),
+                plain(row["master_s"]),
+                plain(row["model_master_s"]),
+                times(against_one(row)),
+                times(against_master(row)),
+            ]
+        )
+    head = ["devices", "one device, s", "chain, s", "chain, by the model", "master, s", "master, by the model"]
+    return table([*head, "chain against one", "chain against master"], lines)
+
+
+def links(rows: Rows) -> str:
+    found = chosen(rows.get("speed", []), what="model")
+    sizes = sorted({row["devices"] for row in found})
+    lines = []
+    for share in sorted({row["share"] for row in found}):
+        cells = []
+        for size in sizes:
+            row = one(found, share=share, devices=size)
+            cells.append(NOTHING if row is None else f"{1 / row['chain']:.1f}x, {row['master'] / row['chain']:.1f}x")
+        lines.append([percent(share, 1), *cells])
+    return table(["a merge, of one device's epoch", *(f"N = {size}" for size in sizes)], lines)
+
+
+#: Name in README.md -> (experiments of which one must be there, how rows become a table).
+TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], str]]] = {
+    "judged": (("accuracy", "schedulers", "explore", "speed"), judged),
+    "accuracy": (("accuracy",), accuracy),
+    "exactness": (("accuracy",), exactness),
+    "readings": (("accuracy",), readings),
+    "options": (("options",), options),
+    "rates": (("rates",), rates),
+    "schedulers": (("schedulers",), schedulers),
+    "shares": (("schedulers",), shares),
+    "energy": (("schedulers",), energy),
+    "agents": (("schedulers",), agents),
+    "lengths": (("lengths",), lengths),
+    "chances": (("schedulers",), chances),
+    "explore": (("explore",), explore),
+    "memory": (("memory",), memory),
+    "speed": (("speed",), speed),
+    "links": (("speed",), links),
+}
