@@ -7,15 +7,17 @@ rate.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TypeAlias
 
 import numpy as np
 
 from benchmarks.common import say
 from papers.eddl.rows import Row
-from papers.mdldroid import lenet
+from papers.mdldroid import lenet, results
 from papers.mdldroid.means import any_merges, halving_weights, merged
 from papers.mdldroid.setting import CREWS, EPOCHS, RATE
 from papers.mdldroid.windows import UNEQUAL, Windows, at_random, by_person, recorded
@@ -25,6 +27,9 @@ SEEDS = (1, 2, 3)
 #: The last looks, of which the mean is a run's accuracy: one look jumps by a point.
 LOOKS = 3
 RATES = (0.02, 0.1)
+
+#: Accuracy after each epoch, and how far the chain's mean was from a master's at most.
+Run: TypeAlias = tuple[list[float], float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +53,17 @@ def run(quick: bool) -> list[Row]:
             measured(Course(method=method, epochs=2), seeds=(1,))
             for method in ("central", "chain", "neighbour", "literal")
         ]
-    return [measured(course, seeds=SEEDS) for course in courses()]
+    runs: dict[Course, list[Run]] = {}
+    rows: list[Row] = []
+    began_s = time.monotonic()
+    for seed in SEEDS:
+        for course in courses():
+            runs.setdefault(course, []).append(play(course, recorded(), seed=seed))
+            rows = [row_of(each, found) for each, found in runs.items()]
+            # At once: it takes long, and one seed of everything is better than three of something.
+            results.write("accuracy", rows, time.monotonic() - began_s)
+            say(f"   {course}: {runs[course][-1][0][-1]:.4f}")
+    return rows
 
 
 def courses() -> list[Course]:
@@ -87,13 +102,15 @@ def options(quick: bool) -> list[Row]:
 
 
 def measured(course: Course, *, seeds: Sequence[int]) -> Row:
-    curves, apart = [], 0.0
-    for seed in seeds:
-        curve, gap = play(course, recorded(), seed=seed)
-        curves.append(curve)
-        apart = max(apart, gap)
+    row = row_of(course, [play(course, recorded(), seed=seed) for seed in seeds])
+    say(f"   {course}: {row['accuracy']:.4f}")
+    return row
+
+
+def row_of(course: Course, runs: Sequence[Run]) -> Row:
+    curves = [curve for curve, _ in runs]
     finals = [fmean(curve[-LOOKS:]) for curve in curves]
-    row: Row = {
+    return {
         "method": course.method,
         "devices": course.devices,
         "split": course.split,
@@ -104,11 +121,9 @@ def measured(course: Course, *, seeds: Sequence[int]) -> Row:
         "accuracy": fmean(finals),
         "by_seed": finals,
         "best": fmean(max(curve) for curve in curves),
-        "apart": apart,
+        "apart": max(apart for _, apart in runs),
         "curve": [fmean(looks) for looks in zip(*curves, strict=True)],
     }
-    say(f"   {course.method} x{course.devices} {course.split} {course.theta} {course.rate:g}: {row['accuracy']:.4f}")
-    return row
 
 
 def shares(course: Course, windows: Windows, *, seed: int) -> list[np.ndarray]:
@@ -118,7 +133,7 @@ def shares(course: Course, windows: Windows, *, seed: int) -> list[np.ndarray]:
     return by_person(windows.people, devices=course.devices, seed=seed, sizes=sizes)
 
 
-def play(course: Course, windows: Windows, *, seed: int) -> tuple[list[float], float]:
+def play(course: Course, windows: Windows, *, seed: int) -> Run:
     """Accuracy after each epoch; and how far the chain's mean was from a master's at most, relative to its largest."""
     model, curve, apart = lenet.begin(seed), [], 0.0
     own = shares(course, windows, seed=seed)

@@ -37,6 +37,10 @@ def name_of(place: int) -> str:
     return f"d{place:02d}"
 
 
+def place_of(name: str) -> int:
+    return int(name[1:])
+
+
 def drawn(devices: int, *, seed: int, number: int, longest: float = LONGEST) -> Pattern:
     """From none to half of the devices are busy, each for up to ``longest``; all equally likely."""
     generator = np.random.default_rng([seed, devices, number])

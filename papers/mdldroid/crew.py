@@ -1,7 +1,7 @@
-"""Members as processes and a round among them: the chain by its rule, or a master. Decides by the package's rule alone.
+"""Members as processes and a round among them: the chain by the package's rules, or a master. Decides nothing itself.
 
 The chain is scheduled here as by the paper's mobile agent: whenever a member is free, ``EarliestTwo`` is asked for the
-next pair. The root then gives the model on, and whoever has it helps: a binomial broadcast.
+next pair. The root then gives the model on, and whoever has it helps: ``binomial``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoal.errors import Misuse
+from shoal.topology.chain.broadcast import binomial, richest_first
 from shoal.topology.chain.pairs import EarliestTwo, Standing
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -130,15 +131,11 @@ class Crew:
         return named[root]
 
     async def _broadcast(self, root: _Process) -> None:
-        """Each who has it gives it to one who has not, all at once, until all have it."""
-        have, lack = [root], [member for member in self.members if member is not root]
-        while lack:
-            # Who spent least helps first.
-            have.sort(key=lambda member: (member.spent, member.name))
-            pairs = list(zip(have, lack, strict=False))
-            await asyncio.gather(*(_give(giver, taker) for giver, taker in pairs))
-            have += [taker for _, taker in pairs]
-            lack = lack[len(pairs) :]
+        """Who spent least has it first, and helps most."""
+        named = {member.name: member for member in self.members}
+        standings = [Standing(name=name, ready_s=0.0, spent_joules=member.spent) for name, member in named.items()]
+        for pairs in binomial(root.name, richest_first(standings, root=root.name)):
+            await asyncio.gather(*(_give(named[giver], named[taker]) for giver, taker in pairs))
 
     async def master_round(self, *, train_s: Sequence[float], hold: bool = True) -> float:
         """The same with the first member as master: all send to it, and it gives to all."""

@@ -38,6 +38,13 @@ def busy_penalty(step: int, devices: int) -> float:
     return RHO * (1 - step / (2 * (devices - 1)))
 
 
+def as_seen(states: Sequence[State]) -> np.ndarray:
+    """One of five for each device."""
+    out = np.zeros((len(states), len(State)), dtype=np.float32)
+    out[np.arange(len(states)), states] = 1.0
+    return out.ravel()
+
+
 class Game:
     """One round. ``choose`` until it is over."""
 
@@ -58,10 +65,7 @@ class Game:
         return len(self.pairs) == self.devices - 1
 
     def seen(self) -> np.ndarray:
-        """One of five for each device."""
-        out = np.zeros((self.devices, len(State)), dtype=np.float32)
-        out[np.arange(self.devices), self.states] = 1.0
-        return out.ravel()
+        return as_seen(self.states)
 
     def valid(self) -> list[int]:
         return [place for place, state in enumerate(self.states) if state not in (State.DONE, State.SEND)]

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from papers.mdldroid.decisions import Game
+from papers.mdldroid.decisions import Game, State, as_seen
 
 torch.set_num_threads(1)
 
@@ -121,13 +121,17 @@ class Agent:
                 self._target.load_state_dict(self._values.state_dict())
         return total
 
+    def best(self, states: Sequence[State], among: Sequence[int]) -> int:
+        """Its choice of these, when the devices are so."""
+        scores = self._scores(as_seen(states))
+        return max(among, key=lambda place: float(scores[place]))
+
     def pairs(self, busy: Sequence[bool]) -> tuple[list[tuple[int, int]], bool]:
         """The order it is sure of, the best of the valid choices each time; and whether it needed to be told them."""
         game, helped = Game(busy), False
         while not game.over:
-            scores, valid = self._scores(game.seen()), game.valid()
-            best = max(valid, key=lambda place: float(scores[place]))
-            helped |= int(scores.argmax()) != best
+            best = self.best(game.states, game.valid())
+            helped |= self.best(game.states, range(self.devices)) != best
             game.choose(best)
         return game.pairs, helped
 

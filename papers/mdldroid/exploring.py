@@ -16,7 +16,7 @@ from papers.mdldroid.busy import Pattern, drawn
 from papers.mdldroid.decisions import Game, best_return, threshold
 from papers.mdldroid.dqn import STRATEGIES, Agent, Strategy, learn
 
-SIZES = (3, 5, 7, 8, 9)
+SIZES = (3, 5, 7, 9)
 RUNS = 5
 GAMES_MOST = 1_000
 STRICT = 0.1

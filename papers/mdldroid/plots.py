@@ -29,6 +29,8 @@ _COLOURS = {
     "dqn": "#2f8f4e",
     "perfect agent": "#8a5fb0",
     "dqn, timed": "#6ec08a",
+    "dqn, asked again": "#145a2b",
+    "any two free": "#999999",
 }
 
 
@@ -69,7 +71,10 @@ def schedulers(rows: list[Row]) -> Figure:
         found = chosen(rows, scheduler=name)
         if not found:
             continue
-        sizes, mark = [row["devices"] for row in found], "o--" if name == "dqn, timed" else "-"
+        sizes, mark = (
+            [row["devices"] for row in found],
+            {"dqn, timed": "o", "dqn, asked again": "--", "any two free": ":"}.get(name, "-"),
+        )
         left.plot(sizes, [row["makespan"] for row in found], mark, color=colour, label=name, markersize=4)
         middle.plot(sizes, [row["over_optimum"] for row in found], mark, color=colour, markersize=4)
         spent = [max(row["variance_rounds"], 1e-2) for row in found]

@@ -2,7 +2,8 @@
 
 All merges take one unit, in which all times are. A scheduler that plans at the beginning (tree, ring, DQN) knows who is
 busy and not for how long; its pairs are carried out in its order, each as soon as both are there. The rule of the chain
-is asked whenever a device becomes free, and knows no more.
+is asked whenever a device becomes free, and knows no more; two others are asked so, too, to tell what of its lead is
+the asking and what the choice.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import numpy as np
 
 from benchmarks.common import say
 from papers.eddl.rows import Row
-from papers.mdldroid.busy import LONGEST, Pattern, drawn, idle, name_of
+from papers.mdldroid.busy import LONGEST, Pattern, drawn, idle, name_of, place_of
 from papers.mdldroid.decisions import Game, TimedGame, best_return, perfect_pairs, return_of, threshold
 from papers.mdldroid.dqn import STRATEGIES, Agent, learn
+from papers.mdldroid.pairings import AnyTwo, AskedAgent
 from shoal.topology.chain.bound import lower_bound_s
+from shoal.topology.chain.exact import exact_equal
 from shoal.topology.chain.links import EqualLinks
 from shoal.topology.chain.pairs import EarliestTwo, Standing
 from shoal.topology.chain.schedule import Energy, Schedule, follow, play, ring, spent_variance, tree
@@ -31,9 +34,13 @@ ROUNDS = 200
 LENGTHS = (2.0, 4.0, 8.0, 16.0, 32.0)
 #: Of all schedulers but ours, drawn for themselves.
 SEED = 20
-#: Games that a DQN learns from, for each number of devices. Its patterns are others than those it is judged on.
-GAMES = 2_000
-GAMES_QUICK = 60
+#: Games that a DQN learns from, for each device: more devices are harder. Its patterns are others than those it is
+#: judged on.
+GAMES = 120
+GAMES_QUICK = 10
+#: Up to so many devices, so many patterns are also solved exactly.
+EXACT_MOST = 9
+EXACT_PATTERNS = 200
 _TRAINING_SEED = 21
 #: Where a DQN with another reward is looked at, too.
 TIMED_SIZES = (4, 8, 12, 16)
@@ -83,6 +90,15 @@ def learned_agent(agent: Agent) -> Scheduler:
     return lambda devices: planned(devices, agent.pairs(_busy(devices))[0])
 
 
+def asked_agent(agent: Agent) -> Scheduler:
+    return lambda devices: play(AskedAgent(agent), devices, links=MERGE, energy=ENERGY)
+
+
+def any_two(seed: int) -> Scheduler:
+    rule = AnyTwo(np.random.default_rng(seed))
+    return lambda devices: play(rule, devices, links=MERGE, energy=ENERGY)
+
+
 def _busy(devices: Sequence[Standing]) -> list[bool]:
     return [each.ready_s > 0 for each in devices]
 
@@ -101,13 +117,16 @@ def run(quick: bool) -> list[Row]:
     patterns = 100 if quick else PATTERNS
     rows: list[Row] = []
     for size in sizes:
-        games = GAMES_QUICK if quick else GAMES
+        games = size * (GAMES_QUICK if quick else GAMES)
         taught = {"dqn": taught_agent(size, games=games)}
         if size in TIMED_SIZES:
             taught["dqn, timed"] = taught_agent(size, games=games, timed=True)
         schedulers = {**FIXED, "perfect agent": perfect_agent(size)}
         schedulers |= {name: learned_agent(told["agent"]) for name, told in taught.items()}
+        schedulers["dqn, asked again"] = asked_agent(taught["dqn"]["agent"])
+        schedulers["any two free"] = any_two(size)
         found = compared(size, schedulers, patterns=patterns, rounds=20 if quick else ROUNDS)
+        found[0] |= checked(size, patterns=20 if quick else EXACT_PATTERNS)
         for row in found:
             row |= {key: value for key, value in taught.get(row["scheduler"], {}).items() if key != "agent"}
         rows += found
@@ -160,7 +179,7 @@ def _best(pattern: Pattern) -> float:
 
 
 def _places(schedule: Schedule) -> list[tuple[int, int]]:
-    return [(int(sender[1:]), int(receiver[1:])) for sender, receiver in schedule.pairs]
+    return [(place_of(sender), place_of(receiver)) for sender, receiver in schedule.pairs]
 
 
 def compared(
@@ -193,6 +212,18 @@ def compared(
             row["variance_rounds"] = over_rounds(scheduler, size, rounds=rounds, longest=longest)
         rows.append(row)
     return rows
+
+
+def checked(size: int, *, patterns: int) -> Row:
+    """In how many rounds ours ended as early as any schedule can, by dynamic programming over who holds what."""
+    if size > EXACT_MOST:
+        return {}
+    equal = 0
+    for number in range(patterns):
+        pattern = drawn(size, seed=SEED, number=number)
+        best = exact_equal(pattern.ready, merge_s=1.0).makespan_s
+        equal += abs(earliest_two(pattern.standings()).makespan_s - best) < 1e-9
+    return {"exact_tried": patterns, "exact_equal": equal}
 
 
 def over_rounds(scheduler: Scheduler, size: int, *, rounds: int, longest: float) -> float:

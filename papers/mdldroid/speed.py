@@ -8,7 +8,6 @@ from the schedule and the measured time of one merge, so that other links can be
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
@@ -17,6 +16,7 @@ from papers.eddl.rows import Row
 from papers.mdldroid.busy import name_of
 from papers.mdldroid.crew import Crew, Seat
 from papers.mdldroid.setting import PARAMETERS
+from shoal.topology.chain.broadcast import rounds_needed
 from shoal.topology.chain.links import EqualLinks
 from shoal.topology.chain.pairs import EarliestTwo, Standing
 from shoal.topology.chain.schedule import play
@@ -76,7 +76,7 @@ def modelled(size: int, *, merge_share: float) -> Row:
     merged = play(EarliestTwo(), devices, links=EqualLinks(each_s=merge_share)).makespan_s
     return {
         "devices": size,
-        "chain": merged + math.ceil(math.log2(size)) * merge_share,
+        "chain": merged + rounds_needed(size) * merge_share,
         "master": 1 / size + 2 * (size - 1) * merge_share,
     }
 

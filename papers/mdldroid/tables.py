@@ -16,7 +16,17 @@ from papers.mdldroid.speed import against_master, against_one
 
 Rows = dict[str, list[Row]]
 
-SHOWN = ("ours", "tree, in step", "ring", "ring, N hops", "dqn", "perfect agent", "dqn, timed")
+SHOWN = (
+    "ours",
+    "tree, in step",
+    "ring",
+    "ring, N hops",
+    "dqn",
+    "perfect agent",
+    "dqn, timed",
+    "dqn, asked again",
+    "any two free",
+)
 
 
 def signed(value: float | None, digits: int = 0) -> str:

@@ -312,6 +312,20 @@ def test_a_taught_agent_tells_what_it_took() -> None:
     assert schedulers.learned_agent(timed["agent"])(idle(3).standings()).makespan_s == 2
 
 
+def test_rules_that_are_asked_begin_at_once_with_two_that_are_free() -> None:
+    devices = Pattern(ready=(5.0, 0.0, 0.0, 0.0)).standings()
+    for scheduler in (schedulers.any_two(1), schedulers.asked_agent(Agent(4, seed=1))):
+        played = scheduler(devices)
+        assert played.makespan_s == 6
+        assert "d00" not in {played.merges[0].sender, played.merges[0].receiver}
+
+
+@pytest.mark.parametrize("size", [3, 6])
+def test_ours_is_the_optimum(size: int) -> None:
+    assert schedulers.checked(size, patterns=25) == {"exact_tried": 25, "exact_equal": 25}
+    assert schedulers.checked(16, patterns=25) == {}
+
+
 # Members ---------------------------------------------------------------------------------------------------------
 
 
