@@ -3,7 +3,8 @@
 The paper gives the idea (a DQN with a target network) and no sizes: two hidden layers of 64, a memory of 20,000 steps,
 batches of 64, Adam at 10⁻³, γ 0.99, every second step a batch. A choice by exploration is drawn among the valid
 devices: drawn among all, hardly a game would ever end (``decisions.random_chance``). A choice of the network's own may
-be invalid while it learns, which costs -1 and ends the game.
+be invalid while it learns, which costs -1 and ends the game. An agent that explores for long would never see that; so a
+share of random choices may ``stray`` to any device.
 """
 
 from __future__ import annotations
@@ -91,8 +92,9 @@ class _Memory:
 
 
 class Agent:
-    def __init__(self, devices: int, *, seed: int) -> None:
+    def __init__(self, devices: int, *, seed: int, stray: float = 0.0) -> None:
         torch.manual_seed(seed)
+        self._stray = stray
         self.devices = devices
         self._generator = np.random.default_rng([seed, devices, 7])
         width = 5 * devices
@@ -106,10 +108,7 @@ class Agent:
         total = 0.0
         seen = game.seen()
         while not game.over:
-            if self._generator.random() < epsilon:
-                chosen = int(self._generator.choice(game.valid()))
-            else:
-                chosen = int(self._scores(seen).argmax())
+            chosen = self._at_random(game) if self._generator.random() < epsilon else int(self._scores(seen).argmax())
             reward = game.choose(chosen)
             then = game.seen()
             self._memory.keep(seen, chosen, reward, then, game.over)
@@ -120,6 +119,11 @@ class Agent:
             if self._memory.count % _TARGET_EVERY == 0:
                 self._target.load_state_dict(self._values.state_dict())
         return total
+
+    def _at_random(self, game: Game) -> int:
+        if self._stray and self._generator.random() < self._stray:
+            return int(self._generator.integers(self.devices))
+        return int(self._generator.choice(game.valid()))
 
     def best(self, states: Sequence[State], among: Sequence[int]) -> int:
         """Its choice of these, when the devices are so."""
@@ -183,11 +187,12 @@ def learn(
     threshold: float,
     games: int,
     seed: int,
+    stray: float = 0.0,
     is_enough: Callable[[Agent], bool] | None = None,
     look_every: int = 10,
 ) -> Learned:
     """Play so many games, or until it is enough; looking whether it is does not count as time."""
-    agent, epsilon, passed = Agent(devices, seed=seed), strategy.begin, False
+    agent, epsilon, passed = Agent(devices, seed=seed, stray=stray), strategy.begin, False
     returns: list[float] = []
     seconds = 0.0
     for number in range(games):

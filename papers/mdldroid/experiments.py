@@ -10,6 +10,7 @@ EXPERIMENTS = (
     Experiment(name="options", figure="Figure 12", run=accuracy.options, in_quick=False),
     Experiment(name="rates", figure="Figure 3 at other rates", run=accuracy.rates, in_quick=False),
     Experiment(name="explore", figure="Figures 6 and 8", run=exploring.run),
+    Experiment(name="offset", figure="Figure 8, with Φ set by trying", run=exploring.offset, in_quick=False),
     Experiment(name="schedulers", figure="Figure 10", run=schedulers.run),
     Experiment(name="lengths", figure="Figure 10, by how long devices are busy", run=schedulers.lengths),
     Experiment(name="memory", figure="Figures 1b and 11a", run=memory.run),

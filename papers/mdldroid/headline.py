@@ -20,7 +20,7 @@ def headline(rows: dict[str, list[Row]]) -> dict[str, Any]:
         told["accuracy"] = accuracies(found)
     if found := rows.get("schedulers"):
         told |= of_schedulers(found)
-    if found := rows.get("explore"):
+    if found := [*rows.get("explore", []), *rows.get("offset", [])]:
         told["explore"] = explored(found)
     if found := rows.get("memory"):
         told["peak_memory_mb"] = peaks(found)

@@ -36,7 +36,13 @@ _COLOURS = {
 
 def draw_all(kept: dict[str, Any]) -> list[Path]:
     """One picture for each experiment that was measured and has one."""
-    drawn = ((name, draw(rows)) for name, draw in PLOTS.items() if (rows := kept.get(name, {}).get("rows", [])))
+    # Φ set by trying is drawn beside the others.
+    beside = {"explore": kept.get("offset", {}).get("rows", [])}
+    drawn = (
+        (name, draw([*rows, *beside.get(name, [])]))
+        for name, draw in PLOTS.items()
+        if (rows := kept.get(name, {}).get("rows", []))
+    )
     return save_all(drawn, HERE)
 
 
@@ -91,7 +97,7 @@ def schedulers(rows: list[Row]) -> Figure:
 
 def explore(rows: list[Row]) -> Figure:
     bars = list(dict.fromkeys(row["bar"] for row in rows))
-    figure, panels = _panels(len(bars))
+    figure, panels = _panels(len(bars), width=4.0)
     for axes, bar in zip(panels, bars, strict=True):
         for name in ("TDGE", "TGE", "DGE", "plain"):
             found = chosen(rows, bar=bar, strategy=name)

@@ -273,6 +273,13 @@ def test_bars_can_be_reached() -> None:
         assert exploring.bar_of(pattern, "T(N)") <= exploring.bar_of(pattern, "strict") + 1e-9 < best
 
 
+def test_luck_is_rare_and_not_out_of_reach() -> None:
+    pattern = Pattern(ready=(1.0, 0.0, 0.0, 0.0))
+    lucky = exploring.lucky_return(pattern)
+    best = best_return(((0, False), (0, False), (0, False), (0, True)), 4)
+    assert np.mean(all_returns(list(pattern.busy))) < lucky <= best + 1e-9
+
+
 # Schedulers ------------------------------------------------------------------------------------------------------
 
 
