@@ -35,7 +35,10 @@ def signed(value: float | None, digits: int = 0) -> str:
 
 def of_tree(changed: float | None) -> str:
     """Where less than a hundredth is left, a change in per cent says nothing."""
-    return NOTHING if changed is None else f"{100 * (1 + changed):.2g} % of the tree's"
+    if changed is None:
+        return NOTHING
+    left = 100 * (1 + changed)
+    return f"{left:.0f} % of the tree's" if left >= 1 or not left else f"{left:.2g} % of the tree's"
 
 
 def times(value: float | None, digits: int = 2) -> str:
