@@ -66,6 +66,9 @@ def train(
     whenever: Annotated[
         bool, typer.Option("--whenever", help="Merge also while this device is busy, low on battery or in use.")
     ] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Forget what this device holds of an earlier run; say so on every device.")
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Copy the last model here.")] = None,
     set_: TaskArguments = None,
     home: Home = DEFAULT_HOME,
@@ -76,7 +79,8 @@ def train(
 
     Example:  `shoal flock train task.py --devices 3 --secret-file flock.key --data /srv/readings`
 
-    A device that dies is trained on without; started again, it comes back. Exit code 1: it ended before the last round.
+    A device that dies is trained on without; started again, it comes back, with the version it last held. Exit code 1: it
+    ended before the last round.
     """
     import asyncio
 
@@ -109,9 +113,11 @@ def train(
             mates=_mates(mate or []),
         )
     )
-    from shoal.runtime.flock import save_orders
+    from shoal.runtime.flock import save_orders, stored_model
 
     save_orders(home, orders)
+    if anew:
+        stored_model(home, orders.plan_sha256).unlink(missing_ok=True)
     _become_mate(home, data=folder, out=out, json=json, quiet=quiet)
 
 

@@ -65,6 +65,11 @@ CONNECT_TIMEOUT_S = 10.0
 SENSE_EVERY_S = 2.0
 
 
+def stored_model(home: Path, plan_sha256: str) -> Path:
+    """Where a device keeps the newest version of one plan."""
+    return home / "flock" / plan_sha256[:16] / MODEL_FILE
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
     """What one device of a flock is to do."""
@@ -96,8 +101,9 @@ class Flock:
         spec = sign(orders.spec, operator)
         self._blobs = BlobStore(places.cache / "blobs")
         self._layout, first = first_model(self._blobs.path(spec.initial))
-        self._folder = places.home / "flock" / orders.plan_sha256[:16]
-        self._folder.mkdir(parents=True, exist_ok=True)
+        #: Where the newest version lies.
+        self.model_file = stored_model(places.home, orders.plan_sha256)
+        self.model_file.parent.mkdir(parents=True, exist_ok=True)
         version = self._stored() or Version(number=0, model=first)
         self.mate = Mate(
             node=orders.node,
@@ -115,10 +121,6 @@ class Flock:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Future[str] | None = None
         self._saving = asyncio.Lock()
-
-    @property
-    def model_file(self) -> Path:
-        return self._folder / MODEL_FILE
 
     # Its life ----------------------------------------------------------------------------------------------
 
