@@ -79,8 +79,8 @@ def train(
 
     Example:  `shoal flock train task.py --devices 3 --secret-file flock.key --data /srv/readings`
 
-    A device that dies is trained on without; started again, it comes back, with the version it last held. Exit code 1: it
-    ended before the last round.
+    A device that dies is trained on without; started again, it comes back, with the version it last held. Exit code 1:
+    it ended before the last round.
     """
     import asyncio
 
