@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
 
@@ -26,7 +26,6 @@ from shoal.errors import Misuse
 SEEDS = (1, 2, 3)
 #: The last looks, of which the mean is a run's accuracy: one look jumps by a point.
 LOOKS = 3
-RATES = (0.02, 0.1)
 
 #: Accuracy after each epoch, and how far the chain's mean was from a master's at most.
 Run: TypeAlias = tuple[list[float], float]
@@ -83,22 +82,6 @@ def courses() -> list[Course]:
         Course(method="chain", split="unequal", theta="one"),
     ]
     return found
-
-
-def rates(quick: bool) -> list[Row]:
-    """Whether another rate would tell another story."""
-    return [
-        measured(Course(method=method, devices=1 if method == "central" else 9, rate=rate), seeds=SEEDS[:1])
-        for rate in RATES
-        for method in ("central", "chain", "neighbour")
-    ]
-
-
-def options(quick: bool) -> list[Row]:
-    """Figure 12: more aggregations an epoch, more epochs."""
-    plain = Course(method="chain")
-    chosen = [replace(plain, aggregations=2), replace(plain, aggregations=10), replace(plain, epochs=40)]
-    return [measured(course, seeds=SEEDS[:1]) for course in chosen]
 
 
 def measured(course: Course, *, seeds: Sequence[int]) -> Row:

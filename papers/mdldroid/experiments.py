@@ -7,8 +7,6 @@ from papers.mdldroid import accuracy, exploring, memory, schedulers, speed
 
 EXPERIMENTS = (
     Experiment(name="accuracy", figure="Figure 3 and Table 3", run=accuracy.run),
-    Experiment(name="options", figure="Figure 12", run=accuracy.options, in_quick=False),
-    Experiment(name="rates", figure="Figure 3 at other rates", run=accuracy.rates, in_quick=False),
     Experiment(name="explore", figure="Figures 6 and 8", run=exploring.run),
     Experiment(name="offset", figure="Figure 8, with Φ set by trying", run=exploring.offset, in_quick=False),
     Experiment(name="schedulers", figure="Figure 10", run=schedulers.run),

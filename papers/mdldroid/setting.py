@@ -27,7 +27,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
 )
 PARAMETERS = sum(math.prod(shape) for shape in SHAPES)
 
-#: Neither is in the paper. The same for every method, and accuracy.py tries others.
+#: Neither is in the paper. The same for every method.
 BATCH = 32
 RATE = 0.05
 

@@ -33,6 +33,10 @@ def signed(value: float | None, digits: int = 0) -> str:
     return NOTHING if value is None else f"{100 * value:+.{digits}f} %".replace("-", "−")
 
 
+def points(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:+.1f} points".replace("-", "−")
+
+
 def of_tree(changed: float | None) -> str:
     """Where less than a hundredth is left, a change in per cent says nothing."""
     if changed is None:
@@ -58,9 +62,9 @@ def judged(rows: Rows) -> str:
         central, near = one(found, method="central"), _of(found, "neighbour", devices)
         chain = _of(found, "chain", devices)
         lost = None if central is None or near is None else near["accuracy"] - central["accuracy"]
-        lines.append([f"NeighborSGD against one model, N = {devices}", signed(-loses), signed(lost, 1)])
+        lines.append([f"NeighborSGD against one model, N = {devices}", points(-loses), points(lost)])
         lost = None if near is None or chain is None else near["accuracy"] - chain["accuracy"]
-        lines.append([f"NeighborSGD against the chain, N = {devices}", signed(-loses), signed(lost, 1)])
+        lines.append([f"NeighborSGD against the chain, N = {devices}", points(-loses), points(lost)])
     chain, central = _of(found, "chain", 9), one(found, method="central")
     lines.append(["chain, N = 9, 1-E20", percent(paper.HAR["chain at 1-E20"], 1), _accuracy(chain)])
     lines.append(["one model, all data", percent(paper.HAR["server"], 1), _accuracy(central)])
@@ -143,27 +147,6 @@ def exactness(rows: Rows) -> str:
     if not found:
         return NOTHING
     return f"In all runs the chain's mean was within {max(found):.0e} of a master's, relative to its largest value."
-
-
-def options(rows: Rows) -> str:
-    lines = []
-    plain_row = _of(rows.get("accuracy", []), "chain", 9)
-    for row in [*([plain_row] if plain_row else []), *rows.get("options", [])]:
-        lines.append([f"{row['aggregations']}-E{row['epochs']}", _seeds(row), percent(row["best"], 1)])
-    return table(["chain, N = 9", "test accuracy, mean of seeds (each)", "best look"], lines)
-
-
-def rates(rows: Rows) -> str:
-    found = [*rows.get("rates", []), *rows.get("accuracy", [])]
-    lines = []
-    for rate in sorted({row["rate"] for row in found}):
-        cells = [
-            _accuracy(one(found, rate=rate, method="central")),
-            _accuracy(_of(found, "chain", 9, rate=rate)),
-            _accuracy(_of(found, "neighbour", 9, rate=rate)),
-        ]
-        lines.append([number(rate), *cells])
-    return table(["rate", "one model", "chain, N = 9", "NeighborSGD, N = 9"], lines)
 
 
 def schedulers(rows: Rows) -> str:
@@ -341,8 +324,6 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], str]]] = {
     "accuracy": (("accuracy",), accuracy),
     "exactness": (("accuracy",), exactness),
     "readings": (("accuracy",), readings),
-    "options": (("options",), options),
-    "rates": (("rates",), rates),
     "schedulers": (("schedulers",), schedulers),
     "exact": (("schedulers",), exact),
     "shares": (("schedulers",), shares),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,29 @@ def test_rules_that_are_asked_begin_at_once_with_two_that_are_free() -> None:
         played = scheduler(devices)
         assert played.makespan_s == 6
         assert "d00" not in {played.merges[0].sender, played.merges[0].receiver}
+
+
+class Watching(Agent):
+    """An agent that remembers what it was shown."""
+
+    shown: tuple[list[State], ...] = ()
+
+    def best(self, states: Sequence[State], among: Sequence[int]) -> int:
+        self.shown = (*self.shown, list(states))
+        return min(among)
+
+
+def test_an_agent_that_is_asked_sees_the_devices_as_they_are() -> None:
+    agent = Watching(4, seed=1)
+    schedulers.asked_agent(agent)(Pattern(ready=(0.0, 0.0, 0.5, 1.25)).standings())
+    busy, free, send, done = State.BUSY, State.FREE, State.SEND, State.DONE
+    assert agent.shown[0] == [free, free, busy, busy]
+    assert agent.shown[1] == [send, free, busy, busy]
+    # At 1 the first merge is over; the third device was ready, the last is not.
+    assert agent.shown[2] == [done, free, free, busy]
+    assert agent.shown[3] == [done, send, free, busy]
+    # Now the last two are left.
+    assert agent.shown[-1] == [done, done, send, free]
 
 
 @pytest.mark.parametrize("size", [3, 6])
