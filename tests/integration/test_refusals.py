@@ -27,7 +27,7 @@ from shoal.wire.messages import AskStatus, Assign, Blob, Facts, Hello, Message, 
 #: Who may call what. Written out, so that the table in the code cannot be wrong in silence.
 OPEN_TO = {
     "Control": {"node"},
-    "Work": {"node"},
+    "Work": {"node", "operator"},
     "Fetch": {"node", "operator"},
     "Operate": {"operator"},
     "Store": {"operator"},
