@@ -57,7 +57,7 @@ from shoal.transport.base import BROKE_CONTRACT, Listener
 from shoal.transport.commons import Commons
 from shoal.transport.conduct import Conduct, Rate
 from shoal.transport.enrol import enrol
-from shoal.transport.grpc import SERVICE
+from shoal.transport.grpc import SERVICE, _Outcome
 from shoal.transport.identity import Authority, Identity, Peer, channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
 from shoal.transport.session import FrameSession
@@ -483,6 +483,7 @@ class Liar:
 
     async def _stream(self, attack: Attack) -> None:
         call = self._channel.stream_stream(f"/{SERVICE}/{attack.lane}")()
+        outcome = _Outcome(call)
         hearing = asyncio.create_task(_drain(call))
         self._tally.streams += 1
         began_s = time.perf_counter()
@@ -490,15 +491,18 @@ class Liar:
             for frame in attack.frames:
                 self._count(1)
                 began_s = time.perf_counter()
-                await call.write(frame)
+                await outcome.write(frame)
             await call.done_writing()
         updates_refused = await hearing
         self._tally.refused[self._node] += updates_refused
-        if await call.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
-            self._tally.timed(attack.kind, time.perf_counter() - began_s)
+        took_s = time.perf_counter() - began_s
+        await outcome.known()
+        # None: cut off, and our own gRPC lost the word why (see ``_Outcome``). The manager's log has it.
+        if outcome.code in (None, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
+            self._tally.timed(attack.kind, took_s)
             self._tally.refused[self._node] += 1
         elif attack.ends:
-            say(f"not refused: {attack.kind} ({await call.code()}, {await call.details()})")
+            say(f"not refused: {attack.kind} ({outcome.code}, {outcome.details})")
             self._tally.crashes += 1
 
     async def _command(self, *, counted: bool = True) -> str:
