@@ -230,6 +230,8 @@ class FlockCase:
             raise Violation(
                 f"not over after {world.kernel.now_s:.0f} s and {world.kernel.handled} events: {self._told()}"
             )
+        if not any(device.ended for device in world.devices.values()):
+            return
         ends = {name: device.saved for name, device in world.devices.items() if device.ended}
         last = {version.digest for version in ends.values() if version is not None and version.number > 0}
         numbers = {version.number for version in ends.values() if version is not None}
@@ -244,9 +246,14 @@ class FlockCase:
         devices = self.world.devices
         left = [name for name, each in devices.items() if each.process.alive]
         if not any(each.ended for each in devices.values()):
-            return False
+            return self._never_began(left)
         # Who was away when the others ended, and comes back for less than half of them, waits for someone to come.
         return all(name not in self._unhurt and self._waits(name) for name in left)
+
+    def _never_began(self, left: list[str]) -> bool:
+        """One was lost for good before the first round, and the others wait for it, as they were told to."""
+        is_late = self.world.kernel.now_s > LIMIT_S / 2
+        return is_late and len(left) < self.what.settings.devices and not any(self.world.role(n).term for n in left)
 
     def _waits(self, name: str) -> bool:
         role = self.world.role(name)

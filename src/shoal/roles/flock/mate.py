@@ -401,7 +401,8 @@ class Mate:
                 self._begin_with_own()
             case "make" if is_round and self._phase == "holding":
                 self._make(out)
-            case "fetch":
+            case "fetch" if call.version >= self.version.number:
+                # Never back: a conductor that was away may know less than this mate.
                 self._expects = call
                 self._ask(out, call)
             case "over" if not self._is_over:
