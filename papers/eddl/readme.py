@@ -1,20 +1,14 @@
-"""Puts tables between the marks of README.md, so that no figure there is typed by hand.
-
-A mark is a comment with the table's name; what stands between it and the next end mark is replaced.
-"""
+"""The tables of README.md, from the rows that were measured."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
+from papers import marks
 from papers.eddl import results, tables
-from shoal.errors import Misuse
 
 FILE = Path(__file__).resolve().with_name("README.md")
-
-_MARKED = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def fill(kept: dict[str, Any]) -> Path:
@@ -25,20 +19,13 @@ def fill(kept: dict[str, Any]) -> Path:
 def filled(text: str, kept: dict[str, Any]) -> str:
     """The same text with every table made anew. A table of what was not measured stays as it is."""
 
-    def put(found: re.Match[str]) -> str:
-        name = found[1]
+    def table(name: str) -> str | None:
         if not kept["experiments"]:
-            return found[0]
-        if name == "machine":
-            body = tables.machine(kept["machine"], kept["experiments"])
-        elif name in tables.TABLES:
-            experiment, draw = tables.TABLES[name]
-            rows = results.rows_of(kept, experiment)
-            if not rows:
-                return found[0]
-            body = draw(rows)
-        else:
-            raise Misuse(f"README.md asks for a table {name!r}; there are: machine, {', '.join(tables.TABLES)}")
-        return f"<!-- table: {name} -->\n{body}\n<!-- end -->"
+            return None
+        if name == marks.MACHINE:
+            return tables.machine(kept["machine"], kept["experiments"])
+        experiment, draw = tables.TABLES[name]
+        rows = results.rows_of(kept, experiment)
+        return draw(rows) if rows else None
 
-    return _MARKED.sub(put, text)
+    return marks.filled(text, tables.TABLES, table)
