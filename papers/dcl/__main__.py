@@ -8,69 +8,37 @@ python -m papers.dcl --write                     tables and plots of README.md f
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.common import finish, say
 from benchmarks.one_core import again_on_one_core
+from papers import command
 from papers.dcl import results
 from papers.dcl.experiments import EXPERIMENTS
 from papers.dcl.headline import headline
-from papers.eddl.rows import Row
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [experiment.name for experiment in EXPERIMENTS]
-    parser.add_argument("--quick", action="store_true", help="small, and nothing is kept")
-    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
-    parser.add_argument(
-        "--write", action="store_true", help="write tables and plots from results.json; measure nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object (it always is)")
-    given = parser.parse_args(arguments)
-    if given.write:
-        write()
-        return
-    measured = run([name for name in names if not given.only or name in given.only], quick=given.quick)
-    finish(told(measured, quick=given.quick))
-
-
-def run(names: Sequence[str], *, quick: bool) -> dict[str, tuple[list[Row], float]]:
-    measured = {}
-    for experiment in EXPERIMENTS:
-        if experiment.name not in names:
-            continue
-        say(f"== {experiment.name}: {experiment.figure}")
-        began_s = time.monotonic()
-        rows = experiment.run(quick)
-        measured[experiment.name] = (rows, time.monotonic() - began_s)
-        if not quick:
-            # At once: the next may fail, or be too long for whoever waits.
-            results.write(experiment.name, *measured[experiment.name])
-        say(f"   {len(rows)} rows in {measured[experiment.name][1]:.0f} s")
-    return measured
-
-
-def told(measured: dict[str, tuple[list[Row], float]], *, quick: bool) -> dict[str, Any]:
-    rows = {name: rows for name, (rows, _) in measured.items()}
-    return {
-        "quick": quick,
-        "seconds": {name: round(seconds, 1) for name, (_, seconds) in measured.items()},
-        **headline(rows),
-        "rows": rows,
-    }
-
-
-def write() -> None:
+def write() -> dict[str, Any]:
     # Here, because only this needs matplotlib.
     from papers.dcl import plots, readme
 
     kept = results.read()
     written = [*plots.draw_all(kept), readme.fill(kept)]
-    finish({"wrote": [path.name for path in written]})
+    return {"wrote": [path.name for path in written]}
+
+
+PAPER = command.Paper(
+    about=__doc__ or "",
+    experiments=EXPERIMENTS,
+    keep=results.write,
+    headline=headline,
+    write=write,
+    place="results.json",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    command.run(PAPER, arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,69 @@
+"""The command of a paper: its experiments, run by name, kept at once, told as JSON. Knows no paper."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.common import finish, say
+from papers.eddl.rows import Experiment, Row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paper:
+    #: What the command says of itself.
+    about: str
+    experiments: Sequence[Experiment]
+    #: Puts the rows of an experiment, and the seconds it took, in the place of older ones.
+    keep: Callable[[str, list[Row], float], object]
+    headline: Callable[[dict[str, list[Row]]], dict[str, Any]]
+    #: Writes tables and plots from what is kept; what there is to tell of that.
+    write: Callable[[], dict[str, Any]]
+    #: Where rows are kept.
+    place: str = "results/"
+
+
+def run(paper: Paper, arguments: Sequence[str] | None = None) -> None:
+    names = [experiment.name for experiment in paper.experiments]
+    parser = argparse.ArgumentParser(description=paper.about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small: within a minute, and nothing is kept")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write tables and plots from {paper.place}; measure nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object (it always is)")
+    given = parser.parse_args(arguments)
+    if given.write:
+        finish(paper.write())
+        return
+    rows, seconds = measured(paper, wanted(paper, given.only, quick=given.quick), quick=given.quick)
+    if not given.quick:
+        say(f"rows are in {paper.place}; with --write tables and plots are made of them")
+    finish({"quick": given.quick, "seconds": seconds, **paper.headline(rows), "rows": rows})
+
+
+def wanted(paper: Paper, only: Sequence[str] | None, *, quick: bool) -> list[Experiment]:
+    if only:
+        return [experiment for experiment in paper.experiments if experiment.name in only]
+    return [experiment for experiment in paper.experiments if experiment.in_quick or not quick]
+
+
+def measured(
+    paper: Paper, experiments: Sequence[Experiment], *, quick: bool
+) -> tuple[dict[str, list[Row]], dict[str, float]]:
+    rows, seconds = {}, {}
+    for experiment in experiments:
+        name = experiment.name
+        say(f"== {name}: {experiment.figure}")
+        began_s = time.monotonic()
+        rows[name] = experiment.run(quick)
+        took_s = time.monotonic() - began_s
+        seconds[name] = round(took_s, 1)
+        if not quick and rows[name]:
+            # At once: the next may fail, or be too long for whoever waits.
+            paper.keep(name, rows[name], took_s)
+        say(f"   {len(rows[name])} rows in {took_s:.0f} s")
+    return rows, seconds
