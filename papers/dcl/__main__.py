@@ -1,6 +1,6 @@
 """DCL's experiments, by one command.
 
-python -m papers.dcl --quick --json              all of it, small, within a minute or two
+python -m papers.dcl --quick --json              all of it, small, within a minute
 python -m papers.dcl --json                      as in README.md; its rows go to results.json
 python -m papers.dcl --only same --json          one experiment
 python -m papers.dcl --write                     tables and plots of README.md from results.json
