@@ -82,6 +82,7 @@ class Desk:
             version=self.version,
             tensors=model_of(self.version),
             state={"evaluations": self.evaluations, "history": self.history},
+            after=versions[0] - 1,
             applied=rows,
             evaluations=evaluations,
         )

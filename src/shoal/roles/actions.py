@@ -56,6 +56,9 @@ class Save:
     version: int
     tensors: Tensors = field(compare=False, repr=False)
     state: dict[str, Any]
+    #: The version after which ``applied`` begins, -1 for all. A version above it that is not in ``applied`` is not of
+    #: this history: what is kept of it goes.
+    after: int = -1
     #: History since the last save: which batch went into which version.
     applied: tuple[Applied, ...] = ()
     evaluations: tuple[EvaluationView, ...] = ()
@@ -72,6 +75,8 @@ class Keep:
     spec: JobSpec | None = None
     #: Who leads it under this term.
     leader: str = ""
+    #: Term -> who was given it, and the newest durable version then; None: as it was.
+    terms: dict[int, tuple[str, int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

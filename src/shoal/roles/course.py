@@ -69,6 +69,7 @@ class Course:
         self.train_loss: float | None = None
         self._loss_sum = 0.0
         self._started_s = 0.0
+        self._stopped_s: float | None = None
         self._elapsed_before_s = 0.0
         #: When recent versions were made, and of how many examples.
         self._steps: deque[tuple[float, int]] = deque(maxlen=64)
@@ -76,9 +77,14 @@ class Course:
     def start(self, now_s: float) -> None:
         self._started_s = now_s
 
+    def stop(self, now_s: float) -> None:
+        """The job is over, though its last version may wait for long to be made durable."""
+        self._stopped_s = now_s if self._stopped_s is None else self._stopped_s
+
     def elapsed_s(self, now_s: float) -> float:
         """Time spent on this job, over all of its leaders."""
-        return self._elapsed_before_s + now_s - self._started_s
+        until_s = now_s if self._stopped_s is None else self._stopped_s
+        return self._elapsed_before_s + until_s - self._started_s
 
     # The model moves -----------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from shoal.workload.ledger import Applied, Ledger
 
 _FILE = "file"
 _FORMAT_KEY, _FORMAT = "shoal", "checkpoint on its way 1"
-_ROWS, _NAMES = f"{OURS}applied", "nodes"
+_ROWS, _NAMES, _AFTER = f"{OURS}applied", "nodes", "after"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +39,14 @@ class Version:
         return rows_in(self.tensors, self.state)
 
     @property
+    def after(self) -> int:
+        """The version after which its rows begin: what is kept of later ones, and is not in them, is not its history.
+
+        A checkpoint that a leader goes on from brings no rows, and takes none away.
+        """
+        return int(self.state.get(_AFTER, self.version))
+
+    @property
     def evaluations(self) -> tuple[EvaluationView, ...]:
         return tuple(EvaluationView(**row) for row in self.state["evaluations"])
 
@@ -46,7 +54,8 @@ class Version:
 def version_of(save: Save) -> Version:
     """What is to be kept of a save: its history travels inside."""
     rows, names = with_rows(save.applied)
-    return Version(version=save.version, tensors={**save.tensors, **rows}, state={**save.state, **names})
+    state = {**save.state, **names, _AFTER: save.after}
+    return Version(version=save.version, tensors={**save.tensors, **rows}, state=state)
 
 
 def packed(version: Version | None, *, job: str, term: int, number: int = 0) -> Checkpoint:
@@ -86,7 +95,10 @@ def _check(version: Version, checkpoint: Checkpoint) -> None:
     for name, array in version.tensors.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise PeerViolation(f"a checkpoint with values that are not finite, in {name[:80]}")
-    _check_rows(version.tensors[_ROWS], state[_NAMES], last=checkpoint.version)
+    after = state.get(_AFTER, checkpoint.version)
+    if type(after) is not int or not -1 <= after <= checkpoint.version:
+        raise PeerViolation("a checkpoint whose history begins nowhere")
+    _check_rows(version.tensors[_ROWS], state[_NAMES], after=after, last=checkpoint.version)
     _check_progress(state)
     for view in version.evaluations:
         counts, measures = (view.version, view.epoch, view.examples), (view.accuracy, view.loss, view.seconds)
@@ -111,7 +123,7 @@ def _check_progress(state: Mapping[str, Any]) -> None:
         raise PeerViolation("a checkpoint with an end that is none")
 
 
-def _check_rows(rows: np.ndarray, names: object, *, last: int) -> None:
+def _check_rows(rows: np.ndarray, names: object, *, after: int, last: int) -> None:
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != 5:
         raise PeerViolation("a checkpoint with history that is not rows of five numbers")
     if not isinstance(names, list) or not all(isinstance(name, str) and is_id(name) for name in names):
@@ -120,8 +132,8 @@ def _check_rows(rows: np.ndarray, names: object, *, last: int) -> None:
         return
     if rows.min() < 0 or rows[:, 3].max() >= len(names):
         raise PeerViolation("a checkpoint with history that cannot be")
-    if rows[:, 2].max() > last:
-        raise PeerViolation("a checkpoint with history of later versions")
+    if rows[:, 2].max() > last or rows[:, 2].min() <= after:
+        raise PeerViolation("a checkpoint with history of other versions than it says")
 
 
 # History inside a checkpoint ------------------------------------------------------------------------

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from shoal.roles.actions import Action, Save
+from shoal.roles.reunion import Side
 from shoal.wire.messages import EvaluationView, Tensors
 from shoal.workload.ledger import Applied
+
+#: A last version that could not be saved is tried again after this time.
+RETRY_S = 2.0
 
 Snapshot = Callable[[], tuple[Tensors, dict[str, Any]]]
 
@@ -22,12 +27,42 @@ class Durability:
         self._applied: list[Applied] = []
         self._evaluations: list[EvaluationView] = []
         self._in_flight = (0, 0)
+        #: Why the last save failed, and when; None: it did not.
+        self._problem: str | None = None
+        self._failed_s = -math.inf
+        #: How many of the rows at risk were there when the manager was last lost sight of; None: it is in sight.
+        self._before_cut: int | None = None
+        #: Batches of this leader's term, and who trained them.
+        self._term_batches = 0
+        self._term_workers: set[str] = set()
 
     def start(self, now_s: float) -> None:
         self._since_s = now_s
 
     def applied(self, rows: list[Applied]) -> None:
         self._applied += rows
+        self._term_batches += len(rows)
+        self._term_workers.update(row.node for row in rows)
+
+    def cut_off(self) -> None:
+        """The manager is out of sight: what is applied from here on is this leader's side of a cut."""
+        if self._before_cut is None:
+            self._before_cut = len(self._applied)
+
+    @property
+    def unsaved(self) -> Side:
+        """What would be lost with this leader. After a cut, what its own side of the cut made: before, workers of the
+        other side took part too."""
+        # A leader may be heard again before it knows that it was cut off: then who trained last is on its side.
+        nodes = [row.node for row in self._applied]
+        since = nodes[self._before_cut :] if self._before_cut is not None else nodes[-2 * len(set(nodes)) :]
+        batches = len(since) if self._before_cut is not None else len(nodes)
+        return Side(batches=batches, workers=len(set(since)))
+
+    @property
+    def of_term(self) -> Side:
+        """What this leader made under its term."""
+        return Side(batches=self._term_batches, workers=len(self._term_workers))
 
     def evaluated(self, view: EvaluationView) -> None:
         self._evaluations.append(view)
@@ -63,6 +98,7 @@ class Durability:
                 version=version,
                 tensors=tensors,
                 state=state,
+                after=self.version,
                 applied=tuple(self._applied),
                 evaluations=tuple(self._evaluations),
             )
@@ -75,10 +111,18 @@ class Durability:
         applied, evaluations = self._in_flight
         del self._applied[:applied]
         del self._evaluations[:evaluations]
-        self._saving = None
+        self._saving, self._problem = None, None
+        self._before_cut = None
         self.version = max(self.version, version)
         return self._wanted
 
-    def failed(self, now_s: float) -> None:
-        """Nothing was lost; what was at risk still is, and is tried again when due."""
+    def failed(self, now_s: float, reason: str) -> bool:
+        """Nothing was lost; what was at risk still is, and is tried again when due. False: the reason is known."""
         self._saving, self._wanted, self._since_s = None, False, now_s
+        self._failed_s = now_s
+        is_new, self._problem = reason != self._problem, reason
+        return is_new
+
+    def may_retry(self, now_s: float) -> bool:
+        """Nothing is being saved, nor did a save just fail."""
+        return self._saving is None and now_s - self._failed_s >= RETRY_S

@@ -47,6 +47,8 @@ class PeerChanged:
     node: str
     state: Liveness
     reason: str
+    #: The node itself said so (it left, or is another process now), or an operator did: this is more than silence.
+    is_certain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -144,6 +144,8 @@ class Leader:
         self._shaping = Shaping(plan, size=layout.size, wire_bytes=wire_bytes)
         #: Why it is to finish its round and step down; None: it is not.
         self._parting: str | None = None
+        #: The version it hands over has at least this number.
+        self._version_least = 0
         #: Workers who are silent, or whose session broke.
         self._suspects: set[str] = set()
         #: Whom the manager wants back, and why. They get no lease more.
@@ -180,7 +182,8 @@ class Leader:
         ending = list(self._ending) if self._ending else None
         if self._online is not None:
             tensors = {**tensors, **self._online.snapshot()}
-        return tensors, {**state, "job": self._spec.job, "term": self._term, "ending": ending}
+        state |= {"job": self._spec.job, "term": self._term, "ending": ending, "version": self._number}
+        return tensors, state
 
     @property
     def version(self) -> int:
@@ -288,7 +291,7 @@ class Leader:
             return []
         if isinstance(message, HandOver):
             if sender == self._manager and message.term == self._term:
-                self._parting = message.reason
+                self._parting, self._version_least = message.reason, message.version_least
             return []
         if isinstance(message, Ready):
             return self._on_ready(sender, message, now_s)
@@ -349,6 +352,8 @@ class Leader:
         return [*actions, *self._proceed(now_s, only=node)]
 
     def _on_peer(self, event: PeerChanged, now_s: float) -> list[Action]:
+        if event.node == self._manager:
+            return self._on_manager(event.state, now_s)
         worker = self._crew.get(event.node)
         if worker is None:
             return []
@@ -373,6 +378,13 @@ class Leader:
         actions += self._gone(event.node, event.reason, now_s)
         actions += self._give_up(event.node, now_s, fate=f"was taken back: {event.node} was lost ({event.reason})")
         return [*actions, *self._reshape(now_s), *self._proceed(now_s)]
+
+    def _on_manager(self, state: Liveness, now_s: float) -> list[Action]:
+        """The manager is out of reach, or back: then what could not be kept there is offered at once."""
+        if state is Liveness.LOST:
+            self._durability.cut_off()
+        is_due = state is Liveness.ALIVE and self._durability.is_behind and not self._durability.is_saving
+        return self._save(now_s) if is_due and self._phase != "ended" else []
 
     def _gone(self, node: str, reason: str, now_s: float) -> list[Action]:
         self._shaping.changed(now_s)
@@ -490,10 +502,10 @@ class Leader:
         """Step down once nothing is lent and everything is durable: the next leader begins where this one ends."""
         if self._phase in ("closing", "ended") or self._exam is not None or self._course.ledger.outstanding:
             return []
-        if self._durability.is_behind or self._durability.version < self._course.version:
+        if self._durability.is_behind or self._durability.version < self._number:
             return [] if self._durability.is_saving else self._save(now_s)
         self._phase = "ended"
-        reason = f"handed over at version {self._course.version}"
+        reason = f"handed over at version {self._number}"
         stepped = SteppedDown(job=self._spec.job, term=self._term, reason=reason)
         return [self._record("handed-over", reason), Send(to=self._manager, message=stepped), End(reason=reason)]
 
@@ -1144,7 +1156,7 @@ class Leader:
             return []
         actions += self._expire(now_s)
         if self._phase == "closing":
-            if not self._durability.is_saving:
+            if self._durability.may_retry(now_s):
                 actions += self._save(now_s)
             return [*actions, self._report(now_s)]
         actions += self._reshape(now_s)
@@ -1204,7 +1216,15 @@ class Leader:
     # Durable, then said ------------------------------------------------------------------------------------
 
     def _save(self, now_s: float) -> list[Action]:
-        return self._durability.save(self._course.version, lambda: self._snapshot(now_s), now_s)
+        return self._durability.save(self._number, lambda: self._snapshot(now_s), now_s)
+
+    @property
+    def _number(self) -> int:
+        """The version's number as it is saved. The last of a leader may have a higher one than its own: another leader
+        used the numbers in between, on its side of a cut. Not before the round is over: leases name versions."""
+        is_over = self._parting is not None and self._exam is None and not self._course.ledger.outstanding
+        is_last = self._phase in ("closing", "ended") or is_over
+        return max(self._course.version, self._version_least) if is_last else self._course.version
 
     def _save_if_due(self, now_s: float) -> list[Action]:
         every_s = self._spec.plan.checkpoint_every_s
@@ -1221,7 +1241,9 @@ class Leader:
         return []
 
     def _on_save_failed(self, event: SaveFailed, now_s: float) -> list[Action]:
-        self._durability.failed(now_s)
+        if not self._durability.failed(now_s, event.reason):
+            # It is tried again and again while the manager is away: one line says so.
+            return []
         return [self._record("save-failed", f"version {event.version}: {event.reason}; trying again")]
 
     def _end(self, state: str, reason: str, now_s: float) -> list[Action]:
@@ -1231,6 +1253,7 @@ class Leader:
         reason = clip(reason)
         self._ending = (state, reason)
         self._phase, self._reason = "closing", reason
+        self._course.stop(now_s)
         self._exam = None
         actions: list[Action] = [self._record("ending", f"{state}: {reason}")]
         if self._pace.takes_the_rest(merged=self._course.ledger.merged):
@@ -1258,12 +1281,13 @@ class Leader:
         latest = self._course.latest
         state = self._ending[0] if self._phase == "ended" and self._ending else self._phase
         rounds_per_s, examples_per_s = self._course.rates(now_s)
+        unsaved, of_term = self._durability.unsaved, self._durability.of_term
         return Progress(
             job=self._spec.job,
             term=self._term,
             state=state,
             reason=clip(self._reason),
-            version=self._course.version,
+            version=self._number,
             durable_version=max(0, self._durability.version),
             epoch=self._course.ledger.epoch,
             batches_applied=self._course.ledger.applied,
@@ -1290,6 +1314,10 @@ class Leader:
             pace=self._pace_now,
             predicted_s=self._shaping.predicted_s,
             alternatives=self._shaping.views,
+            unsaved_batches=unsaved.batches,
+            unsaved_workers=unsaved.workers,
+            term_batches=of_term.batches,
+            term_workers=of_term.workers,
         )
 
 

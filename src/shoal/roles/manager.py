@@ -110,6 +110,8 @@ class Manager:
     # Nodes -------------------------------------------------------------------------------------------
 
     def _on_received(self, event: Received) -> list[Action]:
+        if (node := self._nodes.get(event.sender)) is not None:
+            node.heard_s = self._succession.now_s
         match event.message:
             case Hello():
                 return self._on_hello(event.sender, event.message)
@@ -179,6 +181,7 @@ class Manager:
             node = self._nodes[sender] = NodeRecord(node=sender, held=self._held.get(sender, ""))
         restarted = node.incarnation not in ("", hello.incarnation)
         node.facts, node.incarnation = hello.facts, hello.incarnation
+        node.heard_s = self._succession.now_s
         node.state, node.reason = Liveness.ALIVE, "restarted" if restarted else "connected"
         self._roster.look(node)
         actions: list[Action] = [
@@ -186,6 +189,7 @@ class Manager:
         ]
         if not node.facts.torch:
             actions.append(Record(kind="node", reason=f"{sender} has no PyTorch: it cannot train"))
+        self._resettle(node)
         actions += self._succession.hello(sender, hello, restarted=restarted)
         if node.job and self._jobs[node.job].is_led:
             # It may have forgotten (a new process) or not (a new connection): either way this is what it does.
@@ -199,6 +203,8 @@ class Manager:
         node = self._nodes.get(event.node)
         if node is None or node.state is event.state:
             return []
+        if node.state is Liveness.ALIVE:
+            node.suspect_s = self._succession.now_s
         node.state, node.reason = event.state, event.reason
         self._roster.look(node)
         record = Record(kind="node", reason=f"{event.node} is {event.state}: {event.reason}", job=node.job)
@@ -207,17 +213,30 @@ class Manager:
             if node.job:
                 node.left_in[node.job] = None
             self._roster.place(node, "")
-            return [record, *barred, *self._succession.lost(event.node, event.reason), *self._schedule()]
+            self._roster.let_go.discard(node.node)
+            lost = self._succession.lost(event.node, event.reason, is_certain=event.is_certain)
+            return [record, *barred, *lost, *self._schedule()]
         if event.state is Liveness.ALIVE:
-            return [record, *self._schedule(), *self._dismiss_elsewhere(node)]
+            self._resettle(node)
+            again = self._succession.heard_again(event.node)
+            return [record, *again, *self._schedule(), *self._dismiss_elsewhere(node)]
         return [record, *self._succession.suspected(event.node)]
+
+    def _resettle(self, node: NodeRecord) -> None:
+        """A worker that was lost with its leader still works there, beyond the cut that both were behind."""
+        away = [job for job in node.left_in if (known := self._jobs.get(job)) is not None and known.is_cut]
+        if node.job or not away:
+            return
+        del node.left_in[away[-1]]
+        self._roster.place(node, away[-1])
 
     # Nodes that are held back --------------------------------------------------------------------------
 
     def _on_held(self, event: MemberHeld) -> list[Action]:
         """A node that is held keeps the lease it has: its leader lets it go when that is done, so nothing is lost."""
         if event.hold == "revoked":
-            return self._succession.shut_out(event.node, event.reason)
+            gone = self._succession.lost(event.node, event.reason, is_certain=True)
+            return [*self._succession.shut_out(event.node, event.reason), *gone, *(self._schedule() if gone else ())]
         if event.hold:
             self._held[event.node] = event.hold
         else:
@@ -241,11 +260,13 @@ class Manager:
             return []
         self._roster.place(node, "")
         node.is_resting = True
+        self._roster.let_go.add(node.node)
         return self._schedule()
 
     def _on_rested(self, node: NodeRecord) -> list[Action]:
         """By now it has heard from its leader: it may be given work again, unless it is still held."""
         node.is_resting = False
+        self._roster.let_go.discard(node.node)
         self._roster.look(node)
         return self._schedule()
 
@@ -304,13 +325,15 @@ class Manager:
         leader = record.leader
         actions = self._succession.transfer(record, to=transfer.node, reason="an operator asked for it")
         told = f"{leader} finishes its round and hands over to {record.successor}"
-        return [*actions, Answer(question=question, message=Done(job=transfer.job, reason=told))]
+        if not record.leader:
+            told = f"{leader} is out of reach: {record.successor} leads from the last durable version"
+        answer = Answer(question=question, message=Done(job=transfer.job, reason=told))
+        return [*actions, answer, *self._schedule()]
 
     def _on_progress(self, sender: str, progress: Progress) -> list[Action]:
-        record, fenced = self._succession.heard_of(sender, progress)
+        record, answer = self._succession.progress(sender, progress)
         if record is None:
-            return fenced
-        record.progress = progress
+            return [*answer, *self._schedule()] if answer else []
         if progress.state not in ENDED:
             return []
         heard: list[Action] = []
@@ -345,11 +368,35 @@ class Manager:
         for wanted in ("workers_min", "workers_max"):
             for record in led:
                 actions += self._staff(record, getattr(record.spec.plan, wanted))
-        if self._is_unsettled:
+        actions += self._call_back(led)
+        if any(record.is_cut for record in self._jobs.values() if record.is_open):
+            self._is_unsettled = True
+        elif self._is_unsettled:
             self._is_unsettled = False
             # Those who came meanwhile may be at work where nobody has a place for them any more.
             alive = [node for node in self._nodes.values() if node.state is Liveness.ALIVE]
             actions += [action for node in alive for action in self._dismiss_elsewhere(node)]
+        return actions
+
+    def _call_back(self, led: list[JobRecord]) -> list[Action]:
+        """A job below its least number of workers gets those that another has beyond its own. Nobody is free then."""
+        roster = self._roster
+        needed = sum(max(0, record.spec.plan.workers_min - roster.count(record.spec.job)) for record in led)
+        needed -= len(roster.called_back) + len(roster.let_go)
+        actions: list[Action] = []
+        # The last to come is the first to give.
+        for record in reversed(led):
+            job = record.spec.job
+            spare = min(needed, roster.count(job) - record.spec.plan.workers_min)
+            if spare <= 0:
+                continue
+            others = [name for name in reversed(roster.workers(job)) if name != record.leader]
+            for name in [name for name in others if name not in roster.called_back][:spare]:
+                needed -= 1
+                roster.called_back.add(name)
+                told = f"{name}: another job has fewer workers than it needs"
+                actions.append(Record(kind="called-back", reason=told, job=job))
+                actions += self._succession.releases([name])
         return actions
 
     def _staff(self, record: JobRecord, wanted: int) -> list[Action]:
@@ -383,7 +430,11 @@ class Manager:
             return []
         elsewhere = {job: None for job, record in self._jobs.items() if record.is_open} | node.left_in
         elsewhere.pop(node.job, None)
-        node.left_in.clear()
+        # Beyond a cut it may be at work for a leader that will be heard of again.
+        cut = [job for job in elsewhere if (known := self._jobs.get(job)) is not None and known.is_cut]
+        for job in cut:
+            del elsewhere[job]
+        node.left_in = {job: None for job in cut if job in node.left_in}
         reason = "its place was taken while it was away"
         dismissed: list[Action] = [Send(to=node.node, message=Dismiss(job=job, reason=reason)) for job in elsewhere]
         barred = [action for job in elsewhere for action in self._succession.bar(node.node, job, reason)]
@@ -416,6 +467,7 @@ class Manager:
                 term=record.term,
                 plan=record.spec.plan,
                 progress=record.progress,
+                discarded=record.discarded,
                 train_examples=record.spec.train.examples,
                 test_examples=record.spec.test.examples,
             )

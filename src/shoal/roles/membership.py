@@ -6,7 +6,7 @@ Peers stand in line by when they were last heard, so a check looks only at those
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.roles.events import Liveness, PeerChanged
 
@@ -93,7 +93,7 @@ class Membership:
         peer = self._peers.get(node)
         if peer is None or peer.state is Liveness.LOST:
             return []
-        return [self._lost(node, peer, reason)]
+        return [replace(self._lost(node, peer, reason), is_certain=True)]
 
     def check(self, now_s: float) -> list[PeerChanged]:
         """Call every heartbeat or so."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shoal.roles.events import Liveness
+from shoal.roles.reunion import Side
 from shoal.wire.messages import Facts, JobSpec, Progress
 from shoal.workload.placement import Candidate
 
@@ -29,6 +31,10 @@ class Stage(StrEnum):
     LEADING = "leading"
     #: It leads, and was asked to finish its round and step down.
     PARTING = "parting"
+    #: It fell silent together with every worker. It may lead on beyond a cut: another leads once a worker is heard.
+    AWAY = "away"
+    #: A leader of an older term, which led on beyond a cut, hands its history over.
+    ADOPTING = "adopting"
 
 
 @dataclass(slots=True)
@@ -41,6 +47,9 @@ class NodeRecord:
     #: Jobs it was given up in, and may not know.
     left_in: dict[str, None] = field(default_factory=dict)
     incarnation: str = ""
+    #: When it was last heard, and when it was last found to be silent.
+    heard_s: float = 0.0
+    suspect_s: float = 0.0
     load: float = 0.0
     memory_free_mb: int = 0
     link_bytes_per_s: float = 0.0
@@ -70,6 +79,19 @@ class NodeRecord:
         return Candidate(node=self.node, cpus=self.facts.cpus, load=self.load, link_bytes_per_s=self.link_bytes_per_s)
 
 
+#: Terms of a job that are remembered: a leader of an older one that comes back has nothing that could be kept.
+TERMS_KEPT = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One leader of a job."""
+
+    node: str
+    #: The newest durable version when it was appointed: where its history begins.
+    began: int
+
+
 @dataclass(slots=True)
 class JobRecord:
     spec: JobSpec
@@ -93,6 +115,22 @@ class JobRecord:
     unfit: dict[str, float] = field(default_factory=dict)
     #: The manager's node leads it because no device could.
     is_stopgap: bool = False
+    #: Term -> who was given it, and from where on.
+    terms: dict[int, Term] = field(default_factory=dict)
+    #: Term -> what its leader has told to have made under it.
+    sides: dict[int, Side] = field(default_factory=dict)
+    #: The newest version known to be durable; -1: none.
+    durable: int = -1
+    #: While ``AWAY``: what it was before, since when, and whether its leader's last chance to be heard runs already.
+    away_from: Stage = Stage.LEADING
+    away_s: float = 0.0
+    is_awaited: bool = False
+    #: Leaders of older terms that led on, and what each told last.
+    claims: dict[str, Progress] = field(default_factory=dict)
+    #: The leader of an older term whose history is to be adopted, and that term.
+    heir: tuple[str, int] | None = None
+    #: Which versions were discarded last, and why.
+    discarded: str = ""
     #: When its leader last changed, and how often in a row another was found to be placed much better.
     appointed_s: float = 0.0
     outdone: int = 0
@@ -106,12 +144,49 @@ class JobRecord:
         """Someone leads it, be it only until its round is over."""
         return self.stage in (Stage.LEADING, Stage.PARTING)
 
+    @property
+    def is_cut(self) -> bool:
+        """Its workers may be at work for a leader that this manager has not settled with."""
+        return self.stage in (Stage.AWAY, Stage.ADOPTING)
+
+    @property
+    def leading_term(self) -> int:
+        """The term under which its leader speaks: the newest, unless an older one is being adopted."""
+        return self.heir[1] if self.stage is Stage.ADOPTING and self.heir is not None else self.term
+
+    def made_after(self, term: int) -> Side:
+        """What leaders of later terms made, as far as they told. After a restart only the disk tells that some did."""
+        later = [side for number, side in self.sides.items() if number > term]
+        if later:
+            return Side(batches=sum(side.batches for side in later), workers=max(side.workers for side in later))
+        made = max(0, self.durable - self.forked_from(term))
+        return Side(batches=made, workers=min(1, made))
+
+    def forked_from(self, term: int) -> int:
+        """The newest durable version when the next leader after this term's was appointed."""
+        later = [number for number in self.terms if number > term]
+        return self.terms[min(later)].began if later else self.durable
+
+
+def sides_kept(terms: Mapping[int, Term], *, durable: int, between: Callable[[int, int], Side]) -> dict[int, Side]:
+    """What each term made that is durable, read off the history: a manager that starts anew has nobody to ask.
+
+    ``between``: what was applied after one version, up to and with another.
+    """
+    numbers = sorted(terms)
+    ends = [*(terms[number].began for number in numbers[1:]), durable]
+    return {number: between(terms[number].began, end) for number, end in zip(numbers, ends, strict=False)}
+
 
 class Roster:
     """Who works for which job, and who is free. Every change of place goes through here; none looks at all nodes."""
 
     def __init__(self) -> None:
         self._workers: dict[str, set[str]] = {}
+        #: Nodes whose leader was asked to let them go: another job needs them more.
+        self.called_back: set[str] = set()
+        #: Nodes that their leaders have let go, and that are about to be free.
+        self.let_go: set[str] = set()
         #: Names in order. One that is not free any more stays until its turn: then it is passed over.
         self._free: list[str] = []
         self._listed: set[str] = set()
@@ -120,6 +195,8 @@ class Roster:
         """The node works for this job and no other; empty: for none."""
         if node.job:
             self._workers[node.job].discard(node.node)
+        if node.job != job:
+            self.called_back.discard(node.node)
         node.job = job
         if job:
             self._workers.setdefault(job, set()).add(node.node)

@@ -3,6 +3,10 @@
 A leader may be on any node. What keeps two of them from doing harm is the term: it is durable before anyone hears of
 it, only the leader of the newest term may have a version kept, and the next is appointed once nothing of the last one
 is being written any more.
+
+Silence does not tell a dead leader from a cut cable. If a worker is in reach, the job gets another leader; if none is,
+this node is the one that was cut off, and the leader keeps its term. A leader that was replaced and led on beyond a cut
+may have made more than its successors: then its history is adopted, and theirs is discarded, aloud.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ from dataclasses import replace
 
 from shoal.roles.actions import Action, CancelTimer, Keep, Load, Record, Send, SetTimer, Store
 from shoal.roles.events import Liveness, Stored, StoreFailed
-from shoal.roles.roster import JobRecord, NodeRecord, Roster, Stage
+from shoal.roles.reunion import Side, judge
+from shoal.roles.roster import TERMS_KEPT, JobRecord, NodeRecord, Roster, Stage, Term
 from shoal.wire.messages import (
     Admit,
     AskCheckpoint,
@@ -29,6 +34,7 @@ from shoal.wire.messages import (
     Message,
     Noted,
     OutOfReach,
+    Progress,
     Release,
     StepDown,
     SteppedDown,
@@ -63,7 +69,18 @@ ADMITTED_AT_ONCE = 1000
 #: A leader of whom nothing is heard is given up sooner than a worker: all of its workers may be waiting for it.
 SUSPECT_S = 1.0
 
-_LOOK, _MISSED, _SUSPECT = "look", "missed", "suspect"
+#: A leader that fell silent with all of its workers has this long to be heard of, once one of them is. An attempt to
+#: dial that began within the cut may take as long to fail, and the next comes after a pause.
+RETURN_S = 30.0
+
+#: How long a leader of an older term is listened to before it is decided whose history is kept: what it said first may
+#: have been under way since the cut.
+CLAIM_S = 2.0
+
+#: A leader whose history is adopted speaks at least this often until it has handed over.
+ADOPTED_S = 30.0
+
+_LOOK, _MISSED, _SUSPECT, _CLAIM = "look", "missed", "suspect", "claim"
 
 
 class Succession:
@@ -116,19 +133,23 @@ class Succession:
             return [*self._look(), SetTimer(name=_LOOK, after_s=LOOK_EVERY_S)]
         if name == _MISSED:
             missed = [record for record in self._open() if record.stage is Stage.MISSED]
-            return [action for record in missed for action in self._vacate(record, "it was not heard of again")]
+            return [action for record in missed for action in self._miss(record, "it was not heard of again")]
         stage, _, job = name.partition(" ")
         if stage == _SUSPECT:
             return self._on_suspect(node=job)
+        if stage == _CLAIM:
+            return self._settle(job)
         record = self._jobs.get(job)
         if record is None or not record.is_open or record.stage.value != stage:
             return []
+        if record.stage is Stage.AWAY:
+            return self._wait_over(record)
         if record.leader == self._node:
             # It is here and will hand over. Let go of now, its last save could end after the next leader began.
             return [_timer(record.stage, job, PARTING_S)]
         reason = "it was not set up in time" if record.stage is Stage.APPOINTED else "it did not hand over in time"
         record.unfit[record.leader] = self.now_s + UNFIT_S
-        away = StepDown(job=job, term=record.term, reason=reason)
+        away = StepDown(job=job, term=record.leading_term, reason=reason)
         return [Send(to=record.leader, message=away), *self._vacate(record, reason)]
 
     def _open(self) -> list[JobRecord]:
@@ -141,13 +162,20 @@ class Succession:
 
     def fill(self) -> list[Action]:
         """Give every job that has none a leader."""
+        actions = [action for record in self._open() if record.stage is Stage.AWAY for action in self._await(record)]
         vacant = [record for record in self._open() if record.stage is Stage.VACANT and record.storing is None]
-        return [action for record in vacant for action in self._appoint(record)]
+        for record in vacant:
+            actions += self._adopt(record, *record.heir) if record.heir is not None else self._appoint(record)
+        return actions
 
     def _appoint(self, record: JobRecord) -> list[Action]:
         leader, why = self._choose(record)
         record.leader, record.successor = leader, None
         record.term += 1
+        record.terms[record.term] = Term(node=leader, began=record.durable)
+        for term in sorted(record.terms)[:-TERMS_KEPT]:
+            del record.terms[term]
+            record.sides.pop(term, None)
         record.endpoint = ""
         record.cut_off.clear()
         record.appointed_s, record.outdone = self.now_s, 0
@@ -156,7 +184,8 @@ class Succession:
         why = f"led by {leader}: {why}"
         if record.state != "stopping":
             record.state, record.reason = "running", why
-        keep = Keep(job=job, state=record.state, reason=record.reason, term=record.term, leader=leader)
+        terms = {number: (term.node, term.began) for number, term in record.terms.items()}
+        keep = Keep(job=job, state=record.state, reason=record.reason, term=record.term, leader=leader, terms=terms)
         told = Record(kind="leader", reason=f"term {record.term}: {why}", job=job)
         actions: list[Action] = [keep, told, Send(to=leader, message=_assign(record, "leader", why))]
         if leader == self._node:
@@ -234,12 +263,13 @@ class Succession:
         ]
 
     def releases(self, names: Iterable[str]) -> list[Action]:
-        """Ask the leaders of those who are held to let them go."""
-        placed = [node for node in (self._nodes[name] for name in names) if node.held and node.job]
+        """Ask the leaders of those who are held, or needed more elsewhere, to let them go."""
+        nodes = (self._nodes[name] for name in names)
+        placed = [node for node in nodes if (node.held or node.node in self._roster.called_back) and node.job]
         return [
             Send(
                 to=self._jobs[node.job].leader,
-                message=Release(job=node.job, node=node.node, reason=node.held_back),
+                message=Release(job=node.job, node=node.node, reason=node.held_back or "another job needs it more"),
             )
             for node in placed
             if self._jobs[node.job].is_led
@@ -258,7 +288,7 @@ class Succession:
             actions += [*self.admit(record, workers, anew=True), *self._wanted_of(record, workers)]
         told = {(leads.job, leads.term) for leads in hello.leads}
         for record in self._led_by(sender):
-            if (record.spec.job, record.term) in told:
+            if (record.spec.job, record.leading_term) in told:
                 continue
             if restarted or record.stage is Stage.MISSED:
                 actions += self._vacate(record, f"{sender} started anew")
@@ -276,8 +306,11 @@ class Succession:
     def leads(self, sender: str, leads: Leads) -> list[Action]:
         record = self._of(sender, leads)
         if record is None:
-            return self._fence(sender, leads)
+            # What it made decides whether it is told to step down. It tells with its next progress.
+            return [] if self._may_claim(sender, leads) else self._fence(sender, leads)
         job, was = leads.job, record.stage
+        if was is Stage.ADOPTING:
+            return [self._hand_to_us(record)]
         if not leads.endpoint:
             record.unfit[sender] = self.now_s + UNFIT_S
             reason = "it has no address that others could dial"
@@ -285,6 +318,8 @@ class Succession:
         if record.is_led and record.endpoint == leads.endpoint:
             return []
         record.endpoint = leads.endpoint
+        if was is Stage.AWAY:
+            return self._back(record)
         record.stage = Stage.PARTING if was is Stage.PARTING else Stage.LEADING
         heard = "still leads" if was is Stage.MISSED else "leads"
         told = Record(kind="leader", reason=f"{sender} {heard} at {leads.endpoint}, term {leads.term}", job=job)
@@ -299,7 +334,7 @@ class Succession:
         if record is None or not record.is_open:
             return None
         term = int(getattr(message, "term", 0))
-        return record if (sender, term) == (record.leader, record.term) else None
+        return record if (sender, term) == (record.leader, record.leading_term) else None
 
     def _fence(self, sender: str, message: Message) -> list[Action]:
         """It leads no more, and does not know: a message of an older term is refused, whoever sends it."""
@@ -313,12 +348,17 @@ class Succession:
             reason = f"{record.leader or 'nobody'} leads it under term {record.term}"
         return [Send(to=sender, message=StepDown(job=job, term=term, reason=reason))]
 
-    def heard_of(self, sender: str, message: Message) -> tuple[JobRecord | None, list[Action]]:
+    def progress(self, sender: str, progress: Progress) -> tuple[JobRecord | None, list[Action]]:
         """The job, if its leader says this; else what to answer."""
-        record = self._of(sender, message)
-        if record is not None or sender == self._node:
-            return record, []
-        return None, self._fence(sender, message)
+        record = self._of(sender, progress)
+        if record is None:
+            return None, [] if sender == self._node else self._claim(sender, progress)
+        record.progress = progress
+        record.durable = max(record.durable, progress.durable_version)
+        if record.stage is Stage.ADOPTING:
+            return record, [_timer(Stage.ADOPTING, progress.job, ADOPTED_S)]
+        record.sides[progress.term] = Side(batches=progress.term_batches, workers=progress.term_workers)
+        return record, []
 
     def suspected(self, node: str) -> list[Action]:
         """A leader is silent, or its session broke. It has a moment to be heard of."""
@@ -330,10 +370,162 @@ class Succession:
             return []
         return self.lost(node, known.reason)
 
-    def lost(self, node: str, reason: str) -> list[Action]:
-        return [
-            action for record in self._led_by(node) for action in self._vacate(record, f"{node} was lost: {reason}")
-        ]
+    def lost(self, node: str, reason: str, *, is_certain: bool = False) -> list[Action]:
+        """``is_certain``: it said so itself, or an operator did. Else it is silent, and may lead on beyond a cut."""
+        give_up = self._vacate if is_certain else self._miss
+        return [action for record in self._led_by(node) for action in give_up(record, f"{node} was lost: {reason}")]
+
+    # Beyond a cut ---------------------------------------------------------------------------------------------
+
+    def _miss(self, record: JobRecord, reason: str) -> list[Action]:
+        """Its leader is silent. Who is in reach tells whether it was lost, or the cable to this node was cut."""
+        if record.stage in (Stage.AWAY, Stage.APPOINTED, Stage.ADOPTING):
+            # One that had not begun, or has to hand over, leads nobody on.
+            return [] if record.stage is Stage.AWAY else self._vacate(record, reason)
+        leader = self._nodes.get(record.leader)
+        able = self._able(record)
+        if any(node.heard_s >= (leader.suspect_s if leader is not None else 0.0) for node in able):
+            return self._vacate(record, reason)
+        if able and leader is not None:
+            # They were heard lately, and not since: in a moment it is known whether they are silent too.
+            return [SetTimer(name=f"{_SUSPECT} {record.leader}", after_s=SUSPECT_S)]
+        record.away_from, record.away_s = record.stage, self.now_s
+        record.stage, record.is_awaited = Stage.AWAY, False
+        told = f"{record.leader} is not heard of, nor is any worker: it may lead on, so term {record.term} stays"
+        if record.state != "stopping":
+            record.reason = told
+        return [Record(kind="leader", reason=f"{told}; {reason}", job=record.spec.job)]
+
+    def _able(self, record: JobRecord) -> list[NodeRecord]:
+        """Nodes that could train this job now, other than its leader."""
+        wanted = ("", record.spec.job)
+        nodes = (node for node in self._nodes.values() if node.job in wanted and node.node != record.leader)
+        return [node for node in nodes if node.can_train]
+
+    def _await(self, record: JobRecord) -> list[Action]:
+        """A worker of a job whose leader is away is heard again: the leader may be, too, in a moment."""
+        is_due = record.state == "stopping" or any(node.heard_s > record.away_s for node in self._able(record))
+        if record.is_awaited or not is_due:
+            return []
+        record.is_awaited = True
+        return [_timer(Stage.AWAY, record.spec.job, RETURN_S)]
+
+    def _wait_over(self, record: JobRecord) -> list[Action]:
+        if record.state != "stopping" and not self._able(record):
+            # They are gone again: this node is still the one that is cut off.
+            record.is_awaited = False
+            return []
+        return self._vacate(record, f"{record.leader} was not heard of again, and others were")
+
+    def heard_again(self, node: str) -> list[Action]:
+        """A node that was silent speaks on the session it had. Where it led, it leads on."""
+        away = [record for record in self._led_by(node) if record.stage is Stage.AWAY and record.endpoint]
+        return [action for record in away for action in self._back(record)]
+
+    def _back(self, record: JobRecord) -> list[Action]:
+        job, record.stage = record.spec.job, record.away_from
+        if record.stage is Stage.MISSED:
+            record.stage = Stage.LEADING
+        silent_s = self.now_s - record.away_s
+        why = f"led by {record.leader}, which led on for {silent_s:.0f} s out of reach"
+        if record.state != "stopping":
+            record.reason = why
+        told = Record(kind="leader", reason=f"{why}, term {record.term}", job=job)
+        actions = [CancelTimer(name=f"{Stage.AWAY} {job}"), told, *self._in_place(record)]
+        if record.stage is Stage.PARTING:
+            actions.append(_timer(Stage.PARTING, job, PARTING_S))
+        return actions
+
+    def _may_claim(self, sender: str, message: Message) -> bool:
+        """Whether this node led the job under an older term, so that its history may be adopted."""
+        record = self._jobs.get(str(getattr(message, "job", "")))
+        if record is None or not record.is_open:
+            return False
+        term = record.terms.get(int(getattr(message, "term", 0)))
+        return term is not None and term.node == sender and int(getattr(message, "term", 0)) < record.term
+
+    def _claim(self, sender: str, progress: Progress) -> list[Action]:
+        """A leader of an older term led on beyond a cut. It is heard out before it is told to step down."""
+        record = self._jobs.get(progress.job)
+        if record is None or not self._may_claim(sender, progress):
+            why = "the job is over" if record is not None and not record.is_open else "its term is over"
+            return [*self._discard(sender, progress, why), *self._fence(sender, progress)]
+        is_first = not record.claims
+        record.claims[sender] = progress
+        return [SetTimer(name=f"{_CLAIM} {progress.job}", after_s=CLAIM_S)] if is_first else []
+
+    def _settle(self, job: str) -> list[Action]:
+        """Whose history is kept: of all leaders that led on, or of the newest term."""
+        record = self._jobs.get(job)
+        if record is None or not record.claims:
+            return []
+        if record.is_open and (record.heir is not None or record.storing is not None):
+            # It is settled when that is.
+            return [SetTimer(name=f"{_CLAIM} {job}", after_s=CLAIM_S)]
+        claims, record.claims = record.claims, {}
+        actions: list[Action] = []
+        # The one that made the most is heard first: it may be adopted, and the others are measured against it.
+        for sender in sorted(claims, key=lambda name: (-_side(claims[name]).workers, -_side(claims[name]).batches)):
+            claim = claims[sender]
+            if not self._may_claim(sender, claim):
+                actions += [*self._discard(sender, claim, "its term is over"), *self._fence(sender, claim)]
+                continue
+            if record.heir is not None:
+                why = f"the history of {record.heir[0]} is adopted, which made more"
+                actions += [*self._discard(sender, claim, why), *self._fence(sender, claim)]
+                continue
+            actions += self._judge(record, sender, claim)
+        return actions
+
+    def _judge(self, record: JobRecord, sender: str, claim: Progress) -> list[Action]:
+        job, verdict = claim.job, judge(older=_side(claim), newer=record.made_after(claim.term))
+        if not verdict.keeps_older:
+            return [*self._discard(sender, claim, verdict.reason), *self._fence(sender, claim)]
+        record.heir = (sender, claim.term)
+        told = f"{sender} led on under term {claim.term} to version {claim.version}: {verdict.reason}"
+        actions: list[Action] = [Record(kind="leader", reason=f"{told}; its history is adopted", job=job)]
+        if record.leader == self._node:
+            # In good order: a version of its own that is being written would come after the one that is adopted.
+            return [*actions, *self.transfer(record, to=sender, reason=told)] if record.is_led else actions
+        if record.leader:
+            away = StepDown(job=job, term=record.term, reason=clip(told))
+            actions.append(Send(to=record.leader, message=away))
+        return [*actions, *self._vacate(record, told)]
+
+    def _adopt(self, record: JobRecord, node: str, term: int) -> list[Action]:
+        """Nobody else leads now: the leader of the older term hands over what it made."""
+        known, record.heir = self._nodes.get(node), None
+        if known is None or known.state is not Liveness.ALIVE:
+            return self._appoint(record)
+        record.leader, record.heir, record.stage = node, (node, term), Stage.ADOPTING
+        record.successor, job = node, record.spec.job
+        actions: list[Action] = [self._hand_to_us(record), _timer(Stage.ADOPTING, job, ADOPTED_S)]
+        first = record.forked_from(term) + 1
+        if record.durable >= first:
+            told = _versions(first, record.durable)
+            told = f"{told} made since under newer terms: {node} led on under term {term} with more"
+            record.discarded = clip(told)
+            actions.append(Record(kind="discarded", reason=told, job=job))
+        return actions
+
+    def _hand_to_us(self, record: JobRecord) -> Send:
+        """Ask a leader of an older term for its history, under numbers that no other leader has used."""
+        reason = "it led on out of reach, and is led anew from what it made"
+        over = HandOver(job=record.spec.job, term=record.leading_term, reason=reason, version_least=record.durable + 1)
+        return Send(to=record.leader, message=over)
+
+    def _discard(self, sender: str, progress: Progress, why: str) -> list[Action]:
+        """Say what is lost with a leader that is told to step down; nothing, where nothing is."""
+        side = _side(progress)
+        if not side.batches or progress.version <= progress.durable_version:
+            return []
+        versions = _versions(progress.durable_version + 1, progress.version)
+        told = f"{versions} that {sender} made under term {progress.term} out of reach ({side}): {why}"
+        record = self._jobs.get(progress.job)
+        if record is None:
+            return []
+        record.discarded = clip(told)
+        return [Record(kind="discarded", reason=told, job=progress.job)]
 
     def shut_out(self, node: str, reason: str) -> list[Action]:
         """A member is one no more: every leader elsewhere hears of it, whether or not it was known to work there."""
@@ -356,12 +548,12 @@ class Succession:
 
     def _vacate(self, record: JobRecord, reason: str) -> list[Action]:
         job = record.spec.job
+        over = Record(kind="leader", reason=f"term {record.leading_term} is over: {reason}", job=job)
+        if record.stage is Stage.ADOPTING:
+            record.heir = None
         record.leader, record.endpoint, record.stage = "", "", Stage.VACANT
-        return [
-            CancelTimer(name=f"{Stage.APPOINTED} {job}"),
-            CancelTimer(name=f"{Stage.PARTING} {job}"),
-            Record(kind="leader", reason=f"term {record.term} is over: {reason}", job=job),
-        ]
+        watched = (Stage.APPOINTED, Stage.PARTING, Stage.AWAY, Stage.ADOPTING)
+        return [*(CancelTimer(name=f"{stage} {job}") for stage in watched), over]
 
     def stepped_down(self, sender: str, message: SteppedDown) -> tuple[JobRecord | None, list[Action]]:
         """A leader's last word. Returns the job if it cannot be led anywhere, and what to do."""
@@ -385,6 +577,10 @@ class Succession:
     def why_not_transfer(self, record: JobRecord, node: str) -> str:
         """Why this job cannot be given to this node now; empty: it can."""
         job = record.spec.job
+        if record.stage is Stage.AWAY and node and node != record.leader:
+            known = self._nodes.get(node)
+            if node == self._node or (known is not None and known.can_lead):
+                return ""
         if record.stage is not Stage.LEADING:
             return f"job {job} is changing its leader already: look at `shoal status {job}`"
         if node == record.leader:
@@ -404,6 +600,10 @@ class Succession:
     def transfer(self, record: JobRecord, *, to: str, reason: str) -> list[Action]:
         """Ask the leader to finish its round, have it kept, and step down: nothing is lost."""
         job = record.spec.job
+        if record.stage is Stage.AWAY:
+            # It cannot be asked. Should it come back with more than its successor made, that is kept.
+            record.successor = to
+            return self._vacate(record, reason)
         record.stage, record.successor = Stage.PARTING, to or self._next(record)
         return [
             Record(kind="leader", reason=f"{record.leader} is to hand over: {reason}", job=job),
@@ -436,7 +636,9 @@ class Succession:
         record, node = self._jobs.get(message.job), self._nodes.get(sender)
         if record is None or not record.is_open or (self.is_settled and node is not None and node.job != message.job):
             # It was away when its job ended, or when its place was taken, and nobody is there to tell it.
-            return [Send(to=sender, message=Dismiss(job=message.job, reason="it is not needed there any more"))]
+            is_cut = record is not None and record.is_open and record.is_cut
+            gone = Dismiss(job=message.job, reason="it is not needed there any more")
+            return [] if is_cut else [Send(to=sender, message=gone)]
         if record.term > message.term and record.is_led and node is not None and node.job == message.job:
             # It has not heard who leads now.
             return [*self.admit(record, [sender]), Send(to=sender, message=self.worker_assign(record, "led anew"))]
@@ -494,6 +696,9 @@ class Succession:
             refused = CheckpointRefused(
                 job=job, term=term, version=version, reason="its term is over", number=checkpoint.number
             )
+            if self._may_claim(sender, checkpoint):
+                # It is not settled yet whose history is kept: that is decided by its next progress.
+                return [Send(to=sender, message=refused)]
             told = Record(kind="fenced", reason=f"version {version} of {sender}: term {term} is over", job=job)
             # Of a job that is not there nothing is written down: names of such are without end.
             written = [told] if job in self._jobs else []
@@ -512,7 +717,9 @@ class Succession:
         if record is None:
             return []
         record.storing = None
-        if not record.leader or record.term != event.term:
+        if isinstance(event, Stored):
+            record.durable = max(record.durable, event.version)
+        if not record.leader or record.leading_term != event.term:
             return []
         job, term, version, number = event.job, event.term, event.version, record.storing_number
         answer: Message = CheckpointKept(job=job, term=term, version=version, number=number)
@@ -524,6 +731,16 @@ class Succession:
 
 def _timer(stage: Stage, job: str, after_s: float) -> SetTimer:
     return SetTimer(name=f"{stage} {job}", after_s=after_s)
+
+
+def _side(progress: Progress) -> Side:
+    """What would be lost with a leader that is told to step down."""
+    return Side(batches=progress.unsaved_batches, workers=progress.unsaved_workers)
+
+
+def _versions(first: int, last: int) -> str:
+    count = last - first + 1
+    return f"{count} version{'' if count == 1 else 's'} ({first} to {last})"
 
 
 def _assign(record: JobRecord, role: str, reason: str) -> Assign:

@@ -494,15 +494,19 @@ class Switchboard:
 
     def in_touch(self) -> list[Delivery]:
         """The manager has welcomed this node (again): what it may not have heard is said once more."""
-        self._in_touch = True
+        was_in_touch, self._in_touch = self._in_touch, True
         asks = [delivery for job in self._led for delivery in self._ask(job)]
-        return [*(ToPeer(self._manager, word) for word in self._last_words.values()), *asks]
+        back = PeerChanged(node=self._manager, state=Liveness.ALIVE, reason="the manager is in reach")
+        told = [] if was_in_touch else [ToLeader(job, back) for job in self._led]
+        return [*(ToPeer(self._manager, word) for word in self._last_words.values()), *asks, *told]
 
     def out_of_touch(self, *, reason: str) -> list[Delivery]:
         """The session to the manager is over: what was to be kept may not have arrived."""
-        self._in_touch = False
+        was_in_touch, self._in_touch = self._in_touch, False
         deliveries: list[Delivery] = []
         for job, led in self._led.items():
+            if was_in_touch:
+                deliveries.append(ToLeader(job, PeerChanged(node=self._manager, state=Liveness.LOST, reason=reason)))
             if led.saving is not None:
                 deliveries.append(ToLeader(job, SaveFailed(version=led.saving, reason=reason)))
                 led.saving = None
@@ -530,7 +534,7 @@ class Switchboard:
         if led is None:
             return []
         if not self._in_touch:
-            reason = "the manager is out of reach; it is kept there when it is back"
+            reason = "the manager is out of reach: this device holds it until the manager is back"
             return [ToLeader(job, SaveFailed(version=save.version, reason=reason))]
         led.saving = save.version
         led.saves += 1

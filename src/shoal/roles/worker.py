@@ -691,6 +691,8 @@ class Worker:
 
     def _on_trainer_failed(self, event: TrainerFailed) -> list[Action]:
         self._prepared = False
+        # The model went with the trainer, perhaps before parts of the next one were made of it: none of them counts.
+        self._holds, self._staging = (0, -1), Staging()
         self._failures += 1
         actions: list[Action] = [
             CancelTimer(name=_DEADLINE),

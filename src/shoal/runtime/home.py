@@ -6,6 +6,7 @@ Everything it decides is decided by roles; this file gives them messages, time a
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 import logging
@@ -35,7 +36,8 @@ from shoal.roles.events import (
 from shoal.roles.leader import Leader
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
-from shoal.roles.roster import JobRecord
+from shoal.roles.reunion import Side
+from shoal.roles.roster import JobRecord, Term, sides_kept
 from shoal.roles.switchboard import Switchboard, ToPeer
 from shoal.runtime import probe
 from shoal.runtime.exchange import Exchange
@@ -49,7 +51,7 @@ from shoal.runtime.roll import HELD, Roll, RollCommand
 from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore, Loaded
 from shoal.store.registry import Registry
-from shoal.store.rows import JobState
+from shoal.store.rows import ENDED, JobState
 from shoal.transport.base import Session
 from shoal.transport.identity import Identity, Peer, certificate_sha256
 from shoal.transport.signing import check
@@ -149,6 +151,12 @@ class Home:
         for job in self._registry.jobs():
             spec = from_json(JobSpec, json.loads(job.spec_json))
             progress = from_json(Progress, json.loads(job.progress_json)) if len(job.progress_json) > 2 else None
+            terms = {
+                int(term): Term(node=node, began=began) for term, (node, began) in json.loads(job.terms_json).items()
+            }
+            is_open = job.state not in ENDED
+            durable = self._store(job.job).newest_version() if is_open else -1
+            between = functools.partial(self._between, job.job)
             records.append(
                 JobRecord(
                     spec=spec,
@@ -157,9 +165,16 @@ class Home:
                     term=job.term,
                     leader=job.leader,
                     progress=progress,
+                    terms=terms,
+                    sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
+                    durable=durable,
                 )
             )
         return records
+
+    def _between(self, job: str, after: int, last: int) -> Side:
+        batches, workers = self._registry.applied_between(job, after, last)
+        return Side(batches=batches, workers=workers)
 
     async def start(self) -> None:
         self._manager_host.start(self._manager)
@@ -330,7 +345,7 @@ class Home:
         if {name: array.shape for name, array in model.items()} != {name: a.shape for name, a in first.items()}:
             raise PeerViolation("a checkpoint of another model than the job's")
         self._store(checkpoint.job).save(version=version.version, tensors=version.tensors, state=version.state)
-        self._journal.commit_sent(checkpoint.job, version)
+        self._journal.restore(checkpoint.job, version)
         self._weigh(checkpoint.job, version)
 
     async def _load(self, load: Load) -> None:
@@ -379,6 +394,8 @@ class Home:
         while stored is not None and stored.term < keep.term:
             self._registry.next_term(keep.job)
             stored = self._registry.job(keep.job)
+        if keep.terms is not None:
+            self._registry.save_terms(keep.job, json.dumps(keep.terms))
         state = cast(JobState, keep.state)
         self._registry.set_job_state(keep.job, state, now_s=now_s, reason=keep.reason, leader=keep.leader)
         progress = next((view.progress for view in self._manager.job_views(keep.job)), None)

@@ -62,18 +62,16 @@ class Journal:
         """The checkpoint is durable: its rows go to the table too."""
         self._registry.record_applied(job, save.applied, [_evaluation(view) for view in save.evaluations])
 
-    def commit_sent(self, job: str, version: Version) -> None:
-        """The same for one that a leader elsewhere sent. It may bring rows again of which it never heard that they
-        were kept: those of versions that are known are passed over."""
-        known = self._registry.last_version(job)
-        fresh = [row for row in version.applied if row.version > known]
-        self._registry.record_applied(job, fresh, [_evaluation(view) for view in version.evaluations])
-
     def restore(self, job: str, version: Version) -> None:
-        """After a crash between file and table: the file knows the rows the table may lack, and lost versions go."""
-        self._registry.restore_applied(job, version.applied, version.version)
-        for view in version.evaluations:
-            self._registry.add_evaluation(job, _evaluation(view))
+        """The same for a checkpoint that a leader elsewhere sent, and for the newest one after a crash between file and
+        table.
+
+        The file knows where its rows begin. The table may have some of them already, if the leader never heard that
+        they were kept; or rows of another leader, whose side of a cut was given up. Either way the file's rows replace
+        all that come after that place.
+        """
+        views = [_evaluation(view) for view in version.evaluations]
+        self._registry.restore_applied(job, version.applied, after=version.after, evaluations=views)
 
 
 def _evaluation(view: Any) -> Evaluation:

@@ -44,8 +44,11 @@ class _Paper:
     version: int = 0
     #: Versions whose evaluation is durable.
     evaluated: dict[int, float] = field(default_factory=dict)
-    #: The model of each version so far.
+    #: The model of each version so far, and what it and its momentum were worked out to be.
     models: dict[int, np.ndarray] = field(default_factory=dict)
+    worked_out: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    #: Version -> the number it had before it was given this one.
+    numbers: dict[int, int] = field(default_factory=dict)
     #: (term, lease) -> the version that was lent, which is what its update was made against.
     lent: dict[tuple[int, int], int] = field(default_factory=dict)
     #: (term, lease) -> of how many of its own examples a device was to make it.
@@ -77,6 +80,21 @@ class _Paper:
             self._step(list(group), term)
             self.version = version
             self.models[version] = self.moved[term, version] if self.is_coded else self.model
+            self.worked_out[version] = (self.model, self.velocity)
+
+    def go_back(self, version: int) -> None:
+        """Versions after this one are another leader's, and were discarded."""
+        self.version = max((known for known in self.worked_out if known <= version), default=0)
+        first = (FIRST_MODEL, np.zeros(LAYOUT.parameters_size, dtype=np.float32))
+        self.model, self.velocity = self.worked_out.get(self.version, first)
+        self.evaluated = {known: score for known, score in self.evaluated.items() if known <= version}
+
+    def renumber(self, version: int) -> None:
+        """The last version goes by another number from here on."""
+        self.models[version] = self.models[self.version]
+        self.numbers[version] = self.version
+        self.worked_out[version] = (self.model, self.velocity)
+        self.version = version
 
     def _step(self, rows: list[Applied], term: int) -> None:
         leases: dict[int, list[Applied]] = {}
@@ -168,6 +186,8 @@ class Audit:
         if mark.kind != "durable":
             return
         paper, save = self._papers[mark.facts["job"]], mark.facts["save"]
+        if mark.facts.get("gone"):
+            paper.go_back(save.after)
         paper.go_on(save.applied, term=int(save.state["term"]))
         model = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
         if paper.is_coded:
@@ -178,6 +198,8 @@ class Audit:
             )
         for view in save.evaluations:
             self._evaluated(paper, view, mark.at_s)
+        if paper.version < save.version:
+            paper.renumber(save.version)
 
     def _evaluated(self, paper: _Paper, view: EvaluationView, at_s: float) -> None:
         what = f"at {at_s:.3f} s: the evaluation of version {view.version}"
@@ -203,7 +225,7 @@ class Audit:
         paper = self._papers[job]
         until, epochs = paper.spec.plan.until, int(state["ledger"]["epoch"])  # type: ignore[index]
         elapsed_s = float(str(state["elapsed_s"]))
-        latest = paper.evaluated.get(paper.version)
+        latest = paper.evaluated.get(paper.version, paper.evaluated.get(paper.numbers.get(paper.version, -1)))
         if reason.startswith("all "):
             _hold(epochs == until.epochs, job, f"it has {epochs} of {until.epochs} epochs")
             _hold(not paper.spec.test.examples or latest is not None, job, "its last version was not evaluated")

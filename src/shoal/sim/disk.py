@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from shoal.roles.actions import Keep, Save
-from shoal.roles.roster import JobRecord
+from shoal.roles.reunion import Side
+from shoal.roles.roster import JobRecord, Term, sides_kept
 from shoal.sim.chance import Stream
 from shoal.sim.kernel import Kernel
 from shoal.wire.messages import Tensors
@@ -60,8 +61,9 @@ class Disk:
         self._writes: list[_Write] = []
         self.is_full = False
         self._evaluated: dict[str, set[int]] = {}
-        #: Told of each checkpoint that became durable, and of the rows of history that came with it once more.
-        self.on_durable: Callable[[str, Save, tuple[Applied, ...]], object] = lambda job, save, again: None
+        #: Told of each checkpoint that became durable, of the rows of history that came with it once more, and of those
+        #: that it took the place of.
+        self.on_durable: Callable[[str, Save, tuple[Applied, ...], tuple[Applied, ...]], object] = _nobody_hears
         #: Told of each record of a job that did.
         self.on_kept: Callable[[JobRecord], object] = lambda record: None
 
@@ -72,7 +74,12 @@ class Disk:
         known = self._keeps.get(keep.job) or self.jobs.get(keep.job)
         spec = keep.spec or (known.spec if known else None)
         assert spec is not None, f"a record of {keep.job}, which was never submitted"
-        record = JobRecord(spec=spec, state=keep.state, reason=keep.reason, term=keep.term, leader=keep.leader)
+        terms = known.terms if known else {}
+        if keep.terms is not None:
+            terms = {number: Term(node=node, began=began) for number, (node, began) in keep.terms.items()}
+        record = JobRecord(
+            spec=spec, state=keep.state, reason=keep.reason, term=keep.term, leader=keep.leader, terms=terms
+        )
         self._keeps[keep.job] = record
         self._kernel.after(self._sync_s / 2, self._kept, record)
         return self._sync_s
@@ -84,10 +91,18 @@ class Disk:
             self.on_kept(record)
 
     def stored_jobs(self) -> list[JobRecord]:
-        return [
-            JobRecord(spec=kept.spec, state=kept.state, reason=kept.reason, term=kept.term, leader=kept.leader)
-            for kept in self.jobs.values()
-        ]
+        return [self._as_stored(kept) for kept in self.jobs.values()]
+
+    def _as_stored(self, kept: JobRecord) -> JobRecord:
+        newest, history = self.newest(kept.spec.job), self.history.get(kept.spec.job, [])
+        durable = newest.version if newest is not None else -1
+
+        def between(after: int, last: int) -> Side:
+            nodes = [row.node for row in history if after < row.version <= last]
+            return Side(batches=len(nodes), workers=len(set(nodes)))
+
+        sides = sides_kept(kept.terms, durable=durable, between=between)
+        return replace(kept, terms=dict(kept.terms), durable=durable, sides=sides)
 
     # Checkpoints ---------------------------------------------------------------------------------------
 
@@ -110,23 +125,26 @@ class Disk:
         self._kernel.after(self._sync_s / 10, done, True)
 
     def _commit(self, write: _Write) -> None:
-        save, again = self._new_in(write)
+        save, again, gone = self._new_in(write)
         self._add(write.job, Checkpoint(version=save.version, tensors=_copied(save.tensors), state=_plain(save.state)))
-        self.history.setdefault(write.job, []).extend(save.applied)
+        history = self.history.setdefault(write.job, [])
+        del history[len(history) - len(gone) :]
+        history.extend(save.applied)
         self._evaluated.setdefault(write.job, set()).update(view.version for view in save.evaluations)
-        self.on_durable(write.job, save, again)
+        self.on_durable(write.job, save, again, gone)
 
-    def _new_in(self, write: _Write) -> tuple[Save, tuple[Applied, ...]]:
-        """What of a save is not in the history yet, and what is."""
-        save, history = write.save, self.history.get(write.job)
-        if not write.may_repeat:
-            return save, ()
-        newest = history[-1].version if history else 0
-        evaluated = self._evaluated.get(write.job, set())
-        fresh = tuple(row for row in save.applied if row.version > newest)
-        views = tuple(view for view in save.evaluations if view.version not in evaluated)
-        again = tuple(row for row in save.applied if row.version <= newest)
-        return replace(save, applied=fresh, evaluations=views), again
+    def _new_in(self, write: _Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
+        """What of a save is not in the history yet, what is, and what of the history is not this leader's."""
+        save = write.save
+        later = tuple(row for row in self.history.get(write.job, ()) if row.version > save.after)
+        again = save.applied[: len(later)]
+        gone = () if again == later else later
+        evaluated = self._evaluated.setdefault(write.job, set())
+        if gone:
+            again = ()
+            evaluated.difference_update([version for version in evaluated if version > save.after])
+        views = tuple(view for view in save.evaluations if not write.may_repeat or view.version not in evaluated)
+        return replace(save, applied=save.applied[len(again) :], evaluations=views), again, gone
 
     def _add(self, job: str, checkpoint: Checkpoint) -> None:
         files = self._checkpoints.setdefault(job, [])
@@ -152,6 +170,10 @@ class Disk:
         """The newest checkpoint that is whole."""
         whole = [file for file in self._checkpoints.get(job, ()) if not file.is_torn]
         return whole[-1] if whole else None
+
+
+def _nobody_hears(job: str, save: Save, again: tuple[Applied, ...], gone: tuple[Applied, ...]) -> None:
+    pass
 
 
 def _copied(tensors: Tensors) -> dict[str, np.ndarray]:

@@ -23,6 +23,7 @@ from shoal.sim.faults import (
     AtSecond,
     Crash,
     Cut,
+    Deaf,
     Delay,
     Disk,
     Duplicate,
@@ -33,6 +34,7 @@ from shoal.sim.faults import (
     Kind,
     Leave,
     Lose,
+    Mute,
     Partition,
     Restart,
     Share,
@@ -62,6 +64,10 @@ _FAILURES: tuple[Kind, ...] = ("fail", "hang")
 #: Later rounds and epochs than these are not reached by every run.
 _ROUND_MAX = 30
 _EPOCH_MAX = 3
+
+
+#: What is drawn for one node or another. Cables that carry one way only are drawn as cuts, with what follows them.
+_DRAWN: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in ("mute", "deaf"))
 
 
 def draw(
@@ -95,11 +101,11 @@ def draw(
 def _chosen(stream: Stream) -> list[Kind]:
     """All kinds see how faults meet; one or two, again and again, see what wears out."""
     if stream.happens(0.5):
-        return list(KINDS)
-    few = [stream.pick(list(KINDS)) for _ in range(1 + stream.below(2))]
+        return list(_DRAWN)
+    few = [stream.pick(list(_DRAWN)) for _ in range(1 + stream.below(2))]
     if all(kind in _FAILURES for kind in few):
         # Of these there are three at most, and the others have to be of some kind.
-        few[1:] = [stream.pick([kind for kind in KINDS if kind not in _FAILURES])]
+        few[1:] = [stream.pick([kind for kind in _DRAWN if kind not in _FAILURES])]
     return few
 
 
@@ -218,6 +224,10 @@ def _fault(stream: Stream, kind: Kind, target: Who, at: When, workers: int) -> F
             return Apart(who=_some_apart(stream, workers), at=at, for_s=_span_s(stream))
         case "transfer":
             return Transfer(who=target, at=at)
+        case "mute":
+            return Mute(who=who, at=at, for_s=_span_s(stream))
+        case "deaf":
+            return Deaf(who=who, at=at, for_s=_span_s(stream))
 
 
 def _partition(stream: Stream, who: Who, at: When, workers: int) -> Fault:

@@ -405,6 +405,30 @@ class Apart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Mute:
+    """Nothing that these send arrives, and nobody is told; what is sent to them does."""
+
+    who: Who
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _lasts(self.for_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deaf:
+    """Nothing that is sent to these arrives, and nobody is told; what they send does."""
+
+    who: Who
+    at: When = START
+    for_s: float = FOREVER
+
+    def __post_init__(self) -> None:
+        _lasts(self.for_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
     """An operator asks that this node lead every job; of the leader: that whoever is placed best does."""
 
@@ -439,6 +463,8 @@ Fault = (
     | FullDisk
     | Apart
     | Transfer
+    | Mute
+    | Deaf
 )
 
 Kind = Literal[
@@ -459,6 +485,8 @@ Kind = Literal[
     "full_disk",
     "apart",
     "transfer",
+    "mute",
+    "deaf",
 ]
 
 #: What people call a fault -> what it is.
@@ -480,6 +508,8 @@ KINDS: dict[Kind, type[Fault]] = {
     "full_disk": FullDisk,
     "apart": Apart,
     "transfer": Transfer,
+    "mute": Mute,
+    "deaf": Deaf,
 }
 
 #: Faults that home, and so the leader, cannot have, and why.

@@ -115,6 +115,7 @@ class Home:
             version=version.version,
             tensors=version.tensors,
             state=version.state,
+            after=version.after,
             applied=version.applied,
             evaluations=version.evaluations,
         )

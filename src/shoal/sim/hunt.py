@@ -28,10 +28,12 @@ from shoal.sim.faults import (
     AtSecond,
     Crash,
     Cut,
+    Deaf,
     Disk,
     Duplicate,
     Fault,
     Leave,
+    Mute,
     Partition,
     Restart,
     Slow,
@@ -158,6 +160,8 @@ def disaster(seed: int) -> Disaster:
     faults += _for_good(stream, workers, spare=workers - least)
     prefers_devices = stream.happens(0.5)
     faults += _of_leaders(stream, workers, prefers_devices=prefers_devices)
+    # From a stream of their own: a seed without one is what it was before there were any.
+    faults += _cuts(Chance(seed).stream("cuts"), workers, prefers_devices=prefers_devices)
     ambush, ambushed = _ambush(stream, prefers_devices=prefers_devices)
     plots: tuple[Plot, ...] = ()
     if is_shaped:
@@ -238,6 +242,30 @@ def _of_a_leader(stream: Stream, workers: int, at: When) -> tuple[Fault, ...]:
         (Transfer(who=anyone, at=at), Crash(who=anyone, at=at, restart_s=for_s)),
     )
     return stream.pick(choices)
+
+
+def _cuts(stream: Stream, workers: int, *, prefers_devices: bool) -> tuple[Fault, ...]:
+    """The manager's cable: cut from everyone, from some, or carrying one way only; for seconds, minutes or an hour."""
+    if not stream.happens(0.3 if prefers_devices else 0.08):
+        return ()
+    at: When = AtRound(1 + stream.below(8)) if stream.happens(0.7) else AtSecond(stream.between(3.0, 20.0))
+    for_s = stream.pick((5.0, 5.0, 12.0, 12.0, 90.0, 90.0, 90.0, 3600.0))
+    # Home with those who still reach it: none, a few, most.
+    with_home = [worker(1 + stream.below(workers)) for _ in range(stream.pick((0, 1, 1, 2, workers - 1)))]
+    some = Who((*MANAGER.parts, *(part for who in with_home for part in who.parts)))
+    choices: tuple[Fault, ...] = (
+        Partition(who=MANAGER, at=at, for_s=for_s),
+        Partition(who=some, at=at, for_s=for_s),
+        Partition(who=some, at=at, for_s=for_s),
+        Mute(who=MANAGER, at=at, for_s=for_s),
+        Deaf(who=MANAGER, at=at, for_s=for_s),
+    )
+    cut = stream.pick(choices)
+    if not stream.happens(0.25):
+        return (cut,)
+    # What is known of the two sides does not survive a restart by itself.
+    again = Crash(who=MANAGER, at=at, restart_s=stream.between(0.2, min(for_s, 20.0)), disk=stream.pick(list(Disk)))
+    return cut, again
 
 
 def _of_formations(stream: Stream, workers: int) -> tuple[Fault, ...]:
@@ -524,7 +552,9 @@ class Case:
         self._run_to_the_end()
         for job in self.what.jobs:
             self._check_end(job.spec.job)
-        if not world.kernel.run(self._all_free, limit_s=world.kernel.now_s + FREE_WITHIN_S):
+        # A device behind a cut hears of the end when it is over.
+        quiet_s = max(world.kernel.now_s, self._inflicter.quiet_since_s)
+        if not world.kernel.run(self._all_free, limit_s=quiet_s + FREE_WITHIN_S):
             raise Violation(f"a worker was left behind in a job that is over: {self._occupied()}")
 
     def _run_to_the_end(self) -> None:

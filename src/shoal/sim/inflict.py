@@ -68,6 +68,9 @@ class Inflicter:
             case fault.Apart():
                 cut = world.network.apart(nodes)
                 self._later(one.for_s, cut.heal)
+            case fault.Mute() | fault.Deaf():
+                cut = world.network.one_way(nodes, is_mute=isinstance(one, fault.Mute))
+                self._later(one.for_s, cut.heal)
             case fault.Transfer():
                 # The leader itself hands over: to whoever is placed best.
                 to = "" if one.who == fault.LEADER else nodes[0]

@@ -25,17 +25,20 @@ from shoal.wire.messages import (
     Finished,
     Gathered,
     Go,
+    HandOver,
     JobSpec,
     Made,
     Offer,
     Progress,
     Ready,
     Refused,
+    StepDown,
     SteppedDown,
     Update,
     Wait,
     Work,
 )
+from shoal.workload.ledger import Applied
 
 #: How often a batch fails before its job does.
 FAILURES_TO_FAIL = 4
@@ -53,6 +56,9 @@ HEARD_AFTER_S = 3.0
 #: The manager's node.
 HOME = "home"
 
+#: What a leader tells of itself was so this long ago, at most.
+TOLD_WITHIN_S = 5.0
+
 #: A node is lost after eight seconds of silence. Nobody lends to one that is gone for longer than this.
 LONG_GONE_S = 40.0
 
@@ -63,6 +69,12 @@ _LEASE = re.compile(r"lease (\d+) ")
 def _is_of_nothing(event: object) -> bool:
     """A sub-leader that does not know where its part stands says so by an empty sum."""
     return isinstance(event, Received) and isinstance(event.message, Gathered) and not event.message.leases
+
+
+def _is_let_go(step: Step, node: str) -> bool:
+    """The manager wants a worker back: it is told that the job is over for it."""
+    let_go = [action.reason for action in step.actions if isinstance(action, Record) and action.kind == "released"]
+    return any(reason.startswith(f"{node} ") for reason in let_go)
 
 
 class Violation(AssertionError):
@@ -112,6 +124,14 @@ class _Tenure:
     summed: dict[int, int] = field(default_factory=dict)
     #: Version -> the leases it was made of, as far as saves have told.
     made_of: dict[int, list[int]] = field(default_factory=dict)
+    #: Since when it has no session to the manager and nothing was saved; None: it has.
+    cut_s: float | None = None
+    #: (when, who, at which version) of the updates that came for leases that were open.
+    updates: list[tuple[float, str, int]] = field(default_factory=list)
+
+    def trained(self, *, after_s: float, until_s: float) -> set[str]:
+        """Workers with an update between these times that is in a version."""
+        return {node for at_s, node, version in self.updates if after_s < at_s < until_s and version < self.version}
 
 
 @dataclass(slots=True)
@@ -127,11 +147,15 @@ class _Course:
     led_term: int = 0
     #: Terms that were led under -> on which node.
     led: dict[int, str] = field(default_factory=dict)
+    past: list[_Tenure] = field(default_factory=list)
     #: The newest version that a leader knows to be durable; and as it was when each term was written down.
     acknowledged: int = -1
     floor: dict[int, int] = field(default_factory=dict)
     #: Term -> the version its leader handed over in good order.
     handed: dict[int, int] = field(default_factory=dict)
+    #: The older term whose leader is asked for its history, and the least number of the version that it hands over.
+    adopting: int = 0
+    least: int = -1
     #: Since when nobody leads it under the newest term; None: someone does.
     vacant_s: float | None = 0.0
     #: The newest version that is durable, and each (term, version) that ever became so.
@@ -192,6 +216,13 @@ class Invariants:
                 self._assigned(step, action.to, action.message, kept)
             elif isinstance(action, Send) and isinstance(action.message, CheckpointKept):
                 self._acknowledged(step, action.message)
+            elif isinstance(action, Send) and isinstance(action.message, HandOver):
+                over = action.message
+                course = self._courses[over.job]
+                if over.term < course.kept_term:
+                    course.adopting, course.least = over.term, over.version_least
+            elif isinstance(action, Send) and isinstance(action.message, StepDown):
+                self._given_up(step, action.to, action.message)
 
     def _assigned(self, step: Step, to: str, assign: Assign, kept: set[tuple[str, int]]) -> None:
         course, job, term = self._courses[assign.job], assign.job, assign.term
@@ -207,7 +238,8 @@ class Invariants:
         course, what = self._courses[kept.job], f"version {kept.version} of {kept.job}, term {kept.term},"
         self._hold((kept.term, kept.version) in course.durables, step.at_s, f"{what} was called kept and is not")
         newest = course.kept_term
-        self._hold(kept.term >= newest, step.at_s, f"{what} was called kept under term {newest}")
+        is_due = kept.term >= newest or kept.term == course.adopting
+        self._hold(is_due, step.at_s, f"{what} was called kept under term {newest}")
         course.acknowledged = max(course.acknowledged, kept.version)
 
     def _leader(self, step: Step) -> None:
@@ -216,6 +248,8 @@ class Invariants:
         match step.event:
             case Received():
                 self._heard(course, tenure, step, step.event)
+            case PeerChanged(node="home", state=Liveness.LOST):
+                tenure.cut_s = step.at_s if tenure.cut_s is None else tenure.cut_s
             case PeerChanged(state=Liveness.LOST):
                 self._take_credits(tenure, step.event.node)
             case Saved():
@@ -225,6 +259,7 @@ class Invariants:
                     f"version {step.event.version} was called saved; the disk has {course.durable}",
                 )
                 course.acknowledged = max(course.acknowledged, step.event.version)
+                tenure.cut_s = None
             case _:
                 pass
         for action in step.actions:
@@ -293,6 +328,7 @@ class Invariants:
                 if lent is not None and lent.node == event.sender:
                     if lent.is_open and isinstance(message, Update):
                         tenure.answers += 1
+                        tenure.updates.append((step.at_s, event.sender, tenure.version))
                         lent.counts = True
                     self._closed(tenure, message.lease)
                     if isinstance(message, Update):
@@ -366,7 +402,7 @@ class Invariants:
                     at_s,
                     f"{step.job} was called {message.state} before that was durable",
                 )
-            case Finished():
+            case Finished() if not _is_let_go(step, send.to):
                 self._hold(course.ending, at_s, f"{send.to} was told that {step.job} is over before that was durable")
             case Wait():
                 accused = self._is_honest and message.reason.startswith("left out")
@@ -398,15 +434,16 @@ class Invariants:
         )
         rest = tenure.answers - tenure.applied
         self._hold(not rest, step.at_s, f"{step.node} handed {step.job} over with {rest} updates in no version")
-        if tenure.term == course.kept_term:
-            course.handed[tenure.term] = version
+        if tenure.term in (course.kept_term, course.adopting):
+            course.handed[course.kept_term] = version
 
     def _grew(self, course: _Course, tenure: _Tenure, at_s: float, version: int) -> None:
         # Each update may make a version where nobody waits for anybody, and nobody need be told of all of them.
         is_sync = course.spec.plan.pace == "sync"
         most = tenure.version + 1 if is_sync else max(0, tenure.began) + tenure.answers
+        is_renumbered = tenure.term == course.adopting and version == course.least
         self._hold(
-            tenure.version <= version <= most or tenure.version < 0,
+            tenure.version <= version <= most or tenure.version < 0 or is_renumbered,
             at_s,
             f"the version went from {tenure.version} to {version}",
         )
@@ -546,6 +583,7 @@ class Invariants:
         self._hold(version == handed, mark.at_s, f"{job} was handed over at version {handed} and taken up at {version}")
         course.led[term] = node
         course.tenures[node] = _Tenure(node, term, version, began=version)
+        course.past.append(course.tenures[node])
         if term > course.led_term:
             course.led_term, course.vacant_s = term, None
 
@@ -559,8 +597,12 @@ class Invariants:
         course, save = self._courses[mark.facts["job"]], mark.facts["save"]
         at_s, ledger, term = mark.at_s, save.state["ledger"], int(save.state["term"])
         newest = max(course.durable_term, course.kept_term)
-        self._hold(term >= newest, at_s, f"version {save.version} of term {term} was kept; the term is {newest}")
-        course.durable_term = term
+        is_adopted = term == course.adopting
+        what = f"version {save.version} of term {term} was kept; the term is {newest}"
+        self._hold(term >= newest or is_adopted, at_s, what)
+        # What leaders of the terms in between lend is for nothing.
+        course.durable_term = course.kept_term + 1 if is_adopted else term
+        self._replaced(course, save, mark.facts.get("gone", ()), at_s, is_adopted=is_adopted)
         course.durables.add((term, save.version))
         for row in mark.facts.get("again", ()):
             known = course.history.get((row.epoch, row.batch))
@@ -588,8 +630,47 @@ class Invariants:
             course.history[key] = course.history_version = row.version
             course.per_epoch[row.epoch] += 1
         ends = course.history_version
-        self._hold(ends == save.version, at_s, f"the history ends at version {ends}, the save is {save.version}")
+        is_renumbered = is_adopted and ends < save.version == course.least
+        self._hold(
+            ends == save.version or is_renumbered,
+            at_s,
+            f"the history ends at version {ends}, the save is {save.version}",
+        )
+        course.history_version = save.version
         self._ledger_matches(course, at_s, ledger)
+
+    def _replaced(
+        self, course: _Course, save: Save, gone: tuple[Applied, ...], at_s: float, *, is_adopted: bool
+    ) -> None:
+        """Durable history goes only where a leader that led on beyond a cut did so with as many workers or more."""
+        if not gone:
+            return
+        self._hold(is_adopted, at_s, f"{len(gone)} durable batches of {save.state['job']} were thrown away")
+        lost, kept = ({row.node for row in rows} for rows in (gone, save.applied))
+        told = f"what {len(lost)} workers trained was thrown away for what {len(kept)} did"
+        self._hold(len(kept) >= len(lost), at_s, told)
+        for row in gone:
+            del course.history[row.epoch, row.batch]
+            course.per_epoch[row.epoch] -= 1
+        course.history_version = max(course.history.values(), default=0)
+
+    def _given_up(self, step: Step, node: str, message: StepDown) -> None:
+        """A manager that was out of sight throws no version away that more workers hold than any other of theirs."""
+        course = self._courses[message.job]
+        tenure = course.tenures.get(node)
+        if tenure is None or tenure.term != message.term or tenure.cut_s is None or course.state != "running":
+            return
+        if not isinstance(step.event, Received) or not isinstance(step.event.message, Progress):
+            return
+        held = tenure.trained(after_s=tenure.cut_s, until_s=step.at_s - TOLD_WITHIN_S)
+        later = [other for other in course.past if other.term > tenure.term]
+        most = max((len(other.trained(after_s=0.0, until_s=math.inf)) for other in later), default=0)
+        self._hold(
+            len(held) <= most,
+            step.at_s,
+            f"{node} led {message.job} on for {len(held)} workers while the manager was away, and all of it was "
+            f"discarded for what {most} did since",
+        )
 
     def _ledger_matches(self, course: _Course, at_s: float, ledger: dict[str, object]) -> None:
         spec = course.spec

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Literal
 
 from shoal.errors import Misuse
 from shoal.sim.chance import Chance, Stream
@@ -60,6 +61,9 @@ def _check_share(loss: float) -> None:
         raise Misuse(f"a loss of {loss} is no share below 1: where nothing may pass, use a partition")
 
 
+_CutKind = Literal["side", "apart", "mute", "deaf"]
+
+
 class _Node:
     """One node's end of the network, and what faults make of it."""
 
@@ -68,6 +72,7 @@ class _Node:
         "_jitter",
         "_losses",
         "apart",
+        "deaf",
         "down",
         "down_server",
         "extra_s",
@@ -77,6 +82,7 @@ class _Node:
         "line",
         "loss",
         "loss_override",
+        "mute",
         "name",
         "received_bytes",
         "sent_bytes",
@@ -99,6 +105,9 @@ class _Node:
         self.side = 0
         #: One bit for each group that it is in whose members do not reach one another.
         self.apart = 0
+        #: One bit for each fault by which nothing that it sends arrives, or nothing that is sent to it.
+        self.mute = 0
+        self.deaf = 0
         self.slowness = 1.0
         self.extra_s = 0.0
         self.loss_override: float | None = None
@@ -394,7 +403,7 @@ class Flow:
     def _is_open(self) -> bool:
         """Whether its two ends reach each other now."""
         sender, receiver = self._sender, self._receiver
-        return sender.side == receiver.side and not sender.apart & receiver.apart
+        return sender.side == receiver.side and not (sender.apart & receiver.apart or sender.mute or receiver.deaf)
 
     def _complete(self, message: _Message) -> None:
         """All pieces of a message are over both links: latency remains."""
@@ -429,7 +438,8 @@ class Flow:
         if self._is_cut:
             return
         sender, receiver = self._sender, self._receiver
-        if self._parked is not None or sender.side != receiver.side or sender.apart & receiver.apart:
+        is_apart = sender.side != receiver.side or sender.apart & receiver.apart
+        if self._parked is not None or is_apart or sender.mute or receiver.deaf:
             self._park(size_bytes, call, args)
             return
         if size_bytes > 0:
@@ -481,26 +491,25 @@ class Loopback(Flow):
 
 
 class Cut:
-    """A partition in force, or a group whose members are kept apart."""
+    """A partition in force, a group whose members are kept apart, or nodes that are not heard, or hear nothing."""
 
-    __slots__ = ("_bit", "_is_split", "_network", "_nodes")
+    __slots__ = ("_bit", "_kind", "_network", "_nodes")
 
-    def __init__(self, network: Network, nodes: list[_Node], bit: int, *, is_split: bool) -> None:
+    def __init__(self, network: Network, nodes: list[_Node], bit: int, kind: _CutKind) -> None:
         self._network = network
         self._nodes = nodes
         self._bit = bit
-        #: Whether it splits those nodes from the rest, or from one another.
-        self._is_split = is_split
+        #: What of a node its bit is in.
+        self._kind = kind
+        for node in nodes:
+            setattr(node, kind, getattr(node, kind) | bit)
 
     def heal(self) -> None:
         """What stalled goes on, unless another partition holds it. Healing twice is healing once."""
         bit, self._bit = self._bit, 0
         if bit:
             for node in self._nodes:
-                if self._is_split:
-                    node.side ^= bit
-                else:
-                    node.apart ^= bit
+                setattr(node, self._kind, getattr(node, self._kind) ^ bit)
             self._network._healed(bit)
 
 
@@ -543,28 +552,30 @@ class Network:
 
     def partition(self, nodes: Iterable[str]) -> Cut:
         """From now on nothing passes between these nodes and the rest, silently; nothing is lost by it either."""
-        inside, bit = self._numbered(nodes)
-        for node in inside:
-            node.side |= bit
-        return Cut(self, inside, bit, is_split=True)
+        return self._cut(nodes, "side")
 
     def apart(self, nodes: Iterable[str]) -> Cut:
         """From now on nothing passes between any two of these, silently; all others reach them."""
-        inside, bit = self._numbered(nodes)
-        for node in inside:
-            node.apart |= bit
-        return Cut(self, inside, bit, is_split=False)
+        return self._cut(nodes, "apart")
 
-    def _numbered(self, nodes: Iterable[str]) -> tuple[list[_Node], int]:
-        """These nodes, each once, and the lowest bit that no partition in force uses."""
+    def one_way(self, nodes: Iterable[str], *, is_mute: bool) -> Cut:
+        """From now on nothing that these nodes send arrives, or (not mute) nothing that is sent to them does."""
+        return self._cut(nodes, "mute" if is_mute else "deaf")
+
+    def _cut(self, nodes: Iterable[str], kind: _CutKind) -> Cut:
+        """These nodes, each once, with the lowest bit that nothing in force uses."""
         inside = [self._node(node) for node in dict.fromkeys(nodes)]
         bit = ~self._sides & (self._sides + 1)
         self._sides |= bit
-        return inside, bit
+        return Cut(self, inside, bit, kind)
 
     def reachable(self, a: str, b: str) -> bool:
+        """Whether each hears the other: nobody opens a connection where one does not."""
         one, other = self._node(a), self._node(b)
-        return one is other or (one.side == other.side and not one.apart & other.apart)
+        if one is other:
+            return True
+        is_one_way = one.mute | one.deaf | other.mute | other.deaf
+        return one.side == other.side and not one.apart & other.apart and not is_one_way
 
     def slow_link(self, node: str, factor: float) -> None:
         """Divide a node's rates; 1 undoes it. A piece on its way is not slowed any more."""

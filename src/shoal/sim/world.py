@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shoal.errors import Misuse
-from shoal.roles.actions import Role
+from shoal.roles.actions import Role, Save
 from shoal.roles.membership import Patience
 from shoal.roles.roster import JobRecord
 from shoal.roles.switchboard import Switchboard
@@ -28,6 +28,7 @@ from shoal.sim.process import Machine, Process
 from shoal.transport.commons import TURN_HOLD_S
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import Message
+from shoal.workload.ledger import Applied
 
 HOME = "home"
 
@@ -77,7 +78,7 @@ class World:
         self._jobs = {job.spec.job: job for job in settings.jobs}
         flaws = self.chance.stream("disk") if settings.has_flaws else None
         self.disk = Disk(self.kernel, flaws, sync_s=settings.disk_sync_s)
-        self.disk.on_durable = lambda job, save, again: self.mark(HOME, "durable", job=job, save=save, again=again)
+        self.disk.on_durable = self._durable
         self.disk.on_kept = self._kept
         #: Whether every job is over, as of the last record that was kept: it is asked after every event.
         self._is_over = False
@@ -120,6 +121,9 @@ class World:
     def run(self, *, limit_s: float, events_max: int | None = None) -> bool:
         """Let time pass until every job is over. False if that did not come to pass."""
         return self.kernel.run(lambda: self._is_over, limit_s=limit_s, events_max=events_max)
+
+    def _durable(self, job: str, save: Save, again: tuple[Applied, ...], gone: tuple[Applied, ...]) -> None:
+        self.mark(HOME, "durable", job=job, save=save, again=again, gone=gone)
 
     def _kept(self, record: JobRecord) -> None:
         jobs = self.disk.jobs

@@ -109,6 +109,10 @@ class CheckpointStore:
                 self._thin_out(saved)
         return saved
 
+    def newest_version(self) -> int:
+        """The version of the newest file, read or not; -1 where there is none."""
+        return max((found.version for found in self._found()), default=-1)
+
     def load(self) -> Loaded | None:
         """The newest checkpoint that matches its name; None where none was ever saved.
 

@@ -322,6 +322,9 @@ class Registry:
     def save_progress(self, job: str, progress_json: str) -> None:
         self._change_job(job, "UPDATE jobs SET progress_json = ? WHERE job = ?", (progress_json, job))
 
+    def save_terms(self, job: str, terms_json: str) -> None:
+        self._change_job(job, "UPDATE jobs SET terms_json = ? WHERE job = ?", (terms_json, job))
+
     def jobs(self) -> list[Job]:
         return [Job(**row) for row in self._rows("SELECT * FROM jobs ORDER BY created_s, job")]
 
@@ -351,19 +354,30 @@ class Registry:
         with self._transaction():
             self._forget_after(job, version)
 
-    def restore_applied(self, job: str, rows: Sequence[Applied], version: int) -> None:
-        """Make the history that of a restored version: nothing above it, and the rows its checkpoint carries."""
-        if ahead := [row for row in rows if row.version > version]:
-            raise Misuse(f"a checkpoint of version {version} carries a batch of version {ahead[0].version}")
+    def restore_applied(
+        self, job: str, rows: Sequence[Applied], *, after: int, evaluations: Sequence[Evaluation] = ()
+    ) -> None:
+        """Replace the history after a version by the rows that a checkpoint carries, all or nothing."""
+        if before := [row for row in rows if row.version <= after]:
+            raise Misuse(f"a checkpoint with history after version {after} carries a batch of {before[0].version}")
         with self._transaction() as database:
             self._require(job)
-            self._forget_after(job, version)
-            database.executemany(_ADD_APPLIED, ({"job": job} | dataclasses.asdict(row) for row in rows))
+            self._forget_after(job, after)
+            for row in rows:
+                if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
+                    raise self._applied_twice(job, row)
+            database.executemany(_ADD_EVALUATION, ({"job": job} | dataclasses.asdict(row) for row in evaluations))
+            self._thin_applied(job, added=len(rows))
+            self._thin_evaluations(job)
 
-    def last_version(self, job: str) -> int:
-        """The newest version in the history; -1 where there is none."""
-        rows = self._rows("SELECT MAX(version) AS last FROM applied WHERE job = ?", (job,))
-        return -1 if rows[0]["last"] is None else int(rows[0]["last"])
+    def applied_between(self, job: str, after: int, last: int) -> tuple[int, int]:
+        """How many batches went into versions after one, up to and with another; and how many devices trained them."""
+        row = self._rows(
+            "SELECT COUNT(*) AS batches, COUNT(DISTINCT node) AS nodes FROM applied"
+            " WHERE job = ? AND version > ? AND version <= ?",
+            (job, after, last),
+        )[0]
+        return int(row["batches"]), int(row["nodes"])
 
     def applied(self, job: str) -> list[Applied]:
         """Batch by batch, as far back as that is kept."""

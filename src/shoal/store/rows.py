@@ -80,6 +80,8 @@ class Job:
     progress_json: str
     #: Who leads it under this term; empty: nobody yet.
     leader: str = ""
+    #: Term -> who was given it, and the newest durable version then.
+    terms_json: str = "{}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -145,4 +145,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        # Who was given each of its last terms, and the newest durable version then: a leader that was replaced and led
+        # on beyond a cut is known when it is back.
+        "ALTER TABLE jobs ADD COLUMN terms_json TEXT NOT NULL DEFAULT '{}'",
+    ),
 )

@@ -50,6 +50,7 @@ _ENDPOINT = re.compile(r"(?:[0-9A-Za-z.-]{1,120}|\[[0-9a-fA-F:.]{2,60}\]):[0-9]{
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LONG_TEXT = (
     "reason",
+    "discarded",
     "kwargs_json",
     "layout_json",
     "detail",
@@ -394,6 +395,13 @@ class Progress(Message):
     predicted_s: float = 0.0
     #: What there was to choose from.
     alternatives: tuple[ShapeView, ...] = ()
+    #: What would be lost with this leader: batches applied since its last durable version, or since it lost sight of
+    #: the manager, and how many workers trained them.
+    unsaved_batches: int = 0
+    unsaved_workers: int = 0
+    #: Batches applied under this term, and how many workers trained them.
+    term_batches: int = 0
+    term_workers: int = 0
 
 
 # Who leads a job, and what it must not lose -----------------------------------------------------------
@@ -440,6 +448,8 @@ class HandOver(Message):
     job: str
     term: int
     reason: str = ""
+    #: The version it hands over has at least this number: numbers below it were used by another leader.
+    version_least: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -1368,6 +1378,8 @@ class JobView(Message):
     term: int = 0
     #: None: no version was published.
     served: ServedView | None = None
+    #: Which versions were discarded last, and why; empty: none ever was.
+    discarded: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

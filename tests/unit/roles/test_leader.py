@@ -17,6 +17,7 @@ from shoal.learning.layout import Layout
 from shoal.plan import Until
 from shoal.roles.actions import Action, End, Record, Save, Send, SetTimer
 from shoal.roles.course import EVALUATIONS_KEPT, VELOCITY
+from shoal.roles.durability import RETRY_S
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFailed, Started, StopRequested, TimerFired
 from shoal.roles.leader import BATCH_FAILURES_MAX, LEASE_GRACE_S, TICK_S, Leader
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
@@ -819,6 +820,7 @@ def test_a_save_that_fails_is_tried_again(begin: Start) -> None:
     story.happens(SaveFailed(version=4, reason="no space left on device"))
     assert story.records("save-failed") == ["version 4: no space left on device; trying again"]
     assert not story.ended
+    story.now_s += RETRY_S
     story.tick()
     assert story.save().applied == first.applied
     story.happens(Saved(version=4))

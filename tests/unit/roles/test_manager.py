@@ -26,6 +26,8 @@ from shoal.wire.messages import (
     Leave,
     Message,
     Progress,
+    Release,
+    Released,
     StepDown,
     StopJob,
     Submit,
@@ -305,3 +307,19 @@ def test_commands_it_does_not_know_are_denied(office: Office) -> None:
     office.happens(Asked(question=7, message=AskStatus()))
     assert office.answer() == Denied(reason="not a command the manager knows")
     assert office.happens(Received(sender="a", message=Leave(reason=""))) == []
+
+
+def test_a_job_below_its_least_number_gets_workers_that_another_has_beyond_its_own(
+    office: Office, make_spec: Make
+) -> None:
+    for node in ("a", "b", "c", "d"):
+        office.hello(node)
+    office.submit(make_spec(job="first", workers_min=1, workers_max=4))
+    office.submit(make_spec(job="second", workers_min=2, workers_max=4))
+    assert [told.partition(":")[0] for told in office.records("called-back")] == ["d", "c"], "as many as it lacks"
+    assert [release.node for release in office.told("home", Release)] == ["d", "c"]
+    for node in ("d", "c"):
+        office.happens(Received(sender="home", message=Released(job="first", term=1, node=node)))
+        assert office.records("called-back") == [], "one that was let go is on its way"
+        office.happens(Received(sender=node, message=Heartbeat(seq=1)))
+    assert office.working() == {"a": "first", "b": "first", "c": "second", "d": "second"}

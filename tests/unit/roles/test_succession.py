@@ -26,7 +26,8 @@ from shoal.roles.events import (
 )
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
-from shoal.roles.roster import JobRecord
+from shoal.roles.reunion import Side
+from shoal.roles.roster import JobRecord, Term, sides_kept
 from shoal.roles.succession import (
     APPOINTED_S,
     CUT_OFF_WITHIN_S,
@@ -109,7 +110,32 @@ class Office:
         self.happens(PeerChanged(node=node, state=state, reason=reason))
 
     def lost(self, node: str) -> None:
+        """It falls silent, and others do not."""
+        self.peer(node, Liveness.SUSPECT)
+        self.now_s += 0.5
+        for view in self.manager.node_views():
+            if view.state == "alive":
+                self.beat(view.node)
         self.peer(node, Liveness.LOST)
+
+    def cut(self, *nodes: str) -> None:
+        """They fall silent together, and those who led are given up, if they are."""
+        for node in nodes:
+            self.peer(node, Liveness.SUSPECT)
+        self.now_s += 1.0
+        for node in nodes:
+            self.timer(f"suspect {node}")
+        self.now_s += 7.0
+        for node in nodes:
+            self.lost_quietly(node)
+
+    def lost_quietly(self, node: str) -> None:
+        self.peer(node, Liveness.LOST)
+
+    def claim(self, sender: str, progress: Progress) -> list[Action]:
+        """A leader of an older term tells what it made, and is heard out."""
+        self.says(sender, progress)
+        return self.timer(f"claim {progress.job}")
 
     def timer(self, name: str) -> list[Action]:
         return self.happens(TimerFired(name=name))
@@ -327,6 +353,7 @@ def test_an_appointment_that_takes_too_long_is_over_and_the_node_is_not_chosen_a
     office.timer("appointed digits")
     assert office.appointed() == {"home": 3}, "neither of them is asked again"
     office.leads("a")
+    office.claim("a", Progress(job="digits", term=1, state="waiting"))
     assert [step.term for step in office.told("a", StepDown)] == [1], "too late"
     assert office.leader == ("home", 3)
     assert office.timer("appointed digits") == [], "a timer that fires late finds nothing to do"
@@ -428,6 +455,8 @@ def test_a_leader_that_was_away_when_asked_to_hand_over_is_asked_again(led: Offi
 def test_one_who_leads_under_an_old_term_is_told_to_step_down(led: Office) -> None:
     led.lost("a")
     led.hello("a", leads=(Leads(job="digits", term=1, endpoint="a:7071"),))
+    assert led.told("a", StepDown) == [], "what it made is heard first"
+    led.claim("a", Progress(job="digits", term=1, state="training"))
     assert led.told("a", StepDown) == [StepDown(job="digits", term=1, reason="b leads it under term 2")]
     assert led.leader == ("b", 2)
     led.leads("a", term=9)
@@ -447,7 +476,7 @@ def replaced(led: Office) -> Office:
 
 @pytest.mark.parametrize("state", ["training", "finished"])
 def test_what_an_old_leader_says_of_the_job_is_not_believed(replaced: Office, state: str) -> None:
-    replaced.says("a", Progress(job="digits", term=1, state=state))
+    replaced.claim("a", Progress(job="digits", term=1, state=state))
     assert replaced.actions == [
         Send(to="a", message=StepDown(job="digits", term=1, reason="b leads it under term 2")),
     ]
@@ -460,8 +489,10 @@ def test_a_checkpoint_of_an_old_leader_is_refused(replaced: Office) -> None:
     assert replaced.told("a", CheckpointRefused) == [
         CheckpointRefused(job="digits", term=1, version=9, reason="its term is over")
     ]
-    assert replaced.told("a", StepDown)
-    assert replaced.records("fenced") == ["version 9 of a: term 1 is over"]
+    assert replaced.told("a", StepDown) == [], "whose history is kept is settled by what it made"
+    replaced.says("c", Checkpoint(job="digits", term=1, version=9))
+    assert replaced.told("c", StepDown), "it never led"
+    assert replaced.records("fenced") == ["version 9 of c: term 1 is over"]
 
 
 def test_an_old_leader_is_not_told_where_the_job_stands(replaced: Office) -> None:
@@ -937,6 +968,8 @@ def test_a_job_that_was_stopping_is_concluded_by_the_leader_that_is_back(make_sp
     assert office.told("a", Conclude) == [Conclude(job="digits", reason="enough")]
     office = returned(make_spec, state="stopping", reason="enough")
     office.timer("missed")
+    assert office.told("home", Conclude) == [], "nobody is in reach: its leader may lead on, and is waited for"
+    office.timer("away digits")
     assert office.told("home", Conclude) == [Conclude(job="digits", reason="enough")]
     assert office.state == "stopping"
 
@@ -1052,3 +1085,193 @@ def test_a_leader_that_died_is_replaced_and_not_moved_home_for_its_workers_compl
         assert led.sent(HandOver) == []
     led.timer("suspect a")
     assert led.appointed() == {"b": 2}
+
+
+# Beyond a cut --------------------------------------------------------------------------------------------------------
+
+
+def told(term: int, version: int, *, batches: int = 0, workers: int = 0, durable: int = 0) -> Progress:
+    """What a leader tells that led on: how much of it would be lost with it."""
+    side = {"unsaved_batches": batches, "unsaved_workers": workers}
+    return Progress(job="digits", term=term, state="training", version=version, durable_version=durable, **side)
+
+
+def made(term: int, version: int, *, batches: int, workers: int, durable: int = 0) -> Progress:
+    """What the leader of the newest term tells."""
+    side = {"term_batches": batches, "term_workers": workers}
+    return Progress(job="digits", term=term, state="training", version=version, durable_version=durable, **side)
+
+
+def test_a_leader_that_falls_silent_with_all_workers_keeps_its_term(led: Office) -> None:
+    led.cut("a", "b", "c")
+    assert led.leader == ("a", 1)
+    assert led.appointed() == {}
+    (view,) = led.manager.job_views("digits")
+    assert view.reason == "a is not heard of, nor is any worker: it may lead on, so term 1 stays"
+
+
+def test_a_leader_that_led_on_beyond_a_cut_goes_on_under_its_term(led: Office) -> None:
+    led.cut("a", "b", "c")
+    led.now_s += 80.0
+    led.hello("b")
+    assert led.told("b", Dismiss) == [], "it is at work for its leader still"
+    assert led.working["b"] == "digits"
+    led.hello("a", leads=(Leads(job="digits", term=1, endpoint="a:7071"),))
+    assert led.leader == ("a", 1)
+    assert led.records()[0] == "led by a, which led on for 87 s out of reach, term 1"
+    assert led.told("b", Assign)[0].term == 1
+    led.timer("away digits")
+    assert led.appointed() == {}, "it was heard of in time"
+
+
+def test_a_leader_that_is_heard_again_on_its_old_session_leads_on(led: Office) -> None:
+    led.cut("a", "b", "c")
+    led.peer("a", Liveness.ALIVE, "back after 9.0 s of silence")
+    assert led.leader == ("a", 1)
+    assert led.records()[0].startswith("led by a, which led on for 7 s")
+
+
+def test_another_leads_if_workers_are_back_and_their_leader_is_not(led: Office) -> None:
+    led.cut("a", "b", "c")
+    led.now_s += 10.0
+    led.hello("b")
+    assert led.done(SetTimer)[0].name == "away digits"
+    led.timer("away digits")
+    assert led.appointed() == {"b": 2}
+
+
+def test_workers_that_are_gone_again_leave_the_term_as_it_is(led: Office) -> None:
+    led.cut("a", "b", "c")
+    led.now_s += 10.0
+    led.hello("b")
+    led.cut("b")
+    led.timer("away digits")
+    assert led.leader == ("a", 1)
+    led.hello("c")
+    assert [timer.name for timer in led.done(SetTimer)] == ["away digits"], "and they are waited for once more"
+
+
+def test_workers_that_were_heard_just_before_are_asked_for_once_more(led: Office) -> None:
+    """A leader's session breaks; whether others are in reach is known after their next heartbeat."""
+    led.beat("b")
+    led.now_s += 0.1
+    led.peer("a", Liveness.SUSPECT, "reset")
+    led.timer("suspect a")
+    assert led.leader == ("a", 1)
+    assert [timer.name for timer in led.done(SetTimer)] == ["suspect a"]
+    led.beat("b")
+    led.timer("suspect a")
+    assert led.appointed() == {"b": 2}
+
+
+def test_a_leader_that_says_goodbye_is_replaced_though_nobody_is_in_reach(led: Office) -> None:
+    led.cut("b", "c")
+    led.happens(PeerChanged(node="a", state=Liveness.LOST, reason="left: stopped", is_certain=True))
+    assert led.appointed() == {"home": 2}
+
+
+def test_a_revoked_leader_is_replaced_though_it_is_away(led: Office) -> None:
+    led.cut("a", "b", "c")
+    led.happens(MemberHeld(node="a", hold="revoked", reason="lost"))
+    assert led.appointed() == {"home": 2}
+
+
+def test_an_operator_may_have_another_lead_while_the_leader_is_away(led: Office) -> None:
+    led.cut("a", "b", "c")
+    assert isinstance(led.asked(TransferJob(job="digits", node="home")), Done)
+    assert led.appointed() == {"home": 2}
+
+
+def test_what_a_leader_made_beyond_a_cut_is_adopted_if_nothing_was_made_since(replaced: Office) -> None:
+    replaced.claim("a", told(1, 43, batches=120, workers=2, durable=3))
+    assert replaced.told("b", StepDown)[0].term == 2
+    assert replaced.told("a", HandOver) == [
+        HandOver(
+            job="digits",
+            term=1,
+            reason="it led on out of reach, and is led anew from what it made",
+            version_least=0,
+        )
+    ]
+    assert replaced.records("discarded") == []
+    replaced.says("a", Checkpoint(job="digits", term=1, version=43, number=1))
+    assert replaced.done(Store)
+    replaced.happens(Stored(job="digits", term=1, version=43))
+    assert replaced.told("a", CheckpointKept)[0].version == 43
+    replaced.says("a", SteppedDown(job="digits", term=1, reason="handed over at version 43"))
+    assert replaced.appointed() == {"a": 3}, "it goes on, under a term of its own"
+
+
+def test_a_job_that_ended_beyond_a_cut_is_over(replaced: Office) -> None:
+    replaced.claim("a", told(1, 43, batches=120, workers=2))
+    replaced.says("a", Progress(job="digits", term=1, state="finished", reason="all 2 epochs are done"))
+    assert replaced.state == "finished"
+
+
+def test_of_two_sides_that_trained_the_one_of_more_workers_is_kept(replaced: Office) -> None:
+    replaced.says("b", made(2, 9, batches=40, workers=2, durable=8))
+    replaced.claim("a", told(1, 43, batches=120, workers=1, durable=3))
+    assert replaced.leader == ("b", 2)
+    assert replaced.told("a", StepDown)
+    why = "more workers count: 120 batches by 1 worker against 40 batches by 2 workers under newer terms"
+    assert replaced.records("discarded") == [
+        f"40 versions (4 to 43) that a made under term 1 out of reach (120 batches by 1 worker): {why}"
+    ]
+    (view,) = replaced.manager.job_views("digits")
+    assert view.discarded == replaced.records("discarded")[0]
+
+
+def test_what_fewer_workers_made_since_is_discarded_aloud_and_its_numbers_are_not_used_again(led: Office) -> None:
+    led.says("a", made(1, 3, batches=6, workers=3, durable=3))
+    led.lost("a")
+    led.leads("b", term=2)
+    led.hello("a")
+    led.says("b", made(2, 9, batches=40, workers=1, durable=8))
+    led.claim("a", told(1, 5, batches=10, workers=2, durable=3))
+    assert led.told("a", HandOver)[0].version_least == 9
+    assert led.records("discarded") == [
+        "5 versions (4 to 8) made since under newer terms: a led on under term 1 with more"
+    ]
+
+
+def test_a_leader_at_home_hands_over_before_another_history_is_adopted(make_spec: Make) -> None:
+    office = Office(prefers_devices=True)
+    office.hello("a", "b")
+    office.submit(make_spec())
+    office.leads("a")
+    office.lost("a")
+    office.leads("b", term=2)
+    office.happens(PeerChanged(node="b", state=Liveness.LOST, reason="left", is_certain=True))
+    assert office.leader == ("home", 3)
+    office.hello("a")
+    office.claim("a", told(1, 43, batches=120, workers=2))
+    assert office.told("home", HandOver)
+    assert office.told("a", HandOver) == []
+    office.says("home", SteppedDown(job="digits", term=3, reason="handed over at version 0"))
+    assert office.told("a", HandOver)[0].term == 1
+
+
+def test_only_who_led_under_a_term_may_claim_what_was_made_under_it(replaced: Office) -> None:
+    replaced.says("c", told(1, 43, batches=120, workers=9))
+    assert replaced.told("c", StepDown)
+    assert replaced.timer("claim digits") == []
+    assert replaced.leader == ("b", 2)
+
+
+def test_a_manager_that_starts_anew_knows_who_led_and_what_was_made_since(make_spec: Make) -> None:
+    terms = {4: Term(node="a", began=0), 5: Term(node="b", began=10)}
+    sides = sides_kept(terms, durable=30, between=lambda after, last: Side(batches=last - after, workers=2))
+    assert sides == {4: Side(batches=10, workers=2), 5: Side(batches=20, workers=2)}
+    office = returned(make_spec, term=5, leader="b", terms=terms, sides=sides, durable=30)
+    office.hello("a")
+    office.claim("a", told(4, 99, batches=500, workers=1, durable=10))
+    assert office.records("discarded")[0].startswith("89 versions (11 to 99) that a made under term 4")
+    office.claim("a", told(4, 99, batches=500, workers=3, durable=10))
+    assert office.told("a", HandOver)[0].version_least == 31
+
+
+def test_a_leader_that_does_not_hand_its_history_over_is_not_waited_for(replaced: Office) -> None:
+    replaced.claim("a", told(1, 43, batches=120, workers=2))
+    replaced.timer("adopting digits")
+    assert replaced.told("a", StepDown)
+    assert replaced.leader[1] == 3

@@ -213,7 +213,7 @@ def test_workers_of_a_job_that_moved_are_the_managers_affair(home: Switchboard, 
 def test_one_who_is_lost_is_not_lent_to(home: Switchboard, give: Give) -> None:
     home.sent("home", give(leader="home"))
     joins(home, "a")
-    lost = PeerChanged(node="a", state=Liveness.LOST, reason="left: shutting down")
+    lost = PeerChanged(node="a", state=Liveness.LOST, reason="left: shutting down", is_certain=True)
     assert says(home, "a", Leave(reason="shutting down")) == [
         ToManager(lost),
         ToLeader("digits", lost),
@@ -269,7 +269,8 @@ def test_told_twice_is_told_once_and_what_was_asked_is_asked_again_when_back_in_
     pi.told(give())
     assert pi.told(give()) == []
     pi.out_of_touch(reason="reset")
-    assert pi.in_touch() == [to_manager(AskCheckpoint(job="digits", term=1))]
+    asks, _ = pi.in_touch()
+    assert asks == to_manager(AskCheckpoint(job="digits", term=1))
     pi.told(NOTHING)
     assert pi.in_touch() == []
 
@@ -384,6 +385,11 @@ def saving(board: Switchboard, version: int = 5) -> Checkpoint:
     return delivery.message
 
 
+def gone(reason: str) -> PeerChanged:
+    """What a leader on a device hears when its session to the manager is over."""
+    return PeerChanged(node="home", state=Liveness.LOST, reason=reason)
+
+
 def test_a_version_is_kept_where_the_manager_is(leading: Switchboard) -> None:
     checkpoint = saving(leading)
     assert (checkpoint.job, checkpoint.term, checkpoint.version) == ("digits", 1, 5)
@@ -392,14 +398,14 @@ def test_a_version_is_kept_where_the_manager_is(leading: Switchboard) -> None:
     assert version.tensors["w"].tolist() == [1.0, 1.0]
     kept = CheckpointKept(job="digits", term=1, version=5, number=checkpoint.number)
     assert leading.told(kept) == [ToLeader("digits", Saved(version=5))]
-    assert leading.out_of_touch(reason="reset") == [], "nothing is under way any more"
+    assert leading.out_of_touch(reason="reset") == [ToLeader("digits", gone("reset"))], "no save is under way"
 
 
 def test_a_version_that_is_refused_is_not_saved(leading: Switchboard) -> None:
     saving(leading)
     refused = CheckpointRefused(job="digits", term=1, version=5, reason="the disk is full", number=1)
     assert leading.told(refused) == [ToLeader("digits", SaveFailed(version=5, reason="the disk is full"))]
-    assert leading.out_of_touch(reason="reset") == []
+    assert leading.out_of_touch(reason="reset") == [ToLeader("digits", gone("reset"))]
 
 
 def test_saving_out_of_touch_fails_at_once(leading: Switchboard) -> None:
@@ -414,7 +420,10 @@ def test_saving_out_of_touch_fails_at_once(leading: Switchboard) -> None:
 
 def test_a_save_under_way_fails_when_the_manager_is_out_of_touch(leading: Switchboard) -> None:
     saving(leading)
-    assert leading.out_of_touch(reason="reset") == [ToLeader("digits", SaveFailed(version=5, reason="reset"))]
+    assert leading.out_of_touch(reason="reset") == [
+        ToLeader("digits", gone("reset")),
+        ToLeader("digits", SaveFailed(version=5, reason="reset")),
+    ]
     assert leading.out_of_touch(reason="reset") == [], "once"
 
 
@@ -495,7 +504,7 @@ def test_one_who_asked_early_and_is_gone_is_not_served(leading: Switchboard, giv
 def test_one_who_is_barred_is_shut_out_and_what_it_holds_returns(leading: Switchboard) -> None:
     bar = Bar(job="digits", term=1, node="a", reason="silent")
     assert leading.told(bar) == [
-        ToLeader("digits", PeerChanged(node="a", state=Liveness.LOST, reason="silent")),
+        ToLeader("digits", PeerChanged(node="a", state=Liveness.LOST, reason="silent", is_certain=True)),
         HangUp("a", "silent"),
     ]
     assert not leading.admits("a")
@@ -525,7 +534,7 @@ def test_a_device_welcomes_its_workers_itself(leading: Switchboard) -> None:
         ToPeer("b", Welcome(heartbeat_s=1.0, lost_after_s=8.0)),
     ]
     assert says(leading, "b", Heartbeat(seq=2)) == [ToPeer("b", HeartbeatSeen(seq=2))]
-    restarted = PeerChanged(node="b", state=Liveness.LOST, reason="restarted")
+    restarted = PeerChanged(node="b", state=Liveness.LOST, reason="restarted", is_certain=True)
     assert joins(leading, "b", "2")[0] == ToLeader("digits", restarted)
 
 

@@ -202,7 +202,7 @@ def test_jobs_are_told_apart(with_job: Registry) -> None:
         lambda: with_job.save_progress("j9", "{}"),
         lambda: with_job.next_term("j9"),
         lambda: with_job.record_applied("j9", [batch(1)]),
-        lambda: with_job.restore_applied("j9", [batch(1)], 1),
+        lambda: with_job.restore_applied("j9", [batch(1)], after=0),
         lambda: with_job.add_evaluation("j9", evaluation(1)),
     ]
     for use in unknown:
@@ -254,7 +254,7 @@ def test_restoring_makes_the_history_that_of_the_checkpoint(with_job: Registry) 
     # The checkpoint of version 2 was written before the table: it carries batch 4, which the table lacks.
     carried = [batch(2, version=2), batch(4, version=2)]
 
-    with_job.restore_applied("j1", carried, 2)
+    with_job.restore_applied("j1", carried, after=1, evaluations=[evaluation(2)])
 
     assert with_job.applied("j1") == [batch(1, version=1), *carried]
     assert [each.version for each in with_job.evaluations("j1")] == [1, 2]
@@ -264,11 +264,18 @@ def test_restoring_makes_the_history_that_of_the_checkpoint(with_job: Registry) 
     ]
 
 
-def test_a_checkpoint_cannot_carry_the_future(with_job: Registry) -> None:
+def test_a_checkpoint_cannot_carry_what_came_before_its_history(with_job: Registry) -> None:
     with_job.record_applied("j1", [batch(1, version=9)])
-    with pytest.raises(Misuse, match="carries a batch of version 4"):
-        with_job.restore_applied("j1", [batch(2, version=4)], 3)
+    with pytest.raises(Misuse, match="carries a batch of 3"):
+        with_job.restore_applied("j1", [batch(2, version=3)], after=3)
     assert with_job.applied("j1") == [batch(1, version=9)]
+
+
+def test_the_history_of_a_side_that_was_given_up_is_replaced(with_job: Registry) -> None:
+    with_job.record_applied("j1", [batch(1, version=1), batch(2, version=2), batch(3, version=3)], [evaluation(3)])
+    with_job.restore_applied("j1", [batch(3, version=2), batch(4, version=7)], after=1, evaluations=[evaluation(7)])
+    assert with_job.applied("j1") == [batch(1, version=1), batch(3, version=2), batch(4, version=7)]
+    assert [each.version for each in with_job.evaluations("j1")] == [7]
 
 
 def test_a_history_without_an_end_is_thinned_and_still_says_that_each_was_once(
@@ -286,10 +293,9 @@ def test_a_history_without_an_end_is_thinned_and_still_says_that_each_was_once(
     assert with_job.audit("j1") == [
         EpochAudit(epoch=e, batches=7, distinct=7, first_version=10 * e + 1, last_version=10 * e + 7) for e in range(60)
     ]
-    assert with_job.last_version("j1") == 597
     with pytest.raises(Misuse, match="must not apply it again"):
         with_job.record_applied("j1", [batch(7, epoch=59, version=600)])
-    with_job.restore_applied("j1", [batch(7, epoch=59, version=597)], 597)
+    with_job.restore_applied("j1", [batch(7, epoch=59, version=597)], after=596)
     assert with_job.audit("j1")[-1].batches == 7
     # Back before what was thinned out: a disk was damaged.
     with_job.forget_after("j1", 15)

@@ -1,0 +1,37 @@
+"""Two leaders of one job meet again after a cut: whose history is kept. Knows what each side made, and no nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """What one side of a cut applied, and how many workers trained it."""
+
+    batches: int = 0
+    workers: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.batches} batches by {self.workers} worker{'' if self.workers == 1 else 's'}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    keeps_older: bool
+    reason: str
+
+
+def judge(*, older: Side, newer: Side) -> Verdict:
+    """The side of more workers is kept; of two with as many, the one that applied more. A tie is the newer leader's.
+
+    A side that made nothing has nothing to lose, however many workers it has.
+    """
+    if not older.batches:
+        return Verdict(keeps_older=False, reason="it made nothing that is not durable")
+    if not newer.batches:
+        return Verdict(keeps_older=True, reason="nothing was made under a newer term")
+    sides = f"{older} against {newer} under newer terms"
+    if older.workers != newer.workers:
+        return Verdict(keeps_older=older.workers > newer.workers, reason=f"more workers count: {sides}")
+    return Verdict(keeps_older=older.batches > newer.batches, reason=f"as many workers, more batches count: {sides}")
