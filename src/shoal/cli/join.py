@@ -158,6 +158,9 @@ def moved(known: Enrolled, code: JoinCode, folder: Path) -> Enrolled:
             f"remove {folder} to leave the first, or give --home another directory"
         )
     port = int(known.manager_endpoint.rpartition(":")[2])
+    if known.enrol_endpoint:
+        # Both ports move together.
+        port += code.port - int(known.enrol_endpoint.rpartition(":")[2])
     return dataclasses.replace(known, manager_endpoint=endpoint(code.host, port), enrol_endpoint=code.endpoint)
 
 

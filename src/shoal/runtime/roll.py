@@ -96,6 +96,11 @@ class Roll:
             raise ShutOut(f"it is {node.role} now and not {peer.role}: join again with a new line", peer=peer.node)
         return "pending" if node.state == "pending" else peer.role
 
+    @property
+    def has_devices(self) -> bool:
+        """A device has joined and was not shut out."""
+        return any(node.role == "node" and node.state != "revoked" for node in self._nodes.values())
+
     def held(self) -> dict[str, str]:
         """Members that are held back, and how."""
         return {node.node: node.state for node in self._nodes.values() if node.state in HELD}

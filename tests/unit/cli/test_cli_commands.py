@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from statuses import JOB, job, status
 
-from shoal.cli import join, main, train
+from shoal.cli import join, main, train, up
 from shoal.cli.exits import MEANING, Exit, NoCluster, exit_code_of, exit_for_state
 from shoal.cli.pick import pick_job
 from shoal.cli.plain_json import to_plain
@@ -19,6 +20,7 @@ from shoal.errors import Corrupt, Misuse, PeerViolation, Refused, ShoalError, Un
 from shoal.plan import Plan, Until
 from shoal.runtime import own_data
 from shoal.runtime.places import Places
+from shoal.runtime.serve import Ready
 from shoal.transport.enrol import Enrolled
 from shoal.transport.identity import Authority
 from shoal.transport.join_code import JoinCode, new_secret
@@ -399,3 +401,31 @@ def test_statuses_become_json() -> None:
     }
     assert to_plain({"x": float("inf")}) == {"x": None}
     assert plain["jobs"][0]["job"] == JOB
+
+
+def test_a_line_with_another_port_moves_the_port_for_work_too(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "home", "home")
+    member = Enrolled(
+        identity=authority.identity(node="attic", role="node"),
+        manager_node="manager",
+        manager_endpoint="10.0.0.1:7070",
+        enrol_endpoint="10.0.0.1:7071",
+    )
+    line = JoinCode(host="attic.lan", port=9001, ca_sha256=authority.fingerprint, secret=new_secret())
+    told = join.moved(member, line, tmp_path)
+    assert (told.manager_endpoint, told.enrol_endpoint) == ("attic.lan:9000", "attic.lan:9001")
+
+
+def test_a_manager_that_made_no_line_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ready = Ready(cluster="lab", endpoint="attic.lan:7070", join_line="", port=7070, enrol_port=7071, resumed_jobs=())
+    up._announce(ready, home=tmp_path, devices=20, hours=24.0)
+    printed = capsys.readouterr().out
+    assert f"shoal token create --uses 20 --home {tmp_path}" in printed
+    assert "shoal://" not in printed
+    assert "forward" not in printed
+    line = dataclasses.replace(ready, join_line="shoal://attic.lan:9001/x", endpoint="attic.lan:9000", warning="Beware")
+    up._announce(line, home=tmp_path, devices=1, hours=2.0)
+    printed = capsys.readouterr().out
+    assert "shoal join shoal://attic.lan:9001/x" in printed
+    assert "Warning: Beware" in printed
+    assert "devices dial 9000 and 9001: forward them to 7070 and 7071 here" in printed
