@@ -141,14 +141,14 @@ def _announce(ready: Ready, *, home: Path, devices: int, hours: float) -> None:
         screen.print("\nNo new join line was made: devices that joined come back by themselves. To add others:\n")
         screen.print(Text("  ").append(_token_command(home), style="bold green"), soft_wrap=True)
     screen.print()
-    facts = (
+    facts = [
         ("ports", f"{ready.port} for work, {ready.enrol_port} for joining: open both to your devices"),
         ("state", f"{home}: back it up, the cluster's key is there"),
         ("next", "shoal train examples/mnist   (in another terminal; Ctrl-C here stops the manager)"),
-    )
+    ]
     if (told := split_endpoint(ready.endpoint)[1]) != ready.port:
         forward = f"devices dial {told} and {told + 1}: forward them to {ready.port} and {ready.enrol_port} here"
-        facts = (("forward", forward), *facts)
+        facts.insert(0, ("forward", forward))
     for label, text in facts:
         screen.print(Text.assemble((f"  {label:<9}", "dim"), text), soft_wrap=True)
     if ready.resumed_jobs:

@@ -155,7 +155,7 @@ class Succession:
         job = record.spec.job
         why = f"led by {leader}: {why}"
         if record.state != "stopping":
-            record.state, record.reason = "running", why
+            record.become("running", why, self.now_s)
         keep = Keep(job=job, state=record.state, reason=record.reason, term=record.term, leader=leader)
         told = Record(kind="leader", reason=f"term {record.term}: {why}", job=job)
         actions: list[Action] = [keep, told, Send(to=leader, message=_assign(record, "leader", why))]
