@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from statuses import JOB, job, status
 
+from shoal import __version__
 from shoal.cli import join, main, train, up
 from shoal.cli.exits import MEANING, Exit, NoCluster, exit_code_of, exit_for_state
 from shoal.cli.pick import pick_job
@@ -429,3 +430,24 @@ def test_a_manager_that_made_no_line_says_how_to_make_one(tmp_path: Path, capsys
     assert "shoal join shoal://attic.lan:9001/x" in printed
     assert "Warning: Beware" in printed
     assert "devices dial 9000 and 9001: forward them to 7070 and 7071 here" in printed
+
+
+@pytest.mark.parametrize("words", [[], ["flock"], ["token"], ["model"]], ids=" ".join)
+def test_nothing_typed_asks_for_the_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(words) == Exit.OK
+    told = capsys.readouterr()
+    assert "Usage: shoal" in told.out
+    assert told.err == ""
+
+
+def test_a_mistyped_command_is_told_with_one_mark_of_punctuation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["trian"]) == Exit.MISUSE
+    assert capsys.readouterr().err == ("shoal: No such command 'trian'. Did you mean 'train'? See: shoal --help\n")
+    assert main.run(["status", "a", "b"]) == Exit.MISUSE
+    assert ". See: shoal status --help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--version"], ["-V"], ["version"]], ids=" ".join)
+def test_the_version_is_told_as_people_ask_for_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(words) == Exit.OK
+    assert capsys.readouterr().out == f"shoal {__version__}\n"
