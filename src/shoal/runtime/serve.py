@@ -113,10 +113,10 @@ async def run_home(
     next port. ``token``: whether to make a join line; None: only if no device has joined yet.
     """
     keep_freed_memory()
-    # In a thread: a name may take long to look up.
-    reach = await asyncio.to_thread(reachable, host, advertise)
     if announce:
         check_installed()
+    # In a thread: a name may take long to look up.
+    reach = await asyncio.to_thread(reachable, host, advertise)
     places = Places(home)
     with _alone(home):
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
