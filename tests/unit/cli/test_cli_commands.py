@@ -381,10 +381,12 @@ def test_where_a_device_keeps_its_examples_is_remembered(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert main.run(["join", "--home", str(home), "--data", "own"]) == Exit.OK
     assert main.run(["join", "--home", str(home)]) == Exit.OK
+    assert main.run(["join", "--home", str(home), "--lead-port", "7080"]) == Exit.OK
     assert [command[3:] for command in became] == [
         ["--home", str(home)],
         ["--home", str(home), "--data", str(own)],
         ["--home", str(home)],
+        ["--home", str(home), "--lead-port", "7080"],
     ]
     assert own_data.folder_of(Places(home)) == own
     # A certificate that is renewed is written beside it.
