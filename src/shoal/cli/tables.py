@@ -133,7 +133,7 @@ def jobs_table(jobs: Sequence[JobView], *, width: int = _WIDE_CHARS) -> Table:
     table = _table(*columns, right=("epoch", "accuracy"))
     for job in jobs:
         progress, told = job.progress, standing(job)
-        cells = {
+        cells: dict[str, str | Text] = {
             "job": Text(clean(job.job), style="bold"),
             "name": Text(clean(job.name, 30)),
             "state": state_text(told.state),

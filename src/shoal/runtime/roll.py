@@ -218,7 +218,7 @@ class Roll:
             case ApproveNode():
                 return self._move(command.node, "enrolled", when="pending", done="may work from now on")
             case DrainNode():
-                done = "finishes the lease it has and gets no more; undo with `shoal nodes undrain`"
+                done = f"finishes the lease it has and gets no more; undo with `shoal nodes undrain {command.node}`"
                 return self._move(command.node, "drained", when="enrolled", done=done, reason=command.reason)
             case UndrainNode():
                 return self._move(command.node, "enrolled", when="drained", done="may be given work again")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -119,6 +121,7 @@ async def run_home(
     reach = await asyncio.to_thread(reachable, host, advertise)
     places = Places(home)
     with _alone(home):
+        _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         node = Home(identity, places, patience=patience, prefers_devices=prefers_devices)
         server = GrpcServer(identity, node, members=node.roll)
@@ -216,6 +219,21 @@ def _give_operator_access(authority: Authority, roll: Roll, places: Places, door
     work, joining = doors
     access = Enrolled(identity=identity, manager_node=MANAGER, manager_endpoint=work, enrol_endpoint=joining)
     access.save(places.operator)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Say that a port is taken before gRPC does: it prints a line of its own, which nobody can read."""
+    if not port:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Misuse(
+                f"port {port} on {host} is taken by another program: is another manager running? Stop it, or choose"
+                " another pair of ports with --port"
+            ) from None
 
 
 def _local_host(host: str) -> str:

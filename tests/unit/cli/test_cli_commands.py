@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from statuses import JOB, job, status
+from statuses import JOB, job, node, status
 
 from shoal import __version__
-from shoal.cli import join, main, train, up
+from shoal.cli import join, main, nodes, train, up
 from shoal.cli.exits import MEANING, Exit, NoCluster, exit_code_of, exit_for_state
 from shoal.cli.pick import pick_job
 from shoal.cli.plain_json import to_plain
@@ -25,7 +26,7 @@ from shoal.runtime.serve import Ready
 from shoal.transport.enrol import Enrolled
 from shoal.transport.identity import Authority
 from shoal.transport.join_code import JoinCode, new_secret
-from shoal.wire.messages import Status
+from shoal.wire.messages import Facts, Status
 
 COMMANDS = [
     ["demo"],
@@ -453,3 +454,31 @@ def test_a_mistyped_command_is_told_with_one_mark_of_punctuation(capsys: pytest.
 def test_the_version_is_told_as_people_ask_for_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(words) == Exit.OK
     assert capsys.readouterr().out == f"shoal {__version__}\n"
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["up", "--host", "127.0.0.1", "--port", str(port), "--home", str(tmp_path)]
+        command = [sys.executable, "-m", "shoal.cli.main", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.MISUSE
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"shoal: port {port} on 127.0.0.1 is taken by another program")
+
+
+def test_a_drain_that_leaves_a_job_short_of_workers_is_warned_of() -> None:
+    two = job(plan=Plan(workers_min=2))
+    ours = [node(name, job=JOB, facts=Facts(torch="2.13")) for name in ("pi1", "pi2")]
+    told = nodes.shortage(status(two, nodes=tuple(ours)), "pi2")
+    assert told == f"{JOB} has 1 of at least 2 workers without it: it waits until there are more"
+    free = node("pi3", facts=Facts(torch="2.13"))
+    assert nodes.shortage(status(two, nodes=(*ours, free)), "pi2") == "", "another takes its place"
+    for other in (
+        node("pi3"),
+        node("pi3", facts=free.facts, state="lost"),
+        node("pi3", facts=free.facts, standing="drained"),
+    ):
+        assert nodes.shortage(status(two, nodes=(*ours, other)), "pi2") == told
+    assert nodes.shortage(status(job(plan=Plan(workers_min=1)), nodes=tuple(ours)), "pi2") == ""
+    assert nodes.shortage(status(two, nodes=tuple(ours)), "pi9") == ""
