@@ -108,9 +108,7 @@ def shortage(told: Status, node: str) -> str:
     least = job.plan.workers_min
     if here + free >= least:
         return ""
-    return (
-        f"{clean(placed)} has {here} of at least {plural(least, 'worker')} without it, and waits until there are more"
-    )
+    return f"{clean(placed)} has {here} of at least {plural(least, 'worker')} without it: it waits until there are more"
 
 
 @app.command()
