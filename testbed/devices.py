@@ -167,9 +167,11 @@ def clean() -> Cleaned:
         if owners.is_alive(pid):
             kept += before
             continue
-        namespaces.remove_of(pid)
-        quota.remove_of(pid)
+        # Directories are this user's own and outlast a start of the machine, which records do not.
         homes.remove_of(pid)
+        if owners.is_left_behind(pid):
+            namespaces.remove_of(pid)
+            quota.remove_of(pid)
         after = left_of(pid)
         removed += [name for name in before if name not in after]
         if not after:

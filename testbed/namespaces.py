@@ -181,9 +181,9 @@ def makers() -> list[int]:
 
 
 def remove_stale() -> None:
-    """Remove what processes made that are gone."""
+    """Remove what testbeds made whose process is gone. What no testbed wrote down is left alone, whatever its name."""
     for maker in makers():
-        if not owners.is_alive(maker):
+        if owners.is_left_behind(maker):
             remove_of(maker)
 
 

@@ -20,7 +20,7 @@ from types import FrameType
 
 #: Links have short names, at most 15 characters, of which a process id may take seven.
 NAMESPACE, BRIDGE, LINK, MEDIUM = "shoal-", "shb", "shv", "shi"
-_NAME = re.compile(rf"(?:{NAMESPACE}|{BRIDGE}|{LINK}|{MEDIUM})(\d+)(?:-\d+)?")
+_NAME = re.compile(rf"(?:{NAMESPACE}|{BRIDGE}|{LINK}|{MEDIUM})(\d+)-\d+")
 
 #: Only root makes testbeds, and this is root's place for what lasts until the next start of the machine.
 RECORDS = Path("/run/shoal-testbed")
@@ -53,6 +53,12 @@ def is_alive(pid: int) -> bool:
     except OSError:
         # It owns something and has not written it down: it may be about to.
         return True
+
+
+def is_left_behind(pid: int) -> bool:
+    """Whether what carries this id was made by a testbed that is gone. A name alone proves nothing: others may give
+    their links names like ours, and those wrote nothing down."""
+    return (RECORDS / str(pid)).exists() and not is_alive(pid)
 
 
 def record() -> None:

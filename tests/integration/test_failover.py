@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -197,5 +198,33 @@ def test_a_transfer_that_cannot_be_says_why(tmp_path: Path) -> None:
             await site.operator.transfer(job)
             await _led_by(site, job, "device-1", term=2)
             await _finish(site, job)
+
+    run(story())
+
+
+def test_a_device_leads_on_the_port_it_was_given(tmp_path: Path) -> None:
+    async def story() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = int(free.getsockname()[1])
+        async with cluster_in(tmp_path, workers=0) as site:
+            await site.cluster.start_agent("device-1", "--lead-port", str(port))
+            job = await _training(site, workers=1, leader="device-1", epochs=1)
+            await site.event(job, "leader", f"device-1 leads at 127.0.0.1:{port}, term 2")
+            await _finish(site, job, epochs=1)
+
+    run(story())
+
+
+def test_a_port_that_is_taken_leaves_the_leader_where_it_is_and_says_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = int(taken.getsockname()[1])
+            async with cluster_in(tmp_path, workers=0) as site:
+                await site.cluster.start_agent("device-1", "--lead-port", str(port))
+                job = await _training(site, workers=1, epochs=1)
+                await site.operator.transfer(job, "device-1")
+                await _led_by(site, job, "manager", term=3)
+                assert [e for e in site.events(job) if f"port {port} on 127.0.0.1 cannot be used" in e.text]
+                await _finish(site, job, epochs=1)
 
     run(story())

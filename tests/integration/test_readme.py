@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,17 @@ def test_every_link_in_the_readme_leads_somewhere() -> None:
     local = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
     assert local
     assert [target for target in local if not (ROOT / target).exists()] == []
+
+
+def test_what_the_readme_says_to_install_is_in_this_repository() -> None:
+    """Nothing is published under the project's name: an index would give a stranger's code."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = re.search(r"```sh\n(.*?)```", text, flags=re.DOTALL)
+    assert first
+    assert "pip install '.[torch]'" in first[1]
+    named = re.findall(r"pip install '?\.\[(\w+)\]", text + (ROOT / "docs" / "flock.md").read_text(encoding="utf-8"))
+    assert {"torch", "discovery"} <= set(named) <= set(extras)
+    told = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/**/*.py")]
+    by_name = re.compile(r"pip install (?:-\S+ )*'?shoal\b")
+    assert [path.name for path in told if by_name.search(path.read_text(encoding="utf-8"))] == []

@@ -30,6 +30,7 @@ from shoal.training.shared import SharedVectors
 from shoal.wire.messages import WorkerView
 from testbed import owners, paced
 from testbed.cluster import Cluster
+from testbed.commands import ip, listed
 from testbed.devices import Board, Testbed, boards, clean
 from testbed.devices import left_of as all_left_of
 from testbed.measure import transfer
@@ -154,6 +155,23 @@ def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
     assert left_of(maker.pid)
     remove_stale()
     assert left_of(maker.pid) == []
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+def test_a_link_that_no_testbed_wrote_down_is_left_alone(numbered: bool) -> None:
+    """A bridge of somebody else, called as ours are: it was removed as if its owner were a process that is gone."""
+    if why_not := why_no_namespaces():
+        pytest.skip(why_not)
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait(LIMIT_S)
+    name = f"{owners.BRIDGE}{gone.pid}{'-1' if numbered else ''}"
+    ip("link", "add", name, "type", "bridge")
+    try:
+        remove_stale()
+        assert name not in clean().removed
+        assert name in [link["ifname"] for link in listed("link")]
+    finally:
+        ip("link", "del", name)
 
 
 def test_two_devices_of_one_name_are_refused() -> None:
@@ -436,7 +454,7 @@ def test_a_process_that_got_the_id_of_a_dead_owner_owns_nothing() -> None:
 
 @pytest.mark.usefixtures("takes_root")
 def test_names_of_others_are_nobodys() -> None:
-    for name in ("eth0", "shoal-", "shoal-x-1", "shv", "docker0", "shoal-1-2-3", "br-shb1"):
+    for name in ("eth0", "shoal-", "shoal-x-1", "shv", "docker0", "shoal-1-2-3", "br-shb1", "shb0", "shv7", "shoal-1"):
         assert owners.owner_of(name) is None
     assert owners.owner_of("shv4194304-9999") == 4194304
 

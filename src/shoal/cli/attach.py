@@ -47,12 +47,13 @@ async def watch_job(operator: Operator, job: str, *, to_stderr: bool) -> Story:
 
 
 def left(job: str) -> typer.Exit:
-    """What to say and raise when a person leaves a job that goes on."""
+    """What to say and raise when a person leaves a job."""
     from shoal.cli import console
 
     if job:
         console.say(
-            f"Left job {job}: it goes on. Return with: shoal attach {job}   Stop it with: shoal jobs stop {job}"
+            f"Left job {job}; leaving does not stop it. Return with: shoal attach {job}   "
+            f"Stop it with: shoal jobs stop {job}"
         )
     return typer.Exit(Exit.INTERRUPTED)
 

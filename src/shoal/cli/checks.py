@@ -73,7 +73,21 @@ def check_packages(missing: Mapping[str, str]) -> Finding:
     if not missing:
         return ok("packages", "gRPC, numpy, cryptography and protobuf are there")
     told = ", ".join(f"{name} ({clean(reason, 120)})" for name, reason in sorted(missing.items()))
-    return fail("packages", f"cannot import {told}", "install Shoal again: pip install --force-reinstall shoal")
+    return fail(
+        "packages",
+        f"cannot import {told}",
+        "install Shoal again, from where you have it: pip install --force-reinstall PATH",
+    )
+
+
+def check_discovery(*, is_installed: bool) -> Finding:
+    if is_installed:
+        return ok("discovery", "zeroconf is there, for `shoal flock`, `up --announce` and `join --find`")
+    # Most devices never need it.
+    return ok(
+        "discovery",
+        "zeroconf is not installed: `shoal flock`, `up --announce` and `join --find` need it (pip install zeroconf)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +104,7 @@ def check_torch(facts: TorchFacts) -> Finding:
         return warn(
             "torch",
             "PyTorch is not installed: this device can manage and lead, not train",
-            "pip install 'shoal[torch]'",
+            f"pip install 'torch>={TORCH_MIN[0]}.{TORCH_MIN[1]}'",
         )
     number = version_of(facts.version)
     told = f"PyTorch {clean(facts.version, 40)}"
@@ -188,13 +202,23 @@ Reach = Literal["open", "refused", "timeout", "unknown-host", "no-route", "error
 Listen = Literal["free", "busy", "forbidden", "no-address"]
 
 
-def check_listen(outcome: Listen, *, port: int, purpose: str, manager_runs: bool = False) -> Finding:
+def check_listen(
+    outcome: Listen, *, port: int, purpose: str, manager_runs: bool = False, other_cluster: str = "", home: str = ""
+) -> Finding:
+    """``other_cluster``: the manager of this cluster serves there, and it is not the one of this ``home``."""
     name = f"port {port}"
     match outcome:
         case "free":
             return ok(name, f"can be listened on, for {purpose}")
         case "busy" if manager_runs:
             return ok(name, "in use by this home's own manager")
+        case "busy" if other_cluster:
+            return warn(
+                name,
+                f"a manager of cluster {clean(other_cluster, 63)} listens on it, with another home than {clean(home)}",
+                "if that is the one you mean, name its home: shoal doctor --home DIR; a second manager here needs ports"
+                " of its own: shoal up --port N",
+            )
         case "busy":
             return fail(
                 name,

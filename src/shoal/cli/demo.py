@@ -36,7 +36,7 @@ def demo(
     from shoal.plan import Until
 
     if importlib.util.find_spec("torch") is None:
-        raise Misuse("the demo trains, and PyTorch is not installed: pip install 'shoal[torch]'")
+        raise Misuse("the demo trains, and PyTorch is not installed: pip install 'torch>=2.11'")
     until = Until(accuracy=target, epochs=_EPOCHS)
     screen = console.err() if json else console.out()
     began_s = time.monotonic()

@@ -59,9 +59,11 @@ def examine(home: Path, *, code: JoinCode | None, port: int) -> Iterator[Finding
     import tempfile
 
     from shoal.cli import checks, probes
+    from shoal.transport.discovery import is_installed
 
     yield checks.check_python(sys.version_info[:3], bits=probes.bits())
     yield checks.check_packages(probes.missing_packages())
+    yield checks.check_discovery(is_installed=is_installed())
     yield checks.check_cpu(cpu := probes.cpu_facts())
     yield checks.check_torch(torch := probes.torch_facts())
     if torch.version:
@@ -134,11 +136,17 @@ def _check_manager(home: Path, port: int) -> Iterator[Finding]:
     else:
         address = _address(operator)
         clock = probes.clock_facts(home, manager=address, ca_pem=operator.identity.ca_pem.decode("ascii"))
-        # Only a certificate of this home's own authority proves that it is our manager that holds the port.
-        own_port = address[1] if clock.not_before_s is not None else 0
+        # A certificate of this home's own authority proves that it is our manager that holds the port. Where it cannot
+        # be verified, as after its end, the lock of a manager that runs tells as much.
+        is_ours = clock.not_before_s is not None or probes.manager_runs(home)
+        own_port = address[1] if is_ours else 0
     for number, purpose in ((port, "work"), (port + 1, "joining")):
+        outcome = probes.listen("0.0.0.0", number)
         ours = own_port != 0 and number - own_port in (0, 1)
-        yield checks.check_listen(probes.listen("0.0.0.0", number), port=number, purpose=purpose, manager_runs=ours)
+        other = probes.cluster_at("127.0.0.1", number) if outcome == "busy" and not ours else ""
+        yield checks.check_listen(
+            outcome, port=number, purpose=purpose, manager_runs=ours, other_cluster=other, home=str(home)
+        )
     yield checks.check_clock(clock)
 
 

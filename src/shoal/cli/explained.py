@@ -11,12 +11,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.pick import OPEN_STATES
 from shoal.cli.plain_json import to_plain
 from shoal.cli.shapes import chosen_of, kind_of, off_by, predicted_s, shape_text
 from shoal.cli.words import bytes_text, clean, lease_text, plural, share_text
 from shoal.roles.shaping import ROUNDS_FIRST
 from shoal.topology.choose import MARGIN, ROUNDS_OFF
+from shoal.wire.messages import OPEN_STATES
 
 if TYPE_CHECKING:
     from shoal.cli.sketch import Sketch

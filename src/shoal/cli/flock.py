@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 SECRET_VARIABLE = "SHOAL_FLOCK_SECRET"
 
+#: Its owner may read and write, nobody else.
+_OWN_MODE = 0o600
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 
 
@@ -28,14 +31,33 @@ def flock() -> None:
 
 
 @app.command()
-def secret() -> None:
-    """Draw a secret for a new flock. Whoever has it is a mate: carry it to the devices by hand.
+def secret(
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write it here, for you alone to read.", show_default=False),
+    ] = None,
+) -> None:
+    """Draw a secret for a new flock. Every device that has it is a mate: carry it to the devices by hand.
 
-    Example:  `shoal flock secret > flock.key`
+    Example:  `shoal flock secret -o flock.key`
     """
+    from shoal.cli import console
     from shoal.transport.flock_secret import FlockSecret
 
-    print(FlockSecret.draw().text)
+    text = FlockSecret.draw().text
+    if out is None:
+        print(text)
+        return
+    try:
+        # Never over another flock's, which would be gone for good.
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWN_MODE)
+    except FileExistsError:
+        raise Misuse(f"{out} is there already: name another file, or remove it if its flock is over") from None
+    except OSError as error:
+        raise Misuse(f"{out} cannot be written: {error.strerror}") from None
+    with open(descriptor, "w", encoding="ascii") as file:
+        file.write(f"{text}\n")
+    console.say(f"Wrote {out}. Carry it to every device, and keep it to yourself: with it, any device is a mate.")
 
 
 @app.command()
@@ -88,7 +110,15 @@ def train(
     from shoal.runtime.own_data import checked
     from shoal.runtime.places import Places
     from shoal.training.find import find_task
+    from shoal.transport.discovery import check_installed
 
+    mates = _mates(mate or [])
+    if not mates:
+        # Before anything is prepared, which takes minutes.
+        check_installed(
+            "a flock, whose devices find each other by multicast DNS,",
+            " (or name the others: --mate NAME=HOST:PORT)",
+        )
     key = _secret(secret_file)
     folder = checked(data) if data is not None else None
     if folder is not None:
@@ -110,7 +140,7 @@ def train(
             whenever=whenever,
             host=host,
             port=port,
-            mates=_mates(mate or []),
+            mates=mates,
         )
     )
     from shoal.runtime.flock import save_orders, stored_model
@@ -128,14 +158,23 @@ def _secret(file: Path | None) -> FlockSecret:
     if file is not None:
         try:
             text = file.read_text(encoding="ascii")
+            _warn_if_readable(file)
         except (OSError, UnicodeDecodeError) as error:
             raise Misuse(f"--secret-file {file}: {error}") from None
     if not text:
         raise Misuse(
-            "a flock needs its secret: `shoal flock secret > flock.key`, then --secret-file flock.key"
+            "a flock needs its secret: `shoal flock secret -o flock.key`, then --secret-file flock.key"
             f" (or {SECRET_VARIABLE})"
         )
     return FlockSecret.parse(text)
+
+
+def _warn_if_readable(file: Path) -> None:
+    """A secret that other users of this device can read."""
+    from shoal.cli import console
+
+    if file.stat().st_mode & ~_OWN_MODE & 0o777:
+        console.say(f"Warning: other users of this device may read {file}: chmod 600 {file}", "yellow")
 
 
 def _node(name: str) -> str:
@@ -175,7 +214,6 @@ async def _orders(
 ) -> Orders:
     """Make the task ready on this device, and write down what it is to do."""
     import hashlib
-    import importlib.util
     import json as json_module
 
     from shoal.cli import console
@@ -187,6 +225,7 @@ async def _orders(
     from shoal.topology.chain.resources import ANY_TIME, USUAL
     from shoal.training.find import find_task
     from shoal.training.ready import listing_of, make_ready, plan_from, spec_of
+    from shoal.transport.discovery import is_installed
     from shoal.wire.encoding import to_json
 
     settings = FlockSettings(rounds=rounds, devices=devices, examples=examples)
@@ -216,7 +255,7 @@ async def _orders(
         host=host,
         port=port,
         mates=mates,
-        multicast=not mates or importlib.util.find_spec("zeroconf") is not None,
+        multicast=not mates or is_installed(),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.live import Live
 
 from shoal.cli.plain import PlainLines
+from shoal.cli.standing import without_manager
 from shoal.cli.story import News, Story
 from shoal.cli.view import render
 from shoal.cli.words import span_text
@@ -55,6 +56,7 @@ async def follow(
                 silent_s = time.monotonic() - heard_s
                 if silent_s >= give_up_after_s:
                     raise Unreachable(f"no answer for {span_text(silent_s)}: {error}") from error
+                story.unanswered_s = silent_s
                 screen.silent(silent_s)
             else:
                 heard_s = time.monotonic()
@@ -88,7 +90,9 @@ class _Screen:
             self._draw("" if self._story.ended else self._note)
 
     def silent(self, silent_s: float) -> None:
-        told = "the manager does not answer; the job goes on without us. Asking again"
+        story = self._story
+        known = f"; {without_manager(story.job, manager=story.manager)}" if story.job else ""
+        told = f"the manager does not answer{known}. Asking again"
         if self.live is not None:
             self._draw(f"{told} ({span_text(silent_s)})")
         elif not self._told_silence:

@@ -35,7 +35,8 @@ def jobs(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) 
     if json:
         console.print_json(to_plain(told.jobs))
     elif told.jobs:
-        console.out().print(jobs_table(told.jobs))
+        screen = console.out()
+        screen.print(jobs_table(told.jobs, width=screen.width))
     else:
         console.say("No jobs yet. Start one with: shoal train TASK")
 
@@ -64,7 +65,7 @@ def _print(view: JobView, told: Status) -> None:
     from shoal.cli.words import count_text
 
     screen = console.out()
-    screen.print(jobs_table((view,)))
+    screen.print(jobs_table((view,), width=screen.width))
     sizes = f"{view.train_examples:,} training and {view.test_examples:,} held-out examples"
     if view.plan.data == "local":
         sizes = f"examples are the devices' own, {view.test_examples:,} are held out here"

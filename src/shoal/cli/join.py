@@ -54,6 +54,16 @@ def join(
             "--lend", help="Also multiply matrices for analysts of this cluster, when they ask: see docs/offload.md."
         ),
     ] = False,
+    lead_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Where to listen while this device leads a job, for a firewall to let through; say it at every start.",
+            show_default="any free port",
+        ),
+    ] = 0,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
 ) -> None:
@@ -78,7 +88,7 @@ def join(
     # Typed text goes to the terminal below; a name from a certificate is already a plain one.
     print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
     print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)
-    _become_agent(home, quiet=quiet, data=folder, lend=lend)
+    _become_agent(home, quiet=quiet, data=folder, lend=lend, lead_port=lead_port)
 
 
 def _folder(data: Path | None) -> Path | None:
@@ -158,6 +168,9 @@ def moved(known: Enrolled, code: JoinCode, folder: Path) -> Enrolled:
             f"remove {folder} to leave the first, or give --home another directory"
         )
     port = int(known.manager_endpoint.rpartition(":")[2])
+    if known.enrol_endpoint:
+        # Both ports move together.
+        port += code.port - int(known.enrol_endpoint.rpartition(":")[2])
     return dataclasses.replace(known, manager_endpoint=endpoint(code.host, port), enrol_endpoint=code.endpoint)
 
 
@@ -180,13 +193,15 @@ def _facts() -> dict[str, str]:
     return {name: str(value) for name, value in told.items() if str(value).isprintable()}
 
 
-def _become_agent(home: Path, *, quiet: bool, data: Path | None = None, lend: bool = False) -> None:
+def _become_agent(home: Path, *, quiet: bool, data: Path | None = None, lend: bool = False, lead_port: int = 0) -> None:
     # A new program in this process: what the command line and `cryptography` took is given back.
     command = [sys.executable, "-m", "shoal.runtime.agent", "--home", str(home.absolute())]
     if quiet:
         command.append("--quiet")
     if lend:
         command.append("--lend")
+    if lead_port:
+        command += ["--lead-port", str(lead_port)]
     if data is not None:
         # What was typed just now is meant, whatever the environment says.
         command += ["--data", str(data)]

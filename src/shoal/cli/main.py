@@ -36,6 +36,9 @@ DEBUG_VARIABLE = "SHOAL_DEBUG"
 #: Newer releases of typer carry their own click. The root of its errors is found from one that both export.
 _UsageProblem = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
+#: What newer releases raise where a group of commands is called with nothing behind it; older ones print the help.
+_NO_ARGUMENTS = "NoArgsIsHelpError"
+
 _EPILOGUE = "Exit codes:\n" + "".join(f"\n- `{code.value:>3}`  {text}" for code, text in MEANING.items())
 
 app = typer.Typer(
@@ -66,6 +69,15 @@ app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
 
 
+@app.command(rich_help_panel=_LOOK)
+def version() -> None:
+    """Print the version.
+
+    Example:  `shoal version`
+    """
+    _print_version(True)
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"shoal {__version__}")
@@ -75,7 +87,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def shoal(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version and end.")
     ] = False,
     # Taken out of the arguments by `run`, so that it may stand anywhere; here for the help.
     debug: Annotated[bool, typer.Option("--debug", help=f"Show where an error arose (or {DEBUG_VARIABLE}=1).")] = False,
@@ -100,6 +112,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result = app(args=given, prog_name="shoal", standalone_mode=False)
     except _UsageProblem as problem:
+        if type(problem).__name__ == _NO_ARGUMENTS:
+            # Nothing was typed after it: that asks for the help. With rich it is printed by now, and the text is empty.
+            print(_told(problem), end="")
+            return Exit.OK
         _complain(_usage_text(problem))
         return Exit.MISUSE
     except (KeyboardInterrupt, typer.Abort):
@@ -132,10 +148,14 @@ def _error_text(error: Exception) -> str:
 
 
 def _usage_text(problem: Exception) -> str:
-    text = cast(str, problem.format_message()) if hasattr(problem, "format_message") else str(problem)
+    text = _told(problem)
     context = getattr(problem, "ctx", None)
     command = context.command_path if context is not None else "shoal"
-    return f"{text.rstrip('.')}. See: {command} --help"
+    return f"{text}{'' if text.endswith(('.', '?', '!')) else '.'} See: {command} --help"
+
+
+def _told(problem: Exception) -> str:
+    return cast(str, problem.format_message()) if hasattr(problem, "format_message") else str(problem)
 
 
 def _complain(text: str) -> None:

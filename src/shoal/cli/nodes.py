@@ -13,6 +13,7 @@ from shoal.cli.options import DEFAULT_HOME, Home, Json
 
 if TYPE_CHECKING:
     from shoal.runtime.operator import Operator
+    from shoal.wire.messages import Status
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -77,7 +78,37 @@ def drain(
 
     Example:  `shoal nodes drain attic-pi4 --reason update`
     """
-    _ask(home, lambda operator: operator.drain_node(node, reason))
+    from shoal.cli import console
+
+    short = ""
+
+    async def ask(operator: Operator) -> str:
+        nonlocal short
+        told = await operator.status()
+        done = await operator.drain_node(node, reason)
+        short = shortage(told, node)
+        return done
+
+    _ask(home, ask)
+    if short:
+        console.say(f"Warning: {short}", "yellow")
+
+
+def shortage(told: Status, node: str) -> str:
+    """What a job will lack without this device; empty: nothing, or others can take its place."""
+    from shoal.cli.words import clean, plural
+
+    placed = next((view.job for view in told.nodes if view.node == node), "")
+    job = next((view for view in told.jobs if view.job == placed), None)
+    if job is None:
+        return ""
+    fit = [view for view in told.nodes if view.node != node and view.state == "alive" and not view.standing]
+    here = sum(view.job == placed for view in fit)
+    free = sum(not view.job and bool(view.facts.torch) for view in fit)
+    least = job.plan.workers_min
+    if here + free >= least:
+        return ""
+    return f"{clean(placed)} has {here} of at least {plural(least, 'worker')} without it: it waits until there are more"
 
 
 @app.command()

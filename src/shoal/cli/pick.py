@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from shoal.cli.words import clean
 from shoal.errors import Misuse
+from shoal.wire.messages import OPEN_STATES
 
 if TYPE_CHECKING:
     from shoal.wire.messages import JobView, Status
 
-OPEN_STATES = ("queued", "running")
 _NAMED_MAX = 5
 
 

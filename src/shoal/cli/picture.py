@@ -71,7 +71,7 @@ def draw(outcomes: Sequence[tuple[str, Outcome]], path: Path) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise Misuse("a picture needs matplotlib: pip install 'shoal[plot]'") from None
+        raise Misuse("a picture needs matplotlib: pip install matplotlib") from None
     figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), dpi=_DPI, facecolor="white")
     FigureCanvasAgg(figure)
     _fill(figure, outcomes)

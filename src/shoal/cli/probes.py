@@ -156,6 +156,40 @@ def reach_of(error: OSError) -> Reach:
     return "no-route" if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN) else "error"
 
 
+def manager_runs(home: Path) -> bool:
+    """Whether a manager of this home runs now: it holds a lock for as long as it does."""
+    import fcntl
+
+    try:
+        with (home / "cluster" / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def cluster_at(host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
+    """The cluster whose manager serves there, by what its certificate says of itself; empty: there is none."""
+    from shoal.transport.certificates import issued
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is believed or sent: it is only named to a person
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, port), timeout=timeout_s) as plain,
+            context.wrap_socket(plain) as secure,
+        ):
+            shown = secure.getpeercert(binary_form=True) or b""
+        peer = issued(ssl.DER_cert_to_PEM_cert(shown).encode("ascii")).peer
+    except (OSError, ValueError, ShoalError):
+        return ""
+    return peer.cluster if peer.role == "manager" else ""
+
+
 # Time ----------------------------------------------------------------------------------------------------------
 
 

@@ -77,7 +77,7 @@ def _print_cluster(told: Status) -> None:
         for lender in (lender for lender in told.lenders if lender.caught):
             screen.print(f"  {clean(lender.node)} is asked no more: {clean(lender.reason, 300)}", style="red")
     if told.jobs:
-        screen.print(jobs_table(told.jobs))
+        screen.print(jobs_table(told.jobs, width=screen.width))
     else:
         screen.print("No jobs yet. Start one with: shoal train TASK", style="dim")
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shoal.cli.drift import Drift, drift_of
-from shoal.cli.pick import OPEN_STATES
+from shoal.cli.standing import Standing, standing
 from shoal.errors import Misuse
+from shoal.wire.messages import OPEN_STATES
 
 if TYPE_CHECKING:
     from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, Progress, ServedView, Status
@@ -34,18 +35,22 @@ class Story:
 
     job_id: str
     cluster: str = ""
+    manager: str = ""
     job: JobView | None = None
     nodes: tuple[NodeView, ...] = ()
     events: deque[EventView] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
     evaluations: dict[int, EvaluationView] = field(default_factory=dict)
     last_event: int = 0
+    #: How long the manager has not answered: what is known of the job is as old.
+    unanswered_s: float = 0.0
 
     def take(self, status: Status) -> News:
         job = next((view for view in status.jobs if view.job == self.job_id), None)
         if job is None:
             raise Misuse(f"the cluster no longer knows job {self.job_id}: see `shoal jobs`")
         before = self.state
-        self.cluster, self.job, self.nodes = status.cluster, job, status.nodes
+        self.cluster, self.manager, self.job, self.nodes = status.cluster, status.manager, job, status.nodes
+        self.unanswered_s = 0.0
         events = tuple(event for event in status.events if event.seq > self.last_event)
         self.events.extend(events)
         self.last_event = max((event.seq for event in events), default=self.last_event)
@@ -61,21 +66,21 @@ class Story:
         return self.job.progress if self.job else None
 
     @property
-    def state(self) -> str:
-        """The leader's word while the job runs (``training``, ``evaluating``...), else the manager's."""
+    def standing(self) -> Standing:
+        """How it stands, why, and since when."""
         if self.job is None:
-            return ""
-        if self.job.state == "running" and self.progress is not None:
-            return self.progress.state
-        return self.job.state
+            return Standing(state="")
+        if self.unanswered_s > 0:
+            return Standing(state="unknown", reason="the manager does not answer", since_s=self.unanswered_s)
+        return standing(self.job)
+
+    @property
+    def state(self) -> str:
+        return self.standing.state
 
     @property
     def reason(self) -> str:
-        """Why the job is as it is: the leader's reason while it runs, if it has one."""
-        if self.job is None:
-            return ""
-        told = self.progress.reason if self.progress is not None and not self.ended else ""
-        return told or self.job.reason
+        return self.standing.reason
 
     @property
     def ended(self) -> bool:

@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from shoal.cli.standing import standing
 from shoal.cli.view import clock_text, event_kind, state_text, until_text
 from shoal.cli.words import NOTHING, clean, count_text, number_text, rate_text, share_text, span_text
 
@@ -121,23 +122,30 @@ def clusters_table(found: Sequence[Found]) -> Table:
     return table
 
 
-def jobs_table(jobs: Sequence[JobView]) -> Table:
-    table = _table(
-        "job", "name", "state", "epoch", "accuracy", "for", "leader", "workers", "why", right=("epoch", "accuracy")
-    )
+#: Below this, a list of jobs has fewer columns: how each stands, and why, is what it is read for.
+_WIDE_CHARS = 110
+_ALWAYS = ("job", "state", "for", "accuracy", "why")
+_IF_WIDE = ("job", "name", "state", "for", "epoch", "accuracy", "trained", "leader", "workers", "why")
+
+
+def jobs_table(jobs: Sequence[JobView], *, width: int = _WIDE_CHARS) -> Table:
+    columns = _IF_WIDE if width >= _WIDE_CHARS else _ALWAYS
+    table = _table(*columns, right=("epoch", "accuracy"))
     for job in jobs:
-        progress = job.progress
-        table.add_row(
-            Text(clean(job.job), style="bold"),
-            Text(clean(job.name, 30)),
-            state_text(job.state),
-            str(progress.epoch) if progress else NOTHING,
-            share_text(progress.accuracy if progress else None),
-            span_text(progress.seconds) if progress else NOTHING,
-            clean(job.leader) if job.leader else NOTHING,
-            str(len(progress.workers)) if progress else NOTHING,
-            Text(clean(job.reason), style="dim"),
-        )
+        progress, told = job.progress, standing(job)
+        cells: dict[str, str | Text] = {
+            "job": Text(clean(job.job), style="bold"),
+            "name": Text(clean(job.name, 30)),
+            "state": state_text(told.state),
+            "for": span_text(told.since_s) if told.since_s >= 0 else NOTHING,
+            "epoch": str(progress.epoch) if progress else NOTHING,
+            "accuracy": share_text(progress.accuracy if progress else None),
+            "trained": span_text(progress.seconds) if progress else NOTHING,
+            "leader": clean(job.leader) if job.leader else NOTHING,
+            "workers": str(len(progress.workers)) if progress else NOTHING,
+            "why": Text(clean(told.reason), style="dim"),
+        }
+        table.add_row(*(cells[name] for name in columns))
     return table
 
 

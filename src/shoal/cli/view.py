@@ -5,17 +5,20 @@ Texts of peers enter as `Text` after `clean`, never as markup: a device's name m
 
 from __future__ import annotations
 
+import textwrap
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.box import ROUNDED
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from shoal.cli.shapes import shape_text
+from shoal.cli.standing import since_text
 from shoal.cli.story import Story
 from shoal.cli.words import (
     NOTHING,
@@ -43,6 +46,9 @@ STATE_STYLES = {
     "running": "green",
     "waiting": "yellow",
     "queued": "yellow",
+    "silent": "yellow",
+    "unknown": "yellow",
+    "stopping": "cyan",
     "closing": "cyan",
     "failed": "bold red",
     "stopped": "magenta",
@@ -75,12 +81,17 @@ def render(story: Story, *, width: int, height: int, note: str = "") -> Renderab
     """The whole picture, at most ``height`` lines high. ``note`` is a last line of ours, such as how to leave."""
     workers = devices_of(story)
     extra = has_verdict(story) + has_shape(story) + (story.drift is not None) + (story.served is not None)
-    room = max(height - _FIXED_LINES - extra, _EVENTS_MIN + _DEVICES_MIN)
+    spare = height - _FIXED_LINES - extra - _EVENTS_MIN - _DEVICES_MIN
+    # A note that says how a job stands is not cut off where there is room for all of it.
+    more_lines = max(len(textwrap.wrap(note, max(width - 2, 1))) - 1, 0)
+    more_lines = more_lines if more_lines <= spare else 0
+    room = _EVENTS_MIN + _DEVICES_MIN + max(spare - more_lines, 0)
     device_rows = min(max(len(workers), _ABSENT_ROWS), room - _EVENTS_MIN)
     parts: list[RenderableType] = [_header(story, width), _devices(workers, rows=device_rows, width=width)]
     parts.append(_events(list(story.events)[-(room - device_rows) :], width=width))
     if note:
-        parts.append(Text(f" {note}", style="dim", no_wrap=True, overflow="ellipsis"))
+        told = Text(note, style="dim") if more_lines else _one_line(Text(note, style="dim"))
+        parts.append(Padding(told, (0, 1)))
     return Group(*parts)
 
 
@@ -148,6 +159,8 @@ def _served_text(served: ServedView) -> Text:
 
 def _state_line(story: Story) -> RenderableType:
     left = state_text(story.state)
+    if since := since_text(story.standing):
+        left.append(f" {since}", style="dim")
     if reason := clean(story.reason):
         left.append(f"  {reason}", style="default" if story.ended else "dim")
     seconds = story.progress.seconds if story.progress else 0.0

@@ -294,6 +294,7 @@ class Manager:
                 return [Answer(question=question, message=Done(job=spec.job, reason=known.state))]
             return [Answer(question=question, message=Denied(reason=f"there is a job {spec.job} already"))]
         record = self._jobs[spec.job] = JobRecord(spec=spec, reason="waiting for a leader")
+        record.since_s = self._succession.now_s
         keep = Keep(job=spec.job, state=record.state, reason=record.reason, term=0, spec=spec)
         return [keep, Answer(question=question, message=Done(job=spec.job, reason="queued")), *self._schedule()]
 
@@ -303,7 +304,7 @@ class Manager:
             return [Answer(question=question, message=Denied(reason=f"there is no job {stop.job}"))]
         if not record.is_open:
             return [Answer(question=question, message=Denied(reason=f"job {stop.job} is {record.state} already"))]
-        record.state, record.reason = "stopping", stop.reason
+        record.become("stopping", stop.reason, self._succession.now_s)
         actions: list[Action] = [
             Keep(job=stop.job, state=record.state, reason=record.reason, term=record.term, leader=record.leader),
             Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved")),
@@ -345,7 +346,7 @@ class Manager:
 
     def _close(self, record: JobRecord, state: str, reason: str, before: list[Action] | None = None) -> list[Action]:
         job = record.spec.job
-        record.state, record.reason = state, reason
+        record.become(state, reason, self._succession.now_s)
         actions: list[Action] = [
             Keep(job=job, state=state, reason=reason, term=record.term, leader=record.leader),
             Record(kind="job", reason=f"{state}: {reason}", job=job),
@@ -456,7 +457,7 @@ class Manager:
             for node in (self._nodes[name] for name in sorted(self._nodes))
         )
 
-    def job_views(self, job: str = "") -> tuple[JobView, ...]:
+    def job_views(self, job: str = "", *, now_s: float = 0.0) -> tuple[JobView, ...]:
         return tuple(
             JobView(
                 job=record.spec.job,
@@ -470,6 +471,8 @@ class Manager:
                 discarded=record.discarded,
                 train_examples=record.spec.train.examples,
                 test_examples=record.spec.test.examples,
+                since_s=_ago(record.since_s, now_s),
+                heard_s=_ago(record.heard_s, now_s),
             )
             for record in self._jobs.values()
             if not job or record.spec.job == job
@@ -478,3 +481,7 @@ class Manager:
     def spec(self, job: str) -> JobSpec | None:
         record = self._jobs.get(job)
         return record.spec if record else None
+
+
+def _ago(at_s: float | None, now_s: float) -> float:
+    return -1.0 if at_s is None else max(0.0, now_s - at_s)

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from shoal.roles.events import Liveness
 from shoal.roles.reunion import Side
-from shoal.wire.messages import Facts, JobSpec, Progress
+from shoal.wire.messages import OPEN_STATES, Facts, JobSpec, Progress
 from shoal.workload.placement import Candidate
 
 #: What it means for a node to be held back, as it and others read it.
@@ -134,10 +134,25 @@ class JobRecord:
     #: When its leader last changed, and how often in a row another was found to be placed much better.
     appointed_s: float = 0.0
     outdone: int = 0
+    #: When its leader was last heard, and when the manager first heard that it is as it is. None: not known.
+    heard_s: float | None = None
+    since_s: float | None = None
+
+    def become(self, state: str, reason: str, now_s: float) -> None:
+        """The manager decides how it stands."""
+        self.state, self.reason, self.since_s = state, reason, now_s
+
+    def hear(self, progress: Progress, now_s: float) -> None:
+        """Its leader says how it stands."""
+        before = self.progress
+        is_news = before is None or (before.term, before.state) != (progress.term, progress.state)
+        if self.state == "running" and (is_news or self.heard_s is None):
+            self.since_s = now_s
+        self.progress, self.heard_s = progress, now_s
 
     @property
     def is_open(self) -> bool:
-        return self.state in ("queued", "running", "stopping")
+        return self.state in OPEN_STATES
 
     @property
     def is_led(self) -> bool:

@@ -183,7 +183,7 @@ class Succession:
         job = record.spec.job
         why = f"led by {leader}: {why}"
         if record.state != "stopping":
-            record.state, record.reason = "running", why
+            record.become("running", why, self.now_s)
         terms = {number: (term.node, term.began) for number, term in record.terms.items()}
         keep = Keep(job=job, state=record.state, reason=record.reason, term=record.term, leader=leader, terms=terms)
         told = Record(kind="leader", reason=f"term {record.term}: {why}", job=job)
@@ -353,7 +353,7 @@ class Succession:
         record = self._of(sender, progress)
         if record is None:
             return None, [] if sender == self._node else self._claim(sender, progress)
-        record.progress = progress
+        record.hear(progress, self.now_s)
         record.durable = max(record.durable, progress.durable_version)
         if record.stage is Stage.ADOPTING:
             return record, [_timer(Stage.ADOPTING, progress.job, ADOPTED_S)]

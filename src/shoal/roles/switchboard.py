@@ -16,6 +16,7 @@ from shoal.roles.events import Event, Liveness, PeerChanged, Received, Saved, Sa
 from shoal.roles.membership import Membership, Patience
 from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.messages import (
+    ENDED_STATES,
     RECIPIENT,
     Admit,
     AskCheckpoint,
@@ -56,7 +57,7 @@ _NO_BUSINESS = "no job that it works for is led here"
 SELDOM = Patience(heartbeat_s=5.0, suspect_after_s=15.0, lost_after_s=25.0)
 
 #: Ends of a job that a leader reports: its last word, repeated until the manager has heard it.
-ENDED = ("finished", "failed", "stopped")
+ENDED = ENDED_STATES
 
 
 @dataclass(frozen=True, slots=True)

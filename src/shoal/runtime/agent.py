@@ -429,7 +429,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="shoal-agent", description="Run this enrolled device's agent.")
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--quiet", action="store_true")
-    parser.add_argument("--door-port", type=int, default=0, help="where to listen while this device leads; 0: any")
+    parser.add_argument("--lead-port", type=int, default=0, help="where to listen while this device leads; 0: any")
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
     parser.add_argument("--lend", action="store_true", help="multiply matrices for analysts of this cluster, too")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
@@ -445,7 +445,7 @@ def main() -> int:
             Places(given.home),
             child_module=given.child_module,
             pace_s=given.pace_s,
-            door_port=given.door_port,
+            door_port=given.lead_port,
             lends=given.lend,
         )
         asyncio.run(running)

@@ -58,6 +58,7 @@ from shoal.transport.signing import check
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
 from shoal.wire.messages import (
+    OPEN_STATES,
     ApproveNode,
     AskModel,
     AskStatus,
@@ -144,7 +145,7 @@ class Home:
 
     @property
     def open_jobs(self) -> tuple[str, ...]:
-        return tuple(view.job for view in self._manager.job_views() if view.state in ("queued", "running", "stopping"))
+        return tuple(view.job for view in self._manager.job_views() if view.state in OPEN_STATES)
 
     def _stored_jobs(self) -> list[JobRecord]:
         records = []
@@ -493,7 +494,7 @@ class Home:
             nodes=self.roll.shown(nodes),
             jobs=tuple(
                 replace(view, served=self._publisher.served(view.job)) if ask.job else view
-                for view in self._manager.job_views(ask.job)
+                for view in self._manager.job_views(ask.job, now_s=now_s)
             ),
             events=tuple(EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text) for e in events),
             lenders=self._exchange.views(),

@@ -107,7 +107,15 @@ class Outpost:
                 # In a thread: a name may take long to look up, and heartbeats do not wait.
                 here = await asyncio.to_thread(probe.address_towards, self._manager_endpoint)
                 door = GrpcServer(self._around.identity, self, members=self)
-                port = await door.start(here, self._port)
+                try:
+                    port = await door.start(here, self._port)
+                except Misuse as error:
+                    if not self._port:
+                        raise
+                    raise Misuse(
+                        f"port {self._port} on {here} cannot be used: another program has it. Free it, or start"
+                        " `shoal join --lead-port` with another"
+                    ) from error
                 self._door, self._endpoint = door, endpoint(here, port)
                 log.info("this device leads, and listens at %s", self._endpoint)
             return self._endpoint

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import importlib.metadata
+import ipaddress
 import os
 import platform
 import socket
@@ -72,15 +72,23 @@ def _memory_mb(field: str) -> int:
 
 
 def own_address() -> str:
-    """The address of the first network this device is on: where there is no way to anywhere else."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            if name == "lo":
-                continue
-            with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(asking, _ASK_ADDRESS, struct.pack("256s", name.encode()[:15]))
-                return socket.inet_ntoa(answer[_ANSWER])
-    raise Misuse("this device has no network: connect it, or name the address that others reach it at with --host")
+    """The address of a network this device is on: for where no route leads anywhere else."""
+    # Only where it is needed: an idle agent does without it.
+    import psutil
+
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    found = [
+        ipaddress.IPv4Address(entry.address)
+        for name, entries in psutil.net_if_addrs().items()
+        if name in up
+        for entry in entries
+        if entry.family == socket.AF_INET
+    ]
+    usable = [address for address in found if not address.is_loopback]
+    if not usable:
+        raise Misuse("this device has no network: connect it, or name the address that others reach it at with --host")
+    # An address that a device gave itself for want of DHCP is used where there is no other.
+    return str(min(usable, key=lambda address: address.is_link_local))
 
 
 def address_towards(endpoint: str) -> str:

@@ -96,6 +96,11 @@ class Roll:
             raise ShutOut(f"it is {node.role} now and not {peer.role}: join again with a new line", peer=peer.node)
         return "pending" if node.state == "pending" else peer.role
 
+    @property
+    def has_devices(self) -> bool:
+        """A device has joined and was not shut out."""
+        return any(node.role == "node" and node.state != "revoked" for node in self._nodes.values())
+
     def held(self) -> dict[str, str]:
         """Members that are held back, and how."""
         return {node.node: node.state for node in self._nodes.values() if node.state in HELD}
@@ -213,7 +218,7 @@ class Roll:
             case ApproveNode():
                 return self._move(command.node, "enrolled", when="pending", done="may work from now on")
             case DrainNode():
-                done = "finishes the lease it has and gets no more; undo with `shoal nodes undrain`"
+                done = f"finishes the lease it has and gets no more; undo with `shoal nodes undrain {command.node}`"
                 return self._move(command.node, "drained", when="enrolled", done=done, reason=command.reason)
             case UndrainNode():
                 return self._move(command.node, "enrolled", when="drained", done="may be given work again")

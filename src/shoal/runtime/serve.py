@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.home import Home
 from shoal.runtime.leash import end_with_starter
 from shoal.runtime.places import Places
+from shoal.runtime.reachable import EVERYWHERE, own_address, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.roll import Roll
 from shoal.transport.discovery import Announcement, check_installed
@@ -43,10 +45,13 @@ class Ready:
 
     cluster: str
     endpoint: str
+    #: Empty: none was made.
     join_line: str
     port: int
     enrol_port: int
     resumed_jobs: tuple[str, ...]
+    #: Why devices may not reach the endpoint, and what to do; empty: nothing speaks against it.
+    warning: str = ""
 
 
 def open_cluster(
@@ -92,6 +97,8 @@ async def run_home(
     *,
     host: str = "0.0.0.0",
     port: int = 7070,
+    advertise: str = "",
+    token: bool | None = True,
     devices: int = 20,
     token_hours: float = 24.0,
     name: str = "shoal",
@@ -102,12 +109,19 @@ async def run_home(
     prefers_devices: bool = False,
     on_ready: Callable[[Ready], None],
 ) -> None:
-    """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports."""
+    """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports.
+
+    ``advertise``: the HOST or HOST:PORT that devices dial, where it is not the address listened on; they join over the
+    next port. ``token``: whether to make a join line; None: only if no device has joined yet.
+    """
     keep_freed_memory()
     if announce:
         check_installed()
+    # In a thread: a name may take long to look up.
+    reach = await asyncio.to_thread(reachable, host, advertise)
     places = Places(home)
     with _alone(home):
+        _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         node = Home(identity, places, patience=patience, prefers_devices=prefers_devices)
         server = GrpcServer(identity, node, members=node.roll)
@@ -129,7 +143,7 @@ async def run_home(
             node.roll,
             host,
             port + 1 if port else 0,
-            service_port=bound,
+            service_port=reach.port or bound,
             on_enrolled=lambda newcomer: _enrolled(node, newcomer),
             renewals=node.roll,
         )
@@ -137,29 +151,35 @@ async def run_home(
         announcement: Announcement | None = None
         staying_fresh = asyncio.create_task(_stay_fresh(authority, identity, places, (server, enrolment)))
         try:
-            reach = _reachable_host(host)
             here = _local_host(host)
             doors = endpoint(here, bound), endpoint(here, enrolment.port)
             _give_operator_access(authority, node.roll, places, doors)
-            pinned, joining_port = authority.fingerprint, enrolment.port
+            pinned = authority.fingerprint
+            joining_port = reach.port + 1 if reach.port else enrolment.port
 
             def line(secret: str) -> str:
-                return str(JoinCode(host=reach, port=joining_port, ca_sha256=pinned, secret=secret))
+                return str(JoinCode(host=reach.host, port=joining_port, ca_sha256=pinned, secret=secret))
 
             node.roll.open_to(line)
             if announce:
+                # Heard on the network that this machine is on, so it is the address there that is told.
+                address = own_address() if host in EVERYWHERE else host
                 announcement = Announcement(
-                    cluster=identity.cluster, host=reach, port=joining_port, authority_sha256=pinned
+                    cluster=identity.cluster, host=address, port=enrolment.port, authority_sha256=pinned
                 )
-            made = node.roll.new_token(role="node", uses=devices, valid_s=token_hours * 3600, label="shoal up")
+            join_line = ""
+            if token or (token is None and not node.roll.has_devices):
+                made = node.roll.new_token(role="node", uses=devices, valid_s=token_hours * 3600, label="shoal up")
+                join_line = made.join_line
             on_ready(
                 Ready(
                     cluster=identity.cluster,
-                    endpoint=endpoint(reach, bound),
-                    join_line=made.join_line,
+                    endpoint=endpoint(reach.host, reach.port or bound),
+                    join_line=join_line,
                     port=bound,
                     enrol_port=enrolment.port,
                     resumed_jobs=resumed,
+                    warning=reach.warning,
                 )
             )
             if announcement is not None:
@@ -201,20 +221,23 @@ def _give_operator_access(authority: Authority, roll: Roll, places: Places, door
     access.save(places.operator)
 
 
+def _check_free(host: str, port: int) -> None:
+    """Say that a port is taken before gRPC does: it prints a line of its own, which nobody can read."""
+    if not port:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Misuse(
+                f"port {port} on {host} is taken by another program: is another manager running? Stop it, or choose"
+                " another pair of ports with --port"
+            ) from None
+
+
 def _local_host(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-
-
-def _reachable_host(host: str) -> str:
-    """An address other devices can dial: the one this machine would use to reach a network. Nothing is sent."""
-    if host not in ("0.0.0.0", "::"):
-        return host
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
 
 
 class _alone:  # noqa: N801 - reads as `with _alone(home)`

@@ -13,7 +13,7 @@ def build(settings: TrainerSettings, shared: SharedVectors) -> serve.Trainer:
     try:
         import torch
     except ImportError as error:
-        raise Misuse(f"this device cannot train, for want of PyTorch: pip install 'shoal[torch]' ({error})") from None
+        raise Misuse(f"this device cannot train, for want of PyTorch: pip install 'torch>=2.11' ({error})") from None
     from shoal.training.steps import TorchTrainer
 
     torch.set_num_threads(settings.torch_threads)

@@ -145,7 +145,7 @@ async def _prepare_in_child(
     words = (await errors).decode(errors="replace").strip().splitlines()
     last = words[-1] if words else f"exit code {child.returncode}"
     if "No module named 'torch'" in last:
-        last = "PyTorch is not installed here: pip install 'shoal[torch]'"
+        last = "PyTorch is not installed here: pip install 'torch>=2.11'"
     raise Misuse(f"the task could not be prepared: {last}")
 
 

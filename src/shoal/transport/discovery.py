@@ -46,9 +46,14 @@ class Found:
         return endpoint(self.host, self.port)
 
 
-def check_installed() -> None:
-    if importlib.util.find_spec("zeroconf") is None:
-        raise Misuse("looking for clusters on the network needs one more package: pip install 'shoal[discovery]'")
+def is_installed() -> bool:
+    return importlib.util.find_spec("zeroconf") is not None
+
+
+def check_installed(what: str = "looking for clusters on the network", otherwise: str = "") -> None:
+    """``otherwise``: what to do where it cannot be installed."""
+    if not is_installed():
+        raise Misuse(f"{what} needs one more package on this device: pip install zeroconf{otherwise}")
 
 
 class Announcement:

@@ -54,7 +54,7 @@ class JoinCode:
             raise Misuse("a join secret is 32 hexadecimal characters in lower case: make one with new_secret()")
         if not 1 <= self.port <= 65535:
             raise Misuse(f"{self.port} is not a port: ports run from 1 to 65535")
-        object.__setattr__(self, "host", _canonical(self.host))
+        object.__setattr__(self, "host", canonical_host(self.host))
         object.__setattr__(self, "ca_sha256", self.ca_sha256[:PINNED_BYTES])
 
     def __str__(self) -> str:
@@ -116,8 +116,8 @@ def _checksum(where: str, body: bytes) -> bytes:
     return zlib.crc32(where.encode("ascii") + b"/" + body).to_bytes(_CHECKSUM_BYTES, "big")
 
 
-def _canonical(host: str) -> str:
-    """One spelling a host, because the checksum covers it."""
+def canonical_host(host: str) -> str:
+    """One spelling for each host, because the checksum covers it."""
     if ":" in host:
         try:
             address = ipaddress.IPv6Address(host)

@@ -1362,11 +1362,16 @@ class ServedView(Message):
     verdict: str = ""
 
 
+#: States of a job that is not over, and of one that is. Every layer asks here which those are.
+OPEN_STATES = ("queued", "running", "stopping")
+ENDED_STATES = ("finished", "failed", "stopped")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobView(Message):
     job: str
     name: str
-    #: ``queued``, ``running``, ``stopping``, ``finished``, ``failed`` or ``stopped``.
+    #: One of ``OPEN_STATES`` or ``ENDED_STATES``.
     state: str
     reason: str = ""
     leader: str = ""
@@ -1380,6 +1385,10 @@ class JobView(Message):
     served: ServedView | None = None
     #: Which versions were discarded last, and why; empty: none ever was.
     discarded: str = ""
+    #: Seconds since the manager first heard that it is so: by its leader while the job runs. Below 0: not known.
+    since_s: float = -1.0
+    #: Seconds since its leader was last heard; below 0: not since the manager started.
+    heard_s: float = -1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,6 +41,10 @@ def job(**values: Any) -> JobView:
         "name": "mnist",
         "state": "running",
         "reason": "led by manager",
+        "leader": "manager",
+        "term": 1,
+        "since_s": 84.0,
+        "heard_s": 0.4,
         "plan": Plan(until=Until(accuracy=0.98, epochs=5)),
         "progress": progress(),
     }

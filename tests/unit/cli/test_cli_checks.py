@@ -47,7 +47,7 @@ def test_packages() -> None:
 @pytest.mark.parametrize(
     ("facts", "state", "words"),
     [
-        (TorchFacts(version=""), "warn", ["not installed", "shoal[torch]"]),
+        (TorchFacts(version=""), "warn", ["not installed", "pip install 'torch>=2.11'"]),
         (TorchFacts(version="2.13.0+cpu"), "ok", ["2.13.0"]),
         (TorchFacts(version="2.11.0"), "ok", []),
         (TorchFacts(version="2.10.0"), "fail", ["SIGILL", "Raspberry Pi", "2.11"]),
@@ -89,6 +89,8 @@ def test_ports_to_listen_on() -> None:
     told(checks.check_listen("free", port=7070, purpose="work"), "ok")
     told(checks.check_listen("busy", port=7070, purpose="work"), "fail", "another program", "--port")
     told(checks.check_listen("busy", port=7070, purpose="work", manager_runs=True), "ok", "own manager")
+    other = checks.check_listen("busy", port=7070, purpose="work", other_cluster="lab", home="/root/.shoal")
+    told(other, "warn", "cluster lab", "/root/.shoal", "--home DIR", "--port N")
     told(checks.check_listen("forbidden", port=80, purpose="work"), "fail", "1024")
     told(checks.check_listen("no-address", port=80, purpose="work"), "fail", "--host")
 

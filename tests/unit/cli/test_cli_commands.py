@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from statuses import JOB, job, status
+from statuses import JOB, job, node, status
 
-from shoal.cli import join, main, train
+from shoal import __version__
+from shoal.cli import join, main, nodes, train, up
 from shoal.cli.exits import MEANING, Exit, NoCluster, exit_code_of, exit_for_state
 from shoal.cli.pick import pick_job
 from shoal.cli.plain_json import to_plain
@@ -19,10 +22,11 @@ from shoal.errors import Corrupt, Misuse, PeerViolation, Refused, ShoalError, Un
 from shoal.plan import Plan, Until
 from shoal.runtime import own_data
 from shoal.runtime.places import Places
+from shoal.runtime.serve import Ready
 from shoal.transport.enrol import Enrolled
 from shoal.transport.identity import Authority
 from shoal.transport.join_code import JoinCode, new_secret
-from shoal.wire.messages import Status
+from shoal.wire.messages import Facts, Status
 
 COMMANDS = [
     ["demo"],
@@ -378,10 +382,12 @@ def test_where_a_device_keeps_its_examples_is_remembered(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert main.run(["join", "--home", str(home), "--data", "own"]) == Exit.OK
     assert main.run(["join", "--home", str(home)]) == Exit.OK
+    assert main.run(["join", "--home", str(home), "--lead-port", "7080"]) == Exit.OK
     assert [command[3:] for command in became] == [
         ["--home", str(home)],
         ["--home", str(home), "--data", str(own)],
         ["--home", str(home)],
+        ["--home", str(home), "--lead-port", "7080"],
     ]
     assert own_data.folder_of(Places(home)) == own
     # A certificate that is renewed is written beside it.
@@ -399,3 +405,80 @@ def test_statuses_become_json() -> None:
     }
     assert to_plain({"x": float("inf")}) == {"x": None}
     assert plain["jobs"][0]["job"] == JOB
+
+
+def test_a_line_with_another_port_moves_the_port_for_work_too(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "home", "home")
+    member = Enrolled(
+        identity=authority.identity(node="attic", role="node"),
+        manager_node="manager",
+        manager_endpoint="10.0.0.1:7070",
+        enrol_endpoint="10.0.0.1:7071",
+    )
+    line = JoinCode(host="attic.lan", port=9001, ca_sha256=authority.fingerprint, secret=new_secret())
+    told = join.moved(member, line, tmp_path)
+    assert (told.manager_endpoint, told.enrol_endpoint) == ("attic.lan:9000", "attic.lan:9001")
+
+
+def test_a_manager_that_made_no_line_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ready = Ready(cluster="lab", endpoint="attic.lan:7070", join_line="", port=7070, enrol_port=7071, resumed_jobs=())
+    up._announce(ready, home=tmp_path, devices=20, hours=24.0)
+    printed = capsys.readouterr().out
+    assert f"shoal token create --uses 20 --home {tmp_path}" in printed
+    assert "shoal://" not in printed
+    assert "forward" not in printed
+    line = dataclasses.replace(ready, join_line="shoal://attic.lan:9001/x", endpoint="attic.lan:9000", warning="Beware")
+    up._announce(line, home=tmp_path, devices=1, hours=2.0)
+    printed = capsys.readouterr().out
+    assert "shoal join shoal://attic.lan:9001/x" in printed
+    assert "Warning: Beware" in printed
+    assert "devices dial 9000 and 9001: forward them to 7070 and 7071 here" in printed
+
+
+@pytest.mark.parametrize("words", [[], ["flock"], ["token"], ["model"]], ids=" ".join)
+def test_nothing_typed_asks_for_the_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(words) == Exit.OK
+    told = capsys.readouterr()
+    assert "Usage: shoal" in told.out
+    assert told.err == ""
+
+
+def test_a_mistyped_command_is_told_with_one_mark_of_punctuation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["trian"]) == Exit.MISUSE
+    assert capsys.readouterr().err == ("shoal: No such command 'trian'. Did you mean 'train'? See: shoal --help\n")
+    assert main.run(["status", "a", "b"]) == Exit.MISUSE
+    assert ". See: shoal status --help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--version"], ["-V"], ["version"]], ids=" ".join)
+def test_the_version_is_told_as_people_ask_for_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(words) == Exit.OK
+    assert capsys.readouterr().out == f"shoal {__version__}\n"
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["up", "--host", "127.0.0.1", "--port", str(port), "--home", str(tmp_path)]
+        command = [sys.executable, "-m", "shoal.cli.main", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.MISUSE
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"shoal: port {port} on 127.0.0.1 is taken by another program")
+
+
+def test_a_drain_that_leaves_a_job_short_of_workers_is_warned_of() -> None:
+    two = job(plan=Plan(workers_min=2))
+    ours = [node(name, job=JOB, facts=Facts(torch="2.13")) for name in ("pi1", "pi2")]
+    told = nodes.shortage(status(two, nodes=tuple(ours)), "pi2")
+    assert told == f"{JOB} has 1 of at least 2 workers without it: it waits until there are more"
+    free = node("pi3", facts=Facts(torch="2.13"))
+    assert nodes.shortage(status(two, nodes=(*ours, free)), "pi2") == "", "another takes its place"
+    for other in (
+        node("pi3"),
+        node("pi3", facts=free.facts, state="lost"),
+        node("pi3", facts=free.facts, standing="drained"),
+    ):
+        assert nodes.shortage(status(two, nodes=(*ours, other)), "pi2") == told
+    assert nodes.shortage(status(job(plan=Plan(workers_min=1)), nodes=tuple(ours)), "pi2") == ""
+    assert nodes.shortage(status(two, nodes=tuple(ours)), "pi9") == ""

@@ -117,7 +117,7 @@ def test_what_is_served_is_one_line_and_the_picture_still_fits() -> None:
 def test_a_job_nobody_leads_yet() -> None:
     queued = job(state="queued", reason="waiting for a leader", progress=None)
     text = "\n".join(drawn(story_of(status(queued, events=(), evaluations=()))))
-    assert "● queued  waiting for a leader" in text
+    assert "● queued for 1 min 24 s  waiting for a leader" in text
     assert "until 98 % accuracy or 5 epochs" in text
     assert "0 devices" in text
     assert "none yet" in text
@@ -177,7 +177,7 @@ def test_strange_numbers_are_drawn() -> None:
 def test_a_finished_job_shows_the_epoch_it_finished() -> None:
     done = job(state="finished", reason="reached 98 %", progress=progress(state="finished", epoch=2, batches_applied=0))
     text = "\n".join(drawn(story_of(status(done))))
-    assert "● finished  reached 98 %" in text
+    assert "● finished 1 min 24 s ago  reached 98 %" in text
     assert "epoch 2" in text
     assert "all batches  100%" in text
 

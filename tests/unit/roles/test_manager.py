@@ -323,3 +323,35 @@ def test_a_job_below_its_least_number_gets_workers_that_another_has_beyond_its_o
         assert office.records("called-back") == [], "one that was let go is on its way"
         office.happens(Received(sender=node, message=Heartbeat(seq=1)))
     assert office.working() == {"a": "first", "b": "first", "c": "second", "d": "second"}
+
+
+def test_since_when_a_job_stands_so_is_by_the_managers_own_clock(office: Office, make_spec: Make) -> None:
+    """Spans on the manager's clock: from when it first heard of a state, not of each report of it."""
+
+    def at(now_s: float, state: str, term: int = 1) -> None:
+        message = Progress(job="digits", term=term, state=state)
+        office.manager.handle(Received(sender="home", message=message), now_s)
+
+    def shown(now_s: float) -> tuple[float, float]:
+        (view,) = office.manager.job_views("digits", now_s=now_s)
+        return view.since_s, view.heard_s
+
+    office.submit(make_spec())
+    assert shown(4.0) == (4.0, -1.0)
+    at(10.0, "waiting")
+    at(11.0, "waiting")
+    assert shown(12.5) == (2.5, 1.5)
+    at(13.0, "training")
+    assert shown(13.0) == (0.0, 0.0)
+    office.manager.handle(Asked(question=7, message=StopJob(job="digits", reason="enough")), 20.0)
+    at(21.0, "closing")
+    assert shown(25.0) == (5.0, 4.0), "it is stopping since it was stopped"
+    at(30.0, "stopped")
+    assert shown(31.0) == (1.0, 1.0)
+
+
+def test_a_manager_that_begins_anew_does_not_know_since_when(make_spec: Make) -> None:
+    before = Progress(job="digits", term=1, state="training")
+    office = Office([JobRecord(spec=make_spec(), state="running", term=1, leader="pi", progress=before)])
+    (view,) = office.manager.job_views("digits", now_s=9.0)
+    assert (view.since_s, view.heard_s) == (-1.0, -1.0)

@@ -1,0 +1,60 @@
+"""How a job stands, why, and since when: one answer for `status`, `jobs` and `attach`. Pure; asks nobody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shoal.cli.words import span_text
+from shoal.wire.messages import ENDED_STATES
+
+if TYPE_CHECKING:
+    from shoal.wire.messages import JobView
+
+#: A leader reports about once a second. After this long, its last word does not tell how the job stands.
+SILENT_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    state: str
+    reason: str = ""
+    #: Below 0: not known.
+    since_s: float = -1.0
+
+
+def standing(job: JobView) -> Standing:
+    """While a job runs, its leader knows: it trains, evaluates or waits. The manager knows the rest."""
+    progress = job.progress
+    if job.state != "running":
+        return Standing(state=job.state, reason=job.reason, since_s=job.since_s)
+    leader = job.leader or "its leader"
+    if progress is None or progress.term != job.term:
+        return Standing(state="waiting", reason=f"no word from {leader} yet; {job.reason}", since_s=job.since_s)
+    if job.heard_s < 0:
+        told = f"{leader} was not heard since the manager started; it was {progress.state} before"
+        return Standing(state="silent", reason=told)
+    if job.heard_s > SILENT_S:
+        told = f"{leader} was last heard {span_text(job.heard_s)} ago; it was {progress.state} then"
+        return Standing(state="silent", reason=told, since_s=job.heard_s)
+    return Standing(state=progress.state, reason=progress.reason or job.reason, since_s=job.since_s)
+
+
+def since_text(told: Standing) -> str:
+    """``for 12 s`` of a job that is open, ``12 s ago`` of one that is over; empty where it is not known."""
+    if told.since_s < 0:
+        return ""
+    return f"{span_text(told.since_s)} ago" if told.state in ENDED_STATES else f"for {span_text(told.since_s)}"
+
+
+def without_manager(job: JobView, *, manager: str) -> str:
+    """What is known of a job while its manager does not answer: by the last word of it."""
+    if job.state == "queued":
+        return "the job was queued: it starts when the manager is back"
+    if job.leader and job.leader != manager:
+        return f"the job was led by {job.leader}, which may go on"
+    durable = job.progress.durable_version if job.progress else 0
+    return (
+        "the job's leader is on the manager's machine: if the manager is down, the job stands until it is back, then"
+        f" resumes from durable version {durable:,}"
+    )

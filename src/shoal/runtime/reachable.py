@@ -1,0 +1,105 @@
+"""Where devices dial this machine: what an operator says, or what its interfaces say. Sends nothing."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from shoal.errors import Misuse
+from shoal.runtime import probe
+from shoal.transport.join_code import canonical_host
+
+#: Means: on every address this machine has.
+EVERYWHERE = ("0.0.0.0", "::")
+
+#: Any address that is not this machine's own: the system says by which interface it would go there. Set aside for
+#: documents (RFC 5737).
+_ELSEWHERE = ("192.0.2.1", 9)
+
+_LOOPBACK = (
+    "other devices cannot dial {host}: it means this machine alone. Start `shoal up --advertise HOST` with the address"
+    " or the name that devices reach this machine at"
+)
+_UNKNOWN = (
+    "this machine cannot look up {host}: devices must be able to. Add the name to your DNS or to /etc/hosts on every"
+    " device, or give `shoal up --advertise` an address"
+)
+_NO_NETWORK = (
+    "this machine has no network, so the join line holds {host}, which other devices cannot dial. Connect it and start"
+    " `shoal up` again, or say `shoal up --advertise HOST`"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reachable:
+    """The host that join lines carry; 0: the port is the one that is listened on. ``warning``: why it may not do."""
+
+    host: str
+    port: int = 0
+    warning: str = ""
+
+
+def reachable(listens_on: str, advertised: str = "") -> Reachable:
+    """Where devices reach a manager that listens there."""
+    if advertised:
+        host, port = parse_advertised(advertised)
+        return Reachable(host=host, port=port, warning=_doubt(host))
+    if listens_on not in EVERYWHERE:
+        return Reachable(host=listens_on, warning=_doubt(listens_on))
+    address = own_address()
+    if is_loopback(address):
+        return Reachable(host=address, warning=_NO_NETWORK.format(host=address))
+    return Reachable(host=address)
+
+
+def own_address() -> str:
+    """The address others find this machine at: on its way out or, without one, of the first network it is on."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(_ELSEWHERE)
+            return str(asking.getsockname()[0])
+        except OSError:
+            pass
+    try:
+        return probe.own_address()
+    except Misuse:
+        return "127.0.0.1"
+
+
+def parse_advertised(text: str) -> tuple[str, int]:
+    """``HOST`` or ``HOST:PORT``; an IPv6 address with a port has brackets. Port 0: none was given."""
+    host, port = text.strip(), ""
+    if host.startswith("["):
+        host, _, rest = host[1:].partition("]")
+        if rest and not rest.startswith(":"):
+            raise Misuse(f"--advertise {text!r}: write [ADDRESS]:PORT")
+        port = rest[1:] if rest else ""
+    elif host.count(":") == 1:
+        host, _, port = host.partition(":")
+        if not port:
+            raise Misuse(f"--advertise {text!r}: a port is missing after the colon")
+    if port and not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65534):
+        # Devices join over the next one.
+        raise Misuse(f"--advertise {text!r}: the port is a number from 1 to 65534")
+    host = canonical_host(host)
+    if host in EVERYWHERE:
+        raise Misuse(f"--advertise {host}: this means every address; name the one that devices dial")
+    return host, int(port or 0)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _doubt(host: str) -> str:
+    if is_loopback(host):
+        return _LOOPBACK.format(host=host)
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return _UNKNOWN.format(host=host)
+    return ""
