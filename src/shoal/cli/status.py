@@ -57,6 +57,17 @@ def _print_job(job: str, told: Status) -> None:
     story = Story(job)
     story.take(told)
     screen.print(render(story, width=screen.width, height=max(screen.height, 30)))
+    _print_discarded(told)
+
+
+def _print_discarded(told: Status) -> None:
+    """Versions that were trained and are not kept: nobody should have to look for that in a log."""
+    from shoal.cli import console
+    from shoal.cli.words import clean
+
+    for view in told.jobs:
+        if view.discarded:
+            console.out().print(f"{clean(view.job)} discarded {clean(view.discarded, 300)}", style="yellow")
 
 
 def _print_cluster(told: Status) -> None:
@@ -78,6 +89,7 @@ def _print_cluster(told: Status) -> None:
             screen.print(f"  {clean(lender.node)} is asked no more: {clean(lender.reason, 300)}", style="red")
     if told.jobs:
         screen.print(jobs_table(told.jobs, width=screen.width))
+        _print_discarded(told)
     else:
         screen.print("No jobs yet. Start one with: shoal train TASK", style="dim")
 

@@ -164,13 +164,15 @@ class Leader:
         self._bytes_down = 0
 
         self._durability = Durability()
+        #: The version it went on from.
+        self._began = 0
 
     # State that survives -----------------------------------------------------------------------------
 
     def restore(self, *, tensors: Tensors, state: dict[str, Any]) -> None:
         """Continue from a checkpoint. Its ledger matches its model: both were one file."""
         self._course.restore(tensors=tensors, state=state)
-        self._durability.version = self._course.version
+        self._durability.version = self._began = self._course.version
         ending = state["ending"]
         self._ending = (ending[0], ending[1]) if ending else None
         if self._online is not None:
@@ -617,6 +619,7 @@ class Leader:
             values_by=values_by,
             base=base,
             examples=examples,
+            began=self._began,
             tensors=tensors,
         )
 

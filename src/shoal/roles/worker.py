@@ -77,6 +77,9 @@ from shoal.wire.messages import (
     clip,
 )
 
+#: Updates whose versions are remembered, to know which of them a new leader lacks.
+CODED_KEPT = 1000
+
 #: Waits between attempts to get a broken trainer going again.
 RETRY_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -151,6 +154,8 @@ class Worker:
         #: How many values each tensor of the model has.
         self._sizes: tuple[int, ...] = ()
         self._feedback: Feedback | None = None
+        #: For which term updates were coded last, and against which versions.
+        self._coded: tuple[int, deque[int]] = (0, deque(maxlen=CODED_KEPT))
         #: (term, lease) of the last update that was made, and what had been held back before it.
         self._made: tuple[tuple[int, int], np.ndarray] | None = None
         self._failures = 0
@@ -268,6 +273,27 @@ class Worker:
         if work.term < self._term or not self._prepared:
             return []
         self._term = work.term
+        taken_back = self._on_began(work)
+        return [*taken_back, *self._take_on(work)]
+
+    def _on_began(self, work: Work) -> list[Action]:
+        """A new leader may have gone on from before our last updates. What was held back of those is trained again."""
+        term, versions = self._coded
+        if work.term == term:
+            return []
+        self._coded = (work.term, deque(maxlen=CODED_KEPT))
+        lost = [version for version in versions if version >= work.began]
+        if not lost or self._feedback is None:
+            return []
+        if len(lost) == 1 and self._made is not None:
+            self._take_back()
+        else:
+            self._feedback.reset()
+            self._made = None
+        told = f"the job goes on from version {work.began}, without {len(lost)} of our updates: their rest is dropped"
+        return [Record(kind="residual", reason=told, job=self._spec.job)]
+
+    def _take_on(self, work: Work) -> list[Action]:
         if self._held is not None and not self._held.is_reported:
             self._unsend(self._held)
         self._held = held = _Held(work, formation=work.formation)
@@ -575,7 +601,7 @@ class Worker:
             return self._on_diverged(held, "training")
         tensors = event.tensors
         if self._codec.form != "dense":
-            held.coded = self._code((held.work.term, event.lease), event.tensors["delta"])
+            held.coded = self._code(held.work, event.tensors["delta"])
             tensors = held.coded.tensors()
         update = Update(
             job=self._spec.job,
@@ -597,13 +623,14 @@ class Worker:
         self._state = event.state
         return self._on_made(held, update)
 
-    def _code(self, made: tuple[int, int], delta: np.ndarray) -> Coded:
+    def _code(self, work: Work, delta: np.ndarray) -> Coded:
         """What is sent of an update. The rest is held back for the next one."""
         if not self._codec.feedback:
             return code(self._codec, delta, self._sizes)
         if self._feedback is None:
             self._feedback = Feedback(delta.size)
-        self._made = (made, self._feedback.snapshot())
+        self._made = ((work.term, work.lease), self._feedback.snapshot())
+        self._coded[1].append(work.version)
         coded = code(self._codec, self._feedback.add(delta), self._sizes)
         self._feedback.sent(coded.values)
         return coded
@@ -618,6 +645,8 @@ class Worker:
         before it still is."""
         if self._feedback is not None and self._made is not None:
             self._feedback.restore(self._made[1])
+            if self._coded[1]:
+                self._coded[1].pop()
         self._made = None
 
     def _on_evaluated(self, event: EvaluationDone) -> list[Action]:

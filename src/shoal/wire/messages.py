@@ -620,6 +620,9 @@ class Work(Message):
     base: int = -1
     #: With local data: of its own examples it trains on so many, or on all it has.
     examples: int = 0
+    #: The version this leader began with. Updates made against it or later for an older leader are in no version: their
+    #: batches are trained once more.
+    began: int = 0
     #: The ``model``, or what makes it of the one the worker holds: a tensor for each version in between, named by its
     #: number. None where the worker already holds this version, or its values come from sub-leaders.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)

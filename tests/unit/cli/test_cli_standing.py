@@ -107,3 +107,11 @@ def test_a_job_that_is_stopping_is_not_over() -> None:
     assert story.state == "finished", "a job that is being saved is watched until it is over"
     assert story.job_id == JOB
     assert "stopping: stopped by the operator" in printed
+
+
+def test_what_was_discarded_is_said_under_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    from shoal.cli.status import _print_cluster
+
+    _print_cluster(status(job(discarded="40 versions (4 to 43) that pi2 made under term 1 out of reach: why")))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "discarded 40 versions (4 to 43) that pi2 made under term 1 out of reach: why" in printed

@@ -1465,3 +1465,16 @@ def test_whoever_waits_longest_takes_the_place_of_one_of_a_cohort_that_fails(beg
     assert story.work("c").version == 0
     assert bool(story.told("d", Work)) == (ends == "late"), "then a is late too"
     assert not story.told("b", Work)
+
+
+def test_workers_are_told_which_version_a_leader_went_on_from(begin: Start) -> None:
+    story = begin()
+    story.ready("a")
+    assert story.work("a").began == 0
+    story.update("a", story.work("a"))
+    story.tick(after_s=60.0)
+    saved = story.save()
+    assert saved.version == 1
+    again = begin(saved=saved, term=2)
+    again.ready("a")
+    assert again.work("a").began == 1

@@ -106,11 +106,38 @@ def test_an_update_that_another_leader_does_not_want_is_taken_back(device: Devic
     device.happens(Reassigned(term=2, leader="home"))
     device.happens(Connected(node="home"))
     model = {"model": np.zeros(8, np.float32)}
-    device.hears(Work(job="digits", term=2, lease=1, kind="train", version=0, deadline_s=9.0, tensors=model))
+    device.hears(Work(job="digits", term=2, lease=1, kind="train", version=1, began=1, deadline_s=9.0, tensors=model))
     device.happens(Trained(lease=1, examples=1, loss_sum=0.5, seconds=0.1, tensors={"delta": np.zeros(8, np.float32)}))
     arrived = decode(UP, device.one(Update).tensors, SIZES)
     assert isinstance(arrived, Sparse)
     assert arrived.dense().tolist() == [0, 1, 0, 0, 0, 0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("began", "kept"),
+    [
+        (2, [0, 1.5, 0, 0, 0, 0, 0, 2]),  # both updates are in the version that the leader went on from
+        (1, [0, 1, 0, 0, 0, 0, 0, 2]),  # the second is not: what the first left is still here
+        (0, [0] * 8),  # neither is, and all that they left is trained again
+    ],
+)
+def test_what_a_new_leader_lacks_is_not_held_back(device: Device, began: int, kept: list[float]) -> None:
+    device.trains(1, 4, 1, 0, 0, 0, 0, 3, 2)
+    device.hears(work(2, version=1, base=0, tensors=changes(1)))
+    delta = np.array([9, 0.5, 0, 0, 0, 0, 9, 0], np.float32)
+    device.happens(Trained(lease=2, examples=1, loss_sum=0.5, seconds=0.1, tensors={"delta": delta}))
+    device.happens(Reassigned(term=2, leader="home"))
+    model = {"model": np.zeros(8, np.float32)}
+    lent = {"kind": "train", "batches": (4,), "deadline_s": 9.0, "tensors": model}
+    device.hears(Work(job="digits", term=2, lease=1, version=2, began=began, **lent))
+    told = [action.reason for action in device.actions if isinstance(action, Record)]
+    assert [text.partition(":")[0] for text in told] == (
+        [f"the job goes on from version {began}, without {2 - began} of our updates"] if began < 2 else []
+    )
+    device.happens(Trained(lease=1, examples=1, loss_sum=0.5, seconds=0.1, tensors={"delta": np.zeros(8, np.float32)}))
+    arrived = decode(UP, device.one(Update).tensors, SIZES)
+    assert isinstance(arrived, Sparse)
+    assert arrived.dense().tolist() == kept
 
 
 def test_it_begins_with_the_first_model_and_follows_changes(device: Device) -> None:
