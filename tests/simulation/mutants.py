@@ -26,12 +26,13 @@ from shoal.roles.changes import Changes
 from shoal.roles.course import Course
 from shoal.roles.crew import Member
 from shoal.roles.durability import Durability, Snapshot
-from shoal.roles.events import PeerChanged, Received, Stored, StoreFailed, Trained
+from shoal.roles.events import PeerChanged, Received, Stored, StoreFailed, Trained, TrainerFailed
 from shoal.roles.exam import Exam
 from shoal.roles.formation import Formation, Share
 from shoal.roles.leader import Leader
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Membership
+from shoal.roles.reunion import Side, Verdict
 from shoal.roles.roster import JobRecord, NodeRecord, Stage
 from shoal.roles.shape import Shape
 from shoal.roles.staging import Staging
@@ -740,7 +741,7 @@ def missed_leader_replaced_at_once() -> Patched:
 def lost_leader_kept() -> Patched:
     """A leader that was lost is waited for."""
 
-    def wait(self: Succession, node: str, reason: str) -> list[Action]:
+    def wait(self: Succession, node: str, reason: str, *, is_certain: bool = False) -> list[Action]:
         return []
 
     return patch.object(Succession, "lost", wait)
@@ -751,9 +752,9 @@ def history_counted_twice() -> Patched:
 
     new_in = Disk._new_in
 
-    def all_of(self: Disk, write: _Write) -> tuple[Save, tuple[Applied, ...]]:
-        save, _ = new_in(self, write)
-        return replace(save, applied=write.save.applied), ()
+    def all_of(self: Disk, write: _Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
+        save, _, _ = new_in(self, write)
+        return replace(save, applied=write.save.applied), (), ()
 
     return patch.object(Disk, "_new_in", all_of)
 
@@ -1414,6 +1415,99 @@ def moves_are_not_counted() -> Patched:
     return patch.object(Touches, "note", lambda self, places: setattr(self, "_version", self._version + 1))
 
 
+# Beyond a cut ----------------------------------------------------------------------------------------------
+
+
+def what_was_made_beyond_a_cut_is_discarded() -> Patched:
+    """A leader that led on out of reach is told to step down, whatever it made."""
+
+    def never(*, older: Side, newer: Side) -> Verdict:
+        return Verdict(keeps_older=False, reason="its term is over")
+
+    return patch("shoal.roles.succession.judge", never)
+
+
+def leader_fenced_by_a_manager_that_reaches_nobody() -> Patched:
+    """A manager that was cut off appoints itself, and what the old leader made since is refused."""
+
+    def appoint(self: Succession, record: JobRecord, reason: str) -> list[Action]:
+        return self._vacate(record, reason)
+
+    def refuse(self: Succession, sender: str, progress: Progress) -> list[Action]:
+        return self._fence(sender, progress)
+
+    return patch.multiple(Succession, _miss=appoint, _claim=refuse)
+
+
+def older_leader_always_believed() -> Patched:
+    """A leader that was away takes the job back, however few workers it had."""
+
+    def always(*, older: Side, newer: Side) -> Verdict:
+        return Verdict(keeps_older=bool(older.batches), reason="it led before")
+
+    return patch("shoal.roles.succession.judge", always)
+
+
+def first_word_after_a_cut_decides() -> Patched:
+    """What a leader said before the cut, and comes only now, is taken for what it made since."""
+    claim = Succession._claim
+
+    def at_once(self: Succession, sender: str, progress: Progress) -> list[Action]:
+        told = claim(self, sender, progress)
+        return [*told, *self._settle(progress.job)]
+
+    return patch.object(Succession, "_claim", at_once)
+
+
+def history_of_both_sides_kept() -> Patched:
+    """The history of the side that was given up stays beside the one that was adopted."""
+    new_in = Disk._new_in
+
+    def beside(self: Disk, write: _Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
+        save, again, _ = new_in(self, write)
+        return save, again, ()
+
+    return patch.object(Disk, "_new_in", beside)
+
+
+def numbers_of_the_other_side_used_again() -> Patched:
+    """A history is adopted under the numbers of versions that another leader made."""
+    return patch.object(Leader, "_number", property(lambda self: self._course.version))
+
+
+def away_for_ever() -> Patched:
+    """A leader that fell silent with its workers is waited for, though they are back and it is not."""
+    return patch.object(Succession, "_await", lambda self, record: [])
+
+
+def parts_outlive_their_trainer() -> Patched:
+    """Parts of the next model that were made of one that went with its trainer still count."""
+    on_failed = Worker._on_trainer_failed
+
+    def keep(self: Worker, event: TrainerFailed) -> list[Action]:
+        staging = self._staging
+        actions = on_failed(self, event)
+        self._staging = staging
+        return actions
+
+    return patch.object(Worker, "_on_trainer_failed", keep)
+
+
+def plenty_beside_want() -> Patched:
+    """A job below its least number of workers waits, while another has more than it needs."""
+    return patch.object(Manager, "_call_back", lambda self, led: [])
+
+
+OF_CUTS: dict[str, Mutant] = _named(
+    what_was_made_beyond_a_cut_is_discarded,
+    leader_fenced_by_a_manager_that_reaches_nobody,
+    older_leader_always_believed,
+    first_word_after_a_cut_decides,
+    history_of_both_sides_kept,
+    away_for_ever,
+    plenty_beside_want,
+)
+
 OF_CODECS: dict[str, Mutant] = _named(
     not_sent_is_lost,
     not_sent_is_not_restored,
@@ -1498,7 +1592,7 @@ MUTANTS: dict[str, Mutant] = _named(
     buffer_lost_at_hand_over,
     emptied_after_every_update,
 )
-MUTANTS |= OF_FORMATIONS | OF_CODECS
+MUTANTS |= OF_FORMATIONS | OF_CODECS | OF_CUTS
 
 #: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.
 UNCAUGHT: dict[str, Mutant] = _named(

@@ -249,7 +249,7 @@ def _cuts(stream: Stream, workers: int, *, prefers_devices: bool) -> tuple[Fault
     if not stream.happens(0.3 if prefers_devices else 0.08):
         return ()
     at: When = AtRound(1 + stream.below(8)) if stream.happens(0.7) else AtSecond(stream.between(3.0, 20.0))
-    for_s = stream.pick((5.0, 5.0, 12.0, 12.0, 90.0, 90.0, 90.0, 3600.0))
+    for_s = 3600.0 if stream.happens(0.04) else stream.pick((5.0, 12.0, 90.0, 90.0))
     # Home with those who still reach it: none, a few, most.
     with_home = [worker(1 + stream.below(workers)) for _ in range(stream.pick((0, 1, 1, 2, workers - 1)))]
     some = Who((*MANAGER.parts, *(part for who in with_home for part in who.parts)))
