@@ -51,7 +51,7 @@ from benchmarks.chaos_faults import (
     percentile,
     stretches,
 )
-from benchmarks.chaos_kit import ROOT, Site, digits_job, left_behind, tally_of
+from benchmarks.chaos_kit import EVENTS_MANY, ROOT, Site, digits_job, left_behind, lost_and_twice, tally_of
 from benchmarks.common import finish, say
 from benchmarks.paced_trainer import TALLY
 from shoal.runtime.operator import Operator
@@ -205,16 +205,14 @@ class Workshop:
     def _judge(self, site: Site, job: str, tally: np.ndarray[Any, Any]) -> Outcome:
         settings = self._settings
         with site.registry() as registry:
-            audits, rows = registry.audit(job), registry.applied(job)
-            events = registry.events_after(job, 0, limit=100_000)
+            lost, twice = lost_and_twice(registry, job, batches=settings.batches * settings.epochs)
+            rows, events = registry.applied(job), registry.events_after(job, 0, limit=EVENTS_MANY)
             loss = registry.evaluations(job)[-1].loss
         predicted = tally_of([(r.version, r.batch) for r in rows], batches=settings.batches, momentum=MOMENTUM)
-        # The history refuses a batch a second time, and then the save that brings it fails.
-        refused = sum(e.kind == "save-failed" and "must not apply it again" in e.text for e in events)
         return Outcome(
             loss=loss,
-            batches_lost=settings.batches * settings.epochs - sum(audit.distinct for audit in audits),
-            batches_twice=sum(audit.batches - audit.distinct for audit in audits) + refused,
+            batches_lost=lost,
+            batches_twice=twice,
             model_matches=bool(np.allclose(tally, predicted, rtol=1e-4, atol=1e-4)),
             events=Counter(event.kind for event in events),
             tracebacks=site.tracebacks(),
