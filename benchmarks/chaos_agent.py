@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from benchmarks.chaos_watch import watching
+from benchmarks.paced_trainer import DEVICE_VARIABLE
 from shoal.runtime import agent
-
-NAME_VARIABLE = "SHOAL_CHAOS_NAME"
 
 
 def main() -> int:
-    with watching(os.environ[NAME_VARIABLE]):
+    # The directory that its trainer reads its pace from is called after the device.
+    with watching(Path(os.environ[DEVICE_VARIABLE]).name):
         return agent.main()
 
 

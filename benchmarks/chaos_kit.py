@@ -26,7 +26,6 @@ from typing import Any, Self
 import numpy as np
 import psutil
 
-from benchmarks.chaos_agent import NAME_VARIABLE
 from benchmarks.chaos_faults import (
     FULL_DISK,
     HANG,
@@ -69,6 +68,9 @@ TEST_EXAMPLES = 2000
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+
+#: More events than a job of a benchmark has.
+EVENTS_MANY = 100_000
 
 #: Room for a few checkpoints of the job, and little to write until it is full.
 DISK_MB = 8
@@ -190,11 +192,7 @@ class Site:
         prefix = self._network.enter(device) if self._network else ()
         options = ("--home", str(self._device(device)), "--child-module", "benchmarks.paced_trainer")
         command = (*prefix, sys.executable, "-m", "benchmarks.chaos_agent", *options)
-        environment = {
-            DEVICE_VARIABLE: str(self._device(device)),
-            NAME_VARIABLE: device,
-            VERSIONS_VARIABLE: str(self.home / "versions"),
-        }
+        environment = {DEVICE_VARIABLE: str(self._device(device)), VERSIONS_VARIABLE: str(self.home / "versions")}
         self._agents[device] = await self._spawn(*command, log=f"{device}.log", environment=environment)
 
     async def _spawn(
@@ -400,6 +398,17 @@ def left_behind(directory: Path, pids: list[int]) -> list[str]:
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     found = [f"mount {mount}" for mount in mounts if Path(mount).is_relative_to(directory)]
     return found + [f"process {pid}" for pid in pids if psutil.pid_exists(pid)]
+
+
+def lost_and_twice(registry: Registry, job: str, *, batches: int) -> tuple[int, int]:
+    """Batches of a whole number of epochs that are not in the surviving history, or came into it a second time."""
+    audits = registry.audit(job)
+    # The history refuses a batch a second time, and then the save that brings it fails.
+    refused = sum(
+        event.kind == "save-failed" and "must not apply it again" in event.text
+        for event in registry.events_after(job, 0, limit=EVENTS_MANY)
+    )
+    return batches - sum(audit.distinct for audit in audits), sum(a.batches - a.distinct for a in audits) + refused
 
 
 def tally_of(rows: list[tuple[int, int]], *, batches: int, momentum: float) -> np.ndarray[Any, Any]:

@@ -1,7 +1,8 @@
 """Writes down when each version was made, by whom and under which term, in the process that made it. Changes nothing.
 
-The environment names the file; a line of it is a monotonic time, a version, a term, a node, the shape and who leads in
-part. All processes of a machine share that clock, and a line is one write: the order of the file is that of events.
+The environment names the file; a line of it is a monotonic time, a version, a term, a node, the shape, checksums of the
+model before and after, and who leads in part. All processes of a machine share that clock, and a line is one write: the
+order of the file is that of events.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
+
+import numpy as np
 
 from shoal.roles.actions import Action
 from shoal.roles.events import Event
@@ -32,6 +37,13 @@ class Made:
     #: ``star``, ``tree`` or ``shard``.
     shape: str = "star"
     sub_leaders: tuple[str, ...] = ()
+    #: Checksums of the model that was moved, and of that which came of it: they tell histories apart.
+    before: int = 0
+    model: int = 0
+
+
+def checksum(model: np.ndarray[Any, Any]) -> int:
+    return zlib.crc32(np.ascontiguousarray(model, np.float32).data)
 
 
 @contextlib.contextmanager
@@ -41,11 +53,13 @@ def watching(node: str) -> Iterator[None]:
     with Path(os.environ[VERSIONS_VARIABLE]).open("a", buffering=1) as file:
 
         def watched(leader: Leader, event: Event, now_s: float) -> list[Action]:
-            before = leader.version
+            before, model = leader.version, leader.model
             actions = handle(leader, event, now_s)
             if leader.version > before:
                 shape, subs = leader.shape.split()[0], ",".join(leader.sub_leaders)
-                file.write(f"{time.monotonic():.4f} {leader.version} {leader.term} {node} {shape} {subs};\n")
+                # A step makes new arrays: the old one is as it was.
+                sums = f"{checksum(model)} {checksum(leader.model)}"
+                file.write(f"{time.monotonic():.4f} {leader.version} {leader.term} {node} {shape} {sums} {subs};\n")
             return actions
 
         with mock.patch.object(Leader, "handle", watched):
@@ -58,6 +72,26 @@ def versions_in(path: Path) -> list[Made]:
     # A process that is killed may leave half a line.
     rows = [line[:-1].split(" ") for line in text.splitlines() if line.endswith(";")]
     return [
-        Made(float(at_s), int(version), int(term), node, shape, tuple(filter(None, subs.split(","))))
-        for at_s, version, term, node, shape, subs in rows
+        Made(
+            at_s=float(at_s),
+            version=int(version),
+            term=int(term),
+            node=node,
+            shape=shape,
+            sub_leaders=tuple(filter(None, subs.split(","))),
+            before=int(before),
+            model=int(model),
+        )
+        for at_s, version, term, node, shape, before, model, subs in rows
     ]
+
+
+def surviving(made: Sequence[Made], model: int) -> list[Made]:
+    """The history that ends in the model with this checksum, oldest first: each was made of the one before it."""
+    by_model = {(each.version, each.model): each for each in made}
+    last = max((each for each in made if each.model == model), key=lambda each: each.version, default=None)
+    found: list[Made] = []
+    while last is not None:
+        found.append(last)
+        last = by_model.get((last.version - 1, last.before))
+    return found[::-1]

@@ -54,6 +54,8 @@ class Cluster:
         shared_mbps: float | None = None,
         child_module: str = "testbed.paced",
         manager_module: str = "shoal.runtime.serve",
+        manager_options: Sequence[str] = (),
+        agent_module: str = "shoal.runtime.agent",
         cache: Path | None = None,
     ) -> None:
         """``manager``: its rates and share of the processor. ``cache``: one for all devices, so that what a job's data
@@ -67,6 +69,8 @@ class Cluster:
         self._names = [board.name for board in wanted]
         self._child_module = child_module
         self._manager_module = manager_module
+        self._manager_options = tuple(manager_options)
+        self._agent_module = agent_module
         self._cache = cache
         self._proxies: list[asyncio.subprocess.Process] = []
         self._stack = AsyncExitStack()
@@ -106,7 +110,7 @@ class Cluster:
     async def start_manager(self) -> None:
         """Start the manager, or start it again after it was killed."""
         device = self.bed[MANAGER]
-        options = ("--home", str(self.home), "--host", device.address, "--port", str(PORT))
+        options = ("--home", str(self.home), "--host", device.address, "--port", str(PORT), *self._manager_options)
         self.manager = await self._spawn(device, self._manager_module, *options, capture=True)
         line = await self._first_line(device, self.manager)
         self.join_line = json.loads(line)["join_line"]
@@ -119,7 +123,7 @@ class Cluster:
             await self._enrol(device)
         options = ("--home", str(home), "--child-module", self._child_module)
         self.agents[name] = await self._spawn(
-            device, "shoal.runtime.agent", *options, "--pace-s", str(device.board.pace_s)
+            device, self._agent_module, *options, "--pace-s", str(device.board.pace_s)
         )
         return self.agents[name]
 

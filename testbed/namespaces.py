@@ -4,6 +4,8 @@
         subprocess.Popen([*network.enter("device-1"), "python", ...])    # reaches this machine at network.address
         network.cut("device-1")                                        # its cable is pulled
         network.mend("device-1")
+        network.split(["device-1"])                                    # it is up, and alone; nobody's cable is pulled
+        network.rejoin()
 
 Names carry the id of the process that made them. What such a process left behind when it was killed is removed by the
 next one that makes a network.
@@ -45,6 +47,8 @@ class Network:
         self._tags = {device: f"{self._pid}-{owners.next_number()}" for device in devices}
         tag = f"{self._pid}-{owners.next_number()}"
         self._bridge, self._medium = f"{owners.BRIDGE}{tag}", f"{owners.MEDIUM}{tag}"
+        self._apart = f"{owners.BRIDGE}{self._pid}-{owners.next_number()}"
+        self._split: list[str] = []
         self._shared_mbps = shared_mbps
         self._network = ""
 
@@ -93,7 +97,7 @@ class Network:
             # A copy of the process that made it: the network is not ours to remove.
             return
         with owners.undisturbed():
-            links = {self._bridge, self._medium, *(self._link(device) for device in self._hosts)}
+            links = {self._bridge, self._apart, self._medium, *(self._link(device) for device in self._hosts)}
             _remove({self.namespace_of(device) for device in self._hosts}, links)
             if not left_of(self._pid):
                 owners.forget(self._pid)
@@ -134,6 +138,20 @@ class Network:
 
     def mend(self, device: str) -> None:
         ip("link", "set", self._link(device), "up")
+
+    def split(self, devices: Sequence[str]) -> None:
+        """These reach one another and nobody else, this machine neither; nobody is told."""
+        if self._apart not in _links():
+            ip("link", "add", self._apart, "type", "bridge")
+            ip("link", "set", self._apart, "up")
+        for device in devices:
+            self._split.append(device)
+            ip("link", "set", self._link(device), "master", self._apart)
+
+    def rejoin(self) -> None:
+        """Everyone reaches everyone again."""
+        while self._split:
+            ip("link", "set", self._link(self._split.pop()), "master", self._bridge)
 
     def limit(self, device: str, *, down_mbps: float | None, up_mbps: float | None) -> None:
         """Let this much pass to the device and from it, None for no limit; called again, the new figures hold."""

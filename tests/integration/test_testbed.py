@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -38,6 +39,7 @@ from testbed.namespaces import Network, NoNamespaces, left_of, remove_stale, why
 from testbed.proxy import SEGMENT_BYTES, Line, Proxy, lateness_s
 from testbed.quota import groups
 from testbed.rates import bucket
+from testbed.sockets import listener_in
 
 DEVICES = ["one", "two"]
 LIMIT_S = 20.0
@@ -63,8 +65,8 @@ def network() -> Iterator[Network]:
 class _Sink:
     """Takes in all that a connection brings, then says one letter."""
 
-    def __init__(self, host: str) -> None:
-        self._socket = socket.create_server((host, 0))
+    def __init__(self, host: str, *, namespace: str = "") -> None:
+        self._socket = listener_in(namespace, host) if namespace else socket.create_server((host, 0))
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> int:
@@ -88,8 +90,9 @@ class _Sink:
                 peer.sendall(b"k")
 
 
-def _send(network: Network, device: str, port: int, *, size: int = 1, timeout_s: float = LIMIT_S) -> str:
-    words = (*network.enter(device), sys.executable, "-c", _SEND, network.address, str(port), str(size), str(timeout_s))
+def _send(network: Network, device: str, port: int, *, size: int = 1, timeout_s: float = LIMIT_S, to: str = "") -> str:
+    options = (to or network.address, str(port), str(size), str(timeout_s))
+    words = (*network.enter(device), sys.executable, "-c", _SEND, *options)
     done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
@@ -103,6 +106,35 @@ def test_a_device_reaches_this_machine_under_its_own_address_until_it_is_cut_off
         assert _send(network, "two", port) == f"k {network.address_of('two')}"
         network.mend("one")
         assert _send(network, "one", port) == f"k {network.address_of('one')}"
+
+
+def test_a_split_network_is_two_networks_until_it_is_one_again() -> None:
+    if why_not := why_no_namespaces():
+        pytest.skip(why_not)
+
+    with contextlib.ExitStack() as stack:
+        network = stack.enter_context(Network(["one", "two", "three"]))
+        sinks = {"": stack.enter_context(_Sink(network.address))}
+        for name in ("one", "three"):
+            sink = _Sink(network.address_of(name), namespace=network.namespace_of(name))
+            sinks[name] = stack.enter_context(sink)
+
+        def reached_by(device: str) -> list[str]:
+            """Which of device one, device three and this machine it reaches."""
+            ends = {name: network.address_of(name) if name else network.address for name in sinks}
+            answers = {name: _send(network, device, sinks[name], to=ends[name], timeout_s=2.0) for name in ends}
+            return [name for name, answer in answers.items() if answer.startswith("k ")]
+
+        network.split(["one", "two"])
+        assert reached_by("two") == ["one"]
+        network.rejoin()
+        deadline_s = time.monotonic() + LIMIT_S
+        # Until the kernel asks again where a neighbour is that did not answer.
+        while (reached := reached_by("two")) != ["", "one", "three"]:
+            assert time.monotonic() < deadline_s, reached
+        network.split(["two"])
+        assert reached_by("two") == []
+    assert left_of(os.getpid()) == []
 
 
 def test_a_limit_holds_for_one_device_and_can_be_taken_away(network: Network) -> None:
