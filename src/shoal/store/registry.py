@@ -294,7 +294,7 @@ class Registry:
     def add_job(self, *, job: str, name: str, spec_json: str, now_s: float) -> None:
         """Queue a job."""
         added = self._change(
-            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}', '') ON CONFLICT DO NOTHING",
+            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}', '', '{}') ON CONFLICT DO NOTHING",
             (job, name, spec_json, now_s),
         )
         if not added:

@@ -264,6 +264,15 @@ def test_restoring_makes_the_history_that_of_the_checkpoint(with_job: Registry) 
     ]
 
 
+def test_who_was_given_each_term_is_remembered_and_what_was_made_in_between_is_counted(with_job: Registry) -> None:
+    with_job.save_terms("j1", '{"1": ["a", 0]}')
+    stored = with_job.job("j1")
+    assert stored is not None
+    assert stored.terms_json == '{"1": ["a", 0]}'
+    with_job.record_applied("j1", [batch(1, version=1), batch(2, version=2), batch(3, version=3)])
+    assert with_job.applied_between("j1", 1, 3) == (2, len({batch(2).node, batch(3).node}))
+
+
 def test_a_checkpoint_cannot_carry_what_came_before_its_history(with_job: Registry) -> None:
     with_job.record_applied("j1", [batch(1, version=9)])
     with pytest.raises(Misuse, match="carries a batch of 3"):
