@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from shoal.roles.actions import Send, Train
+from shoal.sim.faults import HOME, Crash, Deaf, Mute, Partition
 from shoal.sim.hunt import Case, disaster, hunt
 from shoal.sim.observe import Mark, Step
 from shoal.wire.messages import Gathered
@@ -15,7 +16,7 @@ SEEDS = 300
 BLOCK = 30
 
 #: Seeds beyond these that once broke an invariant, or seemed to.
-KEPT = (651, 904, 1084, 1724, 1822, 1933)
+KEPT = (651, 904, 1084, 1724, 1822, 1933, 8715)
 
 
 @pytest.mark.parametrize("block", range(SEEDS // BLOCK))
@@ -31,6 +32,21 @@ def test_no_invariant_breaks(block: int) -> None:
 @pytest.mark.parametrize("seed", KEPT)
 def test_what_was_mended_stays_so(seed: int) -> None:
     hunt(seed)
+
+
+def test_a_job_below_its_least_number_is_helped_out_by_another() -> None:
+    """Seed 5117, as it was before the manager's cable was cut in it too."""
+    Case(disaster(5117, has_cuts=False)).run()
+
+
+def test_seeds_cut_the_managers_cable_in_every_way() -> None:
+    drawn = [set(disaster(seed).faults) - set(disaster(seed, has_cuts=False).faults) for seed in range(300)]
+    cuts = [fault for faults in drawn for fault in faults if not isinstance(fault, Crash)]
+    assert len(cuts) > 30
+    assert {type(fault) for fault in cuts} == {Partition, Mute, Deaf}
+    assert any(fault.who == HOME for fault in cuts if isinstance(fault, Partition))
+    assert any(fault.who.has_workers for fault in cuts)
+    assert {getattr(fault, "for_s", 0.0) for fault in cuts} >= {5.0, 12.0, 90.0}
 
 
 def test_seeds_are_of_every_shape() -> None:

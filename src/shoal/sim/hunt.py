@@ -140,8 +140,8 @@ class Disaster:
         return next((shape for shape in shapes if shape != "star"), "star")
 
 
-def disaster(seed: int) -> Disaster:
-    """The cluster and the schedule of a seed."""
+def disaster(seed: int, *, has_cuts: bool = True) -> Disaster:
+    """The cluster and the schedule of a seed; without cuts of the manager's cable, what it was before there were any."""
     stream = Chance(seed).stream("disaster")
     names = ("pace", "shape", "work", "codec", "owner")
     paces, shapes, works, codecs, owners = (Chance(seed).stream(name) for name in names)
@@ -161,7 +161,8 @@ def disaster(seed: int) -> Disaster:
     prefers_devices = stream.happens(0.5)
     faults += _of_leaders(stream, workers, prefers_devices=prefers_devices)
     # From a stream of their own: a seed without one is what it was before there were any.
-    faults += _cuts(Chance(seed).stream("cuts"), workers, prefers_devices=prefers_devices)
+    if has_cuts:
+        faults += _cuts(Chance(seed).stream("cuts"), workers, prefers_devices=prefers_devices)
     ambush, ambushed = _ambush(stream, prefers_devices=prefers_devices)
     plots: tuple[Plot, ...] = ()
     if is_shaped:
