@@ -36,6 +36,7 @@ from shoal.wire.limits import (
     CONNECTION_IDLE_MAX_S,
     FETCHES_PER_PEER,
     HANDSHAKE_MAX_S,
+    LINE_LEAST_BYTES_PER_S,
     MESSAGE_MAX_BYTES,
     READ_AHEAD_BYTES,
     READ_BUFFER_BYTES,
@@ -325,7 +326,7 @@ class GrpcLink:
         self._endpoint = endpoint
         self._channels: list[grpc.aio.Channel] = []
         self._bulk: grpc.aio.Channel | None = None
-        self._commons = Commons()
+        self._commons = Commons(least_bytes_per_s=LINE_LEAST_BYTES_PER_S)
 
     def _channel(self) -> grpc.aio.Channel:
         # A pool of its own: channels to one address would otherwise share a connection.

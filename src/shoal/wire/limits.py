@@ -79,6 +79,14 @@ BLOB_MAX_BYTES = 1 << 30
 #: Memory a leader lends to uploads in flight: updates are held whole until they are checked, then merged and dropped.
 UPLOAD_BUDGET_BYTES = 32 << 20
 
+#: The share of a budget that one peer may hold. A message above it comes one at a time, beside the budget: it holds up
+#: others of its size and nobody else.
+UPLOAD_PEER_SHARE = 0.5
+
+#: The same for checkpoints that leaders on devices send, and for products of lenders: merging waits for neither.
+CHECKPOINT_BUDGET_BYTES = 32 << 20
+RESULT_BUDGET_BYTES = 32 << 20
+
 #: HTTP/2 streams one connection may hold open: held an abusive client to 55 MB where it had taken 300.
 STREAMS_PER_CONNECTION = 8
 
@@ -114,8 +122,14 @@ WORKERS_TOLD_MAX = 1024
 LOSS_SUM_MAX = 1e100
 SECONDS_MAX = 1e9
 
-#: While tensors arrive, how long the next chunk may take: their memory is lent to nobody else meanwhile.
-CHUNK_WAIT_MAX_S = 60.0
+#: While tensors arrive, their memory is lent to nobody else. A whole message has so long, and the time that its bytes
+#: take at this rate; a peer that falls behind is cut off. A node that we dialled may be slower: no other peer waits.
+PAYLOAD_GRACE_S = 60.0
+PAYLOAD_LEAST_BYTES_PER_S = 32 << 10
+LINE_LEAST_BYTES_PER_S = 16 << 10
+
+#: What a chunk counts for, in messages, that is read and dropped since nobody awaits it.
+UNAWAITED_CHUNK_COST = 50.0
 
 #: What one peer may say: above it, it is read more slowly. Its heartbeats and its work are counted apart.
 CONTROL_MESSAGES_BURST = 200
