@@ -29,6 +29,7 @@ from shoal.transport.enrol import Enrolled, EnrolmentServer, Newcomer
 from shoal.transport.grpc import GrpcServer
 from shoal.transport.identity import IDENTITY_FILE, MEMBER_VALID_DAYS, Authority, Identity
 from shoal.transport.join_code import JoinCode, endpoint
+from shoal.transport.open_files import raise_limit
 from shoal.transport.renew import is_due
 
 log = logging.getLogger("shoal")
@@ -104,6 +105,7 @@ async def run_home(
 ) -> None:
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports."""
     keep_freed_memory()
+    raise_limit()
     if announce:
         check_installed()
     places = Places(home)

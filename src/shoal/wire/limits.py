@@ -153,7 +153,24 @@ TURNED_AWAY_LONGEST_S = 640.0
 
 #: A connection on which nothing is asked is closed after this; a handshake has this long.
 CONNECTION_IDLE_MAX_S = 300
-HANDSHAKE_MAX_S = 20
+HANDSHAKE_MAX_S = 5
+
+#: Connections that a door takes at once, before any handshake; more are closed as they come. Each takes about 50 kB,
+#: and a member has two. Where fewer files may be open, it is this share of them.
+CONNECTIONS_MAX = 4096
+CONNECTIONS_FILE_SHARE = 0.5
+
+#: Open files that a manager or an agent asks the system for.
+OPEN_FILES_WANTED = 65_536
+
+#: Calls that are no streams, by each peer: certificates, commands, blobs. Above it commands and blobs are put off, for
+#: as long as an opening may be; certificates are refused.
+RENEWALS_BURST = 5
+RENEWALS_PER_S = 1 / 60
+OPERATIONS_BURST = 200
+OPERATIONS_PER_S = 50
+FETCHES_BURST = 500
+FETCHES_PER_S = 50
 
 #: Labels that an update may count, and examples that a device may say it has, or has of one of them.
 LABELS_MAX = 4096
