@@ -182,3 +182,14 @@ def test_certificates_are_given_at_a_rate_and_other_calls_go_on(tmp_path: Path) 
                 await link.close()
 
     run(story())
+
+
+def test_a_join_is_written_down_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with manager_in(tmp_path / "home") as ready:
+            await enrol(JoinCode.parse(ready.join_line), wanted="pi")
+
+    with caplog.at_level("INFO"):
+        run(story())
+    joins = [record.getMessage() for record in caplog.records if record.getMessage().startswith("pi joined")]
+    assert joins == ["pi joined as node from 127.0.0.1"]

@@ -180,7 +180,6 @@ async def run_home(
 
 
 def _enrolled(node: Home, newcomer: Newcomer) -> None:
-    log.info("%s joined from %s", newcomer.node, newcomer.address)
     now_s = time.time()
     node.roll.record(newcomer.certificate_pem, now_s=now_s)
     node.heed(newcomer.node)

@@ -106,6 +106,13 @@ ENROL_MESSAGE_MAX_BYTES = 16 << 10
 ENROL_CONNECTIONS_MAX = 64
 ENROL_DEADLINE_S = 10.0
 
+#: Of those places, how many are for one address; who may wait for one, how long a connection may say nothing, and how
+#: often those that came to nothing are told.
+ENROL_PER_ADDRESS = 8
+ENROL_WAITING_MAX = 128
+ENROL_HELLO_S = 3.0
+ENROL_TOLD_EVERY_S = 60.0
+
 #: What a newcomer may tell of itself.
 ENROL_FACTS_MAX = 32
 
