@@ -748,6 +748,9 @@ class Rogue:
     def payload_limit(self, session: Session, message: Message) -> int:
         return 0
 
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
+
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None
 

@@ -6,9 +6,12 @@ import asyncio
 import dataclasses
 import json
 import logging
+import re
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ import grpc
 import pytest
 
 from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
-from shoal.transport import certificates
+from shoal.transport import certificates, reception
 from shoal.transport.enrol import (
     Denial,
     Enrolled,
@@ -39,7 +42,7 @@ from shoal.transport.identity import (
     server_credentials,
 )
 from shoal.transport.join_code import new_secret
-from shoal.wire.limits import ENROL_CONNECTIONS_MAX, ENROL_MESSAGE_MAX_BYTES
+from shoal.wire.limits import ENROL_CONNECTIONS_MAX, ENROL_MESSAGE_MAX_BYTES, ENROL_PER_ADDRESS
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -544,7 +547,7 @@ def test_older_tls_is_refused(cluster: Cluster) -> None:
     asyncio.run(scenario())
 
 
-def test_as_many_as_the_limit_are_served_at_once_and_the_next_waits(cluster: Cluster) -> None:
+def test_as_many_of_one_address_are_served_at_once_and_the_next_waits(cluster: Cluster) -> None:
     async def visit(port: int, *, timeout_s: float) -> asyncio.StreamWriter:
         opening = asyncio.open_connection("127.0.0.1", port, ssl=stranger_context())
         _, writer = await asyncio.wait_for(opening, timeout_s)
@@ -552,7 +555,7 @@ def test_as_many_as_the_limit_are_served_at_once_and_the_next_waits(cluster: Clu
 
     async def scenario() -> None:
         async with cluster.serving() as server:
-            visitors = [await visit(server.port, timeout_s=5) for _ in range(ENROL_CONNECTIONS_MAX)]
+            visitors = [await visit(server.port, timeout_s=5) for _ in range(ENROL_PER_ADDRESS)]
             with pytest.raises(TimeoutError):
                 await visit(server.port, timeout_s=0.3)
             visitors[-1].transport.abort()
@@ -563,20 +566,101 @@ def test_as_many_as_the_limit_are_served_at_once_and_the_next_waits(cluster: Clu
     asyncio.run(scenario())
 
 
-def test_those_who_dawdle_are_cut_off_and_make_room(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def strangers(port: int, count: int, *, first: bytes = b"") -> list[asyncio.StreamWriter]:
+    """Connections of another address that say this much, and never begin a handshake."""
+    crowd = []
+    for _ in range(count):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        writer.write(first)
+        crowd.append(writer)
+    await asyncio.sleep(0.1)
+    return crowd
+
+
+def leave(crowd: list[asyncio.StreamWriter]) -> None:
+    for writer in crowd:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("first", [b"", b"\x16"], ids=["silent", "stalled"])
+def test_a_crowd_of_one_address_keeps_nobody_else_out(
+    cluster: Cluster, first: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reception, "ENROL_HELLO_S", 60.0)
+
+    async def scenario() -> None:
+        async with cluster.serving(deadline_s=60.0) as server:
+            crowd = await strangers(server.port, 2 * ENROL_CONNECTIONS_MAX, first=first)
+            assert (await enrol(cluster.code(server.port), wanted="pi-4")).identity.node == "pi-4"
+            leave(crowd)
+
+    asyncio.run(scenario())
+
+
+def test_silent_connections_of_its_own_address_do_not_keep_a_device_out(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reception, "ENROL_HELLO_S", 60.0)
+
+    async def scenario() -> None:
+        async with cluster.serving(deadline_s=60.0) as server:
+            crowd = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2 * ENROL_CONNECTIONS_MAX)]
+            assert (await enrol(cluster.code(server.port), wanted="pi-4")).identity.node == "pi-4"
+            leave([writer for _, writer in crowd])
+
+    asyncio.run(scenario())
+
+
+def test_handshakes_are_not_on_the_managers_loop(cluster: Cluster) -> None:
+    def greeted(port: int) -> bytes:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as raw,
+            stranger_context().wrap_socket(raw) as connection,
+        ):
+            return connection.recv(4)
+
+    async def scenario() -> bytes:
+        async with cluster.serving() as server:
+            with ThreadPoolExecutor(1) as elsewhere:
+                # The loop does nothing at all until the stranger was greeted.
+                return elsewhere.submit(greeted, server.port).result(timeout=15)
+
+    assert len(asyncio.run(scenario())) == 4
+
+
+def test_those_who_dawdle_are_cut_off_and_told_together(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with cluster.serving(deadline_s=0.5) as server:
-            # Every slot is taken by somebody who never begins a handshake; the next device waits its turn.
             crowd = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(ENROL_CONNECTIONS_MAX)]
-            enrolled = await enrol(cluster.code(server.port), wanted="pi-4")
-            assert enrolled.identity.node == "pi-4"
             for reader, writer in crowd:
-                assert await asyncio.wait_for(reader.read(), 5) == b""
+                assert await asyncio.wait_for(reader.read(), 10) == b""
                 writer.close()
+            hasty = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
+            for _, writer in hasty:
+                writer.close()
+            assert (await enrol(cluster.code(server.port), wanted="pi-4")).identity.node == "pi-4"
 
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         asyncio.run(scenario())
-    assert "cut off" in caplog.text
+    lines = [record.getMessage() for record in caplog.records if "did not join" in record.getMessage()]
+    first, *rest = lines
+    assert first == "127.0.0.1 did not join: said nothing for 0.5 s: cut off before TLS"
+    assert len(rest) == 1
+    assert re.fullmatch(
+        r"8[0-3] connections did not join within 60 s: 8[0-3] of 127\.0\.0\.1 \(the connection closed before TLS.*\)",
+        rest[0],
+    )
+
+
+def test_a_refusal_is_written_down_with_its_reason(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with cluster.serving() as server:
+            with pytest.raises(Refused):
+                await enrol(cluster.code(server.port, secret=new_secret()), wanted="pi-4")
+
+    asyncio.run(scenario())
+    (line,) = [record.getMessage() for record in caplog.records if "did not join" in record.getMessage()]
+    assert line.startswith("127.0.0.1 did not join: refused: ")
 
 
 def test_stopping_cuts_off_who_is_being_served(cluster: Cluster) -> None:

@@ -194,6 +194,9 @@ class Caller:
     def payload_limit(self, session: Session, message: Message) -> int:
         return 1 << 20
 
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
+
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None
 

@@ -260,6 +260,15 @@ class Leader:
             case _:
                 return []
 
+    def awaits(self, sender: str, message: Update | Gathered) -> bool:
+        """Whether the tensors of this message can be merged now: of a lease that is open and the sender's, or of a sum
+        that this sub-leader was asked for. Otherwise nobody need hold them: the message is refused without."""
+        if message.term != self._term:
+            return False
+        if isinstance(message, Gathered):
+            return self._shape.awaits(sender, message.formation)
+        return isinstance(self._course.ledger.find(message.lease, sender), Lease)
+
     def _on_started(self, now_s: float) -> list[Action]:
         self._course.start(now_s)
         self._durability.start(now_s)

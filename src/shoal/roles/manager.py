@@ -478,6 +478,10 @@ class Manager:
             if not job or record.spec.job == job
         )
 
+    def awaits(self, sender: str, checkpoint: Checkpoint) -> bool:
+        """Whether this node leads this job under this term: nobody else has a version kept."""
+        return self._succession.leads_now(sender, checkpoint)
+
     def spec(self, job: str) -> JobSpec | None:
         record = self._jobs.get(job)
         return record.spec if record else None

@@ -157,6 +157,12 @@ class Scheduler:
         # The task may be done by now, by another: what comes is taken and dropped, as it was asked for.
         return result_bytes(opened.task.kind, opened.task.rows, opened.task.columns) if opened else TASK_MAX_BYTES
 
+    def awaits_result(self, node: str, issue: int) -> bool:
+        """Whether this result is of use. One of an earlier session is not, nor one that another was quicker with."""
+        lender = self._lenders.get(node)
+        issued = lender.issued.get(issue) if lender else None
+        return issued is not None and not issued.is_over and issued.task in self._tasks
+
     def _received(self, event: Received, now_s: float) -> list[Action]:
         sender, message = event.sender, event.message
         match message:

@@ -498,6 +498,12 @@ class Shape:
         missing = [share for share in now.shares if share.asked is not None and share.node not in now.sums]
         return next((share.node for share in missing if now_s - share.asked_s > limit_s), "")
 
+    def awaits(self, sender: str, formation: int) -> bool:
+        """Whether this sub-leader was asked for a sum that has not come."""
+        now = self.now
+        share = now.share_led_by(sender) if now is not None and now.number == formation and not now.broken else None
+        return share is not None and share.asked is not None
+
     def without_its_piece(self, sender: str, message: Gathered) -> Report | None:
         """The one update that a sub-leader lacks although its worker said that everyone had a piece of it.
 

@@ -688,6 +688,9 @@ class Succession:
             return self._fence(sender, ask)
         return [Load(job=ask.job, term=ask.term, to=sender)]
 
+    def leads_now(self, sender: str, checkpoint: Checkpoint) -> bool:
+        return self._of(sender, checkpoint) is not None
+
     def checkpoint(self, sender: str, checkpoint: Checkpoint) -> list[Action]:
         """Only the leader of the newest term may have a version kept, and one at a time."""
         record = self._of(sender, checkpoint)

@@ -286,9 +286,7 @@ class Switchboard:
         if recipient == "manager":
             return self._for_manager(event)
         if isinstance(message, Piece):
-            sub = self._subs.get((message.job, message.formation))
-            is_due = sub is not None and sub.term == message.term and sender in sub.members
-            return [ToSubLeader(message.job, message.formation, event)] if is_due else []
+            return [ToSubLeader(message.job, message.formation, event)] if self.awaits_piece(sender, message) else []
         if recipient != "leader":
             raise PeerViolation(f"{type(message).__name__} is not for this node", peer=sender)
         if self.membership.state(sender) is Liveness.LOST:
@@ -305,6 +303,11 @@ class Switchboard:
                 self._early.setdefault(job, {})[sender] = event
             return []
         return [ToLeader(job, event)]
+
+    def awaits_piece(self, sender: str, piece: Piece) -> bool:
+        """Whether a sub-leader here sums up for this member."""
+        sub = self._subs.get((piece.job, piece.formation))
+        return sub is not None and sub.term == piece.term and sender in sub.members
 
     def _misdirected(self, event: Received, job: str) -> list[Delivery]:
         """A worker speaks to a leader that was here. It will hear, or has heard, where that is now; unless it was away

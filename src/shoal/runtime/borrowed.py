@@ -293,6 +293,9 @@ class _PoolLine:
     def payload_limit(self, session: Session, message: Message) -> int:
         return self._analyst.result_limit(message.task) if isinstance(message, Result) else 0
 
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
+
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None
 

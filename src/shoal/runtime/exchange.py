@@ -131,6 +131,11 @@ class Exchange:
             case _:
                 return 0
 
+    def awaits(self, session: Session, message: Message) -> bool:
+        if isinstance(message, Result) and self._scheduler is not None:
+            return self._scheduler.awaits_result(session.peer.node, message.task)
+        return True
+
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         """Returns once its tensors are not needed any more."""
         sender = self._analysts.get(session, session.peer.node)

@@ -282,6 +282,9 @@ class Flock:
     def payload_limit(self, session: Session, message: Message) -> int:
         return VALUE_BYTES * self._layout.size
 
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
+
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None
 
@@ -348,6 +351,9 @@ class _Line:
 
     def payload_limit(self, session: Session, message: Message) -> int:
         return 0
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
 
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None

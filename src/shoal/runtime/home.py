@@ -225,11 +225,19 @@ class Home:
             return self._exchange.payload_limit(session, message)
         if isinstance(message, Checkpoint):
             return self._checkpoint_limit(message)
-        return self._hosting.update_limit(message)
+        return self._hosting.payload_limit(message)
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        """One who leads no more, or has no lease any more, is refused by a role, in words: it may not know, and is no
+        offender for it. But no memory is held for what it sends."""
+        if is_of_pool(message):
+            return self._exchange.awaits(session, message)
+        if isinstance(message, Checkpoint):
+            return self._manager.awaits(session.peer.node, message)
+        return self._hosting.awaits_tensors(session.peer.node, message)
 
     def _checkpoint_limit(self, checkpoint: Checkpoint) -> int:
-        """As large as the job's first model makes likely. One who leads no more is refused by the manager, in words:
-        it may not know, and is no offender for it."""
+        """As large as the job's first model makes likely."""
         spec = self._manager.spec(checkpoint.job)
         if spec is None or not self._blobs.has(spec.initial):
             return 0

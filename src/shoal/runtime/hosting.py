@@ -42,7 +42,7 @@ from shoal.transport.base import BROKE_CONTRACT, Session
 from shoal.transport.identity import Peer
 from shoal.wire.coded import bytes_max
 from shoal.wire.lanes import Lane, lane_of
-from shoal.wire.limits import VALUE_BYTES
+from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import (
     NO_TENSORS,
     Assign,
@@ -95,9 +95,8 @@ class _Led:
 
     host: RoleHost
     term: int
-    #: What an update of it may have, and a sum of updates; 0 until its leader is there.
-    update_max_bytes: int = 0
-    sum_max_bytes: int = 0
+    #: Set once it is there.
+    leader: Leader | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,20 +174,38 @@ class Hosting:
         event = Received(sender=node, message=message, size_bytes=size_bytes)
         await self.take(self._board.received(event, time.monotonic()))
 
-    def update_limit(self, message: Message) -> int:
-        """The most bytes of tensors that may follow this message from a worker, or from a sub-leader of ours."""
+    def payload_limit(self, message: Message) -> int:
+        """The most bytes of tensors that may follow this message from a worker, or from a sub-leader of ours.
+
+        What is for a leader that is not here, or not yet, is of any size that a message may have: nobody awaits it.
+        """
         match message:
             case Update():
-                led = self._led.get(message.job)
-                return led.update_max_bytes if led else 0
+                leader = self._leader(message.job)
+                return leader.update_max_bytes if leader else PAYLOAD_MAX_BYTES
             case Gathered():
-                led = self._led.get(message.job)
-                return led.sum_max_bytes if led else 0
+                leader = self._leader(message.job)
+                return leader.sum_max_bytes if leader else PAYLOAD_MAX_BYTES
             case Piece():
                 sub = self._subs.get((message.job, message.formation))
                 return sub.piece_max_bytes if sub else 0
             case _:
                 return 0
+
+    def awaits_tensors(self, sender: str, message: Message) -> bool:
+        """Whether a role here can use the tensors of this message: memory is taken for no others."""
+        match message:
+            case Update() | Gathered():
+                leader = self._leader(message.job)
+                return leader is not None and leader.awaits(sender, message)
+            case Piece():
+                return self._board.awaits_piece(sender, message)
+            case _:
+                return False
+
+    def _leader(self, job: str) -> Leader | None:
+        led = self._led.get(job)
+        return led.leader if led is not None else None
 
     # Deliveries -----------------------------------------------------------------------------------------
 
@@ -253,7 +270,7 @@ class Hosting:
         led = self._led.get(assign.job)
         if led is None or not self.awaits(assign):
             return False
-        led.update_max_bytes, led.sum_max_bytes = leader.update_max_bytes, leader.sum_max_bytes
+        led.leader = leader
         led.host.start(leader)
         return True
 

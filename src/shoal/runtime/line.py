@@ -112,6 +112,9 @@ class Line:
     def payload_limit(self, session: Session, message: Message) -> int:
         return self._switch.line_payload_limit(self, message)
 
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
+
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return self._switch.line_payload_buffer(self, message, size_bytes)
 

@@ -159,7 +159,10 @@ class Outpost:
         await self._hosting.received(session, message, size_bytes)
 
     def payload_limit(self, session: Session, message: Message) -> int:
-        return self._hosting.update_limit(message)
+        return self._hosting.payload_limit(message)
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        return self._hosting.awaits_tensors(session.peer.node, message)
 
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None

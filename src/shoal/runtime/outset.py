@@ -1,4 +1,4 @@
-"""How every process of a device begins: on its leash, with its log, one thread for numpy, and memory kept."""
+"""How every process of a device begins: leash, log, one thread for numpy, memory kept, files allowed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 
 from shoal.runtime.heap import keep_freed_memory
 from shoal.runtime.leash import end_with_starter
+from shoal.transport.open_files import raise_limit
 
 
 def set_out(*, quiet: bool, leash: bool) -> None:
@@ -18,3 +19,4 @@ def set_out(*, quiet: bool, leash: bool) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     keep_freed_memory()
+    raise_limit()

@@ -31,6 +31,7 @@ from shoal.transport.enrol import Enrolled, EnrolmentServer, Newcomer
 from shoal.transport.grpc import GrpcServer
 from shoal.transport.identity import IDENTITY_FILE, MEMBER_VALID_DAYS, Authority, Identity
 from shoal.transport.join_code import JoinCode, endpoint
+from shoal.transport.open_files import raise_limit
 from shoal.transport.renew import is_due
 
 log = logging.getLogger("shoal")
@@ -115,6 +116,7 @@ async def run_home(
     next port. ``token``: whether to make a join line; None: only if no device has joined yet.
     """
     keep_freed_memory()
+    raise_limit()
     if announce:
         check_installed()
     # In a thread: a name may take long to look up.
@@ -198,7 +200,6 @@ async def run_home(
 
 
 def _enrolled(node: Home, newcomer: Newcomer) -> None:
-    log.info("%s joined from %s", newcomer.node, newcomer.address)
     now_s = time.time()
     node.roll.record(newcomer.certificate_pem, now_s=now_s)
     node.heed(newcomer.node)

@@ -48,6 +48,12 @@ class Listener(Protocol):
         """The most bytes of tensors that may follow this message: asked before memory is taken."""
         ...
 
+    def awaits(self, session: Session, message: Message) -> bool:
+        """Whether anyone here can use the tensors of this message now. Asked before memory is taken for them, and again
+        with each chunk. If not, they are read and dropped, and the message is delivered without them: its sender may
+        not know that its lease or its term is over, and hears so from a role."""
+        ...
+
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         """Where the tensors of this message are to be put, if the listener has a place for them."""
         ...

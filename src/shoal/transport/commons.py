@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -12,8 +12,14 @@ import numpy as np
 
 from shoal.transport.conduct import Conduct
 from shoal.wire.frames import chunk_frames
-from shoal.wire.limits import UPLOAD_BUDGET_BYTES
-from shoal.wire.messages import NO_TENSORS, Message
+from shoal.wire.limits import (
+    CHECKPOINT_BUDGET_BYTES,
+    PAYLOAD_LEAST_BYTES_PER_S,
+    RESULT_BUDGET_BYTES,
+    UPLOAD_BUDGET_BYTES,
+    UPLOAD_PEER_SHARE,
+)
+from shoal.wire.messages import NO_TENSORS, Checkpoint, Message, is_of_pool
 
 
 class ChunkCache:
@@ -41,22 +47,37 @@ class Uploads:
     """The memory for tensors that are arriving: bounded over all sessions of a node, and used again.
 
     It belongs to all of them together. A buffer kept by each would be a model for every worker that ever sent one.
+    One peer never has more than its share of it: a larger message comes beside the budget, one such at a time.
     """
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
+        self._share_bytes = int(budget_bytes * UPLOAD_PEER_SHARE)
         self._used_bytes = 0
+        self._by_peer: Counter[str] = Counter()
+        #: A message larger than a share is arriving.
+        self._has_large = False
         self._waiters: list[asyncio.Future[None]] = []
         #: Of one size, and no more than were in use at once: so within the budget too.
         self._spares: list[np.ndarray] = []
 
-    async def take(self, size_bytes: int) -> None:
-        """Wait for room. One message larger than the whole budget may still come alone."""
-        while self._used_bytes and self._used_bytes + size_bytes > self._budget_bytes:
+    async def take(self, size_bytes: int, *, peer: str) -> None:
+        """Wait for room; it is given back with ``give``."""
+        while not self._has_room(size_bytes, peer):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
-        self._used_bytes += size_bytes
+        if size_bytes > self._share_bytes:
+            self._has_large = True
+        else:
+            self._used_bytes += size_bytes
+            self._by_peer[peer] += size_bytes
+
+    def _has_room(self, size_bytes: int, peer: str) -> bool:
+        if size_bytes > self._share_bytes:
+            return not self._has_large
+        fits = self._used_bytes + size_bytes <= self._budget_bytes
+        return fits and self._by_peer[peer] + size_bytes <= self._share_bytes
 
     def buffer(self, size_bytes: int) -> np.ndarray:
         """Memory for tensors that have room: what another message left, if it fits."""
@@ -70,8 +91,14 @@ class Uploads:
             self._spares.clear()
         self._spares.append(buffer)
 
-    def give(self, size_bytes: int) -> None:
-        self._used_bytes -= size_bytes
+    def give(self, size_bytes: int, *, peer: str) -> None:
+        if size_bytes > self._share_bytes:
+            self._has_large = False
+        else:
+            self._used_bytes -= size_bytes
+            self._by_peer[peer] -= size_bytes
+            if not self._by_peer[peer]:
+                del self._by_peer[peer]
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -129,5 +156,16 @@ class Turns:
 class Commons:
     chunks: ChunkCache = field(default_factory=ChunkCache)
     uploads: Uploads = field(default_factory=lambda: Uploads(UPLOAD_BUDGET_BYTES))
+    #: Checkpoints and products have memory of their own: what is merged does not wait for a slow one of either.
+    checkpoints: Uploads = field(default_factory=lambda: Uploads(CHECKPOINT_BUDGET_BYTES))
+    results: Uploads = field(default_factory=lambda: Uploads(RESULT_BUDGET_BYTES))
     turns: Turns = field(default_factory=Turns)
     conduct: Conduct = field(default_factory=Conduct)
+    #: The slowest that tensors may arrive here.
+    least_bytes_per_s: float = PAYLOAD_LEAST_BYTES_PER_S
+
+    def room_for(self, message: Message) -> Uploads:
+        """The memory that the tensors of this message are received in."""
+        if isinstance(message, Checkpoint):
+            return self.checkpoints
+        return self.results if is_of_pool(message) else self.uploads

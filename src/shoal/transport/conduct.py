@@ -14,11 +14,17 @@ from shoal.wire.lanes import Lane
 from shoal.wire.limits import (
     CONTROL_MESSAGES_BURST,
     CONTROL_MESSAGES_PER_S,
+    FETCHES_BURST,
+    FETCHES_PER_S,
     OFFENCES_MAX,
     OFFENCES_WINDOW_S,
     OPENING_WAIT_MAX_S,
     OPENINGS_BURST,
     OPENINGS_PER_S,
+    OPERATIONS_BURST,
+    OPERATIONS_PER_S,
+    RENEWALS_BURST,
+    RENEWALS_PER_S,
     TURNED_AWAY_LONGEST_S,
     TURNED_AWAY_S,
     WORK_MESSAGES_BURST,
@@ -43,6 +49,13 @@ MESSAGES = {
     Lane.WORK: Rate(burst=WORK_MESSAGES_BURST, per_s=WORK_MESSAGES_PER_S),
 }
 OPENINGS = Rate(burst=OPENINGS_BURST, per_s=OPENINGS_PER_S)
+
+#: Verbs that are answered once. Each costs a signature, a write or a file.
+CALLS = {
+    "Renew": Rate(burst=RENEWALS_BURST, per_s=RENEWALS_PER_S),
+    "Operate": Rate(burst=OPERATIONS_BURST, per_s=OPERATIONS_PER_S),
+    "Fetch": Rate(burst=FETCHES_BURST, per_s=FETCHES_PER_S),
+}
 OFFENCES = Rate(burst=OFFENCES_MAX, per_s=OFFENCES_MAX / OFFENCES_WINDOW_S)
 
 
@@ -75,6 +88,8 @@ class _Peer:
     openings: Bucket
     offences: Bucket
     messages: dict[Lane, Bucket] = field(default_factory=dict)
+    #: Verb -> its calls, of those that are no streams.
+    calls: dict[str, Bucket] = field(default_factory=dict)
     #: Turned away until then, how often so far, and for what last.
     until_s: float = float("-inf")
     times: int = 0
@@ -102,14 +117,20 @@ class Conduct:
         if peer is not None:
             self._check(node, peer, now_s)
 
-    def open(self, node: str, now_s: float) -> float:
-        """A peer opens a stream: how long it waits first."""
+    def open(self, node: str, verb: str, now_s: float) -> float:
+        """A peer opens a stream or calls a verb: how long it waits first."""
         peer = self._known(node, now_s)
-        wait_s = peer.openings.spend(1.0, now_s)
+        bucket, what = peer.openings, "streams"
+        if verb in CALLS:
+            what = f"calls of {verb}"
+            bucket = peer.calls.setdefault(verb, Bucket.full(CALLS[verb], now_s))
+        wait_s = bucket.spend(1.0, now_s)
         if wait_s > OPENING_WAIT_MAX_S:
             # It is not let in, so it does not pay: else whoever knocks on would never come in again.
-            peer.openings.give_back(1.0)
-            raise PeerViolation(f"opens more than {self._openings.per_s:g} streams a second", peer=node)
+            bucket.give_back(1.0)
+            per_s = bucket.rate.per_s
+            rate = f"{per_s:g} {what} a second" if per_s >= 1 else f"{per_s * 60:g} {what} a minute"
+            raise PeerViolation(f"opens more than {rate}", peer=node)
         return wait_s
 
     def hear(self, node: str, lane: Lane, now_s: float, *, cost: float = 1.0) -> float:

@@ -14,7 +14,6 @@ Every message is four bytes of length and then the content. Knows nothing of job
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import json
 import logging
@@ -24,12 +23,11 @@ import ssl
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from shoal.errors import Misuse, PeerViolation, Refused, ShoalError, Unreachable
+from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
 from shoal.transport.identity import (
     Authority,
     Identity,
@@ -41,6 +39,7 @@ from shoal.transport.identity import (
     save_private_json,
 )
 from shoal.transport.join_code import JoinCode, endpoint
+from shoal.transport.reception import GOODBYE_S, Reception, close, receive, send
 from shoal.transport.tokens import ENROLLABLE_ROLES, Denial, Grant, MemoryTokens, Renewals, Tokens
 from shoal.wire.limits import (
     ENROL_AUTHORITY_MAX_BYTES,
@@ -72,12 +71,6 @@ log = logging.getLogger(__name__)
 MANAGER_FILE = "manager.json"
 
 _NO_SECRET = "0" * 32
-
-#: After the last byte, how long the other side may take to close its half.
-_GOODBYE_S = 1.0
-
-#: How long accepting pauses when the system has no file descriptor left.
-_ACCEPT_PAUSE_S = 0.1
 
 
 class WrongCluster(PeerViolation):
@@ -117,7 +110,6 @@ class EnrolmentServer:
     ) -> None:
         """`service_port` is where members reach the manager's gRPC; `on_enrolled` hears of each newcomer first."""
         self._renewals = renewals
-        self._context: ssl.SSLContext | None = None
         if identity.role != "manager":
             raise Misuse(f"devices join at a manager, and {identity.node} is {identity.role}")
         if identity.ca_pem != authority.certificate_pem:
@@ -131,8 +123,7 @@ class EnrolmentServer:
         self._on_enrolled = on_enrolled
         self._deadline_s = deadline_s
         self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
-        self._serving: set[asyncio.Task[None]] = set()
+        self._reception: Reception | None = None
 
     @property
     def port(self) -> int:
@@ -142,75 +133,35 @@ class EnrolmentServer:
     async def start(self) -> None:
         if self._listener is not None:
             raise Misuse("this enrolment server was started before: stop it first")
-        self._context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.num_tickets = 0  # nobody resumes: a device joins once
-        _show(context, self._identity)
         self._listener = _listen(self._host, self._port)
         self._port = self._listener.getsockname()[1]
-        self._accepting = asyncio.create_task(self._accept(self._listener, context))
+        self._reception = Reception(
+            self._listener,
+            _context(self._identity),
+            greeting=self._authority.certificate_der,
+            answer=self._answer,
+            deadline_s=self._deadline_s,
+        )
+        await self._reception.start()
 
     def become(self, identity: Identity) -> None:
         """Show another certificate to whoever connects from now on."""
         self._identity = identity
-        if self._context is not None:
-            _show(self._context, identity)
+        if self._reception is not None:
+            # Another context: the one in use is read by another thread.
+            self._reception.context = _context(identity)
 
     async def stop(self) -> None:
         """Stop accepting, and cut off whoever is still being served."""
-        if self._listener is None or self._accepting is None:
+        if self._listener is None or self._reception is None:
             return
-        tasks = [self._accepting, *self._serving]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._reception.stop()
         self._listener.close()
-        self._listener = self._accepting = None
+        self._listener = self._reception = None
 
-    async def _accept(self, listener: socket.socket, context: ssl.SSLContext) -> None:
-        # A slot is taken before accepting, so that a crowd waits in the kernel's queue and costs us nothing;
-        # and before TLS, so that those who never finish a handshake are counted as well.
-        loop = asyncio.get_running_loop()
-        slots = asyncio.Semaphore(ENROL_CONNECTIONS_MAX)
-        while True:
-            await slots.acquire()
-            try:
-                connection, address = await loop.sock_accept(listener)
-            except OSError as error:
-                slots.release()
-                log.warning("cannot accept a device that wants to join: %s", error)
-                await asyncio.sleep(_ACCEPT_PAUSE_S)
-                continue
-            task = asyncio.create_task(self._serve(connection, context, str(address[0])))
-            self._serving.add(task)
-            task.add_done_callback(functools.partial(self._served, connection, slots))
-
-    def _served(self, connection: socket.socket, slots: asyncio.Semaphore, task: asyncio.Task[None]) -> None:
-        # Here and not at the end of _serve, which never runs if it is cancelled before its first step.
-        self._serving.discard(task)
-        connection.close()
-        slots.release()
-
-    async def _serve(self, connection: socket.socket, context: ssl.SSLContext, address: str) -> None:
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                reader, writer = await _accept_tls(connection, context, handshake_s=self._deadline_s)
-                try:
-                    await self._converse(reader, writer, address)
-                    await _close(writer)
-                finally:
-                    writer.transport.abort()
-        except TimeoutError:
-            log.warning("%s took more than %g s to join: cut off", address, self._deadline_s)
-        except (OSError, EOFError, ShoalError) as error:
-            log.info("%s did not join: %s", address, error)
-        except Exception:
-            # One stranger's odd bytes must never end the service; a bug must still be seen.
-            log.exception("serving %s failed", address)
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> None:
-        await _send(writer, self._authority.certificate_der)
-        raw = await _receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
+    async def _answer(self, raw: bytes, address: str) -> tuple[bytes, str]:
+        """The reply to a request, and why it is a refusal, if it is one."""
+        refusal = ""
         try:
             content = _json_object(raw)
             if "certificate" in content:
@@ -218,9 +169,9 @@ class EnrolmentServer:
             else:
                 reply = self._admit(_Request.from_json(content), address)
         except (PeerViolation, Refused) as error:
-            log.warning("refused %s: %s", address, error)
-            reply = {"refused": str(error)[:REASON_MAX_CHARS]}
-        await _send(writer, json.dumps(reply).encode())
+            refusal = str(error)[:REASON_MAX_CHARS]
+            reply = {"refused": refusal}
+        return json.dumps(reply).encode(), refusal
 
     def _admit(self, request: _Request, address: str) -> dict[str, object]:
         # The secret is checked before the request is parsed: strangers do not reach the X.509 parser.
@@ -451,15 +402,15 @@ async def _ask(code: JoinCode, message: bytes) -> tuple[Peer, bytes, bytes]:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     reader, writer = await asyncio.open_connection(
-        code.host, code.port, ssl=context, ssl_shutdown_timeout=_GOODBYE_S, limit=ENROL_MESSAGE_MAX_BYTES
+        code.host, code.port, ssl=context, ssl_shutdown_timeout=GOODBYE_S, limit=ENROL_MESSAGE_MAX_BYTES
     )
     try:
-        authority_der = await _receive(reader, max_bytes=ENROL_AUTHORITY_MAX_BYTES)
+        authority_der = await receive(reader, max_bytes=ENROL_AUTHORITY_MAX_BYTES)
         certificate_der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         manager = _recognise(code, authority_der, certificate_der or b"")
-        await _send(writer, message)
-        reply = await _receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
-        await _close(writer)
+        await send(writer, message)
+        reply = await receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
+        await close(writer)
         return manager, authority_der, reply
     finally:
         writer.transport.abort()
@@ -535,24 +486,6 @@ def _time(told: object) -> float:
 # Bytes and sockets, for both sides.
 
 
-async def _send(writer: asyncio.StreamWriter, content: bytes) -> None:
-    writer.write(len(content).to_bytes(4, "big") + content)
-    await writer.drain()
-
-
-async def _receive(reader: asyncio.StreamReader, *, max_bytes: int) -> bytes:
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    if size > max_bytes:
-        raise PeerViolation(f"a message of {size} bytes is over the limit of {max_bytes}")
-    return await reader.readexactly(size)
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with suppress(OSError):  # the conversation is over; how the other side hangs up does not matter
-        await writer.wait_closed()
-
-
 def _json_object(raw: bytes) -> dict[str, Any]:
     try:
         content = json.loads(raw)
@@ -563,16 +496,20 @@ def _json_object(raw: bytes) -> dict[str, Any]:
     return content
 
 
-def _show(context: ssl.SSLContext, identity: Identity) -> None:
-    """Serve with this certificate from the next connection on."""
+def _context(identity: Identity) -> ssl.SSLContext:
+    """How a manager shows itself to strangers."""
     from shoal.transport import certificates
 
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # nobody resumes: a device joins once
     # The standard library reads keys from files only. This one is encrypted, in case we die before it is gone.
     password = secrets.token_hex(16)
     with tempfile.NamedTemporaryFile(prefix="shoal-") as file:  # created with mode 0600
         file.write(certificates.encrypted(identity.key_pem, password) + identity.certificate_pem)
         file.flush()
         context.load_cert_chain(file.name, password=password)
+    return context
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -590,19 +527,3 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
-
-
-async def _accept_tls(
-    connection: socket.socket, context: ssl.SSLContext, *, handshake_s: float
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=ENROL_MESSAGE_MAX_BYTES, loop=loop)
-    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-    transport, _ = await loop.connect_accepted_socket(
-        lambda: protocol,
-        connection,
-        ssl=context,
-        ssl_handshake_timeout=handshake_s,
-        ssl_shutdown_timeout=_GOODBYE_S,
-    )
-    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -28,6 +28,7 @@ from shoal.transport.identity import (
     peer_from_auth_context,
     renewable_server_credentials,
 )
+from shoal.transport.open_files import connections_max
 from shoal.transport.session import FrameSession
 from shoal.wire.frames import chunk_frame, envelope_frame, read_chunk_frame, read_opening
 from shoal.wire.lanes import Lane
@@ -36,6 +37,7 @@ from shoal.wire.limits import (
     CONNECTION_IDLE_MAX_S,
     FETCHES_PER_PEER,
     HANDSHAKE_MAX_S,
+    LINE_LEAST_BYTES_PER_S,
     MESSAGE_MAX_BYTES,
     READ_AHEAD_BYTES,
     READ_BUFFER_BYTES,
@@ -61,8 +63,15 @@ _KEEPALIVE = [
 ]
 
 
+#: Bit 0 of gRPC's set of algorithms: bytes as they are.
+_IDENTITY_ALONE = 1
+
+
 def _options(*, receive_max_bytes: int = MESSAGE_MAX_BYTES) -> list[tuple[str, Any]]:
     return [
+        # A compressed message is refused, and what is refused is never decompressed: a megabyte of zeros is a kilobyte.
+        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ALONE),
+        ("grpc.per_message_decompression", 0),
         ("grpc.max_receive_message_length", receive_max_bytes),
         ("grpc.max_send_message_length", REPLY_MAX_BYTES),
         *_KEEPALIVE,
@@ -94,6 +103,8 @@ class GrpcServer:
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.max_connection_idle_ms", CONNECTION_IDLE_MAX_S * 1000),
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MAX_S * 1000),
+            # Before the handshake: a stranger's silent connections must leave files for everyone else.
+            ("grpc.max_allowed_incoming_connections", connections_max()),
             ("grpc.http2.lookahead_bytes", READ_AHEAD_BYTES),
             # Where this gRPC does not know it, nothing happens.
             ("grpc.experimental.tcp_max_read_buffer_size", READ_BUFFER_BYTES),
@@ -161,22 +172,22 @@ class GrpcServer:
         verdict = self._commons.conduct.offend(peer.node, offence, time.monotonic()) if is_counted else ""
         self._service.turned_away(peer, f"{BROKE_CONTRACT}: {offence}" + (f"; {verdict}" if verdict else ""))
 
-    async def _wait_to_open(self, peer: Peer, context: Any) -> None:
-        """Streams of one peer begin at a bounded rate: each costs far more than a message."""
+    async def _wait_to_open(self, peer: Peer, verb: str, context: Any) -> None:
+        """Calls of one peer begin at a bounded rate: each costs far more than a message."""
         try:
-            wait_s = self._commons.conduct.open(peer.node, time.monotonic())
+            wait_s = self._commons.conduct.open(peer.node, verb, time.monotonic())
         except PeerViolation as violation:
             self._offended(peer, violation.reason)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(violation))
             raise
         if wait_s:
             await asyncio.sleep(wait_s)
+            await self._still(peer, verb, context)
 
     def _stream(self, lane: Lane) -> Callable[[Any, Any], Awaitable[None]]:
         async def serve(_: Any, context: Any) -> None:
             peer = await self._admit(context, str(lane))
-            await self._wait_to_open(peer, context)
-            await self._still(peer, str(lane), context)
+            await self._wait_to_open(peer, str(lane), context)
             session = FrameSession(
                 peer=peer,
                 lane=lane,
@@ -198,6 +209,7 @@ class GrpcServer:
 
     async def _operate(self, frame: bytes, context: Any) -> bytes:
         peer = await self._admit(context, "Operate")
+        await self._wait_to_open(peer, "Operate", context)
         try:
             message = read_opening(frame, hears=self._access.heard(peer, "Operate")).message
             answer = await self._service.operate(peer, message)
@@ -208,6 +220,7 @@ class GrpcServer:
 
     async def _renew(self, frame: bytes, context: Any) -> bytes:
         peer = await self._admit(context, "Renew")
+        await self._wait_to_open(peer, "Renew", context)
         try:
             message = read_opening(frame, hears=self._access.heard(peer, "Renew")).message
             if not isinstance(message, Renew):
@@ -233,6 +246,8 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{FETCHES_PER_PEER} blobs at a time, not more")
         self._fetches[peer.node] += 1
         try:
+            # Inside the count, so that no more than those can wait.
+            await self._wait_to_open(peer, "Fetch", context)
             yield envelope_frame(Blob(sha256=message.sha256, size_bytes=path.stat().st_size))
             with path.open("rb") as file:
                 while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
@@ -325,7 +340,7 @@ class GrpcLink:
         self._endpoint = endpoint
         self._channels: list[grpc.aio.Channel] = []
         self._bulk: grpc.aio.Channel | None = None
-        self._commons = Commons()
+        self._commons = Commons(least_bytes_per_s=LINE_LEAST_BYTES_PER_S)
 
     def _channel(self) -> grpc.aio.Channel:
         # A pool of its own: channels to one address would otherwise share a connection.

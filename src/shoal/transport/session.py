@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Container
 from typing import Any
@@ -18,6 +19,7 @@ from shoal.transport.conduct import TurnedAway
 from shoal.transport.identity import Peer
 from shoal.wire.frames import (
     Assembly,
+    Opening,
     envelope_frame,
     joined,
     payload_bytes,
@@ -25,7 +27,7 @@ from shoal.wire.frames import (
     read_opening,
 )
 from shoal.wire.lanes import Lane
-from shoal.wire.limits import CHUNK_WAIT_MAX_S
+from shoal.wire.limits import PAYLOAD_GRACE_S, UNAWAITED_CHUNK_COST
 from shoal.wire.messages import (
     NO_TENSORS,
     AskCheckpoint,
@@ -62,6 +64,9 @@ COSTS: dict[type[Message], float] = {
     AskCheckpoint: 500.0,
 }
 
+#: A message that waited for memory longer than this was held up by us.
+HELD_UP_S = 0.5
+
 Read = Callable[[], Awaitable[Any]]
 Write = Callable[[bytes], Awaitable[Any]]
 
@@ -87,8 +92,8 @@ class FrameSession:
         self._write = write
         #: What ``read`` gives when the stream is over.
         self._eof = end
+        self._commons = commons
         self._chunks = commons.chunks
-        self._uploads = commons.uploads
         self._turns = commons.turns
         self._conduct = commons.conduct
         self._hears = hears
@@ -96,6 +101,8 @@ class FrameSession:
         self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._is_over = False
         self._is_writing = False
+        #: Job, term and lease of the last message that waited for our memory: if it is late now, that is our doing.
+        self._held_up: tuple[object, ...] = ()
 
     @property
     def peer(self) -> Peer:
@@ -115,7 +122,7 @@ class FrameSession:
             self._outbox.put_nowait(message)
         except asyncio.QueueFull:
             self.close(f"does not read: {OUTBOX_MAX} messages wait for it")
-        if isinstance(message, Refused):
+        if isinstance(message, Refused) and _of_lease(message) != self._held_up:
             # A lease that ran out is no sin, and an honest peer has few of them: one who only sends such is counted.
             self._offended(message.reason)
 
@@ -179,46 +186,81 @@ class FrameSession:
             if not opening.infos:
                 await self._deliver(listener, message, len(frame))
                 continue
-            size_bytes = payload_bytes(opening.infos)
+            arrival = _Arrival(opening, len(frame), least_bytes_per_s=self._commons.least_bytes_per_s)
             limit = listener.payload_limit(self, message)
-            if size_bytes > limit:
-                raise PeerViolation(f"{type(message).__name__} of {size_bytes} bytes, at most {limit} are taken")
-            await self._uploads.take(size_bytes)
-            try:
-                given = listener.payload_buffer(self, message, size_bytes)
-                buffer = self._uploads.buffer(size_bytes) if given is None else np.frombuffer(given, dtype=np.uint8)
-                assembly = Assembly(message, opening.infos, buffer=buffer)
-                wire_bytes = len(frame)
-                if opening.chunk is not None:
-                    assembly.feed(opening.chunk)
-                # A frame is let go before the next is waited for: in each of many uploads, it is a chunk held idly.
-                del frame, opening, message
-                while not assembly.complete:
-                    frame = await self._next_chunk()
-                    if frame is self._eof or frame is None:
-                        return
-                    wire_bytes += len(frame)
-                    assembly.feed(read_chunk_frame(frame))
-                    del frame
+            if arrival.size_bytes > limit:
+                kind = type(message).__name__
+                raise PeerViolation(f"{kind} of {arrival.size_bytes} bytes, at most {limit} are taken")
+            # A frame is let go before the next is waited for: in each of many uploads, it is a chunk held idly.
+            del frame, opening, message
+            if not await self._take_in(listener, arrival):
+                return
+
+    async def _take_in(self, listener: Listener, arrival: _Arrival) -> bool:
+        """Read the tensors of a message and deliver it with them; without them where nobody awaits them any more.
+        False: the stream is over."""
+        message, size_bytes, peer = arrival.message, arrival.size_bytes, self._peer.node
+        if not listener.awaits(self, message):
+            return await self._read_past(listener, arrival)
+        room = self._commons.room_for(message)
+        asked_s = time.monotonic()
+        await room.take(size_bytes, peer=peer)
+        if time.monotonic() - asked_s > HELD_UP_S:
+            self._held_up = _of_lease(message)
+        arrival.begin()
+        try:
+            given = listener.payload_buffer(self, message, size_bytes)
+            buffer = room.buffer(size_bytes) if given is None else np.frombuffer(given, dtype=np.uint8)
+            assembly = Assembly(message, arrival.infos, buffer=buffer)
+            while listener.awaits(self, message):
+                if (chunk := arrival.take()) is not None:
+                    assembly.feed(chunk)
+                    del chunk
+                if not assembly.complete:
+                    if not await self._next_chunk(arrival):
+                        return False
+                    continue
                 whole = assembly.message()
                 del assembly
                 # Awaited until it is merged: the memory counts against the budget until then. Where this is
                 # cancelled the buffer may still be read, and is not kept.
-                await self._deliver(listener, whole, wire_bytes)
+                await self._deliver(listener, whole, arrival.wire_bytes)
                 del whole
                 if given is None:
-                    self._uploads.keep(buffer)
-                del given, buffer
-            finally:
-                self._uploads.give(size_bytes)
+                    room.keep(buffer)
+                return True
+            del assembly, buffer, given
+        finally:
+            room.give(size_bytes, peer=peer)
+        return await self._read_past(listener, arrival)
 
-    async def _next_chunk(self) -> Any:
-        """One who announces tensors and does not send them holds memory that others wait for."""
+    async def _read_past(self, listener: Listener, arrival: _Arrival) -> bool:
+        """Drop what still comes of tensors that nobody awaits: nothing is held for them. False: the stream is over."""
+        arrival.begin()
+        arrival.take()
+        while not arrival.is_complete:
+            wait_s = self._conduct.hear(self._peer.node, self._lane, time.monotonic(), cost=UNAWAITED_CHUNK_COST)
+            if wait_s:
+                await asyncio.sleep(wait_s)
+                arrival.put_off(wait_s)
+            if not await self._next_chunk(arrival):
+                return False
+            arrival.take()
+        await self._deliver(listener, arrival.message, arrival.wire_bytes)
+        return True
+
+    async def _next_chunk(self, arrival: _Arrival) -> bool:
+        """Wait for the next chunk; False: the stream is over. One who announces tensors and does not send them holds
+        memory that others wait for."""
         try:
-            async with asyncio.timeout(CHUNK_WAIT_MAX_S):
-                return await self._read()
+            async with asyncio.timeout_at(arrival.due_s):
+                frame = await self._read()
         except TimeoutError:
-            raise PeerViolation(f"sent nothing for {CHUNK_WAIT_MAX_S:g} s in the middle of a message") from None
+            raise PeerViolation(arrival.behind()) from None
+        if frame is self._eof or frame is None:
+            return False
+        arrival.came(read_chunk_frame(frame), len(frame))
+        return True
 
     async def _deliver(self, listener: Listener, message: Message, size_bytes: int) -> None:
         try:
@@ -250,6 +292,63 @@ class FrameSession:
             self._is_writing = True
             await self._write(frame)
             self._is_writing = False
+
+
+class _Arrival:
+    """The tensors of one message on their way here. They may take a grace, and the time of their bytes at a least rate.
+
+    It is asked with every chunk, so that one who stops is not waited for until the whole message would have been due.
+    """
+
+    def __init__(self, opening: Opening, wire_bytes: int, *, least_bytes_per_s: float) -> None:
+        self.message = opening.message
+        self.infos = opening.infos
+        self.size_bytes = payload_bytes(opening.infos)
+        self.wire_bytes = wire_bytes
+        self._least_bytes_per_s = least_bytes_per_s
+        self._chunk = opening.chunk
+        self._came_bytes = len(opening.chunk) if opening.chunk is not None else 0
+        self._began_s = math.inf
+
+    def begin(self) -> None:
+        """From now on the sender is waited for."""
+        self._began_s = min(self._began_s, asyncio.get_running_loop().time())
+
+    def put_off(self, wait_s: float) -> None:
+        """We did not read for so long: that is not the sender's time."""
+        self._began_s += wait_s
+
+    def came(self, chunk: memoryview, wire_bytes: int) -> None:
+        self._chunk = chunk
+        self._came_bytes += len(chunk)
+        self.wire_bytes += wire_bytes
+
+    def take(self) -> memoryview | None:
+        """The chunk that came last. Whoever takes it lets go of it."""
+        chunk, self._chunk = self._chunk, None
+        return chunk
+
+    @property
+    def is_complete(self) -> bool:
+        if self._came_bytes > self.size_bytes:
+            raise PeerViolation(f"{self._came_bytes} bytes of tensors where {self.size_bytes} were announced")
+        return self._came_bytes == self.size_bytes
+
+    @property
+    def due_s(self) -> float:
+        return self._began_s + PAYLOAD_GRACE_S + self._came_bytes / self._least_bytes_per_s
+
+    def behind(self) -> str:
+        took_s = asyncio.get_running_loop().time() - self._began_s
+        return (
+            f"sent {self._came_bytes} of {self.size_bytes} bytes in {took_s:.1f} s: at least "
+            f"{self._least_bytes_per_s:g} bytes a second are expected after {PAYLOAD_GRACE_S:g} s"
+        )
+
+
+def _of_lease(message: Message) -> tuple[object, ...]:
+    """What a refusal is told apart by."""
+    return tuple(getattr(message, name, None) for name in ("job", "term", "lease"))
 
 
 def _brief(error: BaseException) -> str:

@@ -79,6 +79,14 @@ BLOB_MAX_BYTES = 1 << 30
 #: Memory a leader lends to uploads in flight: updates are held whole until they are checked, then merged and dropped.
 UPLOAD_BUDGET_BYTES = 32 << 20
 
+#: The share of a budget that one peer may hold. A message above it comes one at a time, beside the budget: it holds up
+#: others of its size and nobody else.
+UPLOAD_PEER_SHARE = 0.5
+
+#: The same for checkpoints that leaders on devices send, and for products of lenders: merging waits for neither.
+CHECKPOINT_BUDGET_BYTES = 32 << 20
+RESULT_BUDGET_BYTES = 32 << 20
+
 #: HTTP/2 streams one connection may hold open: held an abusive client to 55 MB where it had taken 300.
 STREAMS_PER_CONNECTION = 8
 
@@ -98,6 +106,13 @@ ENROL_MESSAGE_MAX_BYTES = 16 << 10
 ENROL_CONNECTIONS_MAX = 64
 ENROL_DEADLINE_S = 10.0
 
+#: Of those places, how many are for one address; who may wait for one, how long a connection may say nothing, and how
+#: often those that came to nothing are told.
+ENROL_PER_ADDRESS = 8
+ENROL_WAITING_MAX = 128
+ENROL_HELLO_S = 3.0
+ENROL_TOLD_EVERY_S = 60.0
+
 #: What a newcomer may tell of itself.
 ENROL_FACTS_MAX = 32
 
@@ -114,8 +129,14 @@ WORKERS_TOLD_MAX = 1024
 LOSS_SUM_MAX = 1e100
 SECONDS_MAX = 1e9
 
-#: While tensors arrive, how long the next chunk may take: their memory is lent to nobody else meanwhile.
-CHUNK_WAIT_MAX_S = 60.0
+#: While tensors arrive, their memory is lent to nobody else. A whole message has so long, and the time that its bytes
+#: take at this rate; a peer that falls behind is cut off. A node that we dialled may be slower: no other peer waits.
+PAYLOAD_GRACE_S = 60.0
+PAYLOAD_LEAST_BYTES_PER_S = 32 << 10
+LINE_LEAST_BYTES_PER_S = 16 << 10
+
+#: What a chunk counts for, in messages, that is read and dropped since nobody awaits it.
+UNAWAITED_CHUNK_COST = 50.0
 
 #: What one peer may say: above it, it is read more slowly. Its heartbeats and its work are counted apart.
 CONTROL_MESSAGES_BURST = 200
@@ -139,7 +160,24 @@ TURNED_AWAY_LONGEST_S = 640.0
 
 #: A connection on which nothing is asked is closed after this; a handshake has this long.
 CONNECTION_IDLE_MAX_S = 300
-HANDSHAKE_MAX_S = 20
+HANDSHAKE_MAX_S = 5
+
+#: Connections that a door takes at once, before any handshake; more are closed as they come. Each takes about 50 kB,
+#: and a member has two. Where fewer files may be open, it is this share of them.
+CONNECTIONS_MAX = 4096
+CONNECTIONS_FILE_SHARE = 0.5
+
+#: Open files that a manager or an agent asks the system for.
+OPEN_FILES_WANTED = 65_536
+
+#: Calls that are no streams, by each peer: certificates, commands, blobs. Above it commands and blobs are put off, for
+#: as long as an opening may be; certificates are refused.
+RENEWALS_BURST = 5
+RENEWALS_PER_S = 1 / 60
+OPERATIONS_BURST = 200
+OPERATIONS_PER_S = 50
+FETCHES_BURST = 500
+FETCHES_PER_S = 50
 
 #: Labels that an update may count, and examples that a device may say it has, or has of one of them.
 LABELS_MAX = 4096

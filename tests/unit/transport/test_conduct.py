@@ -12,10 +12,13 @@ from shoal.wire.lanes import Lane
 from shoal.wire.limits import (
     CONTROL_MESSAGES_BURST,
     CONTROL_MESSAGES_PER_S,
+    FETCHES_BURST,
+    FETCHES_PER_S,
     OFFENCES_MAX,
     OPENING_WAIT_MAX_S,
     OPENINGS_BURST,
     OPENINGS_PER_S,
+    RENEWALS_BURST,
     TURNED_AWAY_LONGEST_S,
     TURNED_AWAY_S,
 )
@@ -63,7 +66,7 @@ def test_a_debt_has_an_end() -> None:
 
 def test_an_honest_peer_never_waits() -> None:
     conduct = Conduct()
-    assert conduct.open("device-1", 0.0) == conduct.open("device-1", 0.0) == 0.0
+    assert conduct.open("device-1", "Work", 0.0) == conduct.open("device-1", "Work", 0.0) == 0.0
     for second in range(1000):
         assert conduct.hear("device-1", Lane.CONTROL, float(second)) == 0.0
         for lease in range(100):
@@ -94,12 +97,12 @@ def test_streams_are_put_off_and_then_refused_and_come_again_later() -> None:
     conduct = Conduct()
     put_off = int(OPENING_WAIT_MAX_S * OPENINGS_PER_S)
     for number in range(OPENINGS_BURST + put_off):
-        assert conduct.open("liar", 0.0) <= OPENING_WAIT_MAX_S, number
+        assert conduct.open("liar", "Work", 0.0) <= OPENING_WAIT_MAX_S, number
     for _ in range(1000):
         with pytest.raises(PeerViolation, match="liar: opens more than 16 streams a second"):
-            conduct.open("liar", 0.0)
+            conduct.open("liar", "Work", 0.0)
     # A thousand knocks cost nothing: a moment later the next is put off as the last one was.
-    assert conduct.open("liar", 1.0) <= OPENING_WAIT_MAX_S
+    assert conduct.open("liar", "Work", 1.0) <= OPENING_WAIT_MAX_S
 
 
 def test_who_offends_again_and_again_is_turned_away_and_told_why() -> None:
@@ -148,3 +151,18 @@ def test_an_offence_of_any_length_is_kept_short() -> None:
     for _ in range(OFFENCES_MAX):
         conduct.offend("liar", "x" * 5000, 0.0)
     assert len(conduct.offend("liar", "x" * 5000, 0.0)) < 400
+
+
+def test_calls_that_are_no_streams_have_rates_of_their_own() -> None:
+    conduct = Conduct()
+    for _ in range(RENEWALS_BURST):
+        assert conduct.open("pi", "Renew", 0.0) == 0.0
+    with pytest.raises(PeerViolation, match="opens more than 1 calls of Renew a minute"):
+        conduct.open("pi", "Renew", 0.0)
+    assert conduct.open("pi", "Work", 0.0) == 0.0
+    assert conduct.open("another", "Renew", 0.0) == 0.0
+    assert conduct.open("pi", "Renew", 60.0) == 0.0
+    # Commands and blobs are put off before they are refused.
+    waits_s = [conduct.open("pi", "Fetch", 0.0) for _ in range(FETCHES_BURST + FETCHES_PER_S)]
+    assert waits_s[FETCHES_BURST - 1] == 0.0
+    assert waits_s[-1] == pytest.approx(1.0)

@@ -5,7 +5,6 @@ import gc
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 
 from shoal.transport.base import Session
 from shoal.transport.commons import ChunkCache, Commons, Uploads
@@ -48,6 +47,9 @@ class Hearer:
 
     def payload_limit(self, session: Session, message: Message) -> int:
         return SIZE_BYTES
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
 
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None if self._place is None else self._place.data
@@ -115,22 +117,45 @@ def test_a_buffer_of_another_size_is_let_go():
     assert uploads.buffer(100) is not old
 
 
-def test_uploads_wait_for_room_and_one_too_large_comes_alone():
+def test_uploads_wait_for_room():
     async def run() -> None:
         uploads = Uploads(100)
-        await uploads.take(60)
-        second = asyncio.create_task(uploads.take(60))
+        for peer in ("one", "two"):
+            await uploads.take(50, peer=peer)
+        third = asyncio.create_task(uploads.take(10, peer="three"))
         await asyncio.sleep(0)
-        assert not second.done()
-        uploads.give(60)
-        await asyncio.wait_for(second, 1)
-        huge = asyncio.create_task(uploads.take(500))
+        assert not third.done()
+        uploads.give(50, peer="one")
+        await asyncio.wait_for(third, 1)
+
+    asyncio.run(run())
+
+
+def test_one_peer_holds_its_share_and_the_rest_is_for_others():
+    async def run() -> None:
+        uploads = Uploads(100)
+        await uploads.take(40, peer="greedy")
+        more = asyncio.create_task(uploads.take(20, peer="greedy"))
         await asyncio.sleep(0)
-        assert not huge.done()
-        uploads.give(60)
-        await asyncio.wait_for(huge, 1)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(uploads.take(1), 0.01)
+        assert not more.done()
+        await asyncio.wait_for(uploads.take(50, peer="another"), 1)
+        uploads.give(40, peer="greedy")
+        await asyncio.wait_for(more, 1)
+
+    asyncio.run(run())
+
+
+def test_what_is_larger_than_a_share_comes_one_at_a_time_and_holds_up_nobody_else():
+    async def run() -> None:
+        uploads = Uploads(100)
+        await uploads.take(500, peer="slow")
+        for peer in ("one", "two"):
+            await asyncio.wait_for(uploads.take(50, peer=peer), 1)
+        another = asyncio.create_task(uploads.take(60, peer="three"))
+        await asyncio.sleep(0)
+        assert not another.done()
+        uploads.give(500, peer="slow")
+        await asyncio.wait_for(another, 1)
 
     asyncio.run(run())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,22 +15,28 @@ import pytest
 from shoal.errors import PeerViolation
 from shoal.transport import session as session_module
 from shoal.transport.base import Session
-from shoal.transport.commons import Commons
+from shoal.transport.commons import Commons, Uploads
 from shoal.transport.conduct import Conduct, Rate
 from shoal.transport.identity import Peer
 from shoal.transport.session import COSTS, FrameSession
 from shoal.wire.frames import envelope_frame, frames
 from shoal.wire.lanes import Lane
-from shoal.wire.limits import OFFENCES_MAX
-from shoal.wire.messages import Heartbeat, HeartbeatSeen, Hello, Message, Refused, Update
+from shoal.wire.limits import CHUNK_BYTES, OFFENCES_MAX, UPLOAD_BUDGET_BYTES
+from shoal.wire.messages import Checkpoint, Heartbeat, HeartbeatSeen, Hello, Message, Refused, Update
 
 PEER = Peer(node="liar", role="node", cluster="shoal")
 REFUSED = Refused(job="a", term=1, lease=1, reason="a lie")
 
 
 class Hearer:
-    def __init__(self, on_message: Callable[[Session, Message], None] = lambda session, message: None) -> None:
+    def __init__(
+        self,
+        on_message: Callable[[Session, Message], None] = lambda session, message: None,
+        *,
+        awaits: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._on_message = on_message
+        self._awaits = awaits
         self.heard: list[Message] = []
         self.closed_for = ""
 
@@ -44,6 +51,9 @@ class Hearer:
 
     def payload_limit(self, session: Session, message: Message) -> int:
         return 4 << 20
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        return self._awaits()
 
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None
@@ -96,21 +106,169 @@ def test_what_is_not_theirs_to_say_ends_the_session() -> None:
     assert run(story()) == "broke the contract: HeartbeatSeen does not come this way"
 
 
+CHUNKS = 4
+
+
+def update_frames(*, lease: int = 1) -> list[bytes]:
+    """An update of so many whole chunks: one a frame."""
+    delta = np.zeros(CHUNKS * CHUNK_BYTES // 4, np.float32)
+    return list(frames(Update(job="a", term=1, lease=lease, version=0, examples=1, tensors={"delta": delta})))
+
+
+async def has_room(uploads: Uploads) -> bool:
+    """Whether all of it is free: for a large message, and for ordinary ones beside."""
+    try:
+        async with asyncio.timeout(0.2):
+            await uploads.take(1 << 30, peer="next")
+            for peer in ("next", "other"):
+                await uploads.take(UPLOAD_BUDGET_BYTES // 2, peer=peer)
+    except TimeoutError:
+        return False
+    return True
+
+
 def test_tensors_that_do_not_come_are_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "CHUNK_WAIT_MAX_S", 0.05)
-    delta = np.zeros(1 << 19, np.float32)  # two chunks
-    first, _ = frames(
-        Update(job="a", term=1, lease=1, version=0, examples=1, tensors={"delta": delta[: (1 << 18) + 1]})
+    monkeypatch.setattr(session_module, "PAYLOAD_GRACE_S", 0.05)
+
+    async def story() -> None:
+        commons = Commons(least_bytes_per_s=1e12)
+        reason = await session_of(update_frames()[:1], stays=True, commons=commons, lane=Lane.WORK).run(Hearer())
+        assert re.match(r"broke the contract: sent 1048576 of 4194304 bytes in 0\.\d s: at least 1e\+12 bytes", reason)
+        assert await has_room(commons.uploads)
+
+    run(story())
+
+
+def test_a_whole_message_has_an_end_however_steadily_it_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "PAYLOAD_GRACE_S", 0.5)
+    left = update_frames()
+
+    async def trickle() -> bytes:
+        await asyncio.sleep(0.3)
+        return left.pop(0)
+
+    async def story() -> str:
+        # Each chunk comes within the grace. All of them together do not.
+        session = session_of([], commons=Commons(least_bytes_per_s=1e9), lane=Lane.WORK, read=trickle)
+        return await session.run(Hearer())
+
+    assert run(story()).startswith("broke the contract: sent 2097152 of 4194304 bytes")
+
+
+def test_a_slow_peer_that_keeps_the_least_rate_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "PAYLOAD_GRACE_S", 0.5)
+    left = [*update_frames(), None]
+
+    async def trickle() -> bytes | None:
+        await asyncio.sleep(0.2)
+        return left.pop(0)
+
+    async def story() -> None:
+        hearer = Hearer()
+        # A chunk a second is expected, and one comes every 0.2 s.
+        await session_of([], commons=Commons(least_bytes_per_s=CHUNK_BYTES), lane=Lane.WORK, read=trickle).run(hearer)
+        assert len(hearer.heard) == 1
+
+    run(story())
+
+
+def test_tensors_that_nobody_awaits_are_read_past_without_memory() -> None:
+    async def story() -> None:
+        commons = Commons()
+        await commons.uploads.take(1 << 30, peer="other")
+        hearer = Hearer(awaits=lambda: False)
+        # Were memory taken for it, it would wait for what the other holds.
+        reason = await session_of([*update_frames(), beat(2)], commons=commons, lane=Lane.WORK).run(hearer)
+        assert reason == "the connection was closed"
+        update, after = hearer.heard
+        assert isinstance(update, Update)
+        assert not update.tensors
+        assert isinstance(after, Heartbeat)
+
+    run(story())
+
+
+def test_more_bytes_than_were_announced_are_noticed_where_they_are_dropped_too() -> None:
+    odd = Update(
+        job="a", term=1, lease=1, version=0, examples=1, tensors={"delta": np.zeros(CHUNK_BYTES // 4 + 1, "f4")}
     )
+    _, whole_chunk = frames(odd)
+
+    async def story() -> str:
+        # The odd chunk should come first.
+        sent = [envelope_frame(odd), whole_chunk, whole_chunk]
+        return await session_of(sent, lane=Lane.WORK).run(Hearer(awaits=lambda: False))
+
+    assert run(story()) == "broke the contract: 2097152 bytes of tensors where 1048580 were announced"
+
+
+def test_memory_is_given_back_as_soon_as_nobody_awaits_what_arrives() -> None:
+    """The lease ran out in the middle of its update: what it holds is free while the rest still comes."""
+    left = update_frames()
+    is_open = True
+    freed: list[bool] = []
 
     async def story() -> None:
         commons = Commons()
-        reason = await session_of([first], stays=True, commons=commons, lane=Lane.WORK).run(Hearer())
-        assert reason == "broke the contract: sent nothing for 0.05 s in the middle of a message"
-        # The memory is free for the next.
-        await asyncio.wait_for(commons.uploads.take(1 << 30), 1)
+
+        async def read() -> bytes | None:
+            nonlocal is_open
+            if len(left) == 2:
+                is_open = False
+            if len(left) == 1:
+                freed.append(await has_room(commons.uploads))
+            return left.pop(0) if left else None
+
+        hearer = Hearer(awaits=lambda: is_open)
+        await session_of([], commons=commons, lane=Lane.WORK, read=read).run(hearer)
+        (update,) = hearer.heard
+        assert isinstance(update, Update)
+        assert not update.tensors
 
     run(story())
+    assert freed == [True]
+
+
+def test_a_checkpoint_that_stalls_does_not_hold_up_an_update() -> None:
+    content = np.zeros(2 * UPLOAD_BUDGET_BYTES, np.uint8)
+    checkpoint = Checkpoint(job="a", term=1, version=1, tensors={"file": content})
+
+    class Large(Hearer):
+        def payload_limit(self, session: Session, message: Message) -> int:
+            return content.nbytes
+
+    async def story() -> None:
+        commons = Commons()
+        stalled = session_of([next(frames(checkpoint))], stays=True, commons=commons, lane=Lane.WORK)
+        stalling = asyncio.create_task(stalled.run(Large()))
+        await asyncio.sleep(0.05)
+        assert await has_room(commons.uploads)
+        stalling.cancel()
+        await asyncio.gather(stalling, return_exceptions=True)
+
+    run(story())
+
+
+def test_a_refusal_after_we_held_an_update_up_is_no_offence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "HELD_UP_S", 0.01)
+
+    async def story(*, held_up: bool) -> str:
+        commons = Commons()
+        for peer in ("one", "two") if held_up else ():
+            await commons.uploads.take(UPLOAD_BUDGET_BYTES // 2, peer=peer)
+
+        def refuse(session: Session, message: Message) -> None:
+            for _ in range(OFFENCES_MAX + 1):
+                session.post(REFUSED)
+
+        running = asyncio.create_task(session_of(update_frames(), commons=commons, lane=Lane.WORK).run(Hearer(refuse)))
+        await asyncio.sleep(0.1)
+        if held_up:
+            commons.uploads.give(UPLOAD_BUDGET_BYTES // 2, peer="one")
+        return await running
+
+    assert run(story(held_up=True)) == "the connection was closed"
+    assert "is turned away" in run(story(held_up=False))
 
 
 def test_a_flood_is_read_at_the_rate_that_is_allowed() -> None:
