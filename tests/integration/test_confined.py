@@ -54,7 +54,8 @@ class Sample(Task):
 
     def loss(self, output, y):
         tries = [self.nothing, self.tell, self.steal, self.call_out, self.write, self.rise, self.take_torch,
-                 self.take_numpy, self.take_bytes, self.hoard, self.hang, self.multiply, self.litter, self.give_up]
+                 self.take_numpy, self.take_bytes, self.hoard, self.hang, self.multiply, self.litter,
+                 self.give_up, self.shrink]
         tries[round(self.net.bias[0].item())]()
         return nn.functional.cross_entropy(output, y)
 
@@ -116,6 +117,19 @@ class Sample(Task):
     def give_up(self):
         os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\\n")
         os.abort()
+
+    def shrink(self):
+        # Just before it answers the next command: the agent reads the update as soon as it has the answer.
+        from shoal.training.channel import Channel
+        send = Channel.send
+        def shrink_and_send(channel, message):
+            for name in os.listdir("/proc/self/fd"):
+                try:
+                    os.ftruncate(int(name), 0)
+                except OSError:
+                    pass
+            send(channel, message)
+        Channel.send = shrink_and_send
 """
 TRIES = [line.split()[1].split("(")[0] for line in SAMPLE.splitlines() if line.startswith("    def ")][4:]
 HANG_LINE = 1 + SAMPLE.splitlines().index("        time.sleep(60)")
@@ -400,6 +414,45 @@ def test_a_task_that_wants_too_much_memory_fails_in_words(make_job, open_python,
             assert not host.alive
 
     run(story())
+
+
+@pytest.mark.parametrize("has_memfd", [True, False])
+def test_a_task_that_cuts_the_shared_memory_short_does_not_end_its_agent(make_job, tmp_path, has_memfd):
+    job = make_job(SAMPLE, examples())
+    (tmp_path / "job.json").write_text(json.dumps(job.to_message()))
+    program = f"""
+import asyncio, json, os
+from shoal.runtime.trainer import TrainerFailed, TrainerHost, TrainerSettings
+if not {has_memfd}:
+    del os.memfd_create
+async def story():
+    host = TrainerHost()
+    job = TrainerSettings.from_message(json.load(open({str(tmp_path / "job.json")!r})))
+    await host.start(job)
+    host.shared.model[:] = {TRIES.index("shrink")}
+    await host.train(0, [0])
+    host.shared.model[:] = 0
+    try:
+        await host.train(0, [0])
+        print("trained", host.shared.update.any())
+    except TrainerFailed as failed:
+        print(failed.reason)
+    await host.kill()
+    await host.start(job)
+    host.shared.model[:] = 0
+    await host.train(0, [0])
+    print("lives", host.shared.update.any())
+    await host.stop()
+asyncio.run(story())
+"""
+    done = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    first, last = done.stdout.splitlines()
+    assert last == "lives True"
+    # Where the memory is sealed the task achieves nothing.
+    assert first == (
+        "trained True" if has_memfd else "the memory that is shared with this process was cut short by the other one"
+    )
 
 
 def test_an_agent_without_root_trains_within_limits(make_job, open_python, tmp_path):

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from shoal.errors import Misuse, PeerViolation
+from shoal.errors import Corrupt, Misuse, PeerViolation
 from shoal.runtime.room import Room
 from shoal.training import channel, protocol
 from shoal.training.channel import Message
@@ -139,12 +139,12 @@ class TrainerHost:
     ) -> TrainResult:
         """Train these batches, one after the other, from ``shared.model``; what changed is in ``shared.update``."""
         command = {"kind": "train", "epoch": epoch, "batches": list(batches)}
-        return self._sound(protocol.read_trained, await self._ask(command, "trained", timeout_s))
+        return await self._train(command, timeout_s)
 
     async def learn(self, epoch: int, lease: int, examples: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> TrainResult:
         """As ``train``, on so many of the device's own examples."""
         command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples}
-        return self._sound(protocol.read_trained, await self._ask(command, "trained", timeout_s))
+        return await self._train(command, timeout_s)
 
     async def evaluate(self, start: int, stop: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> EvalResult:
         """Judge ``shared.model`` on held-out examples ``start`` to ``stop`` (not included)."""
@@ -184,11 +184,21 @@ class TrainerHost:
         ours = (line.replace(self._copied_to, self._bundle_dir) for line in dump)
         return place_in(ours, self._bundle_dir)
 
+    async def _train(self, command: Message, timeout_s: float) -> TrainResult:
+        result = self._sound(protocol.read_trained, await self._ask(command, "trained", timeout_s))
+        try:
+            self.shared.take()
+        except Corrupt as error:
+            await self.kill()
+            raise TrainerFailed(str(error)) from None
+        return result
+
     async def _ask(self, command: Message, kind: str, timeout_s: float) -> Message:
         async with self._asking:
             if self._running is None:
                 raise TrainerFailed("the trainer does not run: start() it first")
             self._seq += 1
+            self.shared.give()
             # A dead reader shows as a missing answer, with a better reason than a broken pipe.
             with contextlib.suppress(OSError):
                 self._running.writer.write(channel.encode(command | {"seq": self._seq}))
