@@ -5,6 +5,7 @@ The task asks its own model what to try: the test writes a number into the model
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -21,6 +22,7 @@ import psutil
 import pytest
 
 import shoal
+from shoal.runtime import groups
 from shoal.runtime.room import Room
 from shoal.runtime.trainer import TrainerFailed, TrainerHost
 from shoal.training.confine import Limits, user_id
@@ -31,6 +33,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become ano
 
 PYTHON = sys.executable
 MEMORY_BYTES = 1_500_000_000
+#: Control groups of trainers that are not of these tests.
+OTHERS = {path.name for kind in ("memory", "pids") for each in groups._parents(kind) for path in each.glob("shoal-*")}
 
 SAMPLE = """\
 import json, os, socket, subprocess, sys, tempfile, time
@@ -55,7 +59,7 @@ class Sample(Task):
     def loss(self, output, y):
         tries = [self.nothing, self.tell, self.steal, self.call_out, self.write, self.rise, self.take_torch,
                  self.take_numpy, self.take_bytes, self.hoard, self.hang, self.multiply, self.litter,
-                 self.give_up, self.shrink]
+                 self.give_up, self.shrink, self.share, self.make_files, self.name_memory, self.go_on]
         tries[round(self.net.bias[0].item())]()
         return nn.functional.cross_entropy(output, y)
 
@@ -130,6 +134,25 @@ class Sample(Task):
                     pass
             send(channel, message)
         Channel.send = shrink_and_send
+
+    def share(self):
+        import mmap
+        shared = mmap.mmap(-1, 1_500_000_000)
+        for at in range(0, len(shared), 4096):
+            shared[at] = 1
+
+    def make_files(self):
+        for number in range(3):
+            descriptor = os.memfd_create(f"file-{number}")
+            for _ in range(500):
+                os.write(descriptor, bytes(1_000_000))
+
+    def name_memory(self):
+        open("/dev/shm/shoal-left", "w").write("x")
+
+    def go_on(self):
+        child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        print(child.pid, flush=True)
 """
 TRIES = [line.split()[1].split("(")[0] for line in SAMPLE.splitlines() if line.startswith("    def ")][4:]
 HANG_LINE = 1 + SAMPLE.splitlines().index("        time.sleep(60)")
@@ -255,15 +278,11 @@ def test_roots_trainer_is_nobody_and_reaches_nothing(make_job, open_python, key,
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
     job = make_job(SAMPLE, examples(), arguments={"key": str(key), "port": port, "tool": str(rising_tool)})
-    for shard in job.train:
-        # As a store keeps its blobs.
-        os.chmod(shard, 0o600)
+    close_data(job)
 
     async def story():
         async with started(job) as host:
-            assert {"user nobody", "at most 1,500 MB", "at most 512 processes", "no new privileges"} <= set(
-                host.confined
-            )
+            assert {"user nobody", "at most 512 processes", "no new privileges"} <= set(host.confined)
             told = json.loads(await attempt(host, "tell"))
             assert told["ids"] == [user] * 3
             assert told["groups"] == []
@@ -306,6 +325,85 @@ def test_a_fork_bomb_is_bounded_and_ended(make_job, open_python):
             assert not in_group(group)
             await host.start(job)
             await attempt(host, "nothing")
+
+    run(story())
+
+
+def close_data(job):
+    """Keep the examples as a store keeps its blobs, in a folder that everyone can walk to."""
+    for shard in job.train:
+        os.chmod(shard, 0o600)
+
+
+@as_root
+def test_a_task_reads_the_data_of_its_own_job_alone(make_job, open_python):
+    # In a folder that everyone can walk to: nothing but the modes of the files is in the way.
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    job = make_job(SAMPLE, examples(), arguments={"key": str(place / "0")})
+    others = tuple(shutil.copyfile(shard, place / str(number)) for number, shard in enumerate(job.train))
+    other_job = dataclasses.replace(job, train=tuple(map(str, others)))
+    close_data(job)
+    close_data(other_job)
+
+    async def story():
+        async with started(other_job) as host:
+            # Trained here by the same user, at the same time.
+            await attempt(host, "nothing")
+            async with started(job) as beside:
+                assert "user nobody" in beside.confined
+                await refused(beside, "steal", "PermissionError")
+                await attempt(beside, "nothing")
+        for shard in (*job.train, *others):
+            assert Path(shard).stat().st_mode & 0o777 == 0o600
+            assert Path(shard).stat().st_gid == os.getgid()
+
+    run(story())
+
+
+def groups_left():
+    """Control groups of trainers below the one that this process is in."""
+    found = []
+    for kind in ("memory", "pids"):
+        for parent in groups._parents(kind):
+            found += parent.glob("shoal-trainer-*")
+    return [group for group in found if group.name not in OTHERS]
+
+
+@as_root
+def test_memory_of_every_kind_counts_and_the_groups_are_removed(make_job):
+    job = make_job(SAMPLE, examples())
+    reason = "^the task wanted more than the 900 MB it may use"
+
+    async def story():
+        async with started(job, memory_bytes=900_000_000) as host:
+            if "at most 900 MB" not in host.confined:
+                pytest.skip(f"no control groups here: {host.confined}")
+            assert len(groups_left()) >= 1
+            # One in a session of its own is no part of the process group that is ended.
+            stray = int(await attempt(host, "go_on"))
+            assert psutil.pid_exists(stray)
+            await refused(host, "share", reason)
+            assert not host.alive
+            assert groups_left() == []
+            await host.start(job)
+            await refused(host, "make_files", reason)
+        assert groups_left() == []
+        assert not psutil.pid_exists(stray) or psutil.Process(stray).status() == psutil.STATUS_ZOMBIE
+
+    run(story())
+
+
+@as_root
+def test_named_shared_memory_ends_with_the_trainer(make_job):
+    job = make_job(SAMPLE, examples())
+
+    async def story():
+        async with started(job) as host:
+            if "a /dev/shm of its own" not in host.confined:
+                pytest.skip(f"no view of its own here: {host.confined}")
+            await attempt(host, "name_memory")
+        assert not Path("/dev/shm/shoal-left").exists()  # noqa: S108
 
     run(story())
 
@@ -364,23 +462,33 @@ asyncio.run(story())
         asyncio.run(asyncio.sleep(0.05))
     else:
         raise AssertionError("the trainer outlived its agent")
-    # Its folder is left, and the next trainer sweeps it up.
+    # Its folder and its control groups are left, and the next trainer sweeps them up.
     assert len(rooms()) == 1
+    assert bool(groups_left()) == ("in each process" not in words)
     Room(job, Limits()).close()
     assert not rooms()
+    assert groups_left() == []
 
 
 @as_root
-def test_what_that_user_cannot_read_keeps_root_and_says_so(make_job, monkeypatch, tmp_path):
+def test_what_that_user_cannot_read_starts_no_task_unless_the_owner_allows_root(make_job, monkeypatch, tmp_path):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     monkeypatch.setenv("PYTHONPATH", str(closed))
     job = make_job(SAMPLE, examples())
 
     async def story():
-        async with started(job) as host:
-            assert host.confined[0].startswith("user root (nobody cannot read /")
+        host = TrainerHost()
+        with pytest.raises(
+            TrainerFailed, match=f"^a task does not run as root, and nobody cannot read {closed}. Install"
+        ):
+            await host.start(job)
+        async with started(job, root=True) as host:
+            assert host.confined[0].startswith(f"user root without capabilities (nobody cannot read {closed})")
             await attempt(host, "nothing")
+            assert json.loads(await attempt(host, "tell"))["ids"] == [0, 0, 0]
+            status = Path(f"/proc/{host.pid}/status").read_text()
+            assert {line.split()[1] for line in status.splitlines() if line.startswith("Cap")} == {"0" * 16}
 
     run(story())
 
@@ -490,9 +598,8 @@ asyncio.run(story())
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["user"] != 0
-    assert {"at most 1,500 MB", "processes not limited", "no new privileges", "network not cut (only root can)"} <= set(
-        told["words"]
-    )
+    assert {"processes not limited", "no new privileges", "network not cut (only root can)"} <= set(told["words"])
+    assert any(word.startswith("at most 1,500 MB in each process (shared memory") for word in told["words"])
     assert told[str(TRIES.index("nothing"))] == "done"
     assert "File too large" in told[str(TRIES.index("write"))]
     assert told[str(TRIES.index("take_torch"))].startswith("the task wanted more than the 1,500 MB it may use")

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.runtime.groups import ran_out_of_memory
 from shoal.runtime.room import Room
 from shoal.training import channel, protocol
 from shoal.training.channel import Message
 from shoal.training.confine import Limits, device_memory_bytes, says_no_memory, too_much_memory
+from shoal.training.launch import REFUSED_CODE
 from shoal.training.protocol import EvalResult, Loaded, TrainerFailed, TrainerSettings, TrainResult
 from shoal.training.shared import SharedVectors
 from shoal.training.stacks import place_in
@@ -236,8 +238,13 @@ class TrainerHost:
         if running.ended_on_request:
             return TrainerFailed("the trainer was ended on request")
         code = await running.exited(STOP_TIMEOUT_S)
+        was_too_large = code == -signal.SIGKILL and running.ran_out_of_memory()
         await self._discard(running)
         where = self._place_in(self._last_words)
+        if was_too_large:
+            return TrainerFailed(too_much_memory(running.memory_bytes), where)
+        if code == REFUSED_CODE and self._last_words:
+            return TrainerFailed(self._last_words[-1])
         # Native code that is refused memory ends the process by itself; what it printed tells why.
         gave_up = code is not None and (code > 0 or code == -signal.SIGABRT)
         if gave_up and running.memory_bytes and any(map(says_no_memory, self._last_words)):
@@ -327,6 +334,9 @@ class _Running:
     async def exited(self, timeout_s: float) -> int | None:
         """The exit status, or None if there is none in time."""
         return await _bounded(self.process.wait(), timeout_s)
+
+    def ran_out_of_memory(self) -> bool:
+        return ran_out_of_memory(self._room.groups)
 
     async def close(self) -> None:
         """End the group and let go of everything; whoever still waits for an answer hears that none will come."""
