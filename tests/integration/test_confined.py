@@ -57,44 +57,44 @@ class Sample(Task):
         return x, y
 
     def loss(self, output, y):
-        tries = [self.nothing, self.tell, self.steal, self.call_out, self.write, self.rise, self.take_torch,
-                 self.take_numpy, self.take_bytes, self.hoard, self.hang, self.multiply, self.litter,
-                 self.give_up, self.shrink, self.share, self.make_files, self.name_memory, self.go_on]
+        tries = [self._nothing, self._tell, self._steal, self._call_out, self._write, self._rise, self._take_torch,
+                 self._take_numpy, self._take_bytes, self._hoard, self._hang, self._multiply, self._litter,
+                 self._give_up, self._shrink, self._share, self._make_files, self._name_memory, self._go_on]
         tries[round(self.net.bias[0].item())]()
         return nn.functional.cross_entropy(output, y)
 
-    def nothing(self):
+    def _nothing(self):
         pass
 
-    def tell(self):
+    def _tell(self):
         status = open("/proc/self/status").read()
         print(json.dumps({"ids": os.getresuid(), "groups": os.getgroups(), "cwd": os.getcwd(),
                           "home": os.environ["HOME"], "temporary": tempfile.gettempdir(),
                           "no_new": "NoNewPrivs:\\t1" in status}), flush=True)
 
-    def steal(self):
+    def _steal(self):
         open(self.key).read()
 
-    def call_out(self):
+    def _call_out(self):
         socket.create_connection(("127.0.0.1", self.port), 5)
 
-    def write(self):
+    def _write(self):
         with open("big", "wb") as file:
             file.truncate(3_000_000_000)
 
-    def rise(self):
+    def _rise(self):
         print("rose to", subprocess.run([self.tool, "-u"], capture_output=True, text=True).stdout.strip(), flush=True)
 
-    def take_torch(self):
+    def _take_torch(self):
         torch.zeros(400_000_000)
 
-    def take_numpy(self):
+    def _take_numpy(self):
         np.ones(200_000_000)
 
-    def take_bytes(self):
+    def _take_bytes(self):
         bytearray(1_600_000_000)
 
-    def hoard(self):
+    def _hoard(self):
         global HOARD
         for size in (1_000_000, 10_000, 100, 1):
             try:
@@ -104,25 +104,25 @@ class Sample(Task):
                 pass
         HOARD = (bytearray(1_000_000), HOARD)
 
-    def hang(self):
+    def _hang(self):
         time.sleep(60)
 
-    def multiply(self):
+    def _multiply(self):
         while True:
             try:
                 os.fork()
             except OSError:
                 time.sleep(0.2)
 
-    def litter(self):
+    def _litter(self):
         open("left", "w").write("x")
         tempfile.mkstemp()
 
-    def give_up(self):
+    def _give_up(self):
         os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\\n")
         os.abort()
 
-    def shrink(self):
+    def _shrink(self):
         # Just before it answers the next command: the agent reads the update as soon as it has the answer.
         from shoal.training.channel import Channel
         send = Channel.send
@@ -135,26 +135,26 @@ class Sample(Task):
             send(channel, message)
         Channel.send = shrink_and_send
 
-    def share(self):
+    def _share(self):
         import mmap
         shared = mmap.mmap(-1, 1_500_000_000)
         for at in range(0, len(shared), 4096):
             shared[at] = 1
 
-    def make_files(self):
+    def _make_files(self):
         for number in range(3):
             descriptor = os.memfd_create(f"file-{number}")
             for _ in range(500):
                 os.write(descriptor, bytes(1_000_000))
 
-    def name_memory(self):
+    def _name_memory(self):
         open("/dev/shm/shoal-left", "w").write("x")
 
-    def go_on(self):
+    def _go_on(self):
         child = subprocess.Popen(["sleep", "60"], start_new_session=True)
         print(child.pid, flush=True)
 """
-TRIES = [line.split()[1].split("(")[0] for line in SAMPLE.splitlines() if line.startswith("    def ")][4:]
+TRIES = [line.split()[1].split("(")[0].lstrip("_") for line in SAMPLE.splitlines() if line.startswith("    def ")][4:]
 HANG_LINE = 1 + SAMPLE.splitlines().index("        time.sleep(60)")
 
 
@@ -426,7 +426,7 @@ def test_a_hang_of_another_users_trainer_is_located(make_job, open_python):
             assert "user nobody" in host.confined
             hanging = asyncio.create_task(refused(host, "hang", "no answer in 2 s", timeout_s=2.0))
             await asyncio.sleep(0.5)
-            where = f"Sample.hang (task.py:{HANG_LINE})"
+            where = f"Sample._hang (task.py:{HANG_LINE})"
             assert await host.where_is_it() == where
             assert (await hanging).where == where
 
@@ -506,7 +506,7 @@ def test_a_task_that_wants_too_much_memory_fails_in_words(make_job, open_python,
             pid = host.pid
             for name in ("take_torch", "take_numpy", "take_bytes"):
                 failed = await refused(host, name, reason)
-                assert failed.where.startswith(f"Sample.{name} (task.py:")
+                assert failed.where.startswith(f"Sample._{name} (task.py:")
             await attempt(host, "nothing")
             assert host.pid == pid
             # Filled to the brim, with small things that stay: Python has no memory left even to note the line.
@@ -518,7 +518,7 @@ def test_a_task_that_wants_too_much_memory_fails_in_words(make_job, open_python,
             # As native code does where Python cannot help it.
             failed = await refused(host, "give_up", reason)
             assert failed.reason.endswith("it may use")
-            assert failed.where.startswith("Sample.give_up (task.py:")
+            assert failed.where.startswith("Sample._give_up (task.py:")
             assert not host.alive
 
     run(story())

@@ -78,12 +78,13 @@ def print_to_stderr() -> None:
 
 
 def place_of(error: BaseException, bundle_dir: str) -> str:
-    """Where in the task's own code an error arose; the innermost frame of all if none of it was involved."""
+    """Where in the task's own code an error arose; of an error that is not ours, else the innermost frame of all."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{_short(error.filename, bundle_dir)}:{error.lineno}"
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [(code, line) for code, line in frames if _is_inside(code.co_filename, bundle_dir)]
-    if not frames:
+    # Our own errors say what is wrong with a task; the line of ours that found out says nothing to its author.
+    if not frames or (isinstance(error, ShoalError) and not own):
         return ""
     code, line = (own or frames)[-1]
     return f"{code.co_qualname} ({_short(code.co_filename, bundle_dir)}:{line})"
