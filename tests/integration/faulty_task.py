@@ -26,7 +26,7 @@ class Faulty(shoal.Task):
         if self.marker and is_device and self._is_first():
             time.sleep(3600)
         if is_device and (y == self.poison).any():
-            raise ValueError(f"example {self.poison} is poison")
+            raise ValueError(f"example {self.poison} is poison\x1b[2J")
         return nn.functional.cross_entropy(output, y % 3)
 
     def _is_first(self):

@@ -161,6 +161,7 @@ class Prepared:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareFailed:
     reason: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +195,7 @@ class TrainerFailed:
 
     lease: int
     reason: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,8 @@ from shoal.training.launch import REFUSED_CODE
 from shoal.training.protocol import EvalResult, Loaded, TrainerFailed, TrainerSettings, TrainResult
 from shoal.training.shared import SharedVectors
 from shoal.training.stacks import place_in
-from shoal.wire.limits import REASON_MAX_CHARS
+from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
+from shoal.wire.messages import clip
 
 __all__ = ["EvalResult", "Loaded", "TrainResult", "TrainerFailed", "TrainerHost", "TrainerSettings"]
 
@@ -221,7 +222,8 @@ class TrainerHost:
             raise await self._end_of(running)
         running.ready = True
         if message["kind"] == "failed":
-            raise TrainerFailed(str(message.get("reason"))[:REASON_MAX_CHARS], str(message.get("where"))[:500])
+            reason, where, told = (str(message.get(name, "")) for name in ("reason", "where", "traceback"))
+            raise TrainerFailed(reason[:REASON_MAX_CHARS], where[:500], clip(told, TRACEBACK_MAX_CHARS))
         if message["kind"] != kind:
             await self._discard(running)
             raise TrainerFailed(f"the trainer answered {message['kind']!r} where {kind!r} was due")
@@ -251,12 +253,14 @@ class TrainerHost:
             return TrainerFailed(too_much_memory(running.memory_bytes), where)
         if code is None:
             return TrainerFailed("the trainer broke its protocol and was ended", where)
+        # A process that dies in native code prints its stack.
+        words = clip("\n".join(self._last_words)[-TRACEBACK_MAX_CHARS:], TRACEBACK_MAX_CHARS)
         if code >= 0:
             said = f": {self._last_words[-1]}" if self._last_words else ""
-            return TrainerFailed(f"the trainer ended by itself with code {code}{said}", where)
+            return TrainerFailed(f"the trainer ended by itself with code {code}{said}", where, words)
         with contextlib.suppress(ValueError):
             number = signal.Signals(-code)
-            return TrainerFailed(f"the trainer was killed by {number.name}{_HINTS.get(number, '')}", where)
+            return TrainerFailed(f"the trainer was killed by {number.name}{_HINTS.get(number, '')}", where, words)
         return TrainerFailed(f"the trainer was killed by signal {-code}", where)
 
     async def _discard(self, running: _Running) -> None:

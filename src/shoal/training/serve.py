@@ -24,7 +24,7 @@ from shoal.training.confine import Reserve, says_no_memory, too_much_memory
 from shoal.training.inside import TRAINER_VARIABLE
 from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult, answer
 from shoal.training.shared import SharedVectors
-from shoal.wire.limits import REASON_MAX_CHARS
+from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
 
 #: The agent waits for each answer, so more than one waiting command is already a surplus.
 _COMMANDS_WAITING_MAX = 8
@@ -90,6 +90,17 @@ def place_of(error: BaseException, bundle_dir: str) -> str:
     return f"{code.co_qualname} ({_short(code.co_filename, bundle_dir)}:{line})"
 
 
+def told(error: BaseException, bundle_dir: str) -> str:
+    """An error's traceback, or the end of a long one; files of the task by their names in its directory."""
+    try:
+        text = "".join(traceback.format_exception(error))
+        text = text.replace(f"{bundle_dir}/", "") if bundle_dir else text
+    except Exception:
+        # An error whose own text fails, or no memory is left for it: the reason has to do.
+        return ""
+    return text if len(text) <= TRACEBACK_MAX_CHARS else "…" + text[1 - TRACEBACK_MAX_CHARS :]
+
+
 def reason_of(error: BaseException) -> str:
     """An error in words: our own speak for themselves, others say their type first."""
     text = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}".rstrip(": ")
@@ -134,7 +145,8 @@ class _Service:
             self._reserve.open()
             traceback.print_exc()
             reason = _reason(error, self._reserve.task_bytes)
-            return {"kind": "failed", "reason": reason, "where": place_of(error, self._bundle_dir)}
+            where = place_of(error, self._bundle_dir)
+            return {"kind": "failed", "reason": reason, "where": where, "traceback": told(error, self._bundle_dir)}
 
     def _do(self, command: Message) -> Message:
         trainer: object = self._trainer
