@@ -126,7 +126,7 @@ def seal(fd: int, *, growing: bool) -> bool:
 
 def write_at(fd: int, array: np.ndarray[Any, Any], offset: int) -> None:
     """Copy an array into a file that another process may have cut short meanwhile."""
-    rest = memoryview(np.ascontiguousarray(array)).cast("B") if array.size else memoryview(b"")
+    rest = np.ascontiguousarray(array).data.cast("B") if array.size else memoryview(b"")
     while rest:
         count = os.pwrite(fd, rest, offset)
         rest, offset = rest[count:], offset + count
@@ -134,7 +134,7 @@ def write_at(fd: int, array: np.ndarray[Any, Any], offset: int) -> None:
 
 def read_at(fd: int, array: np.ndarray[Any, Any], offset: int) -> None:
     """Fill a contiguous array from a file; an error if the file ends before the array does."""
-    rest = memoryview(array).cast("B") if array.size else memoryview(b"")
+    rest = array.data.cast("B") if array.size else memoryview(b"")
     while rest:
         part = os.pread(fd, min(len(rest), _COPY_BYTES), offset)
         if not part:
