@@ -341,14 +341,14 @@ def _give_up_capabilities() -> None:
 def _become(name: str, user: int, group: int, *, needs: Sequence[str], has_view: bool) -> str:
     """Be another user from here on. Why that failed, or nothing."""
     before = os.getegid(), os.getgroups()
+    # As root: what is missing for everyone, such as a folder of the path that was never made, is not needed.
+    needed = [path for path in (*sys.path, __file__, *needs) if os.path.exists(path)]
     try:
-        hidden = _become_for_a_moment(user, group, needs=needs)
+        hidden = _become_for_a_moment(user, group, needed)
         if hidden and has_view:
             libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-            refused = mounts.open_way(
-                (*sys.path, sys.prefix, sys.base_prefix, __file__, *filter(None, libraries), *needs)
-            )
-            hidden = _become_for_a_moment(user, group, needs=needs) or (refused and hidden)
+            refused = mounts.open_way((*needed, sys.prefix, sys.base_prefix, *filter(None, libraries)))
+            hidden = _become_for_a_moment(user, group, needed) or (refused and hidden)
         if not hidden:
             # Of root these change all: the real, the effective and the saved one.
             os.setgid(group)
@@ -363,10 +363,8 @@ def _become(name: str, user: int, group: int, *, needs: Sequence[str], has_view:
     return why
 
 
-def _become_for_a_moment(user: int, group: int, *, needs: Sequence[str]) -> str:
-    """The first needed path that this user cannot read. Asked of the kernel itself, which knows all rules."""
-    # As root: what is missing for everyone, such as a folder of the path that was never made, is not needed.
-    paths = [path for path in (*sys.path, __file__, *needs) if os.path.exists(path)]
+def _become_for_a_moment(user: int, group: int, paths: Sequence[str]) -> str:
+    """The first of these paths that this user cannot read. Asked of the kernel itself, which knows all rules."""
     os.setgroups([])
     os.setegid(group)
     os.seteuid(user)

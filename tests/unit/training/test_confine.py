@@ -334,6 +334,15 @@ told["home"] = os.path.exists({str(key)!r})
             assert key.read_text() == "secret"
             assert Path(home).stat().st_mode & 0o077 == 0
 
+    def test_a_link_that_the_view_does_not_show_is_not_taken_for_missing(self, tmp_path: Path) -> None:
+        # In a closed folder, to a folder in an open one.
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+            Path(place).chmod(0o755)
+            link = tmp_path / "link"
+            link.symlink_to(place)
+            told = act("", needs=(str(link),), root=True)
+            assert str(told["words"][0]).startswith(f"user root without capabilities (nobody cannot read {link})")
+
     def test_shared_memory_by_name_ends_with_the_process(self) -> None:
         name = f"/dev/shm/shoal-test-{os.getpid()}"  # noqa: S108
         told = act(f'open({name!r}, "w").write("x"); told["there"] = os.listdir("/dev/shm")')
