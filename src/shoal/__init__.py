@@ -16,10 +16,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from shoal import data
     from shoal.api import Result, fit, offload
-    from shoal.plan import Plan, Until, accuracy, epochs, seconds
+    from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
     from shoal.task import Task
 
-__all__ = ["Plan", "Result", "Task", "Until", "accuracy", "data", "epochs", "fit", "offload", "seconds"]
+__all__ = ["Plan", "Result", "Task", "Until", "accuracy", "data", "endless", "epochs", "fit", "offload", "seconds"]
 
 _HOME = {
     "Plan": "shoal.plan",
@@ -27,6 +27,7 @@ _HOME = {
     "Task": "shoal.task",
     "Until": "shoal.plan",
     "accuracy": "shoal.plan",
+    "endless": "shoal.plan",
     "epochs": "shoal.plan",
     "fit": "shoal.api",
     "seconds": "shoal.plan",

@@ -47,12 +47,14 @@ class Result:
     #: The model as a safetensors file.
     path: Path
     task: Task
+    #: With which the job built its model.
+    seed: int = 0
 
     def model(self) -> nn.Module:
         """The task's model with the trained parameters, in evaluation mode."""
         from shoal.training.trained import trained_model
 
-        return trained_model(self.task, self.path)
+        return trained_model(self.task, self.path, seed=self.seed)
 
 
 def fit(
@@ -202,6 +204,7 @@ def _result(view: JobView, *, task: Task, path: Path, seconds: float) -> Result:
         workers=len(progress.workers) if progress else 0,
         path=path,
         task=task,
+        seed=view.plan.seed,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from shoal.errors import Misuse
@@ -22,6 +24,10 @@ class Task:
     A task is rebuilt on every device from its file and its constructor's arguments, never from its memory. So the
     arguments are recorded when it is made, and must be what JSON can say: numbers, texts, booleans, None, lists, and
     dicts with text keys. Anything else the constructor needs, it computes.
+
+    Shoal calls the methods below and no others. A method with another name would be passed over in silence, so defining
+    one is an error, unless its name begins with an underscore: such helpers are yours. So are constants, properties,
+    class methods, and whatever a base class brings that is no task.
     """
 
     #: How this task likes to be trained; whoever starts the job may say otherwise.
@@ -33,6 +39,12 @@ class Task:
         task = super().__new__(cls)
         task._arguments = _recorded(cls, args, kwargs)
         return task
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, value in vars(cls).items():
+            if not name.startswith("_"):
+                _check_known(cls, name, value)
 
     def __init__(self) -> None:
         """Nothing to do; here so that a task without a constructor refuses arguments."""
@@ -78,6 +90,26 @@ class Task:
     def correct(self, output: Tensor, y: Tensor) -> int:
         """How many of a batch are right. By default, those whose largest output is their class."""
         return int((output.argmax(1) == y).sum())
+
+
+def _check_known(cls: type[Task], name: str, value: object) -> None:
+    """Refuse a method that Shoal would never call, and a plan that it would never read."""
+    if name in vars(Task):
+        return
+    hooks = [hook for hook, default in vars(Task).items() if _is_method(default) and not hook.startswith("_")]
+    if _is_method(value):
+        near = difflib.get_close_matches(name, hooks, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise Misuse(
+            f"{cls.__name__} defines {name}, which Shoal never calls: {meant}A task's methods are {', '.join(hooks)}; "
+            f"begin the name of a helper with an underscore (_{name})"
+        )
+    if type(value).__name__ == "Plan" and difflib.get_close_matches(name.lower(), ["plan"]):
+        raise Misuse(f"{cls.__name__}.{name} is a plan that Shoal never reads: call it plan")
+
+
+def _is_method(value: object) -> bool:
+    return isinstance(value, FunctionType | staticmethod)
 
 
 def _recorded(cls: type[Task], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The task asks its own model what to try: the test writes a number into the model
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -21,6 +22,7 @@ import psutil
 import pytest
 
 import shoal
+from shoal.runtime import groups
 from shoal.runtime.room import Room
 from shoal.runtime.trainer import TrainerFailed, TrainerHost
 from shoal.training.confine import Limits, user_id
@@ -31,6 +33,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become ano
 
 PYTHON = sys.executable
 MEMORY_BYTES = 1_500_000_000
+#: Control groups of trainers that are not of these tests.
+OTHERS = {path.name for kind in ("memory", "pids") for each in groups._parents(kind) for path in each.glob("shoal-*")}
 
 SAMPLE = """\
 import json, os, socket, subprocess, sys, tempfile, time
@@ -53,43 +57,44 @@ class Sample(Task):
         return x, y
 
     def loss(self, output, y):
-        tries = [self.nothing, self.tell, self.steal, self.call_out, self.write, self.rise, self.take_torch,
-                 self.take_numpy, self.take_bytes, self.hoard, self.hang, self.multiply, self.litter, self.give_up]
+        tries = [self._nothing, self._tell, self._steal, self._call_out, self._write, self._rise, self._take_torch,
+                 self._take_numpy, self._take_bytes, self._hoard, self._hang, self._multiply, self._litter,
+                 self._give_up, self._shrink, self._share, self._make_files, self._name_memory, self._go_on]
         tries[round(self.net.bias[0].item())]()
         return nn.functional.cross_entropy(output, y)
 
-    def nothing(self):
+    def _nothing(self):
         pass
 
-    def tell(self):
+    def _tell(self):
         status = open("/proc/self/status").read()
         print(json.dumps({"ids": os.getresuid(), "groups": os.getgroups(), "cwd": os.getcwd(),
                           "home": os.environ["HOME"], "temporary": tempfile.gettempdir(),
                           "no_new": "NoNewPrivs:\\t1" in status}), flush=True)
 
-    def steal(self):
+    def _steal(self):
         open(self.key).read()
 
-    def call_out(self):
+    def _call_out(self):
         socket.create_connection(("127.0.0.1", self.port), 5)
 
-    def write(self):
+    def _write(self):
         with open("big", "wb") as file:
             file.truncate(3_000_000_000)
 
-    def rise(self):
+    def _rise(self):
         print("rose to", subprocess.run([self.tool, "-u"], capture_output=True, text=True).stdout.strip(), flush=True)
 
-    def take_torch(self):
+    def _take_torch(self):
         torch.zeros(400_000_000)
 
-    def take_numpy(self):
+    def _take_numpy(self):
         np.ones(200_000_000)
 
-    def take_bytes(self):
+    def _take_bytes(self):
         bytearray(1_600_000_000)
 
-    def hoard(self):
+    def _hoard(self):
         global HOARD
         for size in (1_000_000, 10_000, 100, 1):
             try:
@@ -99,25 +104,57 @@ class Sample(Task):
                 pass
         HOARD = (bytearray(1_000_000), HOARD)
 
-    def hang(self):
+    def _hang(self):
         time.sleep(60)
 
-    def multiply(self):
+    def _multiply(self):
         while True:
             try:
                 os.fork()
             except OSError:
                 time.sleep(0.2)
 
-    def litter(self):
+    def _litter(self):
         open("left", "w").write("x")
         tempfile.mkstemp()
 
-    def give_up(self):
+    def _give_up(self):
         os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\\n")
         os.abort()
+
+    def _shrink(self):
+        # Just before it answers the next command: the agent reads the update as soon as it has the answer.
+        from shoal.training.channel import Channel
+        send = Channel.send
+        def shrink_and_send(channel, message):
+            for name in os.listdir("/proc/self/fd"):
+                try:
+                    os.ftruncate(int(name), 0)
+                except OSError:
+                    pass
+            send(channel, message)
+        Channel.send = shrink_and_send
+
+    def _share(self):
+        import mmap
+        shared = mmap.mmap(-1, 1_500_000_000)
+        for at in range(0, len(shared), 4096):
+            shared[at] = 1
+
+    def _make_files(self):
+        for number in range(3):
+            descriptor = os.memfd_create(f"file-{number}")
+            for _ in range(500):
+                os.write(descriptor, bytes(1_000_000))
+
+    def _name_memory(self):
+        open("/dev/shm/shoal-left", "w").write("x")
+
+    def _go_on(self):
+        child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        print(child.pid, flush=True)
 """
-TRIES = [line.split()[1].split("(")[0] for line in SAMPLE.splitlines() if line.startswith("    def ")][4:]
+TRIES = [line.split()[1].split("(")[0].lstrip("_") for line in SAMPLE.splitlines() if line.startswith("    def ")][4:]
 HANG_LINE = 1 + SAMPLE.splitlines().index("        time.sleep(60)")
 
 
@@ -241,15 +278,11 @@ def test_roots_trainer_is_nobody_and_reaches_nothing(make_job, open_python, key,
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
     job = make_job(SAMPLE, examples(), arguments={"key": str(key), "port": port, "tool": str(rising_tool)})
-    for shard in job.train:
-        # As a store keeps its blobs.
-        os.chmod(shard, 0o600)
+    close_data(job)
 
     async def story():
         async with started(job) as host:
-            assert {"user nobody", "at most 1,500 MB", "at most 512 processes", "no new privileges"} <= set(
-                host.confined
-            )
+            assert {"user nobody", "at most 512 processes", "no new privileges"} <= set(host.confined)
             told = json.loads(await attempt(host, "tell"))
             assert told["ids"] == [user] * 3
             assert told["groups"] == []
@@ -296,6 +329,85 @@ def test_a_fork_bomb_is_bounded_and_ended(make_job, open_python):
     run(story())
 
 
+def close_data(job):
+    """Keep the examples as a store keeps its blobs, in a folder that everyone can walk to."""
+    for shard in job.train:
+        os.chmod(shard, 0o600)
+
+
+@as_root
+def test_a_task_reads_the_data_of_its_own_job_alone(make_job, open_python):
+    # In a folder that everyone can walk to: nothing but the modes of the files is in the way.
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    job = make_job(SAMPLE, examples(), arguments={"key": str(place / "0")})
+    others = tuple(shutil.copyfile(shard, place / str(number)) for number, shard in enumerate(job.train))
+    other_job = dataclasses.replace(job, train=tuple(map(str, others)))
+    close_data(job)
+    close_data(other_job)
+
+    async def story():
+        async with started(other_job) as host:
+            # Trained here by the same user, at the same time.
+            await attempt(host, "nothing")
+            async with started(job) as beside:
+                assert "user nobody" in beside.confined
+                await refused(beside, "steal", "PermissionError")
+                await attempt(beside, "nothing")
+        for shard in (*job.train, *others):
+            assert Path(shard).stat().st_mode & 0o777 == 0o600
+            assert Path(shard).stat().st_gid == os.getgid()
+
+    run(story())
+
+
+def groups_left():
+    """Control groups of trainers below the one that this process is in."""
+    found = []
+    for kind in ("memory", "pids"):
+        for parent in groups._parents(kind):
+            found += parent.glob("shoal-trainer-*")
+    return [group for group in found if group.name not in OTHERS]
+
+
+@as_root
+def test_memory_of_every_kind_counts_and_the_groups_are_removed(make_job):
+    job = make_job(SAMPLE, examples())
+    reason = "^the task wanted more than the 900 MB it may use"
+
+    async def story():
+        async with started(job, memory_bytes=900_000_000) as host:
+            if "at most 900 MB" not in host.confined:
+                pytest.skip(f"no control groups here: {host.confined}")
+            assert len(groups_left()) >= 1
+            # One in a session of its own is no part of the process group that is ended.
+            stray = int(await attempt(host, "go_on"))
+            assert psutil.pid_exists(stray)
+            await refused(host, "share", reason)
+            assert not host.alive
+            assert groups_left() == []
+            await host.start(job)
+            await refused(host, "make_files", reason)
+        assert groups_left() == []
+        assert not psutil.pid_exists(stray) or psutil.Process(stray).status() == psutil.STATUS_ZOMBIE
+
+    run(story())
+
+
+@as_root
+def test_named_shared_memory_ends_with_the_trainer(make_job):
+    job = make_job(SAMPLE, examples())
+
+    async def story():
+        async with started(job) as host:
+            if "a /dev/shm of its own" not in host.confined:
+                pytest.skip(f"no view of its own here: {host.confined}")
+            await attempt(host, "name_memory")
+        assert not Path("/dev/shm/shoal-left").exists()  # noqa: S108
+
+    run(story())
+
+
 def in_group(group):
     found = []
     for process in psutil.process_iter():
@@ -314,7 +426,7 @@ def test_a_hang_of_another_users_trainer_is_located(make_job, open_python):
             assert "user nobody" in host.confined
             hanging = asyncio.create_task(refused(host, "hang", "no answer in 2 s", timeout_s=2.0))
             await asyncio.sleep(0.5)
-            where = f"Sample.hang (task.py:{HANG_LINE})"
+            where = f"Sample._hang (task.py:{HANG_LINE})"
             assert await host.where_is_it() == where
             assert (await hanging).where == where
 
@@ -350,23 +462,33 @@ asyncio.run(story())
         asyncio.run(asyncio.sleep(0.05))
     else:
         raise AssertionError("the trainer outlived its agent")
-    # Its folder is left, and the next trainer sweeps it up.
+    # Its folder and its control groups are left, and the next trainer sweeps them up.
     assert len(rooms()) == 1
+    assert bool(groups_left()) == ("in each process" not in words)
     Room(job, Limits()).close()
     assert not rooms()
+    assert groups_left() == []
 
 
 @as_root
-def test_what_that_user_cannot_read_keeps_root_and_says_so(make_job, monkeypatch, tmp_path):
+def test_what_that_user_cannot_read_starts_no_task_unless_the_owner_allows_root(make_job, monkeypatch, tmp_path):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     monkeypatch.setenv("PYTHONPATH", str(closed))
     job = make_job(SAMPLE, examples())
 
     async def story():
-        async with started(job) as host:
-            assert host.confined[0].startswith("user root (nobody cannot read /")
+        host = TrainerHost()
+        with pytest.raises(
+            TrainerFailed, match=f"^a task does not run as root, and nobody cannot read {closed}. Install"
+        ):
+            await host.start(job)
+        async with started(job, root=True) as host:
+            assert host.confined[0].startswith(f"user root without capabilities (nobody cannot read {closed})")
             await attempt(host, "nothing")
+            assert json.loads(await attempt(host, "tell"))["ids"] == [0, 0, 0]
+            status = Path(f"/proc/{host.pid}/status").read_text()
+            assert {line.split()[1] for line in status.splitlines() if line.startswith("Cap")} == {"0" * 16}
 
     run(story())
 
@@ -384,7 +506,7 @@ def test_a_task_that_wants_too_much_memory_fails_in_words(make_job, open_python,
             pid = host.pid
             for name in ("take_torch", "take_numpy", "take_bytes"):
                 failed = await refused(host, name, reason)
-                assert failed.where.startswith(f"Sample.{name} (task.py:")
+                assert failed.where.startswith(f"Sample._{name} (task.py:")
             await attempt(host, "nothing")
             assert host.pid == pid
             # Filled to the brim, with small things that stay: Python has no memory left even to note the line.
@@ -396,10 +518,49 @@ def test_a_task_that_wants_too_much_memory_fails_in_words(make_job, open_python,
             # As native code does where Python cannot help it.
             failed = await refused(host, "give_up", reason)
             assert failed.reason.endswith("it may use")
-            assert failed.where.startswith("Sample.give_up (task.py:")
+            assert failed.where.startswith("Sample._give_up (task.py:")
             assert not host.alive
 
     run(story())
+
+
+@pytest.mark.parametrize("has_memfd", [True, False])
+def test_a_task_that_cuts_the_shared_memory_short_does_not_end_its_agent(make_job, tmp_path, has_memfd):
+    job = make_job(SAMPLE, examples())
+    (tmp_path / "job.json").write_text(json.dumps(job.to_message()))
+    program = f"""
+import asyncio, json, os
+from shoal.runtime.trainer import TrainerFailed, TrainerHost, TrainerSettings
+if not {has_memfd}:
+    del os.memfd_create
+async def story():
+    host = TrainerHost()
+    job = TrainerSettings.from_message(json.load(open({str(tmp_path / "job.json")!r})))
+    await host.start(job)
+    host.shared.model[:] = {TRIES.index("shrink")}
+    await host.train(0, [0])
+    host.shared.model[:] = 0
+    try:
+        await host.train(0, [0])
+        print("trained", host.shared.update.any())
+    except TrainerFailed as failed:
+        print(failed.reason)
+    await host.kill()
+    await host.start(job)
+    host.shared.model[:] = 0
+    await host.train(0, [0])
+    print("lives", host.shared.update.any())
+    await host.stop()
+asyncio.run(story())
+"""
+    done = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    first, last = done.stdout.splitlines()
+    assert last == "lives True"
+    # Where the memory is sealed the task achieves nothing.
+    assert first == (
+        "trained True" if has_memfd else "the memory that is shared with this process was cut short by the other one"
+    )
 
 
 def test_an_agent_without_root_trains_within_limits(make_job, open_python, tmp_path):
@@ -437,9 +598,8 @@ asyncio.run(story())
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["user"] != 0
-    assert {"at most 1,500 MB", "processes not limited", "no new privileges", "network not cut (only root can)"} <= set(
-        told["words"]
-    )
+    assert {"processes not limited", "no new privileges", "network not cut (only root can)"} <= set(told["words"])
+    assert any(word.startswith("at most 1,500 MB in each process (shared memory") for word in told["words"])
     assert told[str(TRIES.index("nothing"))] == "done"
     assert "File too large" in told[str(TRIES.index("write"))]
     assert told[str(TRIES.index("take_torch"))].startswith("the task wanted more than the 1,500 MB it may use")

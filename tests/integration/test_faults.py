@@ -3,12 +3,15 @@
 import asyncio
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 from kit import HERE, Site, cluster_in, run
+
+from shoal.wire.limits import TRACEBACKS_KEPT_PER_JOB
 
 #: Slow enough that a fault falls into the first epoch on any machine; tests lift it once they have seen enough.
 SLOW_S = 0.25
@@ -225,5 +228,20 @@ def test_a_batch_that_always_fails_ends_the_job_with_the_line_that_raised(tmp_pa
             assert re.match(r"batch \d+ of epoch 1 failed \d+ times", view.reason)
             rows, _ = site.history(job)
             assert len({row.batch for row in rows}) == len(rows) < 12
+            shown = await _tracebacks(site, job)
+            # Each failure, with the line of the device's task and those that led to it, and no escape sequence.
+            assert 1 <= shown.count("Traceback (most recent call last):") <= TRACEBACKS_KEPT_PER_JOB
+            assert f'File "faulty_task.py", line {_line_of("raise ValueError")}, in loss' in shown
+            assert "steps.py" in shown
+            assert "ValueError: example 7 is poison" in shown
+            assert "\x1b" not in shown
 
     run(story())
+
+
+async def _tracebacks(site: Site, job: str) -> str:
+    command = ("-m", "shoal.cli.main", "jobs", "show", job, "--traceback", "--home", str(site.cluster.home))
+    shown = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+    told, _ = await asyncio.wait_for(shown.communicate(), 60)
+    assert shown.returncode == 0
+    return told.decode()

@@ -8,9 +8,11 @@ import sys
 import numpy as np
 import pytest
 
+from shoal.errors import Misuse
 from shoal.runtime.trainer import TrainerHost, TrainerSettings
 from shoal.training.bundle import pack, unpack
 from shoal.training.prepared import LAYOUT_NOTE, Prepared
+from shoal.training.ready import make_ready
 from shoal.training.shards import Examples
 from shoal.wire import tensors
 
@@ -126,3 +128,66 @@ def test_failures_are_told_in_the_last_line(prepare, old, new, reason, where):
     assert failed["reason"].startswith(reason)
     assert where is None or failed["where"] == where
     assert "Traceback" in log
+
+
+# One batch is tried -------------------------------------------------------------------------------------
+
+HOOK = """
+    def HOOK(self, output, y):
+        BODY
+"""
+BODY_LINE = 1 + len(TASK.splitlines()) + 2
+
+
+def with_hook(hook, body):
+    return TASK + HOOK.replace("HOOK", hook).replace("BODY", body)
+
+
+@pytest.mark.parametrize(
+    ("hook", "body", "reason"),
+    [
+        ("loss", 'raise ValueError("boom")', "ValueError: boom"),
+        ("loss", "return output", "Sample.loss gave [50, 2]; it must give one number"),
+        ("loss", "return output.detach().mean()", "a number that does not depend on the model's parameters"),
+        ("loss", "return (output * float('nan')).mean()", "gave nan for the first batch"),
+        ("correct", "return y.missing", "AttributeError"),
+        ("correct", "return 3 * len(y)", "Sample.correct gave 60 of 20 examples"),
+    ],
+)
+def test_a_mistake_in_the_task_is_found_before_anything_is_sent(tmp_path, hook, body, reason):
+    file = tmp_path / "task.py"
+    file.write_text(with_hook(hook, body))
+    told = []
+    with pytest.raises(Misuse) as refused:
+        asyncio.run(make_ready(file, "task:Sample", out=tmp_path / "out", on_progress=told.append))
+    words = str(refused.value)
+    assert words.startswith("one batch was tried here, before anything was sent, and failed: ")
+    assert reason in words
+    line = BODY_LINE if "Error" in reason else BODY_LINE - 1
+    assert f"Sample.{hook} (task.py:{line})" in words
+    assert "trial.py" not in words
+    assert told[-1] == "trying one batch"
+    # Nothing is taken for prepared.
+    assert not list((tmp_path / "out").glob("*/prepared.json"))
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_where_devices_have_the_examples_those_held_out_are_tried(prepare, held_out):
+    source = with_hook("loss", 'raise ValueError("boom")')
+    if not held_out:
+        source = source.replace("count = 50 if", "if split == 'test': return None\n        count = 50 if")
+    code, lines, _ = prepare(source, "--data", "local")
+    if held_out:
+        assert code == 1
+        assert lines[-1]["failed"]["reason"] == "ValueError: boom"
+    else:
+        assert code == 0
+        reason = "the devices have the examples, and none are held out here"
+        assert {"step": "untried", "reason": reason} in lines
+
+
+def test_a_method_that_nobody_calls_is_told_with_its_class(tmp_path):
+    file = tmp_path / "task.py"
+    file.write_text(with_hook("lost", "return 0"))
+    with pytest.raises(Misuse, match=r"Sample defines lost, .* did you mean loss\?.*, at <module> \(task.py:8\)"):
+        asyncio.run(make_ready(file, "task:Sample", out=tmp_path / "out"))

@@ -1,12 +1,20 @@
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import shoal
 from shoal.errors import Misuse
+from shoal.plan import Plan
 from shoal.task import Task
+from shoal.training.steps import build_model
+from shoal.wire import tensors
+
+ROOT = Path(__file__).parents[2]
 
 
 class Sized(Task):
@@ -86,3 +94,109 @@ def test_the_default_correct_counts_the_largest():
 def test_importing_task_needs_no_torch():
     code = "import sys, shoal.task; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+# Names that Shoal does not know -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("lost", "did you mean loss?"),
+        ("example", "did you mean examples?"),
+        ("configure_optimizer", "never calls: A task's"),
+    ],
+)
+def test_a_method_that_nobody_would_call_is_an_error(name, near):
+    for method in (lambda self: None, staticmethod(lambda: None)):
+        with pytest.raises(Misuse, match=f"Wrong defines {name}, which Shoal never calls") as refused:
+            type("Wrong", (Task,), {name: method})
+        assert near in str(refused.value)
+        assert f"(_{name})" in str(refused.value)
+
+
+def test_a_plan_under_another_name_is_an_error():
+    with pytest.raises(Misuse, match="call it plan"):
+        type("Wrong", (Task,), {"plans": Plan()})
+
+
+def test_helpers_constants_properties_and_what_other_bases_bring_are_free():
+    class Notebook:
+        def show(self):
+            return "shown"
+
+    class Right(Notebook, Task):
+        plan = Plan()
+        WIDTH = 3
+        FAST = Plan(batch_size=8)
+
+        class Net(nn.Linear):
+            pass
+
+        @property
+        def sides(self):
+            return self._double(self.WIDTH)
+
+        @classmethod
+        def small(cls):
+            return cls()
+
+        def _double(self, number):
+            return 2 * number
+
+        def model(self):
+            return self.Net(self.sides, 1)
+
+    assert Right.small().model().in_features == 6
+    assert Right().show() == "shown"
+
+
+@pytest.mark.parametrize(
+    "file", sorted(str(file) for top in ("examples", "papers") for file in (ROOT / top).rglob("task.py"))
+)
+def test_the_tasks_that_we_ship_define_nothing_unknown(file):
+    code = f"import runpy, sys; sys.path.insert(0, {str(Path(file).parent)!r}); runpy.run_path({file!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100, cwd=ROOT)
+
+
+def test_every_public_name_is_there():
+    for name in shoal.__all__:
+        assert getattr(shoal, name) is not None
+    assert shoal.endless().endless
+
+
+def test_a_trained_model_is_built_with_the_jobs_seed(tmp_path):
+    class Drawn(Task):
+        def model(self):
+            net = nn.Linear(2, 2)
+            # Neither a parameter nor a buffer: it is in no file.
+            net.projection = torch.randn(4), np.random.rand()
+            return net
+
+    model = build_model(Drawn(), 7)
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        tensors.write(file, {name: value.numpy() for name, value in model.state_dict().items()}, {})
+    torch.manual_seed(1)
+    np.random.seed(1)
+    drawn = torch.rand(1), np.random.rand()
+    torch.manual_seed(1)
+    np.random.seed(1)
+    result = shoal.Result(
+        job="j",
+        state="finished",
+        reason="",
+        accuracy=None,
+        loss=None,
+        seconds=0.0,
+        version=1,
+        workers=1,
+        path=path,
+        task=Drawn(),
+        seed=7,
+    )
+    built = result.model()
+    assert torch.equal(built.projection[0], model.projection[0])
+    assert built.projection[1] == model.projection[1]
+    # What the caller draws next is what it would have drawn.
+    assert (torch.rand(1), np.random.rand()) == drawn

@@ -10,6 +10,8 @@ import typer
 from shoal.cli.options import DEFAULT_HOME, Home, Job, Json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shoal.runtime.operator import Operator
     from shoal.wire.messages import JobView, Status
 
@@ -42,21 +44,58 @@ def jobs(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) 
 
 
 @app.command()
-def show(job: Job, home: Home = DEFAULT_HOME, json: Json = False) -> None:
+def show(
+    job: Job,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where the task's code failed on devices, in full.")
+    ] = False,
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
     """Show one job: its plan, its evaluations, its latest decisions and their reasons.
 
-    Example:  `shoal jobs show mnist-3fa2`
+    Example:  `shoal jobs show mnist-3fa2 --traceback`
     """
     from shoal.cli import console
     from shoal.cli.plain_json import to_plain
     from shoal.cli.reach import ask_job, with_operator
 
+    if traceback:
+        _show_tracebacks(job, home, json=json)
+        return
     view, told = with_operator(home, lambda operator: ask_job(operator, job))
     if json:
         plain = {"job": view, "evaluations": told.evaluations, "events": told.events}
         console.print_json(to_plain(plain))
     else:
         _print(view, told)
+
+
+def _show_tracebacks(job: str, home: Path, *, json: bool) -> None:
+    from shoal.cli import console
+    from shoal.cli.pick import pick_job
+    from shoal.cli.plain_json import to_plain
+    from shoal.cli.reach import with_operator
+    from shoal.cli.view import clock_text
+    from shoal.cli.words import clean
+
+    async def ask(operator: Operator) -> tuple[str, Status]:
+        found = pick_job(await operator.status(), job).job
+        return found, await operator.status(found, tracebacks=True)
+
+    found, told = with_operator(home, ask)
+    if json:
+        console.print_json(to_plain(told.events))
+        return
+    if not told.events:
+        console.say(f"No traceback of {found} is kept: its code did not fail on a device")
+    screen = console.out()
+    for event in told.events:
+        screen.print(f"{clock_text(event.at_s)}  {clean(event.reason)}", soft_wrap=True)
+        for line in event.traceback.rstrip().split("\n"):
+            # Peers choose this text: the spaces before a line are kept, and nothing else that does not print.
+            screen.print("    " + "".join(each if each.isprintable() else " " for each in line), soft_wrap=True)
+        screen.print()
 
 
 def _print(view: JobView, told: Status) -> None:

@@ -47,6 +47,8 @@ class Record:
     kind: str
     reason: str
     job: str = ""
+    #: Of a failure of a task's code: where, in full.
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

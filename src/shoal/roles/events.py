@@ -163,6 +163,7 @@ class Prepared:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrepareFailed:
     reason: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,6 +197,7 @@ class TrainerFailed:
 
     lease: int
     reason: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

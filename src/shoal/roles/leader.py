@@ -1034,7 +1034,7 @@ class Leader:
 
     def _on_failed(self, worker: Member, failed: Failed, now_s: float) -> list[Action]:
         worker.failures += 1
-        actions: list[Action] = [self._record("failed", f"{worker.node}: {failed.reason}")]
+        actions: list[Action] = [self._record("failed", f"{worker.node}: {failed.reason}", failed.traceback)]
         if failed.lease == 0:
             self._crew.make_busy(worker, "failing", now_s, reason=failed.reason)
         for clock, ledger in self._clocked_ledgers():
@@ -1280,10 +1280,10 @@ class Leader:
 
     # What people see ---------------------------------------------------------------------------------------
 
-    def _record(self, kind: str, reason: str) -> Record:
+    def _record(self, kind: str, reason: str, traceback: str = "") -> Record:
         self._pulse.noted(kind)
         self._portions.noted(kind)
-        return Record(kind=kind, reason=clip(reason), job=self._spec.job)
+        return Record(kind=kind, reason=clip(reason), job=self._spec.job, traceback=traceback)
 
     def _report(self, now_s: float) -> Send:
         return Send(to=self._manager, message=self.progress(now_s))

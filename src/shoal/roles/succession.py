@@ -570,7 +570,7 @@ class Succession:
     def noted(self, sender: str, message: Noted) -> list[Action]:
         if self._of(sender, message) is None:
             return []
-        return [Record(kind=message.kind, reason=message.reason, job=message.job)]
+        return [Record(kind=message.kind, reason=message.reason, job=message.job, traceback=message.traceback)]
 
     # Moving the role ----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from shoal.roles.custody import packed, version_of
 from shoal.roles.events import Event, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
 from shoal.roles.membership import Membership, Patience
 from shoal.wire.lanes import Lane, lane_of
+from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     ENDED_STATES,
     RECIPIENT,
@@ -549,7 +550,8 @@ class Switchboard:
         led = self._led.get(job)
         if led is None or not self._in_touch:
             return []
-        noted = Noted(job=job, term=led.assign.term, kind=record.kind, reason=clip(record.reason))
+        reason, traceback = clip(record.reason), clip(record.traceback, TRACEBACK_MAX_CHARS)
+        noted = Noted(job=job, term=led.assign.term, kind=record.kind, reason=reason, traceback=traceback)
         return [ToPeer(self._manager, noted)]
 
     def leading(self, job: str, *, endpoint: str) -> list[Delivery]:

@@ -50,6 +50,7 @@ from shoal.roles.events import (
 from shoal.roles.staging import Staging
 from shoal.wire.checks import flat
 from shoal.wire.coded import Coded, bytes_of, code, cut, decode_changes
+from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     FIRST_HELD,
     DeviceState,
@@ -200,7 +201,7 @@ class Worker:
                 self._link = event
                 return []
             case PrepareFailed():
-                return self._on_prepare_failed(event.reason)
+                return self._on_prepare_failed(event)
             case Connected():
                 reached = self._on_reached(event.node)
                 return [*(self._on_connected() if event.node == self._leader else []), *reached]
@@ -729,16 +730,24 @@ class Worker:
         ]
         held, self._held = self._held, None
         if held is not None and held.work.lease == event.lease and self._connected and not held.is_reported:
-            failed = Failed(job=self._spec.job, term=held.work.term, lease=held.work.lease, reason=clip(event.reason))
+            failed = Failed(
+                job=self._spec.job,
+                term=held.work.term,
+                lease=held.work.lease,
+                reason=clip(event.reason),
+                traceback=clip(event.traceback, TRACEBACK_MAX_CHARS),
+            )
             actions.append(Send(to=self._leader, message=failed))
         return [*actions, *self._retry(event.reason)]
 
-    def _on_prepare_failed(self, reason: str) -> list[Action]:
+    def _on_prepare_failed(self, event: PrepareFailed) -> list[Action]:
+        reason = event.reason
         self._failures += 1
         actions: list[Action] = [Record(kind="prepare-failed", reason=reason, job=self._spec.job)]
         if self._connected:
             # Lease 0 is nobody's: the leader counts the failure and shows the reason.
-            failed = Failed(job=self._spec.job, term=self._term, lease=0, reason=clip(reason))
+            traceback = clip(event.traceback, TRACEBACK_MAX_CHARS)
+            failed = Failed(job=self._spec.job, term=self._term, lease=0, reason=clip(reason), traceback=traceback)
             actions.append(Send(to=self._leader, message=failed))
         return [*actions, *self._retry(reason)]
 

@@ -2,6 +2,8 @@
 
 A pipe would carry the same in pieces of 64 kB, and on a busy machine each waits for its turn: a tile took a hundred
 times as long to hand over as to multiply.
+
+As in ``training.shared``: who made it maps it only if it is sealed against being cut short, and copies otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shoal.training.shared import anonymous_file, reserve
+from shoal.training.shared import anonymous_file, read_at, reserve, seal, write_at
 
 #: Arrays begin on such a multiple.
 ALIGNMENT_BYTES = 64
@@ -29,6 +31,8 @@ class Arena:
         """A new one, or the one behind this descriptor."""
         self.fd = anonymous_file() if fd is None else fd
         self._is_ours = fd is None
+        #: Whether touching a mapping of it cannot end this process.
+        self._is_safe = not self._is_ours or seal(self.fd, growing=True)
         self._map: mmap.mmap | None = None
 
     def grow(self, size_bytes: int) -> None:
@@ -42,9 +46,19 @@ class Arena:
         mapped = self._mapped(offset + count * np.dtype(dtype).itemsize)
         return np.frombuffer(mapped, dtype, count, offset).reshape(tuple(shape))
 
+    def copy(self, offset: int, dtype: str, shape: Sequence[int]) -> np.ndarray:
+        """An array of its own with what lies there."""
+        if self._is_safe:
+            return np.array(self.at(offset, dtype, shape))
+        array = np.empty(tuple(shape), dtype)
+        read_at(self.fd, array, offset)
+        return array
+
     def put(self, offset: int, array: np.ndarray) -> int:
         """Copy an array there; where the next may begin."""
-        if array.size:
+        if array.size and not self._is_safe:
+            write_at(self.fd, array, offset)
+        elif array.size:
             self.at(offset, array.dtype.name, array.shape)[...] = array
         return aligned(offset + array.nbytes)
 

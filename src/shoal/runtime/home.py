@@ -412,7 +412,7 @@ class Home:
             self._registry.save_progress(keep.job, json.dumps(to_json(progress)))
 
     def _record(self, record: Record) -> None:
-        self._journal.add(record.job, record.kind, record.reason)
+        self._journal.add(record.job, record.kind, record.reason, record.traceback)
 
     # Operators and blobs ----------------------------------------------------------------------------------
 
@@ -494,7 +494,10 @@ class Home:
         now_s = time.monotonic()
         heard_ago_s = self._switchboard.membership.heard_ago_s
         nodes = tuple(replace(view, heard_s=heard_ago_s(view.node, now_s)) for view in self._manager.node_views())
-        events = self._registry.events_after(ask.job or CLUSTER, ask.after_event, limit=EVENTS_SHOWN)
+        if ask.tracebacks:
+            events = self._registry.tracebacks(ask.job)
+        else:
+            events = self._registry.events_after(ask.job or CLUSTER, ask.after_event, limit=EVENTS_SHOWN)
         evaluations = self._registry.evaluations(ask.job, latest=EVALUATIONS_SHOWN) if ask.job else []
         return Status(
             cluster=self._identity.cluster,
@@ -504,7 +507,9 @@ class Home:
                 replace(view, served=self._publisher.served(view.job)) if ask.job else view
                 for view in self._manager.job_views(ask.job, now_s=now_s)
             ),
-            events=tuple(EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text) for e in events),
+            events=tuple(
+                EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text, traceback=e.traceback) for e in events
+            ),
             lenders=self._exchange.views(),
             evaluations=tuple(
                 EvaluationView(

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from shoal.roles.actions import Save
 from shoal.roles.custody import Version
 from shoal.store.registry import Registry
 from shoal.store.rows import Evaluation
+from shoal.wire.limits import TRACEBACK_MAX_CHARS, TRACEBACKS_KEPT_PER_JOB
 from shoal.wire.messages import clip
 
 log = logging.getLogger("shoal.events")
@@ -29,15 +31,20 @@ class Journal:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._waiting: list[tuple[str, float, str, str]] = []
+        #: Those that would be kept if they were written now; large, so no others wait.
+        self._tracebacks: dict[str, deque[tuple[float, str, str]]] = {}
         self._lock = threading.Lock()
 
-    def add(self, job: str, kind: str, reason: str) -> None:
+    def add(self, job: str, kind: str, reason: str, traceback: str = "") -> None:
         reason = clip(reason)
         # Set in, so that no peer's words can pass for a line of ours.
         log.info("%s%s: %s", f"[{job}] " if job else "", kind, reason.replace("\n", "\n    "))
         with self._lock:
             self._waiting.append((job or CLUSTER, time.time(), kind, reason))
             del self._waiting[:-WAITING_MAX]
+            if job and traceback:
+                latest = self._tracebacks.setdefault(job, deque(maxlen=TRACEBACKS_KEPT_PER_JOB))
+                latest.append((time.time(), reason, clip(traceback, TRACEBACK_MAX_CHARS)))
 
     async def run(self) -> None:
         while True:
@@ -47,6 +54,7 @@ class Journal:
     def flush(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
+            tracebacks, self._tracebacks = self._tracebacks, {}
         by_job: dict[str, list[tuple[float, str, str]]] = {}
         for job, at_s, kind, reason in waiting:
             by_job.setdefault(job, []).append((at_s, kind, reason))
@@ -55,6 +63,11 @@ class Journal:
                 self._registry.add_events(job, events)
             except Exception as error:
                 log.warning("events of %s could not be written: %s", job, error)
+        for job, latest in tracebacks.items():
+            try:
+                self._registry.add_tracebacks(job, tuple(latest))
+            except Exception as error:
+                log.warning("tracebacks of %s could not be written: %s", job, error)
 
     # History that must agree with the model ----------------------------------------------------------
 

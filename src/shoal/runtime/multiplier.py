@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from shoal.errors import Corrupt
 from shoal.roles.actions import Multiply
 from shoal.roles.events import Multiplied, MultiplyFailed
 from shoal.runtime.arena import Arena, aligned
@@ -80,7 +81,7 @@ class Multiplier:
     def _multiply(self, ask: Multiply) -> Multiplied | MultiplyFailed:
         try:
             answer = self._asked(ask)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, Corrupt) as error:
             answer = None
             reason = f"the process that multiplies could not be used: {error}"
         else:
@@ -128,7 +129,7 @@ class Multiplier:
         if told["result"] is None:
             return told, None
         # A copy: the next task goes there.
-        return told, np.array(self._arena.at(result_at, *told["result"]))
+        return told, self._arena.copy(result_at, *told["result"])
 
     def _handle(self, right: np.ndarray) -> tuple[int, list[int], bool]:
         """The child's name for a right side, which it may have to drop first, and whether it lacks this one."""

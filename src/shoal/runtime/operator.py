@@ -71,8 +71,8 @@ class Operator:
         finally:
             await link.close()
 
-    async def status(self, job: str = "", after_event: int = 0) -> Status:
-        answer = await self._link.operate(AskStatus(job=job, after_event=after_event))
+    async def status(self, job: str = "", after_event: int = 0, *, tracebacks: bool = False) -> Status:
+        answer = await self._link.operate(AskStatus(job=job, after_event=after_event, tracebacks=tracebacks))
         assert isinstance(answer, Status)
         return answer
 

@@ -1,7 +1,8 @@
 """A folder for one trainer: where it works, and a way to its code and data for a user who may see nothing else.
 
 The agent's home may lie where only root can go, and that is good for its keys. So the code is copied out of it, and
-each file of the data is opened before rights are given up: no folder is opened to anyone.
+each file of the data is opened before rights are given up: no folder and no file is opened to anyone, and a trainer
+reads the data of its own job alone. With the folder come the control groups that limit the trainer.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import weakref
 from pathlib import Path
 
 from shoal.errors import Misuse
+from shoal.runtime import groups
 from shoal.training.confine import Limits, user_id
 from shoal.training.launch import Plan
 from shoal.training.protocol import TrainerSettings
 from shoal.wire.limits import BUNDLE_FILES_MAX, BUNDLE_UNPACKED_MAX_BYTES
 
 _PREFIX = "shoal-trainer-"
+_PLAN = "plan.json"
 #: A sweeper can only win the race for a fresh folder while it is being made.
 _MAKE_ATTEMPTS = 20
 
@@ -43,12 +46,13 @@ class Room:
         #: What the trainer is told: where its code and data lie may have changed.
         self.settings = settings
         #: The file that says how ``shoal.training.launch`` confines it.
-        self.plan = folder / "plan.json"
+        self.plan = folder / _PLAN
         work = folder / "work"
         work.mkdir(mode=0o700)
         doors = self._let_in(folder, work, *other) if other else ()
         needs = filter(None, (self.settings.bundle_dir, self.settings.local_folder))
-        plan = Plan(limits=limits, work=str(work), needs=tuple(needs), doors=doors)
+        self.groups = groups.make(folder.name, limits)
+        plan = Plan(limits=limits, work=str(work), needs=tuple(needs), doors=doors, groups=self.groups)
         self.plan.write_text(plan.to_json())
 
     def close(self) -> None:
@@ -67,8 +71,6 @@ class Room:
         data.chmod(0o711)
         shards = dict.fromkeys((*self.settings.train, *self.settings.test))
         doors = {shard: str(data / f"{number}-{Path(shard).name}") for number, shard in enumerate(shards)}
-        for shard in doors:
-            _let_read(shard, group)
         self.settings = dataclasses.replace(
             self.settings,
             bundle_dir=str(bundle),
@@ -84,16 +86,6 @@ def _copied(bundle: Path, copy: Path) -> Path:
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() else 0o644)
     return copy
-
-
-def _let_read(shard: str, group: int) -> None:
-    """Let one group read a file. The folders around it stay as they are, so nobody else gains a way to it."""
-    # What is not ours to open stays closed; the trainer then says that it cannot read it.
-    with contextlib.suppress(OSError):
-        found = os.stat(shard)
-        if not found.st_mode & stat.S_IROTH:
-            os.chown(shard, -1, group)
-            os.chmod(shard, stat.S_IMODE(found.st_mode) | stat.S_IRGRP)
 
 
 def _is_open_to_all(folder: Path) -> bool:
@@ -154,13 +146,22 @@ def _sweep(parent: Path) -> None:
     """Remove what agents left that were killed."""
     for folder in sorted(parent.glob(f"{_PREFIX}*")):
         if (lock := _lock(folder)) is not None:
-            _remove(folder)
-            os.close(lock)
+            _give_up(folder, lock)
 
 
 def _give_up(folder: Path, lock: int) -> None:
-    _remove(folder)
+    # While a group cannot be removed its folder stays too: it says where the group is, and the next sweep tries again.
+    if groups.remove(_groups_of(folder)):
+        _remove(folder)
     os.close(lock)
+
+
+def _groups_of(folder: Path) -> tuple[str, ...]:
+    """The groups that belong to a folder of ours, if its plan was written at all. They bear its name."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = Plan.from_json((folder / _PLAN).read_text()).groups.folders
+        return tuple(group for group in found if Path(group).name == folder.name)
+    return ()
 
 
 def _remove(folder: Path) -> None:

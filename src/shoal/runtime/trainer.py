@@ -15,15 +15,18 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from shoal.errors import Misuse, PeerViolation
+from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.runtime.groups import ran_out_of_memory
 from shoal.runtime.room import Room
 from shoal.training import channel, protocol
 from shoal.training.channel import Message
 from shoal.training.confine import Limits, device_memory_bytes, says_no_memory, too_much_memory
+from shoal.training.launch import REFUSED_CODE
 from shoal.training.protocol import EvalResult, Loaded, TrainerFailed, TrainerSettings, TrainResult
 from shoal.training.shared import SharedVectors
 from shoal.training.stacks import place_in
-from shoal.wire.limits import REASON_MAX_CHARS
+from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
+from shoal.wire.messages import clip
 
 __all__ = ["EvalResult", "Loaded", "TrainResult", "TrainerFailed", "TrainerHost", "TrainerSettings"]
 
@@ -139,12 +142,12 @@ class TrainerHost:
     ) -> TrainResult:
         """Train these batches, one after the other, from ``shared.model``; what changed is in ``shared.update``."""
         command = {"kind": "train", "epoch": epoch, "batches": list(batches)}
-        return self._sound(protocol.read_trained, await self._ask(command, "trained", timeout_s))
+        return await self._train(command, timeout_s)
 
     async def learn(self, epoch: int, lease: int, examples: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> TrainResult:
         """As ``train``, on so many of the device's own examples."""
         command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples}
-        return self._sound(protocol.read_trained, await self._ask(command, "trained", timeout_s))
+        return await self._train(command, timeout_s)
 
     async def evaluate(self, start: int, stop: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> EvalResult:
         """Judge ``shared.model`` on held-out examples ``start`` to ``stop`` (not included)."""
@@ -184,11 +187,21 @@ class TrainerHost:
         ours = (line.replace(self._copied_to, self._bundle_dir) for line in dump)
         return place_in(ours, self._bundle_dir)
 
+    async def _train(self, command: Message, timeout_s: float) -> TrainResult:
+        result = self._sound(protocol.read_trained, await self._ask(command, "trained", timeout_s))
+        try:
+            self.shared.take()
+        except Corrupt as error:
+            await self.kill()
+            raise TrainerFailed(str(error)) from None
+        return result
+
     async def _ask(self, command: Message, kind: str, timeout_s: float) -> Message:
         async with self._asking:
             if self._running is None:
                 raise TrainerFailed("the trainer does not run: start() it first")
             self._seq += 1
+            self.shared.give()
             # A dead reader shows as a missing answer, with a better reason than a broken pipe.
             with contextlib.suppress(OSError):
                 self._running.writer.write(channel.encode(command | {"seq": self._seq}))
@@ -209,7 +222,8 @@ class TrainerHost:
             raise await self._end_of(running)
         running.ready = True
         if message["kind"] == "failed":
-            raise TrainerFailed(str(message.get("reason"))[:REASON_MAX_CHARS], str(message.get("where"))[:500])
+            reason, where, told = (str(message.get(name, "")) for name in ("reason", "where", "traceback"))
+            raise TrainerFailed(reason[:REASON_MAX_CHARS], where[:500], clip(told, TRACEBACK_MAX_CHARS))
         if message["kind"] != kind:
             await self._discard(running)
             raise TrainerFailed(f"the trainer answered {message['kind']!r} where {kind!r} was due")
@@ -226,20 +240,27 @@ class TrainerHost:
         if running.ended_on_request:
             return TrainerFailed("the trainer was ended on request")
         code = await running.exited(STOP_TIMEOUT_S)
+        was_too_large = code == -signal.SIGKILL and running.ran_out_of_memory()
         await self._discard(running)
         where = self._place_in(self._last_words)
+        if was_too_large:
+            return TrainerFailed(too_much_memory(running.memory_bytes), where)
+        if code == REFUSED_CODE and self._last_words:
+            return TrainerFailed(self._last_words[-1])
         # Native code that is refused memory ends the process by itself; what it printed tells why.
         gave_up = code is not None and (code > 0 or code == -signal.SIGABRT)
         if gave_up and running.memory_bytes and any(map(says_no_memory, self._last_words)):
             return TrainerFailed(too_much_memory(running.memory_bytes), where)
         if code is None:
             return TrainerFailed("the trainer broke its protocol and was ended", where)
+        # A process that dies in native code prints its stack.
+        words = clip("\n".join(self._last_words)[-TRACEBACK_MAX_CHARS:], TRACEBACK_MAX_CHARS)
         if code >= 0:
             said = f": {self._last_words[-1]}" if self._last_words else ""
-            return TrainerFailed(f"the trainer ended by itself with code {code}{said}", where)
+            return TrainerFailed(f"the trainer ended by itself with code {code}{said}", where, words)
         with contextlib.suppress(ValueError):
             number = signal.Signals(-code)
-            return TrainerFailed(f"the trainer was killed by {number.name}{_HINTS.get(number, '')}", where)
+            return TrainerFailed(f"the trainer was killed by {number.name}{_HINTS.get(number, '')}", where, words)
         return TrainerFailed(f"the trainer was killed by signal {-code}", where)
 
     async def _discard(self, running: _Running) -> None:
@@ -317,6 +338,9 @@ class _Running:
     async def exited(self, timeout_s: float) -> int | None:
         """The exit status, or None if there is none in time."""
         return await _bounded(self.process.wait(), timeout_s)
+
+    def ran_out_of_memory(self) -> bool:
+        return ran_out_of_memory(self._room.groups)
 
     async def close(self) -> None:
         """End the group and let go of everything; whoever still waits for an answer hears that none will come."""

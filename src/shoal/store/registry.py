@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
+import json
 import math
 import os
 import re
@@ -45,6 +46,8 @@ from shoal.wire.limits import (
     EVENTS_KEPT_PER_JOB,
     NODE_NAME_MAX_CHARS,
     REASON_MAX_CHARS,
+    TRACEBACK_MAX_CHARS,
+    TRACEBACKS_KEPT_PER_JOB,
 )
 from shoal.workload.ledger import Applied
 
@@ -416,6 +419,29 @@ class Registry:
             database.execute("DELETE FROM events WHERE job = ? AND seq <= ?", (job, last - EVENTS_KEPT_PER_JOB))
         return last
 
+    def add_tracebacks(self, job: str, tracebacks: Sequence[tuple[float, str, str]]) -> None:
+        """Append ``(at_s, reason, traceback)``; the oldest beyond a few are dropped."""
+        with self._transaction() as database:
+            # Under a name that no job has: they are not counted, listed or thinned out with the events.
+            name = _tracebacks_of(job)
+            database.executemany(
+                "INSERT INTO events SELECT ?, COALESCE(MAX(seq), 0) + 1, ?, 'traceback', ? FROM events WHERE job = ?",
+                (
+                    (name, at_s, json.dumps([reason, traceback[:TRACEBACK_MAX_CHARS]]), name)
+                    for at_s, reason, traceback in tracebacks
+                ),
+            )
+            database.execute(
+                "DELETE FROM events WHERE job = ? AND seq <= (SELECT MAX(seq) FROM events WHERE job = ?) - ?",
+                (name, name, TRACEBACKS_KEPT_PER_JOB),
+            )
+
+    def tracebacks(self, job: str) -> list[Event]:
+        """The latest failures of a job's code that are known in full, oldest first."""
+        rows = self._rows("SELECT seq, at_s, kind, text FROM events WHERE job = ? ORDER BY seq", (_tracebacks_of(job),))
+        found = [(row, *json.loads(row["text"])) for row in rows]
+        return [Event(**{**row, "text": reason, "traceback": traceback}) for row, reason, traceback in found]
+
     def events_after(self, job: str, seq: int, *, limit: int) -> list[Event]:
         """The latest events a caller has not seen, oldest first; what is older than ``limit`` is passed over."""
         rows = self._rows(
@@ -616,6 +642,10 @@ class Registry:
             f"registry {self._path} is damaged ({what}): check the disk and restore the file from a copy, "
             "or move it away to start an empty cluster"
         )
+
+
+def _tracebacks_of(job: str) -> str:
+    return f"{job} tracebacks"
 
 
 def _sha256(secret: str) -> str:

@@ -103,6 +103,7 @@ class Event:
     at_s: float
     kind: str
     text: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

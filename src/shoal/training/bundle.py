@@ -9,7 +9,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from shoal.errors import Misuse, PeerViolation
@@ -23,7 +23,10 @@ from shoal.wire.limits import (
 )
 
 _PATH_MAX_CHARS = 512
-_SKIPPED_DIRECTORIES = frozenset({"__pycache__", "node_modules", "site-packages"})
+_CACHE = "__pycache__"
+_SKIPPED_DIRECTORIES = frozenset({_CACHE, "node_modules", "site-packages"})
+#: Files that are named when they are left out; of the rest, how many.
+_TOLD_MAX = 6
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _READ_BYTES = 64 << 10
 
@@ -32,10 +35,16 @@ _END_MARK = b"PK\x05\x06"
 _ZIP64_MARK = b"PK\x06\x07"
 
 
-def pack(path: Path, entry: str) -> bytes:
-    """Zip a task's directory, or a single file and the neighbours it imports. The same files give the same bytes."""
+def pack(path: Path, entry: str, tell: Callable[[str], None] = lambda text: None) -> bytes:
+    """Zip a task's directory, or a single file and the neighbours it imports. The same files give the same bytes.
+
+    What lies there and is left out is told, in one line with the reasons.
+    """
     root = path if path.is_dir() else path.parent
-    files = sorted(_directory_files(path) if path.is_dir() else _imported_files(path))
+    left_out: dict[Path, str] = {}
+    files = sorted(_directory_files(path, left_out) if path.is_dir() else _imported_files(path, left_out))
+    if left_out:
+        tell(_told(left_out, root))
     names = [file.relative_to(root).as_posix() for file in files]
     stem, _ = parse_entry(entry)
     if f"{stem}.py" not in names:
@@ -83,28 +92,49 @@ def unpack(data: bytes, directory: Path) -> None:
         raise PeerViolation(f"the bundle does not unpack here: {error}") from None
 
 
-def _directory_files(directory: Path) -> Iterator[Path]:
+def _directory_files(directory: Path, left_out: dict[Path, str]) -> Iterator[Path]:
+    """The files of a directory that go into a bundle; those that do not are added to ``left_out``, with the reason."""
     for parent, directories, files in os.walk(directory):
         here = Path(parent)
-        directories[:] = sorted(name for name in directories if _is_wanted(here / name))
+        unwanted = {name: why for name in directories if (why := _why_unwanted(here / name))}
+        directories[:] = sorted(set(directories) - set(unwanted))
+        left_out |= {here / name: why for name, why in unwanted.items() if name != _CACHE}
         for name in files:
             file = here / name
-            if name.startswith(".") or file.is_symlink() or not file.is_file():
+            size_bytes = file.stat().st_size if file.is_file() else 0
+            if name.endswith((".pyc", ".pyo")):
                 continue
-            size_bytes = file.stat().st_size
-            if size_bytes <= BUNDLE_FILE_MAX_BYTES:
-                if not name.endswith((".pyc", ".pyo")):
-                    yield file
+            if name.startswith("."):
+                left_out[file] = "hidden"
+            elif file.is_symlink() or not file.is_file():
+                left_out[file] = "a link" if file.is_symlink() else "no plain file"
+            elif size_bytes <= BUNDLE_FILE_MAX_BYTES:
+                yield file
             elif name.endswith(".py"):
                 raise Misuse(f"{file} is {size_bytes:,} bytes, more than {BUNDLE_FILE_MAX_BYTES:,}: too large for code")
+            else:
+                left_out[file] = f"{size_bytes:,} bytes, more than {BUNDLE_FILE_MAX_BYTES:,}"
 
 
-def _is_wanted(directory: Path) -> bool:
-    hidden = directory.name.startswith(".") or directory.name in _SKIPPED_DIRECTORIES
-    return not (hidden or directory.is_symlink() or (directory / "pyvenv.cfg").exists())
+def _why_unwanted(directory: Path) -> str:
+    """Why a directory does not go into a bundle; empty if it does."""
+    if directory.is_symlink():
+        return "a link"
+    if directory.name.startswith("."):
+        return "hidden"
+    is_installed = directory.name in _SKIPPED_DIRECTORIES or (directory / "pyvenv.cfg").exists()
+    return "installed packages" if is_installed else ""
 
 
-def _imported_files(script: Path) -> set[Path]:
+def _told(left_out: dict[Path, str], root: Path) -> str:
+    # What a task could miss comes first: a large file, not a directory of git's.
+    order = sorted(left_out, key=lambda path: (left_out[path] == "hidden", path))
+    names = [f"{path.relative_to(root).as_posix()} ({left_out[path]})" for path in order[:_TOLD_MAX]]
+    more = f" and {len(order) - _TOLD_MAX} more" if len(order) > _TOLD_MAX else ""
+    return f"left out of the bundle: {', '.join(names)}{more}"
+
+
+def _imported_files(script: Path, left_out: dict[Path, str]) -> set[Path]:
     """The script and, transitively, the files and packages beside it that it imports by plain name."""
     found: set[Path] = set()
     waiting = [script]
@@ -118,7 +148,7 @@ def _imported_files(script: Path) -> set[Path]:
             if neighbour.is_file():
                 waiting.append(neighbour)
             elif (package / "__init__.py").is_file():
-                inside = set(_directory_files(package))
+                inside = set(_directory_files(package, left_out))
                 found |= {other for other in inside if other.suffix != ".py"}
                 waiting += [other for other in inside if other.suffix == ".py"]
     return found

@@ -1,13 +1,13 @@
 """What a trainer process takes away from itself before it loads a task. Standard library only; knows no task.
 
 Every step is one the system may refuse. A device that refuses one still trains, and the words that ``confine`` gives
-say what is in force and what is not, and why.
+say what is in force and what is not, and why. One thing is not left to the system: a task does not run as root, unless
+the device's owner allowed it, and never with root's capabilities.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import errno
 import os
@@ -19,10 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import Misuse
+from shoal.training import mounts
+from shoal.training.kernel import (
+    CLONE_NEWNET,
+    bound_capabilities,
+    call,
+    capabilities,
+    drop_capabilities,
+    refuse_new_privileges,
+)
 
 USER_VARIABLE = "SHOAL_TRAINER_USER"
 MEMORY_VARIABLE = "SHOAL_TRAINER_MEMORY_MB"
 NETWORK_VARIABLE = "SHOAL_TRAINER_NETWORK"
+ROOT_VARIABLE = "SHOAL_TRAINER_ROOT"
 
 #: Of the device's memory, the part a trainer may take. The rest is for the system, the agent and the file cache.
 MEMORY_SHARE = 0.8
@@ -33,9 +43,6 @@ RESERVE_BYTES = 32 << 20
 
 #: Where memory runs out, the kernel should take the trainer, not the agent that would start it again.
 _OOM_SCORE_ADJUSTMENT = 500
-
-_PR_SET_NO_NEW_PRIVS = 38
-_CLONE_NEWNET = 0x40000000
 
 #: How Python, numpy, PyTorch and the C++ library say that they were given no memory.
 _NO_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory", "bad_alloc", "Unable to allocate")
@@ -57,6 +64,8 @@ class Limits:
     network: bool = False
     #: Whom it becomes if it starts as root; empty to stay.
     user: str = "nobody"
+    #: Whether a task may run as root, without capabilities, where it cannot become that user.
+    root: bool = False
 
     def __post_init__(self) -> None:
         counts = (self.memory_bytes, self.nice, self.files_max, self.processes_max, self.file_max_bytes)
@@ -74,7 +83,11 @@ class Limits:
         network = environment.get(NETWORK_VARIABLE, "off")
         if network not in ("on", "off"):
             raise Misuse(f"{NETWORK_VARIABLE} is {network!r}: say on or off")
-        return cls(memory_bytes=memory_bytes, network=network == "on", user=environment.get(USER_VARIABLE) or "nobody")
+        root = environment.get(ROOT_VARIABLE) or "no"
+        if root not in ("yes", "no"):
+            raise Misuse(f"{ROOT_VARIABLE} is {root!r}: say yes or no")
+        user = environment.get(USER_VARIABLE) or "nobody"
+        return cls(memory_bytes=memory_bytes, network=network == "on", user=user, root=root == "yes")
 
     def narrowed(self, *, memory_bytes: int, nice: int) -> Limits:
         """The same, with less memory and less haste where those are given."""
@@ -85,6 +98,21 @@ class Limits:
     def for_own_code(self) -> Limits:
         """For a trainer that runs no task: nothing in it needs to be kept from the device's files."""
         return dataclasses.replace(self, network=True, user="")
+
+
+class Unconfined(Misuse):
+    """This trainer would have rights that a task must not have, so it does not start."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Groups:
+    """The control groups that the agent made for one trainer, and which limits they hold for all its processes."""
+
+    folders: tuple[str, ...] = ()
+    memory: bool = False
+    processes: bool = False
+    #: Why memory, or anything, is not limited by a group.
+    why_not: str = ""
 
 
 def device_memory_bytes() -> int:
@@ -122,17 +150,23 @@ def user_id(name: str) -> tuple[int, int] | None:
     return entry.pw_uid, entry.pw_gid
 
 
-def confine(limits: Limits, needs: Sequence[str] = ()) -> tuple[str, ...]:
+def confine(limits: Limits, needs: Sequence[str] = (), groups: Groups = Groups()) -> tuple[str, ...]:  # noqa: B008
     """Apply what this system allows, for good, and say what is in force. ``needs`` are files it must still read."""
-    # The order matters: a network of its own takes root's rights, and a new user may not raise what was lowered.
-    network = _cut_network(limits)
+    # The order matters: groups, a network and a view of its own take root's rights, and a new user may not raise what
+    # was lowered.
+    groups = _enter(groups)
+    is_cut, network = _cut_network(limits)
+    has_view, shared_memory = _look_alone(limits)
     _be_killed_first()
     if limits.nice:
         os.nice(limits.nice)
-    lowered = [_limit_memory(limits.memory_bytes), *_limit_files(limits)]
-    user, changed = _change_user(limits.user, needs)
-    processes = _limit_processes(limits.processes_max, changed=changed)
-    return (user, *lowered, network, processes, _refuse_new_privileges())
+    lowered = [_limit_memory(limits.memory_bytes, groups), *_limit_files(limits)]
+    privileges = _refuse_new_privileges()
+    user, changed = _change_user(limits, needs, has_view=has_view)
+    if is_cut and capabilities() != 0:
+        network = "network cut, but root's capabilities lead back to it"
+    processes = _limit_processes(limits.processes_max, groups, changed=changed)
+    return (user, *lowered, network, processes, *shared_memory, privileges)
 
 
 class Reserve:
@@ -176,18 +210,43 @@ def megabytes(count: int) -> str:
 # One step each: do it, and say how it went ------------------------------------------------------------
 
 
-def _cut_network(limits: Limits) -> str:
+def _enter(groups: Groups) -> Groups:
+    """Move this process, which has one thread and no children yet, into the groups that were made for it."""
+    try:
+        for folder in groups.folders:
+            (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError as error:
+        return Groups(why_not=f"its control group cannot be entered: {error.strerror}")
+    return groups
+
+
+def _cut_network(limits: Limits) -> tuple[bool, str]:
     if limits.network:
-        return "network as the agent's"
+        return False, "network as the agent's"
+    if refused := _why_not_alone():
+        return False, f"network not cut ({refused})"
+    refused = call("unshare", CLONE_NEWNET)
+    return not refused, f"network not cut ({refused})" if refused else "no network"
+
+
+def _look_alone(limits: Limits) -> tuple[bool, tuple[str, ...]]:
+    """A view of the file system of its own, with its own /dev/shm; nothing of the kind for code of ours."""
+    if not limits.user:
+        return False, ()
+    if refused := _why_not_alone() or mounts.own_view():
+        return False, (f"no /dev/shm of its own ({refused})",)
+    refused = mounts.own_shared_memory(limits.memory_bytes)
+    return True, (f"no /dev/shm of its own ({refused})" if refused else "a /dev/shm of its own",)
+
+
+def _why_not_alone() -> str:
+    """Why this process can have no network or view of its own, as far as we know before we ask; or nothing."""
     if sys.platform != "linux":
-        return "network not cut (only Linux can)"
+        return "only Linux can"
     if os.geteuid() != 0:
-        return "network not cut (only root can)"
-    if len(os.listdir("/proc/self/task")) > 1:
-        # It holds for one thread and those it starts: the rest would be a way around it.
-        return "network not cut (threads run already)"
-    refused = _call("unshare", _CLONE_NEWNET)
-    return f"network not cut ({refused})" if refused else "no network"
+        return "only root can"
+    # Either holds for one thread and those it starts: the rest would be a way around it.
+    return "threads run already" if len(os.listdir("/proc/self/task")) > 1 else ""
 
 
 def _be_killed_first() -> None:
@@ -195,14 +254,17 @@ def _be_killed_first() -> None:
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJUSTMENT))
 
 
-def _limit_memory(memory_bytes: int) -> str:
+def _limit_memory(memory_bytes: int, groups: Groups) -> str:
     if not memory_bytes:
         return "memory not limited"
     if sys.platform != "linux":
         return "memory not limited (only Linux can)"
     # Not RLIMIT_AS: address space that is reserved and never used, as PyTorch and CUDA do it, would count.
     soft = _lower(resource.RLIMIT_DATA, memory_bytes, spare=RESERVE_BYTES)
-    return f"at most {megabytes(soft)}"
+    if groups.memory:
+        return f"at most {megabytes(soft)}"
+    why = f": {groups.why_not}" if groups.why_not else ""
+    return f"at most {megabytes(soft)} in each process (shared memory and files in memory do not count{why})"
 
 
 def _limit_files(limits: Limits) -> Iterator[str]:
@@ -213,50 +275,96 @@ def _limit_files(limits: Limits) -> Iterator[str]:
         yield f"files up to {megabytes(_lower(resource.RLIMIT_FSIZE, limits.file_max_bytes))}"
 
 
-def _limit_processes(processes_max: int, *, changed: bool) -> str:
-    if not changed or not processes_max:
+def _limit_processes(processes_max: int, groups: Groups, *, changed: bool) -> str:
+    if changed and processes_max:
         # The system counts all of a user's processes: those of the agent's user are not ours to limit.
-        return "processes not limited"
-    return f"at most {_lower(resource.RLIMIT_NPROC, processes_max)} processes"
+        return f"at most {_lower(resource.RLIMIT_NPROC, processes_max)} processes"
+    return f"at most {processes_max} processes" if groups.processes and processes_max else "processes not limited"
 
 
 def _refuse_new_privileges() -> str:
     """From here on no program it starts, such as sudo, has more rights than it has itself."""
     if sys.platform != "linux":
         return "new privileges not refused (only Linux can)"
-    refused = _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    refused = refuse_new_privileges()
     return f"new privileges not refused ({refused})" if refused else "no new privileges"
 
 
-def _change_user(name: str, needs: Sequence[str]) -> tuple[str, bool]:
-    """Stop being root, if we are and the other user can read what a trainer needs."""
+def _change_user(limits: Limits, needs: Sequence[str], *, has_view: bool) -> tuple[str, bool]:
+    """Stop being root, if we are and the other user can read what a trainer needs. What we were allowed is given up."""
     now = _name_of(os.geteuid())
-    if os.geteuid() != 0 or name in ("", now):
+    if not limits.user:
         return f"user {now}", False
-    wanted = user_id(name)
+    if sys.platform == "linux":
+        bound_capabilities()
+    if os.geteuid() != 0:
+        _give_up_capabilities()
+        return f"user {now}", False
+    wanted = user_id(limits.user)
     if wanted is None:
-        return f"user {now} (there is no user {name})", False
+        why = f"there is no user {limits.user}"
+    elif wanted[0] == 0:
+        why = "the owner's choice"
+    else:
+        why = _become(limits.user, *wanted, needs=needs, has_view=has_view)
+    if not why:
+        _give_up_capabilities()
+        return f"user {limits.user}", True
+    if wanted is None or wanted[0] != 0:
+        _demand_permission(limits, why)
+    _give_up_capabilities()
+    return (
+        f"user {now} without capabilities ({why}): it can read and change root's files, this device's keys too",
+        False,
+    )
+
+
+def _demand_permission(limits: Limits, why: str) -> None:
+    if not limits.root:
+        raise Unconfined(
+            f"a task does not run as root, and {why}. Install Python and Shoal where {limits.user} can read them "
+            f"(such as /opt), or name another user in {USER_VARIABLE}. {ROOT_VARIABLE}=yes lets tasks run as root "
+            "without capabilities: they can then read and change root's files, this device's keys too"
+        )
+
+
+def _give_up_capabilities() -> None:
+    if sys.platform != "linux":
+        return
+    drop_capabilities()
+    if left := capabilities():
+        raise Unconfined(
+            f"this process's capabilities could not be given up ({left:#x} are left), so no task runs here"
+        )
+
+
+def _become(name: str, user: int, group: int, *, needs: Sequence[str], has_view: bool) -> str:
+    """Be another user from here on. Why that failed, or nothing."""
     before = os.getegid(), os.getgroups()
+    # As root: what is missing for everyone, such as a folder of the path that was never made, is not needed.
+    needed = [path for path in (*sys.path, __file__, *needs) if os.path.exists(path)]
     try:
-        hidden = _become_for_a_moment(*wanted, needs=needs)
+        hidden = _become_for_a_moment(user, group, needed)
+        if hidden and has_view:
+            libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+            refused = mounts.open_way((*needed, sys.prefix, sys.base_prefix, *filter(None, libraries)))
+            hidden = _become_for_a_moment(user, group, needed) or (refused and hidden)
         if not hidden:
             # Of root these change all: the real, the effective and the saved one.
-            os.setgid(wanted[1])
-            os.setuid(wanted[0])
-            return f"user {name}", True
+            os.setgid(group)
+            os.setuid(user)
+            return ""
         why = f"{name} cannot read {hidden}"
     except OSError as error:
         why = f"becoming {name} failed: {os.strerror(error.errno or errno.EPERM)}"
     with contextlib.suppress(OSError):
         os.setegid(before[0])
         os.setgroups(before[1])
-    return f"user {now} ({why})", False
+    return why
 
 
-def _become_for_a_moment(user: int, group: int, *, needs: Sequence[str]) -> str:
-    """The first needed path that this user cannot read. Asked of the kernel itself, which knows all rules."""
-    # As root: what is missing for everyone, such as a folder of the path that was never made, is not needed.
-    paths = [path for path in (*sys.path, __file__, *needs) if os.path.exists(path)]
+def _become_for_a_moment(user: int, group: int, paths: Sequence[str]) -> str:
+    """The first of these paths that this user cannot read. Asked of the kernel itself, which knows all rules."""
     os.setgroups([])
     os.setegid(group)
     os.seteuid(user)
@@ -290,14 +398,3 @@ def _name_of(user: int) -> str:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return str(user)
-
-
-def _call(function: str, *arguments: int) -> str:
-    """Call the C library; why it refused, or nothing."""
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        if getattr(library, function)(*(ctypes.c_ulong(each) for each in arguments)) == 0:
-            return ""
-    except (OSError, AttributeError):
-        return os.strerror(errno.ENOSYS)
-    return os.strerror(ctypes.get_errno())

@@ -15,7 +15,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.training.confine import Limits, confine
+from shoal.training.confine import Groups, Limits, Unconfined, confine
+
+#: How the process ends that would have had too many rights; its last line says why.
+REFUSED_CODE = 77
+#: A file that was opened for us is found behind a link to this, with the number of its descriptor.
+DOOR = "/dev/fd/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +34,7 @@ class Plan:
     needs: tuple[str, ...] = ()
     #: Files its user could not walk to, each with the name under which it finds them.
     doors: tuple[tuple[str, str], ...] = ()
+    groups: Groups = dataclasses.field(default_factory=Groups)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -41,6 +47,7 @@ class Plan:
             work=plain["work"],
             needs=tuple(plain["needs"]),
             doors=tuple((file, name) for file, name in plain["doors"]),
+            groups=Groups(**plain["groups"] | {"folders": tuple(plain["groups"]["folders"])}),
         )
 
 
@@ -50,7 +57,7 @@ def follow(plan: Plan) -> tuple[str, ...]:
     limits = dataclasses.replace(plan.limits, files_max=plan.limits.files_max and _room_for(plan))
     for file, name in plan.doors:
         _open_door(file, name)
-    confined = confine(limits, (*plan.needs, *(name for _, name in plan.doors)))
+    confined = confine(limits, (*plan.needs, plan.work), plan.groups)
     _work_in(plan.work)
     return confined
 
@@ -66,12 +73,8 @@ def _room_for(plan: Plan) -> int:
 
 
 def _open_door(file: str, name: str) -> None:
-    """Open a file for good, and give the open file a name: its own lies in folders that will be closed to us."""
-    target = file
-    if os.path.isdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            target = f"/proc/self/fd/{os.open(file, os.O_RDONLY)}"
-    os.symlink(target, name)
+    """Open a file for good, and give the open file a name. Who may open it by its own name stays as it is."""
+    os.symlink(f"{DOOR}{os.open(file, os.O_RDONLY)}", name)
 
 
 def _work_in(folder: str) -> None:
@@ -87,7 +90,11 @@ def _work_in(folder: str) -> None:
 
 def main() -> None:
     plan, module, *arguments = sys.argv[1:]
-    confined = follow(Plan.from_json(Path(plan).read_text()))
+    try:
+        confined = follow(Plan.from_json(Path(plan).read_text()))
+    except Unconfined as error:
+        print(error, file=sys.stderr, flush=True)
+        sys.exit(REFUSED_CODE)
     sys.argv = [module, *arguments, "--confined", json.dumps(confined)]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -25,6 +25,7 @@ import numpy as np
 from torch import nn
 
 from shoal.errors import Misuse
+from shoal.plan import Plan
 from shoal.task import Split, Task
 from shoal.training.arrays import materialise
 from shoal.training.bundle import unpack
@@ -36,6 +37,7 @@ from shoal.training.prepared import LAYOUT_NOTE, Prepared, cache_key
 from shoal.training.serve import place_of, print_to_stderr, reason_of
 from shoal.training.shards import Examples, Manifest, write_shards
 from shoal.training.steps import build_model
+from shoal.training.trial import try_batch
 from shoal.wire import tensors
 from shoal.wire.encoding import to_json
 
@@ -56,7 +58,7 @@ def prepare(
     report: Report,
     data: str = "",
 ) -> Prepared:
-    """Build the model, write it and the examples below ``out``, and describe what was written.
+    """Build the model, write it and the examples below ``out``, try one batch, and describe what was written.
 
     Where ``data`` is local, or nothing is said and the task's own plan has it so, nobody is asked for examples to train
     on here: each device has its own.
@@ -76,6 +78,8 @@ def prepare(
     manifests = {"train": _NOTHING} | {split: _split(task, split, out / "shards", report) for split in splits}
     if not manifests["train"].examples and not is_local:
         raise Misuse(f"{type(task).__name__}.examples('train') holds no examples")
+    cost = _cost(task, model, manifests[splits[0]], out / "shards")
+    _try(task, model, manifests, seed=seed, directory=out / "shards", report=report)
     for split, manifest in manifests.items():
         _write_json(out / key / f"{split}.json", manifest.to_plain())
     return Prepared(
@@ -86,8 +90,24 @@ def prepare(
         test=manifests["test"],
         shards=str(out / "shards"),
         plan=to_json(task.plan) if task.plan else {},
-        gmacs_per_example=_cost(task, model, manifests[splits[0]], out / "shards"),
+        gmacs_per_example=cost,
     )
+
+
+def _try(
+    task: Task, model: nn.Module, manifests: dict[str, Manifest], *, seed: int, directory: Path, report: Report
+) -> None:
+    """Try one batch, so that a mistake in the task's code is found here and not on every device."""
+    sets = {split: Examples([directory / shard.sha256 for shard in m.shards]) for split, m in manifests.items()}
+    # Where devices have their own examples, those that are held out stand for them; where none are, for each other.
+    train, test = (sets[split] if len(sets[split]) else sets[other] for split, other in (_SPLITS, _SPLITS[::-1]))
+    if not len(train):
+        why = "the devices have the examples, and none are held out here"
+        report({"step": "untried", "reason": why})
+        return
+    report({"step": "trial"})
+    batch_size = (task.plan or Plan()).batch_size
+    try_batch(task, model, train=train, test=test, batch_size=batch_size, seed=seed)
 
 
 def _cost(task: Task, model: nn.Module, manifest: Manifest, directory: Path) -> float:

@@ -18,7 +18,7 @@ from shoal.wire import tensors
 #: The note in the first model's file that holds its layout.
 LAYOUT_NOTE = "layout"
 #: Part of every cache key: raise it when the files change.
-_FORMAT = 3
+_FORMAT = 4
 
 
 def first_model(path: Path) -> tuple[Layout, np.ndarray]:

@@ -18,11 +18,13 @@ _T = TypeVar("_T")
 class TrainerFailed(ShoalError):
     """The trainer could not do what was asked: the task's code failed, or its process died or hung."""
 
-    def __init__(self, reason: str, where: str = "") -> None:
+    def __init__(self, reason: str, where: str = "", traceback: str = "") -> None:
         super().__init__(f"{reason}, at {where}" if where else reason)
         self.reason = reason
         #: The place in the task's own code, such as ``Digits.loss (task.py:17)``; empty if it is not known.
         self.where = where
+        #: All of it, as Python tells it; empty if it is not known.
+        self.traceback = traceback
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

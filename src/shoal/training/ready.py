@@ -27,6 +27,8 @@ from shoal.wire.messages import Dataset, JobSpec
 
 Tell = Callable[[str], None]
 
+_UNPREPARED = "the task could not be prepared"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadyTask:
@@ -51,8 +53,11 @@ async def make_ready(
 ) -> ReadyTask:
     """Pack the code; build the first model and the data shards in a process of their own, below ``out``."""
     arguments = dict(kwargs or {})
-    bundle = await asyncio.to_thread(pack, path, entry)
+    notes: list[str] = []
+    bundle = await asyncio.to_thread(pack, path, entry, notes.append)
     on_progress(f"packed {path} ({len(bundle):,} bytes)")
+    for note in notes:
+        on_progress(note)
     seed, data = int((plan or {}).get("seed", 0)), str((plan or {}).get("data", ""))
     prepared = await _prepare_in_child(bundle, entry, arguments, seed, data, out, on_progress)
     title = name or (path.name if path.is_dir() else path.stem)
@@ -126,10 +131,12 @@ async def _prepare_in_child(
         assert child.stderr is not None
         errors = asyncio.create_task(child.stderr.read())
         outcome: dict[str, Any] = {}
+        step = ""
         try:
             async for line in child.stdout:
                 outcome = json.loads(line)
                 if "step" in outcome:
+                    step = outcome["step"]
                     tell(_told(outcome))
             await child.wait()
         finally:
@@ -141,12 +148,13 @@ async def _prepare_in_child(
     if "failed" in outcome:
         failed = outcome["failed"]
         where = f", at {failed['where']}" if failed.get("where") else ""
-        raise Misuse(f"the task could not be prepared: {failed['reason']}{where}")
+        what = "one batch was tried here, before anything was sent, and failed" if step == "trial" else _UNPREPARED
+        raise Misuse(f"{what}: {failed['reason']}{where}")
     words = (await errors).decode(errors="replace").strip().splitlines()
     last = words[-1] if words else f"exit code {child.returncode}"
     if "No module named 'torch'" in last:
         last = "PyTorch is not installed here: pip install 'torch>=2.11'"
-    raise Misuse(f"the task could not be prepared: {last}")
+    raise Misuse(f"{_UNPREPARED}: {last}")
 
 
 def _told(step: dict[str, Any]) -> str:
@@ -161,4 +169,8 @@ def _told(step: dict[str, Any]) -> str:
             return f"wrote {done:,} {split} examples"
         case {"step": "model"}:
             return "building the first model"
+        case {"step": "trial"}:
+            return "trying one batch"
+        case {"step": "untried", "reason": why}:
+            return f"no batch was tried: {why}"
     return str(step.get("step", ""))

@@ -24,7 +24,7 @@ from shoal.training.confine import Reserve, says_no_memory, too_much_memory
 from shoal.training.inside import TRAINER_VARIABLE
 from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult, answer
 from shoal.training.shared import SharedVectors
-from shoal.wire.limits import REASON_MAX_CHARS
+from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
 
 #: The agent waits for each answer, so more than one waiting command is already a surplus.
 _COMMANDS_WAITING_MAX = 8
@@ -78,15 +78,27 @@ def print_to_stderr() -> None:
 
 
 def place_of(error: BaseException, bundle_dir: str) -> str:
-    """Where in the task's own code an error arose; the innermost frame of all if none of it was involved."""
+    """Where in the task's own code an error arose; of an error that is not ours, else the innermost frame of all."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{_short(error.filename, bundle_dir)}:{error.lineno}"
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [(code, line) for code, line in frames if _is_inside(code.co_filename, bundle_dir)]
-    if not frames:
+    # Our own errors say what is wrong with a task; the line of ours that found out says nothing to its author.
+    if not frames or (isinstance(error, ShoalError) and not own):
         return ""
     code, line = (own or frames)[-1]
     return f"{code.co_qualname} ({_short(code.co_filename, bundle_dir)}:{line})"
+
+
+def told(error: BaseException, bundle_dir: str) -> str:
+    """An error's traceback, or the end of a long one; files of the task by their names in its directory."""
+    try:
+        text = "".join(traceback.format_exception(error))
+        text = text.replace(f"{bundle_dir}/", "") if bundle_dir else text
+    except Exception:
+        # An error whose own text fails, or no memory is left for it: the reason has to do.
+        return ""
+    return text if len(text) <= TRACEBACK_MAX_CHARS else "…" + text[1 - TRACEBACK_MAX_CHARS :]
 
 
 def reason_of(error: BaseException) -> str:
@@ -133,7 +145,8 @@ class _Service:
             self._reserve.open()
             traceback.print_exc()
             reason = _reason(error, self._reserve.task_bytes)
-            return {"kind": "failed", "reason": reason, "where": place_of(error, self._bundle_dir)}
+            where = place_of(error, self._bundle_dir)
+            return {"kind": "failed", "reason": reason, "where": where, "traceback": told(error, self._bundle_dir)}
 
     def _do(self, command: Message) -> Message:
         trainer: object = self._trainer

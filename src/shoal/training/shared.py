@@ -2,11 +2,16 @@
 
 The memory has no name, so nothing is left behind when both die however they die. multiprocessing.shared_memory would
 start a third process to clean up after names.
+
+A process that touches a mapping behind the end of its file is killed by SIGBUS. So the agent maps only memory that is
+sealed: nobody, not even the trainer, can make it shorter. Where the system cannot seal, the agent maps nothing and
+copies with ``give`` and ``take``; a file that was cut short is then an error.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import tempfile
@@ -14,10 +19,12 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from shoal.errors import Misuse
+from shoal.errors import Corrupt, Misuse
 from shoal.learning.layout import SIZE_MAX
 
 Vector: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
+
+_COPY_BYTES = 1 << 20
 
 
 class SharedVectors:
@@ -26,11 +33,15 @@ class SharedVectors:
     model: Vector
     update: Vector
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, *, mapped: bool = True) -> None:
         self.fd = fd
-        self._map: mmap.mmap | None = mmap.mmap(fd, _total_bytes(size))
-        self.model = np.frombuffer(self._map, np.float32, size)
-        self.update = np.frombuffer(self._map, np.float32, size, offset=_region_bytes(size))
+        self._map: mmap.mmap | None = mmap.mmap(fd, _total_bytes(size)) if mapped else None
+        self._open = True
+        if self._map is None:
+            self.model, self.update = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        else:
+            self.model = np.frombuffer(self._map, np.float32, size)
+            self.update = np.frombuffer(self._map, np.float32, size, offset=_region_bytes(size))
 
     @classmethod
     def create(cls, size: int) -> Self:
@@ -40,7 +51,7 @@ class SharedVectors:
         fd = anonymous_file()
         try:
             reserve(fd, _total_bytes(size))
-            return cls(fd, size)
+            return cls(fd, size, mapped=seal(fd, growing=False))
         except OSError as error:
             os.close(fd)
             raise Misuse(f"no room for {_total_bytes(size):,} bytes of shared memory: {error}") from None
@@ -52,14 +63,26 @@ class SharedVectors:
             raise Misuse(f"the shared memory does not hold two vectors of {size} values")
         return cls(fd, size)
 
+    def give(self) -> None:
+        """Make ``model`` visible to the other process. Nothing to do where the memory is mapped."""
+        if self._map is None and self._open:
+            write_at(self.fd, self.model, 0)
+
+    def take(self) -> None:
+        """Fetch ``update`` as the other process left it. Nothing to do where the memory is mapped."""
+        if self._map is None and self._open:
+            read_at(self.fd, self.update, _region_bytes(self.update.size))
+
     def close(self) -> None:
         """Let go. A view someone still holds stays valid and keeps the memory until it is dropped."""
-        if self._map is None:
+        if not self._open:
             return
+        self._open = False
         mapped, self._map = self._map, None
         self.model = self.update = np.zeros(0, np.float32)
-        with contextlib.suppress(BufferError):
-            mapped.close()
+        if mapped is not None:
+            with contextlib.suppress(BufferError):
+                mapped.close()
         os.close(self.fd)
 
 
@@ -75,7 +98,7 @@ def anonymous_file() -> int:
     # Linux's memfd is not bounded by the size of /dev/shm, which containers set to 64 MB.
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):
-            return os.memfd_create("shoal")
+            return os.memfd_create("shoal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
@@ -86,3 +109,35 @@ def reserve(fd: int, count: int) -> None:
         os.posix_fallocate(fd, 0, count)
     else:
         os.ftruncate(fd, count)
+
+
+def seal(fd: int, *, growing: bool) -> bool:
+    """Forbid everyone to cut this memory short, for good, and to grow it unless ``growing``. Whether that holds now."""
+    if not hasattr(fcntl, "F_ADD_SEALS"):
+        return False
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL | (0 if growing else fcntl.F_SEAL_GROW)
+    try:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & seals == seals
+    except OSError:
+        # A file, or a kernel that seals nothing.
+        return False
+
+
+def write_at(fd: int, array: np.ndarray[Any, Any], offset: int) -> None:
+    """Copy an array into a file that another process may have cut short meanwhile."""
+    rest = np.ascontiguousarray(array).data.cast("B") if array.size else memoryview(b"")
+    while rest:
+        count = os.pwrite(fd, rest, offset)
+        rest, offset = rest[count:], offset + count
+
+
+def read_at(fd: int, array: np.ndarray[Any, Any], offset: int) -> None:
+    """Fill a contiguous array from a file; an error if the file ends before the array does."""
+    rest = array.data.cast("B") if array.size else memoryview(b"")
+    while rest:
+        part = os.pread(fd, min(len(rest), _COPY_BYTES), offset)
+        if not part:
+            raise Corrupt("the memory that is shared with this process was cut short by the other one")
+        rest[: len(part)] = part
+        rest, offset = rest[len(part) :], offset + len(part)

@@ -53,6 +53,23 @@ def _optimiser_of(settings: TrainerSettings, model: nn.Module) -> torch.optim.SG
     return torch.optim.SGD(trainable, lr=settings.learning_rate, weight_decay=settings.weight_decay)
 
 
+def loss_of(task: Task, output: Any, y: Tensor) -> Tensor:
+    """The mean loss of a batch, as the task has it."""
+    loss = task.loss(output, y)
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise Misuse(f"{type(task).__name__}.loss gave {shape}; it must give one number, the batch's mean")
+    return loss
+
+
+def correct_of(task: Task, output: Any, y: Tensor) -> int:
+    """How many of a batch are right, as the task has it."""
+    correct = int(task.correct(output, y))
+    if not 0 <= correct <= len(y):
+        raise Misuse(f"{type(task).__name__}.correct gave {correct} of {len(y)} examples; it must count examples")
+    return correct
+
+
 class TorchTrainer:
     """One task, loaded: trains leases and evaluates ranges against the model in shared memory."""
 
@@ -155,8 +172,8 @@ class TorchTrainer:
             for start in range(0, len(y), size):
                 inputs, labels = self._inputs(x[start : start + size], y[start : start + size])
                 output = self._model(inputs)
-                loss_sum += self._loss(output, labels).item() * len(labels)
-                correct += int(self._task.correct(output, labels))
+                loss_sum += loss_of(self._task, output, labels).item() * len(labels)
+                correct += correct_of(self._task, output, labels)
         return loss_sum, correct
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
@@ -179,7 +196,7 @@ class TorchTrainer:
         seeded(self._settings.seed, *at)
         x, y = self._inputs(*examples)
         self._optimiser.zero_grad()
-        loss = self._loss(self._model(x), y)
+        loss = loss_of(self._task, self._model(x), y)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
         return loss.item()
@@ -192,13 +209,6 @@ class TorchTrainer:
 
     def _inputs(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Tensor]:
         return self._task.batch(torch.from_numpy(x), torch.from_numpy(y))
-
-    def _loss(self, output: Any, y: Tensor) -> Tensor:
-        loss = self._task.loss(output, y)
-        if not isinstance(loss, Tensor) or loss.dim() != 0:
-            shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise Misuse(f"{type(self._task).__name__}.loss gave {shape}; it must give one number, the batch's mean")
-        return loss
 
 
 def _added(counts: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

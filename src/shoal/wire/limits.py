@@ -62,6 +62,10 @@ CERTIFICATES_KEPT_PER_NODE = 20
 #: Free text that crosses the wire (reasons, errors).
 REASON_MAX_CHARS = 4096
 
+#: A traceback of a task's code: of a longer one the end, which says most. And how many are kept of a job.
+TRACEBACK_MAX_CHARS = 8192
+TRACEBACKS_KEPT_PER_JOB = 5
+
 #: A job's code: the zip, its files, and what they unpack to.
 BUNDLE_MAX_BYTES = 16 << 20
 BUNDLE_FILES_MAX = 1000

@@ -30,6 +30,7 @@ from shoal.wire.limits import (
     REASON_MAX_CHARS,
     SECONDS_MAX,
     SIDE_MAX,
+    TRACEBACK_MAX_CHARS,
 )
 
 PROTOCOL = 1
@@ -125,6 +126,7 @@ def _check_value(kind: type[Message], name: str, value: object) -> None:
     """The rules that every message has in common. A subclass of a plain type is held to the rule of that type."""
     if isinstance(value, str):
         limit = REASON_MAX_CHARS if name in _LONG_TEXT else NAME_MAX_CHARS
+        limit = TRACEBACK_MAX_CHARS if name == "traceback" else limit
         if len(value) > limit:
             raise PeerViolation(f"{kind.__name__}.{name} has {len(value)} characters, at most {limit}")
         if "\0" in value:
@@ -489,6 +491,7 @@ class Noted(Message):
     term: int
     kind: str
     reason: str
+    traceback: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -720,6 +723,8 @@ class Failed(Message):
     term: int
     lease: int
     reason: str
+    #: Where the task's code failed, as Python tells it; empty if it was not that.
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -1315,6 +1320,8 @@ class AskStatus(Message):
 
     job: str = ""
     after_event: int = 0
+    #: Of its events, those alone that have a traceback, and it.
+    tracebacks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -1403,6 +1410,8 @@ class EventView(Message):
     at_s: float
     kind: str
     reason: str
+    #: Only where tracebacks were asked for.
+    traceback: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ numpy has no bfloat16: a BF16 tensor is read as ``uint16`` bit patterns, its hea
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import mmap as memory_map
@@ -150,19 +151,20 @@ def _raw(array: Array) -> memoryview:
 
 
 def read(
-    source: Path | bytes | bytearray | memoryview, *, mmap: bool = True
+    source: Path | BinaryIO | bytes | bytearray | memoryview, *, mmap: bool = True
 ) -> tuple[dict[str, Array], dict[str, str]]:
-    """The tensors and the metadata of a file or of a buffer that holds one.
+    """The tensors and the metadata of a file, by its path or open, or of a buffer that holds one.
 
     Of a file, ``mmap=True`` gives read-only views over a mapping (nothing is copied, and the file may be
     unlinked meanwhile, but must not be cut short); ``mmap=False`` gives private arrays that may be written to.
     Of a buffer, the tensors are always read-only views over it.
     """
-    if not isinstance(source, Path):
+    if isinstance(source, bytes | bytearray | memoryview):
         view = memoryview(source).cast("B").toreadonly()
         header = parse_header(view, total_bytes=len(view))
         return _arrays(header, view[header.data_start :]), dict(header.metadata)
-    with source.open("rb") as file:
+    with source.open("rb") if isinstance(source, Path) else contextlib.nullcontext(source) as file:
+        file.seek(0)
         total_bytes = os.fstat(file.fileno()).st_size
         head = file.read(_LENGTH_BYTES)
         head += file.read(header_bytes(head, total_bytes=total_bytes))

@@ -511,6 +511,10 @@ def test_an_old_leader_lets_nobody_go_and_notes_nothing(replaced: Office) -> Non
     assert replaced.says("b", Noted(job="digits", term=2, kind="epoch", reason="epoch 3")) == [
         Record(kind="epoch", reason="epoch 3", job="digits")
     ]
+    failed = Noted(job="digits", term=2, kind="failed", reason="c: bug", traceback="File task.py")
+    assert replaced.says("b", failed) == [
+        Record(kind="failed", reason="c: bug", job="digits", traceback="File task.py")
+    ]
 
 
 @pytest.mark.parametrize("sender", ["a", "c"])

@@ -28,6 +28,7 @@ from shoal.roles.switchboard import (
     ToPeer,
     ToSubLeader,
 )
+from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     Admit,
     AskCheckpoint,
@@ -454,6 +455,12 @@ def test_what_a_leader_decides_the_manager_hears_while_in_touch(leading: Switchb
     assert leading.noted("digits", Record(kind="epoch", reason="x" * 9999)) != []
     (delivery,) = leading.noted("digits", Record(kind="epoch", reason="epoch 3"))
     assert delivery == to_manager(Noted(job="digits", term=1, kind="epoch", reason="epoch 3"))
+    (delivery,) = leading.noted(
+        "digits", Record(kind="failed", reason="pi: bug", traceback="File task.py\n" + "x" * 9999)
+    )
+    assert isinstance(delivery.message, Noted)
+    assert delivery.message.traceback.startswith("File task.py\n")
+    assert len(delivery.message.traceback) == TRACEBACK_MAX_CHARS
     leading.out_of_touch(reason="reset")
     assert leading.noted("digits", Record(kind="epoch", reason="epoch 4")) == []
 

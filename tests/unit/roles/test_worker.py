@@ -246,8 +246,10 @@ def test_a_reason_to_wait_is_shown(device: Device) -> None:
 
 def test_a_trainer_that_fails_is_reported_and_started_again(device: Device) -> None:
     device.hears(work())
-    device.happens(TrainerFailed(lease=1, reason="KeyError at task.py:9"))
-    assert device.says(Failed) == [Failed(job="digits", term=1, lease=1, reason="KeyError at task.py:9")]
+    device.happens(TrainerFailed(lease=1, reason="KeyError at task.py:9", traceback="File task.py"))
+    assert device.says(Failed) == [
+        Failed(job="digits", term=1, lease=1, reason="KeyError at task.py:9", traceback="File task.py")
+    ]
     assert device.does(Prepare)
     assert device.worker.state == "failing"
     device.happens(Prepared())
@@ -280,8 +282,10 @@ def test_success_forgives_earlier_failures(device: Device) -> None:
 
 
 def test_what_cannot_be_prepared_is_reported_under_no_lease(device: Device) -> None:
-    device.happens(PrepareFailed(reason="no space left on device"))
-    assert device.says(Failed) == [Failed(job="digits", term=1, lease=0, reason="no space left on device")]
+    device.happens(PrepareFailed(reason="no space left on device", traceback="File\x1b task.py"))
+    assert device.says(Failed) == [
+        Failed(job="digits", term=1, lease=0, reason="no space left on device", traceback="File  task.py")
+    ]
     device.happens(PrepareFailed(reason="no space left on device"))
     assert device.does(SetTimer) == [SetTimer(name="retry", after_s=1.0)]
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from shoal.errors import Corrupt
 from shoal.offload.kinds import SEED_BYTES
 from shoal.offload.masking import mask, share_product
 from shoal.offload.tiling import product
@@ -153,3 +156,30 @@ def test_an_arena_grows_and_both_ends_see_the_same() -> None:
     finally:
         theirs.close()
         ours.close()
+
+
+@pytest.mark.parametrize("has_memfd", [True, False])
+def test_a_child_that_cuts_the_memory_short_ends_no_parent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_memfd: bool
+) -> None:
+    if not has_memfd:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    arena = Arena()
+    try:
+        arena.grow(20_000)
+        values = np.arange(4000, dtype=np.float32)
+        arena.put(64, values)
+        np.testing.assert_array_equal(arena.copy(64, "float32", (4000,)), values)
+        if has_memfd and sys.platform == "linux":
+            with pytest.raises(PermissionError):
+                os.ftruncate(arena.fd, 0)
+            np.testing.assert_array_equal(arena.copy(64, "float32", (4000,)), values)
+        else:
+            os.ftruncate(arena.fd, 0)
+            with pytest.raises(Corrupt, match="cut short"):
+                arena.copy(64, "float32", (4000,))
+        arena.grow(100_000)
+        arena.put(64, values)
+    finally:
+        arena.close()

@@ -14,7 +14,13 @@ import pytest
 from shoal.errors import Corrupt, Misuse, ShoalError
 from shoal.store.registry import Registry
 from shoal.store.rows import EpochAudit, Evaluation, Event, Redeemed
-from shoal.wire.limits import EVENTS_KEPT_PER_JOB, NODE_NAME_MAX_CHARS, REASON_MAX_CHARS
+from shoal.wire.limits import (
+    EVENTS_KEPT_PER_JOB,
+    NODE_NAME_MAX_CHARS,
+    REASON_MAX_CHARS,
+    TRACEBACK_MAX_CHARS,
+    TRACEBACKS_KEPT_PER_JOB,
+)
 from shoal.workload.ledger import Applied
 
 
@@ -352,6 +358,19 @@ def test_events_are_numbered_paged_and_bounded(with_job: Registry) -> None:
     last = with_job.add_events("j1", [(3.0, "k", str(n)) for n in range(EVENTS_KEPT_PER_JOB)])
     kept = with_job.events_after("j1", 0, limit=2 * EVENTS_KEPT_PER_JOB)
     assert (kept[0].seq, kept[-1].seq, len(kept)) == (3, last, EVENTS_KEPT_PER_JOB)
+
+
+def test_tracebacks_are_bounded_and_no_events(with_job: Registry) -> None:
+    assert with_job.tracebacks("j1") == []
+    for number in range(9):
+        with_job.add_tracebacks("j1", [(float(number), f"pi: bug {number}", "x" * 20_000)])
+    with_job.add_tracebacks("j2", [(1.0, "a reason\nof two lines", "a\n  b")])
+    kept = with_job.tracebacks("j1")
+    assert [event.text for event in kept] == [f"pi: bug {n}" for n in range(9 - TRACEBACKS_KEPT_PER_JOB, 9)]
+    assert {len(event.traceback) for event in kept} == {TRACEBACK_MAX_CHARS}
+    (other,) = with_job.tracebacks("j2")
+    assert (other.at_s, other.text, other.traceback) == (1.0, "a reason\nof two lines", "a\n  b")
+    assert with_job.events_after("j1", 0, limit=100) == []
 
 
 def test_the_cluster_itself_has_events(registry: Registry) -> None:

@@ -61,8 +61,25 @@ def test_caches_hidden_files_environments_links_and_large_data_stay_out(task_dir
     (task_dir / "weights.bin").write_bytes(bytes(BUNDLE_FILE_MAX_BYTES + 1))
     (task_dir / "passwd").symlink_to("/etc/passwd")
     (task_dir / "etc").symlink_to("/etc")
-    packed = names(pack(task_dir, "task:Digits"))
+    told = []
+    packed = names(pack(task_dir, "task:Digits", told.append))
     assert packed == ["README.md", "net/__init__.py", "net/layers.py", "task.py", "words.txt"]
+    # In one line, what a task could miss first; caches are nobody's loss.
+    size = f"{BUNDLE_FILE_MAX_BYTES + 1:,} bytes, more than {BUNDLE_FILE_MAX_BYTES:,}"
+    assert told == [
+        "left out of the bundle: env (installed packages), etc (a link), passwd (a link), "
+        f"weights.bin ({size}), .git (hidden), .secret (hidden)"
+    ]
+    for number in range(9):
+        (task_dir / f"weights-{number}.bin").write_bytes(bytes(BUNDLE_FILE_MAX_BYTES + 1))
+    pack(task_dir, "task:Digits", told.append)
+    assert told[1].endswith(" and 9 more")
+
+
+def test_nothing_is_told_where_nothing_is_left_out(task_dir):
+    told = []
+    pack(task_dir, "task:Digits", told.append)
+    assert told == []
 
 
 def test_a_file_brings_the_neighbours_it_imports_and_no_others(task_dir):

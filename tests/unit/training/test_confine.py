@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from shoal.errors import Misuse
 from shoal.training.confine import (
     MEMORY_FLOOR_BYTES,
+    Groups,
     Limits,
     device_memory_bytes,
     says_no_memory,
@@ -30,7 +32,8 @@ ROOT = os.geteuid() == 0
 def test_the_default_is_a_share_of_the_device() -> None:
     limits = Limits.from_environment({}, device_bytes=4_000_000_000)
     assert limits.memory_bytes == 3_200_000_000
-    assert (limits.user, limits.network) == ("nobody", False)
+    assert (limits.user, limits.network, limits.root) == ("nobody", False, False)
+    assert Limits.from_environment({"SHOAL_TRAINER_ROOT": "yes"}, device_bytes=0).root
 
 
 def test_a_small_device_is_not_refused_what_may_fit() -> None:
@@ -51,7 +54,12 @@ def test_the_owner_chooses() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"SHOAL_TRAINER_MEMORY_MB": "lots"}, {"SHOAL_TRAINER_MEMORY_MB": "-1"}, {"SHOAL_TRAINER_NETWORK": "yes"}],
+    [
+        {"SHOAL_TRAINER_MEMORY_MB": "lots"},
+        {"SHOAL_TRAINER_MEMORY_MB": "-1"},
+        {"SHOAL_TRAINER_NETWORK": "yes"},
+        {"SHOAL_TRAINER_ROOT": "on"},
+    ],
 )
 def test_a_choice_that_is_none_says_what_to_write(wrong: dict[str, str]) -> None:
     with pytest.raises(Misuse, match="say "):
@@ -77,7 +85,8 @@ def test_code_of_ours_keeps_the_user_and_the_network_and_all_other_limits() -> N
 
 
 def test_a_plan_crosses_as_text() -> None:
-    plan = Plan(limits=Limits(memory_bytes=5), work="/w", needs=("/a",), doors=(("/data/x", "/w/x"),))
+    groups = Groups(folders=("/g/a", "/g/b"), memory=True, why_not="no pids")
+    plan = Plan(limits=Limits(memory_bytes=5), work="/w", needs=("/a",), doors=(("/data/x", "/w/x"),), groups=groups)
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -181,7 +190,8 @@ told["limit"] = reserve.task_bytes
     assert (told["small"], told["large"]) == (True, False)
     assert (told["before"], told["reserve"], told["after"]) == (False, True, False)
     assert told["limit"] == 200_000_000
-    assert "at most 200 MB" in told["words"]
+    # Without a control group the words say what the limit does not cover.
+    assert "at most 200 MB in each process (shared memory and files in memory do not count)" in told["words"]
 
 
 def test_a_lower_limit_that_is_there_is_not_raised() -> None:
@@ -221,52 +231,146 @@ def test_without_root_the_words_say_what_is_not_in_force() -> None:
     assert any(str(word).startswith("network not cut") for word in told["words"])
 
 
+#: What a task tries that was left root's rights.
+TRIES = """
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+        return ""
+    except OSError as error:
+        return error.strerror
+import ctypes
+class Library:
+    def __getattr__(self, name):
+        def called(*arguments):
+            library = ctypes.CDLL(None, use_errno=True)
+            if getattr(library, name)(*arguments):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return called
+c = Library()
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+told["capabilities"] = [int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")]
+told["setns"] = refused(lambda: c.setns(os.open(f"/proc/{os.getppid()}/ns/net", os.O_RDONLY), 0))
+told["realtime"] = refused(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))
+told["mount"] = refused(lambda: c.mount(b"tmpfs", b"/mnt", b"tmpfs", 0, None))
+told["chroot"] = refused(os.chroot, "/")
+"""
+DENIED = "Operation not permitted"
+
+
 @pytest.mark.skipif(not (LINUX and ROOT), reason="takes root on Linux")
 class TestAsRoot:
-    #: Python itself may lie where others cannot go: here only what a test names is asked for.
-    BEFORE = "os.setgroups([0, 4]); sys.path[:] = []; confine.__file__ = '/'"
     IDS = "told['ids'] = [os.getresuid(), os.getresgid(), os.getgroups()]"
+    GROUPS = "os.setgroups([0, 4])"
 
-    def test_what_the_other_user_cannot_read_keeps_us_and_is_named(self, tmp_path: Path) -> None:
-        closed = tmp_path / "closed"
-        closed.mkdir(mode=0o700)
-        told = act(self.IDS, before=self.BEFORE, needs=(str(closed),))
+    @pytest.fixture
+    def closed(self, tmp_path: Path) -> str:
+        folder = tmp_path / "closed"
+        folder.mkdir(mode=0o700)
+        return str(folder)
+
+    def test_what_the_other_user_cannot_read_is_named_and_no_task_runs(self, closed: str) -> None:
+        code = f"""
+import json, os, sys
+from shoal.training import confine
+try:
+    confine.confine(confine.Limits(), ({closed!r},))
+except confine.Unconfined as error:
+    print(error)
+"""
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.startswith(f"a task does not run as root, and nobody cannot read {closed}. Install Python")
+        assert "SHOAL_TRAINER_ROOT=yes" in done.stdout
+
+    def test_root_by_permission_has_no_capabilities(self, closed: str) -> None:
+        told = act(self.IDS + TRIES, before=self.GROUPS, needs=(closed,), root=True)
         assert told["ids"] == [[0, 0, 0], [0, 0, 0], [0, 4]]
-        assert f"user root (nobody cannot read {closed})" in told["words"]
+        said = f"user root without capabilities (nobody cannot read {closed}): it can read and change root's files"
+        assert any(str(word).startswith(said) for word in told["words"])
+        assert told["capabilities"] == [0] * 5
+        assert told["setns"] in (DENIED, "Permission denied")
+        assert [told[name] for name in ("realtime", "mount", "chroot")] == [DENIED] * 3
         assert "processes not limited" in told["words"]
 
     def test_the_other_user_is_for_good(self) -> None:
         code = f"""
 {self.IDS}
+{TRIES}
 told["processes"] = resource.getrlimit(resource.RLIMIT_NPROC)
-try:
-    os.setuid(0)
-except PermissionError:
-    told["back"] = False
+told["back"] = refused(os.setuid, 0)
 """
-        told = act(code, before=self.BEFORE, processes_max=99)
+        told = act(code, before=self.GROUPS, processes_max=99)
         user, group = user_id("nobody") or (0, 0)
         assert told["ids"] == [[user] * 3, [group] * 3, []]
+        assert told["capabilities"] == [0] * 5
+        assert told["setns"] in (DENIED, "Permission denied")
+        assert [told[name] for name in ("realtime", "mount", "chroot")] == [DENIED] * 3
         assert told["processes"] == [99, 99]
-        assert told["back"] is False
+        assert told["back"] == DENIED
         assert {"user nobody", "at most 99 processes"} <= set(told["words"])
 
-    def test_an_unknown_user_keeps_us_and_is_named(self) -> None:
-        told = act('told["ids"] = os.getresuid()', user="no-such-user")
-        assert told["ids"] == [0, 0, 0]
-        assert "user root (there is no user no-such-user)" in told["words"]
+    def test_python_in_a_closed_home_is_shown_and_what_lies_beside_it_is_not(self) -> None:
+        # A home as root has one, with a folder that a trainer needs and a key beside it that anyone could read.
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as home:
+            python, key = Path(home, "tools", "python"), Path(home, "key")
+            python.mkdir(parents=True)
+            (python / "module.py").write_text("x = 1")
+            key.write_text("secret")
+            assert Path(home).stat().st_mode & 0o077 == 0
+            told = act(
+                f"""
+told["module"] = open({str(python / "module.py")!r}).read()
+told["home"] = os.path.exists({str(key)!r})
+""",
+                needs=(str(python),),
+            )
+            if any("no /dev/shm of its own" in str(word) for word in told["words"]):
+                pytest.skip("no view of its own can be made here")
+            assert told["words"][0] == "user nobody"
+            assert (told["module"], told["home"]) == ("x = 1", False)
+            # Only in its own view.
+            assert key.read_text() == "secret"
+            assert Path(home).stat().st_mode & 0o077 == 0
 
-    def test_staying_is_a_choice(self) -> None:
-        assert "user root" in act("", user="root")["words"]
+    def test_a_link_that_the_view_does_not_show_is_not_taken_for_missing(self, tmp_path: Path) -> None:
+        # In a closed folder, to a folder in an open one.
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+            Path(place).chmod(0o755)
+            link = tmp_path / "link"
+            link.symlink_to(place)
+            told = act("", needs=(str(link),), root=True)
+            assert str(told["words"][0]).startswith(f"user root without capabilities (nobody cannot read {link})")
+
+    def test_shared_memory_by_name_ends_with_the_process(self) -> None:
+        name = f"/dev/shm/shoal-test-{os.getpid()}"  # noqa: S108
+        told = act(f'open({name!r}, "w").write("x"); told["there"] = os.listdir("/dev/shm")')
+        if "a /dev/shm of its own" not in told["words"]:
+            pytest.skip(f"not allowed here: {told['words']}")
+        assert told["there"] == [Path(name).name]
+        assert not Path(name).exists()
+
+    def test_an_unknown_user_is_named(self) -> None:
+        told = act('told["ids"] = os.getresuid()', user="no-such-user", root=True)
+        assert told["ids"] == [0, 0, 0]
+        assert told["words"][0].startswith("user root without capabilities (there is no user no-such-user)")
+
+    def test_staying_is_a_choice_and_costs_the_capabilities(self) -> None:
+        told = act(TRIES, user="root")
+        assert told["words"][0].startswith("user root without capabilities (the owner's choice)")
+        assert told["capabilities"] == [0] * 5
 
     def test_the_network_is_gone(self) -> None:
-        told = act(
-            'told["links"] = os.listdir("/sys/class/net"); told["routes"] = open("/proc/self/net/route").read()',
-            user="",
-        )
+        told = act('told["routes"] = open("/proc/self/net/route").read()')
         if "no network" not in told["words"]:
             pytest.skip(f"not allowed here: {told['words']}")
         assert len(str(told["routes"]).splitlines()) <= 1
+
+    def test_who_can_return_to_the_network_is_not_said_to_have_none(self) -> None:
+        words = act("", user="")["words"]
+        assert "no network" not in words
+        assert any(str(word).startswith(("network cut, but root's", "network not cut")) for word in words)
 
     def test_a_thread_that_runs_already_would_be_a_way_around(self) -> None:
         started = "threading.Thread(target=threading.Event().wait, daemon=True).start()"

@@ -170,7 +170,11 @@ def test_a_prepared_task_knows_its_cost(tmp_path: Path, count: int) -> None:
 def test_a_cost_that_cannot_be_counted_is_no_reason_to_refuse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepared = prepared_from(tmp_path, SOURCE.replace("COUNT", "5").replace("nn.Linear(4, 2)", "nn.Linear(5, 2)"))
+    # A model that takes its examples by five, where the cost is counted with two.
+    odd = SOURCE.replace("COUNT", "5").replace(
+        "nn.Linear(4, 2)", "nn.Unflatten(0, (-1, 5)), nn.Flatten(0, 1), nn.Linear(4, 2)"
+    )
+    prepared = prepared_from(tmp_path, odd)
     assert prepared.gmacs_per_example == 0.0
     assert prepared.train.examples == 5
     assert "what an example costs is not known: RuntimeError" in capsys.readouterr().err
