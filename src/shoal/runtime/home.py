@@ -38,6 +38,7 @@ from shoal.roles.membership import Patience
 from shoal.roles.roster import JobRecord
 from shoal.roles.switchboard import Switchboard, ToPeer
 from shoal.runtime import probe
+from shoal.runtime.contents import Contents
 from shoal.runtime.exchange import Exchange
 from shoal.runtime.exports import Exports
 from shoal.runtime.host import RoleHost
@@ -116,6 +117,7 @@ class Home:
         self._registry = Registry(places.registry)
         self._blobs = BlobStore(places.blobs)
         self._exports = Exports(self._blobs)
+        self._contents = Contents(self._blobs)
         self._journal = Journal(self._registry)
         self._models = BlobStore(places.published)
         self._publisher = Publisher(self._registry, self._models, self._journal.add)
@@ -537,10 +539,17 @@ class Home:
         return await asyncio.to_thread(self.roll.renew, peer, message)
 
     def blob_path(self, peer: Peer, blob: Blob) -> Path:
-        for store in (self._blobs, self._models):
-            if store.has(blob.sha256):
-                return store.path(blob.sha256)
-        raise Refused(f"no blob {blob.sha256[:12]}… here")
+        """An operator may have any blob, models too; a device what the jobs that it has now are made of."""
+        is_operator, specs = peer.role == "operator", self._manager.specs_of(peer.node)
+        if is_operator or any(self._contents.include(spec, blob.sha256) for spec in specs):
+            for store in (self._blobs, self._models) if is_operator else (self._blobs,):
+                if store.has(blob.sha256):
+                    return store.path(blob.sha256)
+        # The same words for what is not here and for what is not theirs: a hash tells nothing by being asked for.
+        raise Refused(
+            f"no blob {blob.sha256[:12]}… for {peer.node}: a device fetches what the job it works for is made of;"
+            " if it was given that job a moment ago, it tries again"
+        )
 
     async def store_blob(self, peer: Peer, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
         writer = self._blobs.writer(blob.sha256, blob.size_bytes)
