@@ -6,6 +6,7 @@ Everything it decides is decided by roles; this file gives them messages, time a
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 import logging
@@ -20,6 +21,7 @@ from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Send, Store
 from shoal.roles.course import OURS
 from shoal.roles.custody import Version, packed, unpacked, version_of
+from shoal.roles.doorway import LOOK_EVERY_S, Door
 from shoal.roles.events import (
     Asked,
     Event,
@@ -42,7 +44,7 @@ from shoal.runtime.contents import Contents
 from shoal.runtime.exchange import Exchange
 from shoal.runtime.exports import Exports
 from shoal.runtime.host import RoleHost
-from shoal.runtime.hosting import Hosting, make_leader
+from shoal.runtime.hosting import Hosting, caller_of, make_leader
 from shoal.runtime.journal import CLUSTER, Journal
 from shoal.runtime.places import Places
 from shoal.runtime.publisher import Publisher, put_model
@@ -56,6 +58,7 @@ from shoal.transport.identity import Identity, Peer, certificate_sha256
 from shoal.transport.signing import check
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
+from shoal.wire.lanes import Lane
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
@@ -122,6 +125,8 @@ class Home:
         self._models = BlobStore(places.published)
         self._publisher = Publisher(self._registry, self._models, self._journal.add)
         self.roll = Roll(self._registry)
+        self.roll.guard = self._one_of_a_name
+        self.roll.on_alarm = functools.partial(self._journal.add, "", "alarm")
         self._switchboard = Switchboard(node=self._node, patience=self._patience)
         self._hosting = Hosting(self._switchboard, self)
         self._stores: dict[str, CheckpointStore] = {}
@@ -194,6 +199,19 @@ class Home:
     def closed(self, session: Session, reason: str) -> None:
         self._exchange.closed(session, reason)
         self._hosting.closed(session, reason)
+
+    async def _one_of_a_name(self, peer: Peer, verb: str) -> str:
+        """Why this process of a node may not open a stream; empty: it may. The one before it has a moment to speak."""
+        if peer.role != "node" or verb not in (Lane.CONTROL, Lane.WORK):
+            return ""
+        doorway = self._switchboard.doorway
+        knock = doorway.knock(caller_of(peer))
+        while (answer := doorway.ask(knock))[0] is Door.WAIT:
+            await asyncio.sleep(LOOK_EVERY_S)
+        door, reason = answer
+        if door is Door.SHUT:
+            self.roll.alarm(peer.node, peer.address, reason)
+        return reason
 
     def turned_away(self, peer: Peer, reason: str) -> None:
         self._journal.add("", "refused", f"{peer.node} {reason}")
