@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
+import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,6 +22,27 @@ ROOT = Path(__file__).resolve().parent.parent
 PROTO_DIR = ROOT / "proto"
 PROTO_FILE = PROTO_DIR / "shoal" / "v1" / "shoal.proto"
 CONTRACT_FILE = ROOT / "src" / "shoal" / "wire" / "contract.binpb"
+
+LOCK_INPUT = ROOT / "requirements" / "dev.in"
+LOCK_FILE = ROOT / "requirements" / "dev.lock"
+LOCK_HEADER = """\
+# Every package of a development environment but torch, with the hash of its file: for Linux on x86-64 and Python 3.11,
+# where CI runs. Written by `python tools/tasks.py lock`; elsewhere, use `pip install -e '.[dev]'`.
+"""
+
+#: Extras whose least versions are tried as well.
+FLOOR_EXTRAS = ("discovery", "plot")
+#: What is tried with the least versions of all dependencies: what reads and writes for them, and one real training.
+FLOOR_TESTS = (
+    "tests/unit/wire",
+    "tests/unit/transport",
+    "tests/unit/store",
+    "tests/unit/cli",
+    "tests/integration/test_training.py::test_three_workers_train_the_model_that_one_process_trains",
+)
+
+#: A file, named by this variable, to which a run adds what must be seen at its end.
+NOTES_VARIABLE = "SHOAL_CI_NOTES"
 
 #: What `ci` runs, cheapest first, so that a slip is seen before the tests start.
 CI_TASKS = ("lint", "types", "layers", "proto-check", "security", "test")
@@ -97,14 +122,26 @@ def audit() -> int:
         canary.write_text(f"{AUDIT_CANARY}\n")
         database = next((name for name in AUDIT_DATABASES if answers(name, canary)), None)
         if database is None:
-            print(
+            note(
                 f"NOT AUDITED: pip-audit reaches none of its databases ({', '.join(AUDIT_DATABASES)}) from here; "
-                "run `python tools/tasks.py security` on a machine that does",
-                flush=True,
+                "run `python tools/tasks.py security` on a machine that does"
             )
             return 0
         pinned.write_text("\n".join(installed()) + "\n")
         return module("pip_audit", *audit_arguments(database, pinned))
+
+
+#: What was said in passing, and is repeated below the summary.
+NOTES: list[str] = []
+
+
+def note(text: str) -> None:
+    """Say this now, and again at the end of the run."""
+    print(text, flush=True)
+    NOTES.append(text)
+    if path := os.environ.get(NOTES_VARIABLE):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
 
 
 def answers(database: str, canary: Path) -> bool:
@@ -157,6 +194,69 @@ def test_fast(extra: Sequence[str]) -> int:
     return module("pytest", "-q", "-x", "-m", "not slow", "--ignore=tests/integration", *extra)
 
 
+def lock(extra: Sequence[str]) -> int:
+    """Write requirements/dev.lock anew: the newest of everything, by hash. Says nothing of where it came from."""
+    if importlib.util.find_spec("pip") is None:
+        return not_installed("pip")
+    with tempfile.TemporaryDirectory(prefix="shoal-lock-") as scratch:
+        report = Path(scratch) / "report.json"
+        resolving = ("--dry-run", "--ignore-installed", "--quiet", "--report", str(report))
+        code = module("pip", "install", *resolving, "-r", str(LOCK_INPUT), ".[dev]", *extra)
+        if code != 0:
+            return code
+        lines = sorted(filter(None, map(locked, json.loads(report.read_text())["install"])), key=str.lower)
+    LOCK_FILE.write_text(LOCK_HEADER + "".join(lines))
+    print(f"wrote {LOCK_FILE.relative_to(ROOT)}, {len(lines)} packages", flush=True)
+    return 0
+
+
+def locked(package: dict[str, dict[str, object]]) -> str:
+    """One line of the lock, from an entry of pip's report; empty for shoal itself."""
+    name, version = str(package["metadata"]["name"]), package["metadata"]["version"]
+    if name == "shoal":
+        return ""
+    archive = package["download_info"].get("archive_info")
+    sha256 = archive.get("hashes", {}).get("sha256", "") if isinstance(archive, dict) else ""
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise SystemExit(f"{name} {version} comes without a hash: it cannot be locked")
+    return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version} --hash=sha256:{sha256}\n"
+
+
+def floors(extra: Sequence[str]) -> int:
+    """A quick part of the tests, with the least versions that pyproject.toml allows; --list prints those for pip."""
+    pins = least_versions()
+    if list(extra) == ["--list"]:
+        print("\n".join(f"{name}=={version}" for name, version in pins.items()))
+        return 0
+    others = [f"{name} {have}, not {least}" for name, least in pins.items() if not same(have := found(name), least)]
+    if others:
+        print(f"not the least versions: {', '.join(others)}: pip install what `tasks.py floors --list` prints")
+        return 1
+    return module("pytest", "-q", *FLOOR_TESTS, *extra)
+
+
+def least_versions() -> dict[str, str]:
+    """Every dependency but torch, with the version behind its `>=`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [each for extra in FLOOR_EXTRAS for each in project["optional-dependencies"][extra]]
+    parts = [re.fullmatch(r"([A-Za-z0-9_.-]+)>=([0-9.]+)", each) for each in (*project["dependencies"], *extras)]
+    if None in parts:
+        raise SystemExit("a dependency in pyproject.toml is not of the form name>=version")
+    return {part[1]: part[2] for part in parts if part is not None}
+
+
+def found(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def same(have: str, least: str) -> bool:
+    """Whether these are one version: 43 is 43.0.0."""
+    return re.sub(r"(\.0)+$", "", have) == re.sub(r"(\.0)+$", "", least)
+
+
 def proto(extra: Sequence[str]) -> int:
     """Compile the wire contract to the descriptor that shoal.wire loads."""
     compiled, code = compile_contract()
@@ -194,6 +294,8 @@ def ci(extra: Sequence[str]) -> int:
     for name, code, seconds in rows:
         print(f"{name:<12} {seconds:7.1f} s  {'ok' if code == 0 else f'FAILED (exit {code})'}")
     print(f"{'total':<12} {sum(seconds for _, _, seconds in rows):7.1f} s", flush=True)
+    for text in NOTES:
+        print(text, flush=True)
     return first_failure([code for _, code, _ in rows])
 
 
@@ -221,6 +323,8 @@ TASKS: dict[str, Runner] = {
     "security": security,
     "test": test,
     "test-fast": test_fast,
+    "lock": lock,
+    "floors": floors,
     "ci": ci,
 }
 

@@ -30,7 +30,7 @@ from shoal.runtime.line import Line
 from shoal.runtime.outpost import Outpost
 from shoal.runtime.places import Places
 from shoal.training.ready import plan_from, spec_of
-from shoal.transport.access import MAY_ANSWER, MAY_SAY, Access, may_answer
+from shoal.transport.access import MAY_ANSWER, MAY_SAY, Access, AnyKey, may_answer
 from shoal.transport.base import BROKE_CONTRACT, Session
 from shoal.transport.grpc import SERVICE, GrpcServer
 from shoal.transport.identity import Authority, Identity, Peer, channel_credentials, channel_options
@@ -179,7 +179,7 @@ def test_every_verb_of_the_contract_has_a_row_and_there_are_no_others() -> None:
     }
 
 
-class Held:
+class Held(AnyKey):
     """Every member has the role that a test gives it."""
 
     def __init__(self, role: str) -> None:
@@ -705,6 +705,7 @@ class Caller:
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
+        self.incarnation = "first"
         self.heard: list[Message] = []
 
     def line_opened(self, line: Line) -> None: ...

@@ -158,10 +158,12 @@ def test_a_revoked_operator_is_out_too(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_download_of_a_revoked_device_stops(tmp_path: Path) -> None:
+def test_a_download_of_a_revoked_member_stops(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=0) as site:
-            slow = (await enrol(JoinCode.parse(site.cluster.join_line), wanted="slow")).identity
+            # An operator: it may fetch what belongs to no job.
+            token = await site.operator.make_token(role="operator", uses=1, valid_s=600.0, label="")
+            slow = (await enrol(JoinCode.parse(token.join_line), wanted="slow")).identity
             file = tmp_path / "blob"
             file.write_bytes(bytes(64 << 20))
             sha256 = hashlib.sha256(file.read_bytes()).hexdigest()

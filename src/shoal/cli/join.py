@@ -141,19 +141,38 @@ def _member(home: Path, line: str, name: str, *, anew: bool = False) -> Enrolled
                 f"this device is {member.identity.node} already: leave out --name, or give a second one its own --home"
             )
         if member != known:
-            member.save(folder)
+            _save(member, folder)
         return member
     if code is None:
         raise Misuse("this device has not joined a cluster: paste the line that `shoal up` printed after `shoal join`")
-    joined = enrol_blocking(code, wanted=name or default_name(), facts=_facts())
+    wanted = name or default_name()
+    joined = enrol_blocking(code, wanted=wanted, facts=_facts())
+    if joined.identity.node != wanted:
+        print(f"The name {wanted} is taken: this device is {joined.identity.node}.", flush=True)
     if joined.identity.role == "operator":
         folder = home / "operator"
         if (folder / IDENTITY_FILE).exists() and not anew:
             raise Misuse(
                 f"a cluster is operated from {home} already: give --home another directory, and ask for a new line"
             )
-    joined.save(folder)
+    _save(joined, folder)
     return joined
+
+
+def _save(member: Enrolled, folder: Path) -> None:
+    """Not while an agent that runs from here renews who it was: it would put that back."""
+    import time
+
+    from shoal.transport.identity import changing
+    from shoal.transport.renew import LOCK_LOOK_S, LOCK_TIMEOUT_S
+
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        with changing(folder) as is_alone:
+            if is_alone or time.monotonic() > deadline_s:
+                member.save(folder)
+                return
+        time.sleep(LOCK_LOOK_S)
 
 
 def moved(known: Enrolled, code: JoinCode, folder: Path) -> Enrolled:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import hashlib
 
+from shoal.roles.doorway import TWICE
 from shoal.wire.messages import Facts, Heartbeat, Hello, Leads
 
 #: Waits between attempts to reach a peer. The first is short: one that restarts is back at once.
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+#: The same where another device is there under our name: that one will not leave soon.
+TWICE_BACKOFF_S = (10.0, 60.0, 180.0, 300.0)
 
 #: How long an attempt may take: the first, and ever after some more.
 CONNECT_FIRST_S = 2.0
@@ -32,6 +36,8 @@ class Liaison:
         self._opened_s = 0.0
         #: Attempts in a row that did not lead to a welcome.
         self.attempts = 0
+        #: Attempts in a row that were refused because another device uses our identity.
+        self._twice = 0
         self._seq = 0
         self._answered = 0
 
@@ -49,8 +55,9 @@ class Liaison:
     def answered(self, seq: int) -> None:
         self._answered = max(self._answered, seq)
 
-    def closed(self) -> None:
+    def closed(self, reason: str = "") -> None:
         """The connection is over, or could not be made."""
+        self._twice = self._twice + 1 if TWICE in reason else 0
         self.attempts = 0 if self.welcomed else self.attempts + 1
         self.welcomed = False
 
@@ -58,6 +65,8 @@ class Liaison:
         """How long to wait before the next attempt: longer each time, and different for each device, so that one who
         restarts is not stormed."""
         base_s = BACKOFF_S[min(self.attempts, len(BACKOFF_S) - 1)]
+        if self._twice:
+            base_s = TWICE_BACKOFF_S[min(self._twice, len(TWICE_BACKOFF_S)) - 1]
         digest = hashlib.sha256(f"{self._node}/{self.attempts}".encode()).digest()
         return base_s * (0.75 + 0.5 * digest[0] / 255)
 

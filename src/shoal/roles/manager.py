@@ -482,6 +482,14 @@ class Manager:
         """Whether this node leads this job under this term: nobody else has a version kept."""
         return self._succession.leads_now(sender, checkpoint)
 
+    def specs_of(self, node: str) -> tuple[JobSpec, ...]:
+        """The jobs that this node works for or leads now, or is about to lead."""
+        here = self._nodes.get(node)
+        placed = self._jobs.get(here.job) if here is not None and here.job else None
+        led = [record for record in self._jobs.values() if record.is_open and record.leader == node]
+        records = ([placed] if placed is not None and placed.is_open else []) + led
+        return tuple(record.spec for record in records)
+
     def spec(self, job: str) -> JobSpec | None:
         record = self._jobs.get(job)
         return record.spec if record else None

@@ -108,6 +108,11 @@ class Membership:
         peer = self._peers.get(node)
         return peer.reason if peer else "never connected since the manager started"
 
+    def heard_s(self, node: str) -> float:
+        """When it was last heard."""
+        peer = self._peers.get(node)
+        return peer.heard_s if peer else -1.0
+
     def heard_ago_s(self, node: str, now_s: float) -> float:
         peer = self._peers.get(node)
         return now_s - peer.heard_s if peer else -1.0

@@ -122,6 +122,10 @@ class Station:
         self._endpoints: dict[str, str] = {}
 
     @property
+    def incarnation(self) -> str:
+        return self._incarnation
+
+    @property
     def jobs(self) -> tuple[str, ...]:
         return tuple(self._assigned)
 
@@ -159,7 +163,7 @@ class Station:
         liaison = self._liaisons.get(peer)
         if liaison is None:
             return []
-        liaison.closed()
+        liaison.closed(reason)
         duties: list[Duty] = [ToWorker(job, Disconnected(node=peer, reason=reason)) for job in self._served_by(peer)]
         if peer != self._manager and liaison.attempts >= ATTEMPTS_TOLD:
             again = liaison.attempts % ATTEMPTS_TOLD_AGAIN == 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from shoal.errors import Misuse, PeerViolation
 from shoal.roles.actions import Record, Save
 from shoal.roles.custody import packed, version_of
+from shoal.roles.doorway import Doorway
 from shoal.roles.events import Event, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
 from shoal.roles.membership import Membership, Patience
 from shoal.wire.lanes import Lane, lane_of
@@ -173,6 +174,8 @@ class Switchboard:
         self._manager = manager or node
         self._patience = patience
         self.membership = Membership(patience)
+        #: Of two processes of one node, which is let in.
+        self.doorway = Doorway(self.membership)
         #: How often ``check`` is to be called.
         self.check_every_s = patience.heartbeat_s / 2
         #: The jobs led here, in the order they were given.

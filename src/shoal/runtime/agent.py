@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import Refused, ShoalError, Unreachable
+from shoal.roles.doorway import TWICE
 from shoal.roles.events import LinkMeasured, Received
 from shoal.roles.station import (
     GOODBYE_TIMEOUT_S,
@@ -42,6 +43,7 @@ from shoal.runtime.outset import set_out
 from shoal.runtime.own_data import expose
 from shoal.runtime.places import Places, default_home
 from shoal.runtime.renewal import Renewal
+from shoal.runtime.tenancy import sole_agent, successor
 from shoal.store.blobs import BlobStore
 from shoal.transport.base import SHUT_OUT
 from shoal.transport.enrol import Enrolled
@@ -110,6 +112,10 @@ class Agent:
     def identity(self) -> Identity:
         return self._renewal.member.identity
 
+    @property
+    def incarnation(self) -> str:
+        return self._station.incarnation
+
     # Lines --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -121,14 +127,14 @@ class Agent:
             while True:
                 reason = await self._connect_once()
                 was_welcome = self._station.welcomed
-                self._carry(self._station.closed(self._manager))
+                self._carry(self._station.closed(self._manager, reason=reason))
                 if self._lending is not None:
                     self._lending.disconnected(reason)
                 if self._outpost is not None:
                     self._outpost.out_of_touch(reason)
                 if SHUT_OUT in reason:
                     raise Refused(reason)
-                if not was_welcome:
+                if not was_welcome and TWICE not in reason:
                     await self._renewal.not_let_in()
                 wait_s = self._station.backoff_s(self._manager)
                 log.warning("%s; trying again in %.1f s", reason, wait_s)
@@ -417,6 +423,8 @@ async def run_agent(
         loop.add_signal_handler(number, told.set)
     stopping = asyncio.create_task(told.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if told.is_set() and (pid := successor(places.node)) is not None:
+        log.warning("`shoal join` was started again from this home (process %d): this agent ends", pid)
     if not running.done():
         await agent.leave("the agent was stopped")
         running.cancel()
@@ -441,14 +449,15 @@ def main() -> int:
         folder = expose(Places(given.home), given.data)
         if folder is not None:
             log.info("examples of its own are in %s", folder)
-        running = run_agent(
-            Places(given.home),
-            child_module=given.child_module,
-            pace_s=given.pace_s,
-            door_port=given.lead_port,
-            lends=given.lend,
-        )
-        asyncio.run(running)
+        with sole_agent(Places(given.home).node):
+            running = run_agent(
+                Places(given.home),
+                child_module=given.child_module,
+                pace_s=given.pace_s,
+                door_port=given.lead_port,
+                lends=given.lend,
+            )
+            asyncio.run(running)
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         return 4 if isinstance(error, Refused) else 2

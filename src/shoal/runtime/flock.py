@@ -40,7 +40,7 @@ from shoal.runtime.places import Places, default_home
 from shoal.store.blobs import BlobStore
 from shoal.topology.chain.resources import Thresholds
 from shoal.training.prepared import first_model
-from shoal.transport.access import NotHere
+from shoal.transport.access import AnyKey, NotHere
 from shoal.transport.base import Session
 from shoal.transport.flock_secret import FlockSecret
 from shoal.transport.gathering import Gathering
@@ -88,7 +88,7 @@ class Orders:
     multicast: bool = True
 
 
-class Flock:
+class Flock(AnyKey):
     """A service and a listener (see ``transport.base``), and what a worker's driver asks of its surroundings."""
 
     def __init__(

@@ -21,6 +21,7 @@ from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Send, Store
 from shoal.roles.course import OURS
 from shoal.roles.custody import Version, packed, unpacked, version_of
+from shoal.roles.doorway import LOOK_EVERY_S, Door
 from shoal.roles.events import (
     Asked,
     Event,
@@ -40,10 +41,11 @@ from shoal.roles.reunion import Side
 from shoal.roles.roster import JobRecord, Term, sides_kept
 from shoal.roles.switchboard import Switchboard, ToPeer
 from shoal.runtime import probe
+from shoal.runtime.contents import Contents
 from shoal.runtime.exchange import Exchange
 from shoal.runtime.exports import Exports
 from shoal.runtime.host import RoleHost
-from shoal.runtime.hosting import Hosting, make_leader
+from shoal.runtime.hosting import Hosting, caller_of, make_leader
 from shoal.runtime.journal import CLUSTER, Journal
 from shoal.runtime.places import Places
 from shoal.runtime.publisher import Publisher, put_model
@@ -57,6 +59,7 @@ from shoal.transport.identity import Identity, Peer, certificate_sha256
 from shoal.transport.signing import check
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
+from shoal.wire.lanes import Lane
 from shoal.wire.messages import (
     OPEN_STATES,
     ApproveNode,
@@ -119,10 +122,13 @@ class Home:
         self._registry = Registry(places.registry)
         self._blobs = BlobStore(places.blobs)
         self._exports = Exports(self._blobs)
+        self._contents = Contents(self._blobs)
         self._journal = Journal(self._registry)
         self._models = BlobStore(places.published)
         self._publisher = Publisher(self._registry, self._models, self._journal.add)
         self.roll = Roll(self._registry)
+        self.roll.guard = self._one_of_a_name
+        self.roll.on_alarm = functools.partial(self._journal.add, "", "alarm")
         self._switchboard = Switchboard(node=self._node, patience=self._patience)
         self._hosting = Hosting(self._switchboard, self)
         self._stores: dict[str, CheckpointStore] = {}
@@ -208,6 +214,19 @@ class Home:
     def closed(self, session: Session, reason: str) -> None:
         self._exchange.closed(session, reason)
         self._hosting.closed(session, reason)
+
+    async def _one_of_a_name(self, peer: Peer, verb: str) -> str:
+        """Why this process of a node may not open a stream; empty: it may. The one before it has a moment to speak."""
+        if peer.role != "node" or verb not in (Lane.CONTROL, Lane.WORK):
+            return ""
+        doorway = self._switchboard.doorway
+        knock = doorway.knock(caller_of(peer))
+        while (answer := doorway.ask(knock))[0] is Door.WAIT:
+            await asyncio.sleep(LOOK_EVERY_S)
+        door, reason = answer
+        if door is Door.SHUT:
+            self.roll.alarm(peer.node, peer.address, reason)
+        return reason
 
     def turned_away(self, peer: Peer, reason: str) -> None:
         self._journal.add("", "refused", f"{peer.node} {reason}")
@@ -568,10 +587,17 @@ class Home:
         return await asyncio.to_thread(self.roll.renew, peer, message)
 
     def blob_path(self, peer: Peer, blob: Blob) -> Path:
-        for store in (self._blobs, self._models):
-            if store.has(blob.sha256):
-                return store.path(blob.sha256)
-        raise Refused(f"no blob {blob.sha256[:12]}… here")
+        """An operator may have any blob, models too; a device what the jobs that it has now are made of."""
+        is_operator, specs = peer.role == "operator", self._manager.specs_of(peer.node)
+        if is_operator or any(self._contents.include(spec, blob.sha256) for spec in specs):
+            for store in (self._blobs, self._models) if is_operator else (self._blobs,):
+                if store.has(blob.sha256):
+                    return store.path(blob.sha256)
+        # The same words for what is not here and for what is not theirs: a hash tells nothing by being asked for.
+        raise Refused(
+            f"no blob {blob.sha256[:12]}… for {peer.node}: a device fetches what the job it works for is made of;"
+            " if it was given that job a moment ago, it tries again"
+        )
 
     async def store_blob(self, peer: Peer, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
         writer = self._blobs.writer(blob.sha256, blob.size_bytes)

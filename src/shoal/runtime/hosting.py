@@ -19,6 +19,7 @@ from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.roles.actions import Action, End, Record, Save, Send
 from shoal.roles.custody import Version
+from shoal.roles.doorway import Caller
 from shoal.roles.events import Event, Received
 from shoal.roles.leader import Leader
 from shoal.roles.subleader import SubLeader
@@ -145,6 +146,8 @@ class Hosting:
         key = (session.peer.node, session.lane)
         older = self._sessions.get(key)
         self._sessions[key] = session
+        if session.lane is Lane.CONTROL:
+            self._board.doorway.entered(caller_of(session.peer))
         if older is not None:
             older.close("the same node connected again")
 
@@ -372,6 +375,10 @@ def _is_heavy(event: Event, *, part_bytes: int) -> bool:
             return part_bytes > HEAVY_BYTES
         case _:
             return False
+
+
+def caller_of(peer: Peer) -> Caller:
+    return Caller(node=peer.node, incarnation=peer.incarnation, address=peer.address)
 
 
 def owned(message: Checkpoint) -> Checkpoint:

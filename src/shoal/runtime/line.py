@@ -27,6 +27,11 @@ class Switch(Protocol):
         """Who this device is, at this moment."""
         ...
 
+    @property
+    def incarnation(self) -> str:
+        """Which process of this device it is."""
+        ...
+
     def line_opened(self, line: Line) -> None: ...
 
     def line_beat(self, line: Line, now_s: float) -> None: ...
@@ -62,7 +67,11 @@ class Line:
     async def connect_once(self) -> str:
         """Hold both streams until either ends; returns why."""
         self.link = GrpcLink(
-            self._switch.identity, server_node=self.peer, server_role=self._role, endpoint=self.endpoint
+            self._switch.identity,
+            server_node=self.peer,
+            server_role=self._role,
+            endpoint=self.endpoint,
+            incarnation=self._switch.incarnation,
         )
         beating = asyncio.create_task(self._beat())
         try:

@@ -15,6 +15,7 @@ from shoal.errors import Misuse, Refused, ShoalError
 from shoal.runtime.places import Places
 from shoal.training.find import find_task
 from shoal.training.ready import ReadyTask, Tell, job_id, listing_of, make_ready, plan_from, spec_of
+from shoal.transport.enrol import Enrolled
 from shoal.transport.grpc import GrpcLink
 from shoal.transport.identity import Identity
 from shoal.transport.renew import kept_fresh
@@ -46,11 +47,33 @@ from shoal.wire.messages import (
 )
 
 
+def _link_of(access: Enrolled) -> GrpcLink:
+    return GrpcLink(access.identity, server_node=access.manager_node, endpoint=access.manager_endpoint)
+
+
 class Operator:
-    def __init__(self, link: GrpcLink, places: Places, identity: Identity) -> None:
-        self._link = link
+    def __init__(self, access: Enrolled, places: Places) -> None:
         self._places = places
-        self._identity = identity
+        self._access = access
+        self._links = [_link_of(access)]
+
+    @property
+    def _link(self) -> GrpcLink:
+        """As who this machine is by now: another command may have renewed the certificate, and used it, since."""
+        with contextlib.suppress(ShoalError, OSError):
+            access = Enrolled.load(self._places.operator)
+            if access != self._access:
+                self._access = access
+                self._links.append(_link_of(access))
+        return self._links[-1]
+
+    @property
+    def _identity(self) -> Identity:
+        return self._access.identity
+
+    async def close(self) -> None:
+        for link in self._links:
+            await link.close()
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -65,11 +88,11 @@ class Operator:
             raise Misuse(
                 f"no cluster is operated from {home}: run `shoal up` on this machine first, or name its --home"
             ) from None
-        link = GrpcLink(access.identity, server_node=access.manager_node, endpoint=access.manager_endpoint)
+        operator = cls(access, places)
         try:
-            yield cls(link, places, access.identity)
+            yield operator
         finally:
-            await link.close()
+            await operator.close()
 
     async def status(self, job: str = "", after_event: int = 0, *, tracebacks: bool = False) -> Status:
         answer = await self._link.operate(AskStatus(job=job, after_event=after_event, tracebacks=tracebacks))

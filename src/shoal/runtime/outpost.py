@@ -21,7 +21,7 @@ from shoal.roles.switchboard import Switchboard
 from shoal.runtime import probe
 from shoal.runtime.host import RoleHost
 from shoal.runtime.hosting import Hosting, make_leader, owned
-from shoal.transport.access import NotHere
+from shoal.transport.access import AnyKey, NotHere
 from shoal.transport.base import Session
 from shoal.transport.grpc import GrpcServer
 from shoal.transport.identity import Identity, Peer
@@ -49,7 +49,7 @@ class Surroundings(Protocol):
         ...
 
 
-class Outpost:
+class Outpost(AnyKey):
     """A service (see ``transport.base``), a place that hosts leaders and sub-leaders, and has a say on who comes in."""
 
     def __init__(self, around: Surroundings, *, manager: str, manager_endpoint: str, port: int = 0) -> None:

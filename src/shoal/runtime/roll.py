@@ -5,15 +5,16 @@ Its commands write to the disk and are called in a thread. Times are the manager
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from shoal.errors import Misuse, Refused
+from shoal.errors import Misuse, Refused, ShoalError
 from shoal.store.registry import Registry
 from shoal.store.rows import Certificate, Node, Redeemed, Token
-from shoal.transport.access import ShutOut
+from shoal.transport.access import NotHere, ShutOut
 from shoal.transport.base import SHUT_OUT
 from shoal.transport.identity import Authority, Peer, certificate_sha256
 from shoal.transport.join_code import new_secret
@@ -53,6 +54,11 @@ TOKEN_VALID_MAX_S = 366 * 86400.0
 LABEL_MAX_CHARS = 60
 REASON_SHOWN_CHARS = 400
 
+#: An alarm about one member and address is told once in this time, with how often it was raised since.
+ALARM_EVERY_S = 60.0
+#: Members and addresses whose last alarm is remembered.
+ALARMS_REMEMBERED = 1000
+
 #: How long after its certificate ran out a member may still have another by proving that it holds the key.
 LAPSED_MAX_S = 180 * 86400.0
 
@@ -74,9 +80,23 @@ class Roll:
         self._authority: Authority | None = None
         #: Newcomers wait until an operator approves them.
         self.approves_newcomers = False
+        #: Says why a member is not let in at this moment, if it is not.
+        self.guard: Callable[[Peer, str], Awaitable[str]] | None = None
+        #: Hears of every alarm: one line that says what to do.
+        self.on_alarm: Callable[[str], None] = log.warning
         self._nodes: dict[str, Node] = {row.node: row for row in registry.nodes()}
-        #: Certificates that were issued and are not void.
-        self._good: set[str] = {row.sha256 for row in registry.certificates() if row.revoked_s is None}
+        #: Certificates that were issued and are not revoked.
+        self._good: set[str] = set()
+        #: Those that a newer one of the same member replaced, and when.
+        self._superseded: dict[str, float] = {}
+        #: Those that are good and were used.
+        self._used: set[str] = set()
+        #: Members of whom certificates are recorded: one of theirs that is not among them is older than those.
+        self._recorded: set[str] = set()
+        #: (member, address) -> when an alarm was last told, and how many were not told since.
+        self._alarms: dict[tuple[str, str], tuple[float, int]] = {}
+        for row in registry.certificates():
+            self._heed(row)
 
     def open_to(self, line: Callable[[str], str]) -> None:
         """Devices can join: ``line`` makes the line to paste out of a secret."""
@@ -106,7 +126,7 @@ class Roll:
         return {node.node: node.state for node in self._nodes.values() if node.state in HELD}
 
     def why_revoked(self, node: Node) -> str:
-        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(node.revoked_s or 0.0))
+        when = _minute(node.revoked_s or 0.0)
         reason = f" ({node.reason})" if node.reason else ""
         return f"revoked by the operator on {when}{reason}: {_JOIN_ANEW}"
 
@@ -116,11 +136,74 @@ class Roll:
         if node is not None:
             self._nodes[name] = node
         for row in self._registry.certificates(name):
-            if row.revoked_s is None:
-                self._good.add(row.sha256)
-            else:
-                self._good.discard(row.sha256)
+            self._heed(row)
         return node
+
+    def _heed(self, row: Certificate) -> None:
+        self._recorded.add(row.node)
+        if row.revoked_s is None:
+            self._good.add(row.sha256)
+        else:
+            self._good.discard(row.sha256)
+        if row.superseded_s is not None:
+            self._superseded[row.sha256] = row.superseded_s
+            self._used.discard(row.sha256)
+        elif row.used_s is not None:
+            self._used.add(row.sha256)
+
+    # Keys that were replaced --------------------------------------------------------------------------
+
+    def check_key(self, peer: Peer, verb: str) -> None:
+        """Raise ShutOut, and an alarm, if this certificate was replaced by one that its member has used since."""
+        since_s = self._superseded.get(peer.certificate)
+        if since_s is None and (peer.certificate in self._good or peer.node not in self._recorded):
+            return
+        node = self._nodes.get(peer.node)
+        if node is None or (node.revoked_s is not None and peer.certificate not in self._good):
+            return  # role_now refuses it, for that reason
+        raise ShutOut(self._replaced(peer.node, since_s, address=peer.address, at=verb), peer=peer.node)
+
+    async def let_in(self, peer: Peer, verb: str) -> None:
+        """It comes in with this certificate, unless the guard says why not: older ones of it are void from now on."""
+        if self.guard is not None and (reason := await self.guard(peer, verb)):
+            raise NotHere(reason, peer=peer.node)
+        if peer.certificate in self._used or peer.certificate not in self._good:
+            return
+        try:
+            await asyncio.to_thread(self._registry.use_certificate, peer.certificate, now_s=time.time())
+        except ShoalError as error:
+            # It may work on: its older keys are retired with its next call.
+            log.warning("that %s uses its new certificate could not be written down: %s", peer.node, error)
+            return
+        self.refresh(peer.node)
+
+    def refuse_replaced(self, lapsed: Lapsed, *, address: str) -> str:
+        """One who holds the key of a certificate that was replaced asked for another: an alarm, and why not."""
+        return f"{SHUT_OUT}: {self._replaced(lapsed.node, lapsed.superseded_s, address=address, at='the join port')}"
+
+    def _replaced(self, node: str, since_s: float | None, *, address: str, at: str) -> str:
+        when = f" on {_minute(since_s)}" if since_s is not None else ""
+        self.alarm(
+            node,
+            address,
+            f"a key of {node} that was replaced{when} was used from {address or 'an unknown address'} ({at}), and"
+            f" refused. Either an old copy of {node} was restored there, or its key was stolen: if you do not know that"
+            f" device, `shoal nodes revoke {node}`, then join the real {node} again: `shoal token create` here,"
+            " `shoal join LINE --anew` there",
+        )
+        return f"the key of this certificate was replaced{when} by a newer one of {node}: {_JOIN_ANEW}"
+
+    def alarm(self, node: str, address: str, text: str) -> None:
+        """Tell an operator, once in a while for the same member and address."""
+        now_s = time.monotonic()
+        told_s, more = self._alarms.pop((node, address), (float("-inf"), 0))
+        if now_s - told_s < ALARM_EVERY_S:
+            self._alarms[node, address] = told_s, more + 1
+            return
+        while len(self._alarms) >= ALARMS_REMEMBERED:
+            del self._alarms[next(iter(self._alarms))]
+        self._alarms[node, address] = now_s, 0
+        self.on_alarm(f"{text} ({more} more such attempts since the last alarm)" if more else text)
 
     def redeem(self, secret: str, *, wanted: str, now_s: float) -> Grant | Denial:
         state = "pending" if self.approves_newcomers else "enrolled"
@@ -144,7 +227,7 @@ class Roll:
             expires_s=issued.expires_s,
         )
         self._registry.add_certificate(row, replaces=replaces)
-        self._good.add(row.sha256)
+        self._heed(row)
         return row.expires_s
 
     def sign_with(self, authority: Authority) -> None:
@@ -175,7 +258,7 @@ class Roll:
             return Denial(
                 reason=f"the certificate ran out on {_day(row.expires_s)}, over {days:g} days ago: {_JOIN_ANEW}"
             )
-        return Lapsed(node=row.node, role=row.role, key_sha256=row.key_sha256)
+        return Lapsed(node=row.node, role=row.role, key_sha256=row.key_sha256, superseded_s=row.superseded_s)
 
     def reserve(self, name: str, role: str, *, now_s: float) -> None:
         """A member that did not join through a token: the manager, and the operator on its machine."""
@@ -283,6 +366,10 @@ class Roll:
         if len(found) > 1 or not self._registry.revoke_token(found[0].secret_sha256):
             raise Refused(f"{wanted[:80]!r} names no single token any more: look again with `shoal token list`")
         return Done(reason=f"nobody joins with token {_id(found[0])} any more; those who did stay")
+
+
+def _minute(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
 
 
 def _day(at_s: float) -> str:

@@ -74,6 +74,7 @@ class Agent:
         self, process: Process, around: Surroundings, *, manager: str, incarnation: str, flaws: Stream | None
     ) -> None:
         self.process = process
+        process.incarnation = incarnation
         self._around = around
         self._flaws = flaws
         self._manager = manager

@@ -14,6 +14,7 @@ from typing import Protocol
 from shoal.errors import Misuse
 from shoal.roles.actions import Action, End, Record, Role, Save, Send
 from shoal.roles.custody import Version
+from shoal.roles.doorway import LOOK_EVERY_S, Caller, Door, Knock
 from shoal.roles.events import Event, Received
 from shoal.roles.leader import Leader
 from shoal.roles.subleader import SubLeader
@@ -114,6 +115,8 @@ class Hosting:
         self._upload_budget_bytes = upload_budget_bytes
         self._turns = Turns(process.kernel, hold_s=turn_hold_s)
         self.connections: dict[str, Connection] = {}
+        #: Those that wait to be let in, and what they said meanwhile.
+        self._outside: dict[Connection, list[tuple[Message, int]]] = {}
         self._led: dict[str, Host] = {}
         #: (job, formation) -> the sub-leader here.
         self._subs: dict[tuple[str, int], Host] = {}
@@ -141,8 +144,31 @@ class Hosting:
         if not self.switchboard.admits(node):
             connection.cut(f"{node} has no business here")
             return
+        if self.switchboard.is_home:
+            self._look(connection, self.switchboard.doorway.knock(_caller(connection)))
+        else:
+            self._enter(connection)
+
+    def _look(self, connection: Connection, knock: Knock) -> None:
+        """Let it in, or not, once that is known."""
+        door, reason = self.switchboard.doorway.ask(knock)
+        if door is Door.WAIT and connection.is_open:
+            self._outside.setdefault(connection, [])
+            self.process.later(LOOK_EVERY_S, self._look, connection, knock)
+            return
+        said = self._outside.pop(connection, [])
+        if door is Door.SHUT:
+            connection.cut(reason)
+        elif connection.is_open:
+            self._enter(connection)
+            for message, size_bytes in said:
+                self.received(connection, message, size_bytes)
+
+    def _enter(self, connection: Connection) -> None:
+        node = connection.caller.process.node
         older = self.connections.get(node)
         self.connections[node] = connection
+        self.switchboard.doorway.entered(_caller(connection))
         if older is not None:
             older.cut("the same node connected again")
         self.watch()
@@ -154,6 +180,10 @@ class Hosting:
             self.carry(self.switchboard.closed(node, self.process.clock_s, reason=reason))
 
     def received(self, connection: Connection, message: Message, size_bytes: int) -> None:
+        if connection in self._outside:
+            # It is read once its sender is let in.
+            self._outside[connection].append((message, size_bytes))
+            return
         self.heard(connection.caller.process.node, message, size_bytes)
 
     def heard(self, node: str, message: Message, size_bytes: int) -> None:
@@ -302,3 +332,8 @@ class Hosting:
     def _merging_s(self, event: Event) -> float:
         size_bytes = event.size_bytes if isinstance(event, Received) else 0
         return size_bytes * MERGE_S_PER_BYTE * self._node.slow_factor if size_bytes > SMALL_BYTES else 0.0
+
+
+def _caller(connection: Connection) -> Caller:
+    process = connection.caller.process
+    return Caller(node=process.node, incarnation=process.incarnation, address=process.node)

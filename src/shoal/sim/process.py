@@ -30,11 +30,13 @@ class Machine:
 
 
 class Process:
-    __slots__ = ("_backlog", "_stops", "alive", "kernel", "machine", "node", "observers")
+    __slots__ = ("_backlog", "_stops", "alive", "incarnation", "kernel", "machine", "node", "observers")
 
     def __init__(self, machine: Machine, kernel: Kernel, observers: Sequence[Observer]) -> None:
         self.machine = machine
         self.node = machine.name
+        #: As others know it from the processes before it; empty: nobody asks.
+        self.incarnation = ""
         self.kernel = kernel
         self.observers = observers
         self.alive = True

@@ -255,22 +255,49 @@ class Registry:
         """Record what was issued, before it is handed out. The oldest of a member beyond a limit are not kept.
 
         A certificate that was asked for with another one is not recorded if that one was revoked meanwhile: it would
-        be good again as soon as its name is.
+        be good again as soon as its name is. Nor if that one was superseded meanwhile.
         """
         with self._transaction() as database:
             if self._is_revoked(certificate.node, replaces):
                 raise Misuse(f"{certificate.node} was revoked: it gets no other certificate")
+            shown = self.certificate(replaces)
+            if shown is not None and shown.superseded_s is not None:
+                raise Misuse(f"this certificate of {certificate.node} was replaced: it gets no other")
             database.execute(
-                "INSERT INTO certificates VALUES"
-                " (:sha256, :node, :role, :key_sha256, :issued_s, :expires_s, :revoked_s)",
+                "INSERT INTO certificates (sha256, node, role, key_sha256, issued_s, expires_s, revoked_s, number)"
+                " VALUES (:sha256, :node, :role, :key_sha256, :issued_s, :expires_s, :revoked_s,"
+                " (SELECT COALESCE(MAX(number), 0) + 1 FROM certificates WHERE node = :node))",
                 dataclasses.asdict(certificate),
             )
-            # What was revoked is no loss either: of a name that ever was, only certificates that are kept are good.
+            # What is void is no loss: a certificate that is not kept is good for nothing. The newest that was used
+            # stays, however many were issued since: its owner may never have received those.
             database.execute(
                 "DELETE FROM certificates WHERE node = :node AND sha256 NOT IN (SELECT sha256 FROM certificates"
-                " WHERE node = :node ORDER BY issued_s DESC, sha256 LIMIT :kept)",
+                " WHERE node = :node ORDER BY used_s IS NOT NULL AND superseded_s IS NULL DESC, number DESC"
+                " LIMIT :kept)",
                 {"node": certificate.node, "kept": CERTIFICATES_KEPT_PER_NODE},
             )
+
+    def use_certificate(self, sha256: str, *, now_s: float) -> bool:
+        """A member used this certificate: those it was issued before this one are superseded, durably. Whether it is
+        good, which one that is not known, or was superseded or revoked itself, is not.
+
+        Certificates that are newer and were never used stay as they are, and so does this one beside them: their owner
+        may have crashed before it had written them down.
+        """
+        with self._transaction() as database:
+            row = self.certificate(sha256)
+            if row is None or row.superseded_s is not None or row.revoked_s is not None:
+                return False
+            database.execute(
+                "UPDATE certificates SET used_s = ? WHERE sha256 = ? AND used_s IS NULL",
+                (now_s, sha256),
+            )
+            database.execute(
+                "UPDATE certificates SET superseded_s = ? WHERE node = ? AND number < ? AND superseded_s IS NULL",
+                (now_s, row.node, row.number),
+            )
+            return True
 
     def _is_revoked(self, name: str, certificate: str) -> bool:
         node, shown = self.node(name), self.certificate(certificate)
@@ -287,7 +314,7 @@ class Registry:
     def certificates(self, node: str = "") -> list[Certificate]:
         """Those of a member, or all there are; oldest first."""
         found = self._rows(
-            "SELECT * FROM certificates WHERE ? IN ('', node) ORDER BY issued_s, sha256",
+            "SELECT * FROM certificates WHERE ? IN ('', node) ORDER BY number, sha256",
             (node,),
         )
         return [Certificate(**row) for row in found]

@@ -63,6 +63,11 @@ class Certificate:
     issued_s: float
     expires_s: float
     revoked_s: float | None = None
+    #: Of this member's certificates, the how-manieth it is.
+    number: int = 0
+    #: When it was first used, and when a newer one was: that one superseded it.
+    used_s: float | None = None
+    superseded_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

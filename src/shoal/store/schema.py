@@ -150,4 +150,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # on beyond a cut is known when it is back.
         "ALTER TABLE jobs ADD COLUMN terms_json TEXT NOT NULL DEFAULT '{}'",
     ),
+    (
+        # In which order a member's certificates were issued: a clock may be set back, and decides nothing here.
+        "ALTER TABLE certificates ADD COLUMN number INTEGER NOT NULL DEFAULT 0",
+        "UPDATE certificates SET number = (SELECT COUNT(*) FROM certificates AS other WHERE other.node ="
+        " certificates.node AND (other.issued_s, other.sha256) <= (certificates.issued_s, certificates.sha256))",
+        # When it was first used, and when a newer one of its member was: from then on it is void.
+        "ALTER TABLE certificates ADD COLUMN used_s REAL",
+        "ALTER TABLE certificates ADD COLUMN superseded_s REAL",
+    ),
 )

@@ -216,9 +216,30 @@ class Members(Protocol):
         """
         ...
 
+    def check_key(self, peer: Peer, verb: str) -> None:
+        """Raise ShutOut, with the reason, if the certificate of this caller was replaced. Asked once a call."""
+        ...
 
-class AsCertified:
-    """Every member is what its certificate says: for nodes that keep no roll."""
+    async def let_in(self, peer: Peer, verb: str) -> None:
+        """What it calls is done now: certificates that it had before this one are of no use any more.
+
+        Raises ShutOut, or NotHere, with the reason, for one that is not to come in; it may take a moment to tell.
+        """
+        ...
+
+
+class AnyKey:
+    """Every certificate is as good as another of the same name: for nodes that keep no roll."""
+
+    def check_key(self, peer: Peer, verb: str) -> None:
+        pass
+
+    async def let_in(self, peer: Peer, verb: str) -> None:
+        pass
+
+
+class AsCertified(AnyKey):
+    """Every member is what its certificate says."""
 
     def role_now(self, peer: Peer) -> str:
         return peer.role
@@ -236,6 +257,13 @@ class Access:
         role = self._role(peer)
         if role not in MAY_SAY.get(verb, {}):
             raise PeerViolation(f"{_WHAT_IT_IS.get(role, f'a {role}')} may not call {verb}", peer=peer.node)
+
+    def check_key(self, peer: Peer, verb: str) -> None:
+        """Raise if this caller's certificate was replaced."""
+        self._members.check_key(peer, verb)
+
+    async def let_in(self, peer: Peer, verb: str) -> None:
+        await self._members.let_in(peer, verb)
 
     def heard(self, peer: Peer, verb: str) -> Container[str]:
         """The names of what this peer may say there, at the moment each is asked for."""

@@ -209,6 +209,9 @@ class EnrolmentServer:
         csr_pem = request.csr_pem.encode()
         if certificates.requested_key_sha256(csr_pem) != decision.key_sha256:
             raise PeerViolation(f"does not hold the key of {decision.node}'s certificate")
+        # Asked once the key is proven: the hash of an old certificate, which is no secret, raises no alarm.
+        if decision.superseded_s is not None:
+            raise Refused(self._renewals.refuse_replaced(decision, address=address))
         certificate_pem = self._authority.issue(node=decision.node, role=decision.role, csr_pem=csr_pem)
         self._renewals.record(certificate_pem, now_s=time.time(), replaces=request.certificate)
         log.info("%s came back from %s: its certificate was renewed", decision.node, address)

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from shoal.transport.commons import Commons
 from shoal.transport.identity import (
     Identity,
     Peer,
+    address_of,
     channel_credentials,
     channel_options,
     peer_from_auth_context,
@@ -39,6 +41,7 @@ from shoal.wire.limits import (
     HANDSHAKE_MAX_S,
     LINE_LEAST_BYTES_PER_S,
     MESSAGE_MAX_BYTES,
+    NAME_MAX_CHARS,
     READ_AHEAD_BYTES,
     READ_BUFFER_BYTES,
     REPLY_MAX_BYTES,
@@ -47,6 +50,13 @@ from shoal.wire.limits import (
 from shoal.wire.messages import Blob, Denied, Message, Renew, Renewed
 
 SERVICE = "shoal.v1.Shoal"
+
+#: The header of a stream that says which process of a node opens it.
+INCARNATION = "shoal-incarnation"
+
+#: Calls that are a use of a certificate as soon as they are allowed. To renew one is none: an agent renews beside the
+#: session that it holds with the one before. A stream is a use once it is open.
+_USES = frozenset({"Operate", "Fetch", "Store"})
 
 #: Every wait for a peer ends.
 CALL_TIMEOUT_S = 30.0
@@ -141,13 +151,26 @@ class GrpcServer:
     async def _admit(self, context: Any, verb: str) -> Peer:
         """Who calls, if they may; else the call ends here."""
         try:
-            peer = peer_from_auth_context(context.auth_context())
+            peer = replace(peer_from_auth_context(context.auth_context()), address=address_of(context.peer()))
             self._commons.conduct.admit(peer.node, time.monotonic())
             self._check(peer, verb)
+            self._access.check_key(peer, verb)
         except PeerViolation as violation:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(violation))
             raise
+        if verb in _USES:
+            await self._let_in(peer, verb, context)
         return peer
+
+    async def _let_in(self, peer: Peer, verb: str, context: Any) -> None:
+        """What it asks for is done now: its certificate is in use, unless a newer one was meanwhile."""
+        try:
+            await self._access.let_in(peer, verb)
+            self._access.check_call(peer, verb)
+            self._access.check_key(peer, verb)
+        except PeerViolation as violation:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(violation))
+            raise
 
     def _check(self, peer: Peer, verb: str) -> None:
         try:
@@ -186,8 +209,9 @@ class GrpcServer:
 
     def _stream(self, lane: Lane) -> Callable[[Any, Any], Awaitable[None]]:
         async def serve(_: Any, context: Any) -> None:
-            peer = await self._admit(context, str(lane))
+            peer = _with_incarnation(await self._admit(context, str(lane)), context)
             await self._wait_to_open(peer, str(lane), context)
+            await self._let_in(peer, str(lane), context)
             session = FrameSession(
                 peer=peer,
                 lane=lane,
@@ -285,6 +309,11 @@ class GrpcServer:
             yield read_chunk_frame(frame)
 
 
+def _with_incarnation(peer: Peer, context: Any) -> Peer:
+    told = next((value for key, value in context.invocation_metadata() or () if key == INCARNATION), "")
+    return replace(peer, incarnation=str(told)[:NAME_MAX_CHARS])
+
+
 class _Outcome:
     """How a call we write to ended, in the words of the other side.
 
@@ -333,9 +362,20 @@ def _answered(question: Any) -> Any:
 class GrpcLink:
     """A node's connections to one other: control and work apart, dialled from this side only."""
 
-    def __init__(self, identity: Identity, *, server_node: str, endpoint: str, server_role: str = "manager") -> None:
-        """``server_role``: whether the manager is dialled, or a node that leads. Each may say other things."""
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        server_node: str,
+        endpoint: str,
+        server_role: str = "manager",
+        incarnation: str = "",
+    ) -> None:
+        """``server_role``: whether the manager is dialled, or a node that leads. Each may say other things.
+
+        ``incarnation``: which process this is, told with each stream: a node has one at a time."""
         self._identity = identity
+        self._metadata = ((INCARNATION, incarnation),) if incarnation else ()
         self._server = Peer(node=server_node, role=server_role, cluster=identity.cluster)
         self._endpoint = endpoint
         self._channels: list[grpc.aio.Channel] = []
@@ -387,7 +427,7 @@ class GrpcLink:
             await self.close()
 
     async def _hold(self, channel: grpc.aio.Channel, lane: Lane, listener: Listener) -> str:
-        call = channel.stream_stream(f"/{SERVICE}/{lane}")()
+        call = channel.stream_stream(f"/{SERVICE}/{lane}")(metadata=self._metadata)
         outcome = _Outcome(call)
         session = FrameSession(
             peer=self._server,

@@ -6,6 +6,8 @@ name `NODE.shoal` rather than by its address, so a moving IP changes nothing.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -13,7 +15,8 @@ import re
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import urllib.parse
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,6 +72,10 @@ class Peer:
     cluster: str
     #: The hash of the certificate that says so; empty where nobody showed one.
     certificate: str = field(default="", compare=False)
+    #: From which address it calls; empty where that is not known.
+    address: str = field(default="", compare=False)
+    #: Which process of it calls, as it says itself; empty where it does not.
+    incarnation: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_name("node", self.node)
@@ -109,6 +116,12 @@ def peer_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> Peer:
         raise PeerViolation("the certificate's common name and identity disagree", peer=peer.node)
     shown = list(auth.get("x509_pem_cert", ()))
     return replace(peer, certificate=certificate_sha256(shown[0])) if len(shown) == 1 else peer
+
+
+def address_of(caller: str) -> str:
+    """The address alone, of what gRPC calls a peer: `ipv4:10.0.0.5:41242`, `ipv6:%5Bfe80::1%5D:41242`."""
+    kind, _, where = urllib.parse.unquote(caller).partition(":")
+    return where.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else caller
 
 
 def certificate_sha256(pem: bytes) -> str:
@@ -316,6 +329,22 @@ def channel_options(server_node: str) -> list[tuple[str, str]]:
     """The channel option that makes a client accept `server_node`, and nobody else, wherever it is."""
     check_name("node", server_node)
     return [("grpc.ssl_target_name_override", server_name(server_node))]
+
+
+@contextlib.contextmanager
+def changing(folder: Path) -> Iterator[bool]:
+    """Whether this program alone may change the identity in `folder`, for as long as this lasts."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(folder / "identity.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
 
 
 def save_private_json(path: Path, content: Mapping[str, str]) -> None:

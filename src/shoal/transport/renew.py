@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ssl
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 from shoal.errors import PeerViolation, Refused, ShoalError, Unreachable
 from shoal.transport.enrol import Enrolled, return_lapsed
 from shoal.transport.grpc import GrpcLink
-from shoal.transport.identity import Identity, Peer
+from shoal.transport.identity import Identity, Peer, changing
 
 #: The share of a certificate's life after which it is replaced: there is time for many attempts before it runs out.
 DUE_AFTER = 2 / 3
+
+#: How long to wait for another program that changes the same identity, and how often to look.
+LOCK_TIMEOUT_S = 60.0
+LOCK_LOOK_S = 0.1
 
 
 def due_s(identity: Identity) -> float:
@@ -70,14 +76,30 @@ async def renewed(member: Enrolled) -> Enrolled:
 
 async def renew_in(folder: Path) -> Enrolled:
     """Renew the member of this folder, one way or the other. What is in the folder is the old one or the new, whole."""
-    member = Enrolled.load(folder)
-    try:
-        fresh = await renewed(member)
-    except Unreachable:
-        # Nobody is there, or TLS refuses a certificate that ran out: from here, both look the same.
-        fresh = await return_lapsed(member)
-    fresh.save(folder)
-    return fresh
+    async with _alone_in(folder):
+        member = Enrolled.load(folder)
+        try:
+            fresh = await renewed(member)
+        except Unreachable:
+            # Nobody is there, or TLS refuses a certificate that ran out: from here, both look the same.
+            fresh = await return_lapsed(member)
+        fresh.save(folder)
+        return fresh
+
+
+@contextlib.asynccontextmanager
+async def _alone_in(folder: Path) -> AsyncIterator[None]:
+    """One renewal of a member at a time. Of two at once, the certificate that is used first would void the other, and
+    the manager would take the other's owner for a thief."""
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        with changing(folder) as is_alone:
+            if is_alone:
+                yield
+                return
+        if time.monotonic() > deadline_s:
+            raise Unreachable(f"another program has been renewing the certificate in {folder} for long: try again")
+        await asyncio.sleep(LOCK_LOOK_S)
 
 
 async def kept_fresh(folder: Path, *, now_s: float) -> Enrolled:
@@ -85,10 +107,16 @@ async def kept_fresh(folder: Path, *, now_s: float) -> Enrolled:
     member = Enrolled.load(folder)
     if not is_due(member.identity, now_s=now_s):
         return member
-    lapsed = has_lapsed(member.identity, now_s=now_s)
+    lapsed = False
     try:
-        fresh = await (return_lapsed(member) if lapsed else renewed(member))
-        fresh.save(folder)
+        async with _alone_in(folder):
+            # Another command may have done so while this one waited.
+            member = Enrolled.load(folder)
+            if not is_due(member.identity, now_s=now_s):
+                return member
+            lapsed = has_lapsed(member.identity, now_s=now_s)
+            fresh = await (return_lapsed(member) if lapsed else renewed(member))
+            fresh.save(folder)
     except (ShoalError, OSError) as error:
         if lapsed and isinstance(error, Refused):
             raise

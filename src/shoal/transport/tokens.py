@@ -37,6 +37,8 @@ class Lapsed:
     node: str
     role: str
     key_sha256: str
+    #: When a newer certificate of it was first used: from then on this one gets no other.
+    superseded_s: float | None = None
 
 
 class Renewals(Protocol):
@@ -44,6 +46,10 @@ class Renewals(Protocol):
 
     def lapsed(self, certificate_sha256: str, *, now_s: float) -> Lapsed | Denial:
         """Who was issued this certificate, if they may have another."""
+        ...
+
+    def refuse_replaced(self, lapsed: Lapsed, *, address: str) -> str:
+        """It proved to hold a key that was replaced: why it gets nothing. Operators hear an alarm."""
         ...
 
     def record(self, certificate_pem: bytes, *, now_s: float, replaces: str) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +12,8 @@ import pytest
 
 from shoal.errors import Misuse, Refused
 from shoal.runtime.roll import (
+    ALARM_EVERY_S,
+    ALARMS_REMEMBERED,
     LABEL_MAX_CHARS,
     LAPSED_MAX_S,
     TOKEN_ID_CHARS,
@@ -425,3 +428,93 @@ def test_who_may_come_back_after_the_end_of_a_certificate(roll: Roll, registry: 
     assert denied.reason.startswith("shut out: revoked by the operator")
     joined(roll, authority, "pi")
     assert isinstance(roll.lapsed(pi.certificate, now_s=late_s), Denial), "the name is back, this certificate is not"
+
+
+# Keys that were replaced --------------------------------------------------------------------------
+
+
+def successor(roll: Roll, peer: Peer) -> Peer:
+    """The same member with the certificate that it renews to."""
+    certificate_pem = renew(roll, peer).certificate_pem.encode()
+    return replace(peer, certificate=certificate_sha256(certificate_pem))
+
+
+def use(roll: Roll, peer: Peer) -> None:
+    roll.check_key(peer, "Control")
+    asyncio.run(roll.let_in(peer, "Control"))
+
+
+def alarms_of(roll: Roll) -> list[str]:
+    told: list[str] = []
+    roll.on_alarm = told.append
+    return told
+
+
+def test_a_key_is_void_once_its_successor_is_used_and_not_before(
+    roll: Roll, registry: Registry, authority: Authority
+) -> None:
+    roll.sign_with(authority)
+    told = alarms_of(roll)
+    first = joined(roll, authority, "pi")
+    use(roll, first)
+    lost, second = successor(roll, first), successor(roll, first)
+    use(roll, first)
+    use(roll, second)
+    assert not told
+    for old in (first, lost):
+        with pytest.raises(ShutOut, match=r"shut out: the key of this certificate was replaced on 20.*--anew"):
+            roll.check_key(replace(old, address="10.0.0.9"), "Renew")
+        with pytest.raises(Misuse, match="was replaced"):
+            renew(roll, old)
+        lapsed = roll.lapsed(old.certificate, now_s=time.time())
+        assert isinstance(lapsed, Lapsed)
+        assert lapsed.superseded_s is not None
+        assert roll.refuse_replaced(lapsed, address="10.0.0.8").startswith("shut out: the key of this certificate")
+    assert [words.partition(" (")[0].partition(" was used ")[2] for words in told] == ["from 10.0.0.9", "from 10.0.0.8"]
+    assert all("`shoal nodes revoke pi`" in words for words in told)
+    use(roll, second)
+    again = Roll(registry)
+    again.check_key(second, "Control")
+    with pytest.raises(ShutOut):
+        again.check_key(first, "Control")
+
+
+def test_a_certificate_that_is_not_kept_any_more_is_an_old_one(
+    roll: Roll, registry: Registry, authority: Authority
+) -> None:
+    roll.sign_with(authority)
+    now = oldest = joined(roll, authority, "pi")
+    for _ in range(CERTIFICATES_KEPT_PER_NODE + 1):
+        use(roll, now)
+        now = successor(roll, now)
+    assert registry.certificate(oldest.certificate) is None
+    with pytest.raises(ShutOut, match="was replaced by a newer one"):
+        Roll(registry).check_key(oldest, "Control")
+
+
+def test_a_device_that_never_gets_its_new_certificates_is_not_forgotten(
+    roll: Roll, registry: Registry, authority: Authority
+) -> None:
+    roll.sign_with(authority)
+    pi = joined(roll, authority, "pi")
+    use(roll, pi)
+    for _ in range(CERTIFICATES_KEPT_PER_NODE + 5):
+        renew(roll, pi)
+    use(Roll(registry), pi)
+    assert isinstance(Roll(registry).lapsed(pi.certificate, now_s=time.time()), Lapsed)
+
+
+def test_alarms_are_counted_and_told_once_in_a_while(roll: Roll, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = alarms_of(roll)
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    for _ in range(50):
+        roll.alarm("pi", "10.0.0.9", "beware")
+    roll.alarm("pi", "10.0.0.8", "beware")
+    assert told == ["beware", "beware"]
+    now_s += ALARM_EVERY_S
+    roll.alarm("pi", "10.0.0.9", "beware")
+    assert told[2] == "beware (49 more such attempts since the last alarm)"
+    for number in range(2 * ALARMS_REMEMBERED):
+        roll.alarm("pi", str(number), "beware")
+    assert len(roll._alarms) == ALARMS_REMEMBERED
