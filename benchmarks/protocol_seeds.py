@@ -1,35 +1,34 @@
 """Ten thousand small disasters: the deployed manager, leader and workers under seeded faults, every invariant watching.
 
     python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] [--shape star|tree|shard|chain] --json
+    python -m benchmarks.protocol_seeds --find [--limit-s 900]       # the table of seeds that catch mutants, made again
 
 A seed that breaks an invariant prints the command that plays it again. That the checks can fail is shown by mutants,
-deliberate bugs in the protocol: each must be caught within 500 seeds.
+deliberate bugs in the protocol: each must be caught within 500 seeds. Seeds that are known to catch a mutant are played
+first (``mutant_seeds``); ``--quick`` plays only a few others after them.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 from benchmarks.common import finish, say
+from benchmarks.mutant_seeds import MUTANT_SEEDS, hunt_mutants, make_table, play
 from shoal.sim.flock_hunt import hunt_flock
-from shoal.sim.hunt import Case, disaster
-from shoal.sim.trace import TraceWriter
+from shoal.sim.hunt import disaster
 
 COUNT = 10_000
-QUICK_COUNT = 300
-MUTANT_SEEDS = 500
-QUICK_MUTANT_SEEDS = 60
+QUICK_COUNT = 80
+QUICK_MUTANT_SEEDS = 12
+#: How long a search for seeds that catch mutants may take.
+FIND_S = 900.0
 
 #: Violations told in full; after so many it is clear that something is broken.
 TOLD_MAX = 20
@@ -39,25 +38,6 @@ TOLD_MAX = 20
 CHAIN = "chain"
 SHAPES = ("star", "tree", "shard")
 CLUSTERS_A_FLOCK = 4
-
-MUTANTS = Path(__file__).parents[1] / "tests" / "simulation" / "mutants.py"
-
-Mutant = Callable[[], AbstractContextManager[object]]
-
-
-def play(seed: int, trace: str = "") -> str:
-    """Play one seed; what went wrong, or nothing."""
-    what = disaster(seed)
-    try:
-        if not trace:
-            Case(what).run()
-            return ""
-        with Path(trace).open("w", encoding="utf-8") as file:
-            Case(what, observers=[TraceWriter(file, {"disaster": seed})]).run()
-    except Exception as error:
-        # Not violations alone: a role that raises is as wrong.
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def play_flock(seed: int) -> str:
@@ -110,39 +90,6 @@ def flocks_played(first: int, count: int) -> dict[str, Any]:
     return {"flock_seeds": count, "flock_violations": len(wrong), "flock_failing": sorted(wrong)[:TOLD_MAX]}
 
 
-def mutants() -> dict[str, Mutant]:
-    """The deliberate bugs; they live with the tests."""
-    spec = importlib.util.spec_from_file_location("mutants", MUTANTS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: dict[str, Mutant] = module.MUTANTS
-    return found
-
-
-def caught_at(mutant: Mutant, seeds: int) -> tuple[int, str] | None:
-    """The first seed that catches a mutant, and how. One that fails without the mutant catches nothing."""
-    for seed in range(seeds):
-        with mutant():
-            reason = play(seed)
-        if reason and not play(seed):
-            return seed, reason
-    return None
-
-
-def hunt_mutants(seeds: int) -> dict[str, Any]:
-    caught: dict[str, int] = {}
-    for name, mutant in mutants().items():
-        found = caught_at(mutant, seeds)
-        if found is None:
-            say(f"mutant {name}: NOT caught within {seeds} seeds")
-        else:
-            caught[name] = found[0]
-            say(f"mutant {name}: caught by seed {found[0]}: {found[1]}")
-    return {"mutants": len(mutants()), "mutants_caught": len(caught), "mutants_caught_at": caught}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=0, help=f"how many seeds; {COUNT:,} unless --quick")
@@ -150,6 +97,8 @@ def main() -> int:
     parser.add_argument("--shape", default="", choices=(*SHAPES, CHAIN), help="only seeds of this shape")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_COUNT} seeds")
     parser.add_argument("--trace", default="", help="write the trace of one seed to this file")
+    parser.add_argument("--find", action="store_true", help="look for seeds that catch mutants, and write the table")
+    parser.add_argument("--limit-s", type=float, default=FIND_S, help=f"of --find; {FIND_S:g} unless told")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -158,6 +107,10 @@ def main() -> int:
         print(json.dumps(play_range(given.first, count, shape=given.shape)))
         return 0
     began_s = time.monotonic()
+    if given.find:
+        made = make_table(given.limit_s)
+        finish(made | {"seconds": time.monotonic() - began_s})
+        return 1 if made["mutants_not_caught"] else 0
     if count == 1:
         reason = play_flock(given.first) if given.shape == CHAIN else play(given.first, given.trace)
         finish({"seeds": 1, "violations": int(bool(reason)), "seed": given.first, "reason": reason})
@@ -178,7 +131,7 @@ def main() -> int:
         result |= flocks_played(given.first, count // CLUSTERS_A_FLOCK)
     result |= hunt_mutants(QUICK_MUTANT_SEEDS if given.quick else MUTANT_SEEDS)
     finish(result | {"seconds": time.monotonic() - began_s})
-    return 1 if wrong or result.get("flock_violations") else 0
+    return 1 if wrong or result.get("flock_violations") or result["mutants_not_caught"] else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from pathlib import Path
 
 import pytest
 from mutants import MUTANTS, OF_FORMATIONS, UNCAUGHT
@@ -12,6 +14,9 @@ from shoal.sim.hunt import disaster, hunt
 from shoal.sim.invariants import Violation
 
 SEEDS_MAX = 500
+
+#: Mutant -> seeds that are known to catch it, to be tried first: ``python -m benchmarks.protocol_seeds --find``.
+KNOWN: dict[str, list[int]] = json.loads(Path(__file__).with_name("mutant_seeds.json").read_text())
 
 #: Mutant -> a part of what is said of it.
 SAID = {
@@ -118,9 +123,9 @@ SAID = {
 
 
 def first_seed(name: str, said: str) -> int | None:
-    """The first seed at which this is said of a mutant. Other seeds may show other sides of it."""
+    """A seed at which this is said of a mutant. Other seeds may show other sides of it."""
     with MUTANTS[name]():
-        for seed in range(SEEDS_MAX):
+        for seed in dict.fromkeys([*KNOWN.get(name, []), *range(SEEDS_MAX)]):
             if name in OF_FORMATIONS and disaster(seed).shape == "star":
                 # It has none.
                 continue
@@ -135,6 +140,12 @@ def first_seed(name: str, said: str) -> int | None:
 def test_every_mutant_is_looked_for() -> None:
     assert set(SAID) == set(MUTANTS)
     assert not set(MUTANTS) & set(UNCAUGHT)
+
+
+def test_the_table_of_seeds_is_of_these_mutants() -> None:
+    """One that it lacks is looked for in all seeds."""
+    assert set(KNOWN) <= set(MUTANTS)
+    assert all(0 <= seed < SEEDS_MAX for seeds in KNOWN.values() for seed in seeds)
 
 
 @pytest.mark.timeout(150)

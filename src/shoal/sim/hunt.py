@@ -141,7 +141,7 @@ class Disaster:
 
 
 def disaster(seed: int, *, has_cuts: bool = True) -> Disaster:
-    """The cluster and the schedule of a seed; without cuts of the manager's cable, what it was before there were any."""
+    """The cluster and the schedule of a seed; without cuts of the manager's cable, as it was before there were any."""
     stream = Chance(seed).stream("disaster")
     names = ("pace", "shape", "work", "codec", "owner")
     paces, shapes, works, codecs, owners = (Chance(seed).stream(name) for name in names)
