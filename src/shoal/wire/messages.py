@@ -684,6 +684,9 @@ class Update(Message):
         Message.__post_init__(self)
         if len(self.labels) > LABELS_MAX or not all(0 <= count <= LABELLED_MAX for count in self.labels):
             raise PeerViolation("labels that cannot be counted so")
+        if self.labels and sum(self.labels) > self.examples:
+            # They are summed up over all devices: one that counts more than it trained on would outweigh the others.
+            raise PeerViolation(f"{sum(self.labels)} labels in an update over {self.examples} examples")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -1075,8 +1078,8 @@ class Part(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         _check_mates("of", self.of)
-        if not 0 < self.weight < math.inf:
-            raise PeerViolation(f"updates that weigh {self.weight}")
+        if not 0 < self.weight <= LABELLED_MAX * len(self.of):
+            raise PeerViolation(f"{len(self.of)} updates that weigh {self.weight}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
