@@ -79,6 +79,16 @@ class Durability:
         self.version = max(self.version, version)
         return self._wanted
 
+    def went_back(self, version: int) -> None:
+        """What was at risk above this version is in no history any more. What is being saved of it will be undone by
+        the next save."""
+        applied, evaluations = self._in_flight
+        flying = sum(row.version <= version for row in self._applied[:applied])
+        judged = sum(view.version <= version for view in self._evaluations[:evaluations])
+        self._in_flight = (flying, judged)
+        self._applied = [row for row in self._applied if row.version <= version]
+        self._evaluations = [view for view in self._evaluations if view.version <= version]
+
     def failed(self, now_s: float) -> None:
         """Nothing was lost; what was at risk still is, and is tried again when due."""
         self._saving, self._wanted, self._since_s = None, False, now_s

@@ -651,7 +651,9 @@ class Worker:
             Record(kind="diverged", reason=reason, job=self._spec.job),
         ]
         if self._connected:
-            failed = Failed(job=self._spec.job, term=held.work.term, lease=held.work.lease, reason=reason)
+            failed = Failed(
+                job=self._spec.job, term=held.work.term, lease=held.work.lease, reason=reason, diverged=True
+            )
             actions.append(Send(to=self._leader, message=failed))
         return [*actions, *self._ready()]
 

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from shoal.roles.actions import Save
-from shoal.roles.custody import Version
+from shoal.roles.custody import Version, gaps_in
 from shoal.store.registry import Registry
 from shoal.store.rows import Evaluation
 from shoal.wire.messages import clip
@@ -60,20 +60,28 @@ class Journal:
 
     def commit(self, job: str, save: Save) -> None:
         """The checkpoint is durable: its rows go to the table too."""
+        self._forget_gaps(job, gaps_in(save.state))
         self._registry.record_applied(job, save.applied, [_evaluation(view) for view in save.evaluations])
 
     def commit_sent(self, job: str, version: Version) -> None:
         """The same for one that a leader elsewhere sent. It may bring rows again of which it never heard that they
         were kept: those of versions that are known are passed over."""
+        self._forget_gaps(job, gaps_in(version.state))
         known = self._registry.last_version(job)
         fresh = [row for row in version.applied if row.version > known]
         self._registry.record_applied(job, fresh, [_evaluation(view) for view in version.evaluations])
 
     def restore(self, job: str, version: Version) -> None:
         """After a crash between file and table: the file knows the rows the table may lack, and lost versions go."""
+        self._forget_gaps(job, gaps_in(version.state))
         self._registry.restore_applied(job, version.applied, version.version)
         for view in version.evaluations:
             self._registry.add_evaluation(job, _evaluation(view))
+
+    def _forget_gaps(self, job: str, gaps: tuple[tuple[int, int], ...]) -> None:
+        """Where training went back to an earlier version, what came after that one is no history."""
+        if gaps:
+            self._registry.forget_between(job, gaps)
 
 
 def _evaluation(view: Any) -> Evaluation:

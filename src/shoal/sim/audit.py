@@ -17,6 +17,7 @@ from shoal.compress.sparse import Sparse
 from shoal.learning.outer import momentum_step
 from shoal.roles.actions import Send
 from shoal.roles.course import RESIDUAL
+from shoal.roles.custody import gaps_in
 from shoal.sim.invariants import Violation
 from shoal.sim.jobs import examples_to_train
 from shoal.sim.observe import Mark, Step
@@ -46,6 +47,8 @@ class _Paper:
     evaluated: dict[int, float] = field(default_factory=dict)
     #: The model of each version so far.
     models: dict[int, np.ndarray] = field(default_factory=dict)
+    #: What the training goes on from at each version: the model, with what is not sent yet, and its velocity.
+    stands: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     #: (term, lease) -> the version that was lent, which is what its update was made against.
     lent: dict[tuple[int, int], int] = field(default_factory=dict)
     #: (term, lease) -> of how many of its own examples a device was to make it.
@@ -71,12 +74,22 @@ class _Paper:
         """Sub-leaders of a tree round what they sum up to the numbers of a model; what was not sent is summed apart."""
         return 1e-5 if self.spec.plan.shape == "tree" or self.is_coded else 1e-6
 
+    def go_back(self, kept: int, again: int) -> None:
+        """The training went back: this version is an earlier one again, and what came in between never was."""
+        if again in self.models:
+            return
+        first = (FIRST_MODEL, np.zeros(LAYOUT.parameters_size, dtype=np.float32))
+        self.model, self.velocity = self.stands[again] = self.stands.get(kept, first)
+        self.models[again], self.version = self.models[kept], again
+        self.evaluated = {version: share for version, share in self.evaluated.items() if not kept < version < again}
+
     def go_on(self, rows: Sequence[Applied], *, term: int) -> None:
         """What these rows of history make of the model."""
         for version, group in itertools.groupby(rows, key=lambda row: row.version):
             self._step(list(group), term)
             self.version = version
             self.models[version] = self.moved[term, version] if self.is_coded else self.model
+            self.stands[version] = (self.model, self.velocity)
 
     def _step(self, rows: list[Applied], term: int) -> None:
         leases: dict[int, list[Applied]] = {}
@@ -168,6 +181,8 @@ class Audit:
         if mark.kind != "durable":
             return
         paper, save = self._papers[mark.facts["job"]], mark.facts["save"]
+        for kept, again in gaps_in(save.state):
+            paper.go_back(kept, again)
         paper.go_on(save.applied, term=int(save.state["term"]))
         model = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
         if paper.is_coded:

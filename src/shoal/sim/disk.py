@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.roles.actions import Keep, Save
+from shoal.roles.custody import gaps_in
 from shoal.roles.roster import JobRecord
 from shoal.sim.chance import Stream
 from shoal.sim.kernel import Kernel
@@ -110,11 +111,17 @@ class Disk:
         self._kernel.after(self._sync_s / 10, done, True)
 
     def _commit(self, write: _Write) -> None:
+        self._forget_gaps(write)
         save, again = self._new_in(write)
         self._add(write.job, Checkpoint(version=save.version, tensors=_copied(save.tensors), state=_plain(save.state)))
         self.history.setdefault(write.job, []).extend(save.applied)
         self._evaluated.setdefault(write.job, set()).update(view.version for view in save.evaluations)
         self.on_durable(write.job, save, again)
+
+    def _forget_gaps(self, write: _Write) -> None:
+        history = self.history.get(write.job, [])
+        for kept, again in gaps_in(write.save.state):
+            history[:] = [row for row in history if not kept < row.version < again]
 
     def _new_in(self, write: _Write) -> tuple[Save, tuple[Applied, ...]]:
         """What of a save is not in the history yet, and what is."""

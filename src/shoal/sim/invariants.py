@@ -103,6 +103,8 @@ class _Tenure:
     credits: dict[int, str] = field(default_factory=dict)
     #: It decided that the job ends: leases count no more.
     is_closing: bool = False
+    #: Its model was suspected: updates that had come are in no version.
+    went_back: bool = False
     #: Updates that came for leases that were open; and as of how many of them none was open any more.
     answers: int = 0
     quiet: set[int] = field(default_factory=set)
@@ -242,6 +244,8 @@ class Invariants:
                     self._hold(not self._is_honest, step.at_s, f"everyone is honest, and {action.reason}")
                 case Record(kind="ending"):
                     tenure.is_closing = True
+                case Record(kind="went-back"):
+                    tenure.went_back = True
                 case End() if tenure.term == course.led_term:
                     course.vacant_s = step.at_s
                 case _:
@@ -369,7 +373,7 @@ class Invariants:
             case Finished():
                 self._hold(course.ending, at_s, f"{send.to} was told that {step.job} is over before that was durable")
             case Wait():
-                accused = self._is_honest and message.reason.startswith("left out")
+                accused = self._is_honest and message.reason.startswith(("left out", "set aside"))
                 self._hold(not accused, at_s, f"{send.to} is honest and was {message.reason}")
             case _:
                 pass
@@ -474,7 +478,7 @@ class Invariants:
             fills = len(leases) - len(last) < size <= len(leases)
             is_whole = fills or (len(leases) < size and tenure.applied in tenure.quiet)
             self._hold(
-                is_whole or tenure.is_closing,
+                is_whole or tenure.is_closing or tenure.went_back,
                 step.at_s,
                 f"version {version} is made of {len(leases)} updates, the pace is {plan.pace} with {size}",
             )
@@ -562,6 +566,8 @@ class Invariants:
         self._hold(term >= newest, at_s, f"version {save.version} of term {term} was kept; the term is {newest}")
         course.durable_term = term
         course.durables.add((term, save.version))
+        for kept, back in save.state.get("went_back", ()):
+            self._went_back(course, kept, back)
         for row in mark.facts.get("again", ()):
             known = course.history.get((row.epoch, row.batch))
             self._hold(
@@ -590,6 +596,14 @@ class Invariants:
         ends = course.history_version
         self._hold(ends == save.version, at_s, f"the history ends at version {ends}, the save is {save.version}")
         self._ledger_matches(course, at_s, ledger)
+
+    def _went_back(self, course: _Course, kept: int, again: int) -> None:
+        """What came after a version to which the training went back is no history."""
+        given_up = [key for key, version in course.history.items() if kept < version < again]
+        for key in given_up:
+            del course.history[key]
+            course.per_epoch[key[0]] -= 1
+        course.history_version = max(course.history_version, again)
 
     def _ledger_matches(self, course: _Course, at_s: float, ledger: dict[str, object]) -> None:
         spec = course.spec

@@ -15,7 +15,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -345,6 +345,16 @@ class Registry:
             database.executemany(_ADD_EVALUATION, ({"job": job} | dataclasses.asdict(row) for row in evaluations))
             self._thin_applied(job, added=len(rows))
             self._thin_evaluations(job)
+
+    def forget_between(self, job: str, gaps: Iterable[tuple[int, int]]) -> None:
+        """Drop what was recorded between two versions, of which the later has the model of the earlier again."""
+        with self._transaction() as database:
+            for kept, again in gaps:
+                for table, column in (("applied", "version"), ("evaluations", "version"), ("epochs", "last_version")):
+                    database.execute(
+                        f"DELETE FROM {table} WHERE job = ? AND {column} > ? AND {column} < ?",  # noqa: S608
+                        (job, kept, again),
+                    )
 
     def forget_after(self, job: str, version: int) -> None:
         """Drop what was recorded of versions that did not survive."""
