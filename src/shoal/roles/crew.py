@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
@@ -26,6 +26,9 @@ TOLD_AGAIN_MAX = 200
 
 #: A worker that broke the contract this often gets no more leases.
 VIOLATIONS_MAX = 3
+
+#: What is shown of a worker's pace is of so many leases.
+LATELY = 3
 
 #: States of one who has a lease.
 AT_WORK = ("delivering", "working", "waiting", "evaluating")
@@ -87,7 +90,7 @@ class Member:
         self.state, self.reason, self.since_s = state, reason, now_s
 
     def view(self, *, typical_s: float) -> WorkerView:
-        lease_s = median(self.durations_s) if self.durations_s else 0.0
+        lease_s = lately_s(self.durations_s)
         return WorkerView(
             node=self.node,
             state=self.state,
@@ -98,8 +101,13 @@ class Member:
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             failures=self.failures + self.violations,
-            train_s=median(self.trainings_s) if self.trainings_s else 0.0,
+            train_s=lately_s(self.trainings_s),
         )
+
+
+def lately_s(times_s: Sequence[float]) -> float:
+    """How long something takes now: the median of the last few, so that it follows when a device is slowed down."""
+    return median(list(times_s)[-LATELY:]) if times_s else 0.0
 
 
 class _Line:

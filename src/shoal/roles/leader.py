@@ -78,13 +78,18 @@ from shoal.wire.messages import (
     clip,
 )
 from shoal.workload.admission import Admission
-from shoal.workload.deadlines import STRETCH_MAX, LeaseClock, wait_s
+from shoal.workload.deadlines import SHORTEST_S, STRETCH_MAX, TOGETHER_TIMES, LeaseClock, wait_s
 from shoal.workload.ledger import Lease, Ledger, Refusal
 
 TICK_S = 0.5
 
 #: A timer shorter than this may not move the clock at all, and would be set again for ever.
 LATE_LEAST_S = 0.001
+
+#: A timer that fires so much later than it was due was held up: leases are given as much longer, and it is told of from
+#: this on.
+PAUSE_LEAST_S = 0.1
+PAUSE_TOLD_S = 1.0
 
 #: Beyond what the worker itself is given: its last word must have time to arrive.
 LEASE_GRACE_S = 2.0
@@ -150,6 +155,8 @@ class Leader:
         self._crew = Crew()
         self._usual = Usual()
         self._suspicion = Suspicion()
+        #: When an update was last returned.
+        self._returned_s = -math.inf
         #: A version, and the norm of its model.
         self._norm: tuple[int, float] = (-1, 0.0)
         self._shape = Shape(spec=spec, term=term, layout=layout, course=self._course, norm_max=self._norm_max)
@@ -258,10 +265,10 @@ class Leader:
                 return self._on_received(event, now_s)
             case PeerChanged():
                 return self._on_peer(event, now_s)
-            case TimerFired() if event.name == _LATE:
-                return self._on_late(now_s)
             case TimerFired():
-                return self._on_tick(now_s)
+                stood_still = self._on_pause(event.late_s)
+                going_on = self._on_late(now_s) if event.name == _LATE else self._on_tick(now_s)
+                return [*stood_still, *going_on]
             case Saved():
                 return self._on_saved(event.version, now_s)
             case SaveFailed():
@@ -558,6 +565,7 @@ class Leader:
             count=count,
             now_s=now_s,
             deadline_s=now_s + waits_s,
+            latest_s=now_s + allowance_s + LEASE_GRACE_S,
         )
         if lease is None:
             if ledger.sharers:
@@ -703,6 +711,7 @@ class Leader:
         if self._online is not None:
             self._online.took(worker, update)
         self._clock.returned(now_s - lease.issued_s)
+        self._returned_s = now_s
         worker.durations_s.append(now_s - lease.issued_s)
         worker.stretch = 1.0
         worker.trainings_s.append(update.train_s)
@@ -799,6 +808,10 @@ class Leader:
             self._shaping.failed([sender], now_s)
             self._shape.breaks(f"{sender} sent {violation.reason}")
             return [self._record("sub-leader", f"{sender} sent {violation.reason}")]
+        if self._shape.is_sub_leader(sender):
+            # What went between devices is this job's traffic too.
+            self._bytes_up += message.bytes_up
+            self._bytes_down += message.bytes_down
         if summed is None:
             return []
         self._learn_usual(summed)
@@ -954,7 +967,33 @@ class Leader:
         going_on = self._proceed(now_s) if expired else []
         return [*expired, *going_on, *self._watch_the_last(now_s)]
 
+    def _on_pause(self, late_s: float) -> list[Action]:
+        """This leader stood still: what came meanwhile is heard before any lease runs out."""
+        if late_s < PAUSE_LEAST_S:
+            return []
+        for ledger in self._ledgers():
+            ledger.put_off(late_s + TICK_S)
+        told = f"this leader stood still for {late_s:.1f} s: every lease has as much longer"
+        return [self._record("paused", told)] if late_s >= PAUSE_TOLD_S else []
+
+    def _wait_together(self, now_s: float) -> None:
+        """One lease that is late is given to others. Where nobody returns anything, it may be that nobody can: then
+        leases that are late wait on, for a while. A device that is alone is waited for too: who else should do it?"""
+        late = self._course.ledger.late(now_s)
+        holders = {lease.worker for lease in self._course.ledger.leases()} if late else set()
+        for lease in late:
+            worker = self._crew.get(lease.worker)
+            if worker is None:
+                continue
+            own_s = wait_s(worker.durations_s, stretch=worker.stretch, longest_s=lease.latest_s - lease.issued_s)
+            is_alone = self._crew.trusted == 1
+            is_quiet = len(holders) > 1 and self._returned_s < lease.issued_s + own_s / 2
+            until_s = min(lease.latest_s, lease.issued_s + max(SHORTEST_S, TOGETHER_TIMES * own_s))
+            if (is_alone or is_quiet) and now_s < until_s:
+                self._course.ledger.extend(lease, deadline_s=min(until_s, now_s + max(own_s / 2, LATE_LEAST_S)))
+
     def _expire(self, now_s: float) -> list[Action]:
+        self._wait_together(now_s)
         actions: list[Action] = []
         for clock, ledger in self._clocked_ledgers():
             for lease in ledger.expire(now_s):

@@ -42,6 +42,8 @@ FAILURES_TO_FAIL = 4
 
 #: What a leader grants beyond a lease's time, and how often it looks.
 GRACE_S = 3.0
+#: And more each time that its leader stood still: what came meanwhile is to be heard first.
+PAUSE_GRACE_S = 1.0
 
 #: Once nothing is done to a job any more, it has a leader within this time: some seconds to miss the last one, and half
 #: a minute for each node that is appointed and does not answer.
@@ -273,6 +275,10 @@ class Invariants:
         lost = step.event.node if isinstance(step.event, PeerChanged) and step.event.state is Liveness.LOST else ""
         if tenure.is_closing or not (lost or isinstance(step.event, TimerFired)):
             return
+        if isinstance(step.event, TimerFired) and step.event.late_s:
+            # Its process stood still: nobody could be heard meanwhile.
+            for lent in tenure.lent.values():
+                lent.deadline_s += step.event.late_s + PAUSE_GRACE_S
         for number, lent in tenure.lent.items():
             if not lent.is_open:
                 continue

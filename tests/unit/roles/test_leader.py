@@ -209,26 +209,96 @@ def test_a_lease_expires_and_its_batch_goes_to_someone_else(begin: Start) -> Non
     assert story.progress.refused == 1
 
 
+def paced(story: Story, *nodes: str, lease_s: float = 0.5) -> dict[str, Work]:
+    """Each has returned three leases and has another: the leader knows how long one takes."""
+    story.ready(*nodes)
+    held = {node: story.work(node) for node in nodes}
+    for _ in range(3):
+        story.now_s += lease_s
+        heard: list[Action] = []
+        for node in nodes:
+            heard += story.update(node, held[node])
+        story.actions = heard
+        held = {node: story.work(node) for node in nodes}
+    return held
+
+
 def test_a_worker_with_a_pace_is_not_waited_for_much_longer(begin: Start) -> None:
     story = begin(lease_s=10.0, examples=40)
-    story.ready("a")
-    for _ in range(3):
-        work = story.work("a")
-        story.now_s += 0.5
-        story.update("a", work)
-    slow = story.work("a")
-    assert slow.deadline_s == 10.0, "its trainer has the time it had"
-    story.tick(0.9)
+    held = paced(story, "a", "b")
+    assert held["a"].deadline_s == 10.0, "its trainer has the time it had"
+    story.now_s += 0.6
+    story.update("b", held["b"])
+    story.tick(0.3)
     assert not story.records("expired")
-    story.tick(0.1)
-    assert story.records("expired") == ["lease 4 of a after 1.0 s"]
-    story.update("a", slow)
+    story.tick(0.11)
+    assert story.records("expired") == [f"lease {held['a'].lease} of a after 1.0 s"]
+    story.update("a", held["a"])
     assert story.told("a", Refused)
     # That was too soon for it: the next is waited for twice as long, until it comes in time.
-    story.tick(1.9)
+    again, theirs = story.leader._course.ledger.leases()
+    assert {again.worker, theirs.worker} == {"a", "b"}
+    (ours,) = story.leader._course.ledger.held_by("a")
+    assert ours.deadline_s - ours.issued_s == 2.0
+
+
+def test_when_nobody_returns_anything_all_are_waited_for(begin: Start) -> None:
+    # The network, or the machine they are all on, paused for two seconds.
+    story = begin(lease_s=10.0, examples=40)
+    held = paced(story, "a", "b", "c")
+    for _ in range(4):
+        story.tick(0.5)
+        assert not story.records("expired")
+    for node in ("a", "b", "c"):
+        story.update(node, held[node])
+        assert not story.told(node, Refused)
+    assert story.leader.version == 4
+
+
+def test_all_are_waited_for_eight_times_as_long_and_no_longer(begin: Start) -> None:
+    story = begin(lease_s=10.0, examples=40)
+    paced(story, "a", "b", "c")
+    waited_s = 0.0
+    while not story.records("expired"):
+        story.tick(0.1)
+        waited_s += 0.1
+    assert waited_s == pytest.approx(8 * 0.5, abs=0.2)
+
+
+def test_one_of_several_that_are_late_is_given_up_once_another_returns(begin: Start) -> None:
+    story = begin(lease_s=10.0, examples=40)
+    held = paced(story, "a", "b", "c")
+    story.tick(1.1)
     assert not story.records("expired")
-    story.tick(0.1)
-    assert story.records("expired") == ["lease 5 of a after 2.0 s"]
+    story.update("b", held["b"])
+    story.tick(0.51)
+    assert len(story.records("expired")) == 2, "a and c are late, and b shows that it could be done"
+
+
+def test_a_device_that_is_alone_keeps_its_lease(begin: Start) -> None:
+    # Nobody else could take it.
+    story = begin(lease_s=10.0, examples=40)
+    held = paced(story, "a")
+    story.tick(2.9)
+    assert not story.records("expired")
+    story.update("a", held["a"])
+    assert story.leader.version == 4
+
+
+def test_a_leader_that_stood_still_hears_what_waits_before_any_lease_runs_out(begin: Start) -> None:
+    story = begin(lease_s=10.0, examples=40)
+    held = paced(story, "a", "b")
+    story.now_s += 60.0
+    story.happens(TimerFired(name="tick", late_s=59.5))
+    assert story.records("paused") == ["this leader stood still for 59.5 s: every lease has as much longer"]
+    assert not story.records("expired")
+    for node in ("a", "b"):
+        story.update(node, held[node])
+        assert not story.told(node, Refused)
+    held = {node: story.work(node) for node in ("b",)}
+    story.now_s += 60.0
+    story.happens(TimerFired(name="tick"))
+    assert story.records("expired"), "where it did not, they are late"
 
 
 def test_those_who_are_done_do_not_wait_for_a_tick(begin: Start) -> None:
