@@ -880,3 +880,16 @@ def test_a_formation_is_told_to_people() -> None:
     assert troupe.recorded("forming") == [f"tree 1-2-5: {told.shape_reason}"]
     assert len(troupe.recorded("shape")) == 1
     assert not [m for _, to, m in troupe.heard if isinstance(m, Disband | Route | Taken)]
+
+
+def test_bytes_between_devices_are_traffic_of_the_job() -> None:
+    troupe = formed("shard")
+    before = troupe.leader.progress(troupe.now_s)
+    troupe.lies = lambda sender, to, message: (
+        replace(message, bytes_up=1000, bytes_down=3000) if isinstance(message, Gathered) else message
+    )
+    troupe.round()
+    after = troupe.leader.progress(troupe.now_s)
+    shares = len(troupe.leader.sub_leaders)
+    assert after.bytes_up - before.bytes_up >= 1000 * shares
+    assert after.bytes_down - before.bytes_down >= 3000 * shares
