@@ -18,6 +18,11 @@ class PeerViolation(ShoalError):
         self.peer = peer
 
 
+class BadValues(PeerViolation):
+    """Numbers that no sound training gives: not finite, or far larger than usual. The model they were made with may be
+    at fault rather than the peer."""
+
+
 class Corrupt(ShoalError):
     """Bytes at rest do not match their recorded hash or shape."""
 

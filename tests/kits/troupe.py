@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.compress.sparse import add_to
 from shoal.learning.layout import Layout
 from shoal.learning.staleness import root
 from shoal.plan import Plan, Until
@@ -32,8 +33,10 @@ from shoal.roles.events import (
     Trained,
 )
 from shoal.roles.leader import TICK_S, Leader
+from shoal.roles.staging import put
 from shoal.roles.subleader import SubLeader
 from shoal.roles.worker import Worker
+from shoal.wire.coded import sizes_of
 from shoal.wire.messages import (
     RECIPIENT,
     Count,
@@ -123,6 +126,8 @@ class Troupe:
         self.walls: set[tuple[str, str]] = set()
         #: Nodes whose next piece is no number.
         self.spoils: set[str] = set()
+        #: What a node that lies says instead.
+        self.lies: Callable[[str, str, Message], Message] = lambda sender, to, message: message
         #: What is lost on its way, by whom it is from and to.
         self.drops: Callable[[str, str, Message], bool] = lambda sender, to, message: False
         #: Everything that was heard, in order.
@@ -142,7 +147,7 @@ class Troupe:
     def joins(self, *nodes: str) -> None:
         for node in nodes:
             device = self.devices[node] = Device(Worker(spec=self.spec, leader=HOME, term=1))
-            for event in (Started(), Prepared(), Connected(node=HOME)):
+            for event in (Started(), Prepared(sizes=sizes_of(self.layout)), Connected(node=HOME)):
                 self._works(node, device, event)
 
     def loses(self, node: str, *, heard: bool = True) -> None:
@@ -280,10 +285,10 @@ class Troupe:
                 case CancelTimer():
                     device.timers.pop(action.name, None)
                 case Stage():
-                    part = action.tensors["model"]
                     if device.staged is None:
-                        device.staged = np.full(self.layout.size, np.nan, dtype=np.float32)
-                    device.staged[action.start : action.start + part.size] = part
+                        nothing = np.full(self.layout.size, np.nan, dtype=np.float32)
+                        device.staged = device.model.copy() if action.changes and device.model is not None else nothing
+                    put(action, device.staged, device.staged if device.model is None else device.model)
                 case Train() | Evaluate():
                     self._begins(node, device, action)
                 case End():
@@ -300,6 +305,10 @@ class Troupe:
         elif task.staged:
             device.model, device.staged = device.staged, None
         assert device.model is not None, f"{node} is to train what it does not have"
+        if task.changes:
+            device.model = device.model.copy()
+        for change in task.changes:
+            add_to(device.model, change)
         held = device.worker._held
         assert held is not None
         wanted = self.versions[held.work.version]
@@ -313,6 +322,7 @@ class Troupe:
         if isinstance(message, Piece) and sender in self.spoils:
             self.spoils.discard(sender)
             message = replace(message, tensors={"delta": message.tensors["delta"] * np.float32(np.nan)})
+        message = self.lies(sender, to, message)
         if self.drops(sender, to, message):
             return
         is_dialled = to == HOME or sender == HOME

@@ -204,8 +204,8 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         conductor=ID,
         round=INTEGER,
         merge=INTEGER,
-        of=st.lists(ID, max_size=5, unique=True).map(tuple),
-        weight=POSITIVE,
+        of=st.lists(ID, min_size=1, max_size=5, unique=True).map(tuple),
+        weight=st.floats(0, LABELLED_MAX, exclude_min=True),
     ),
     Count: st.builds(
         count, **OF, rows=st.lists(st.tuples(INTEGER, POSITIVE, POSITIVE), max_size=3), last=st.booleans()
@@ -219,7 +219,7 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         term=INTEGER,
         lease=INTEGER,
         version=INTEGER,
-        examples=INTEGER,
+        examples=st.integers(3 * 99, 1 << 40),
         fresh=INTEGER,
         labels=st.lists(st.integers(0, 99), max_size=3).map(tuple),
         joules=FLOAT,

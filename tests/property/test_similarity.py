@@ -11,6 +11,7 @@ from shoal.errors import Misuse
 from shoal.learning.similarity import (
     LabelMemory,
     boosted,
+    capped_counts,
     distribution,
     label_counts,
     noisy_counts,
@@ -117,6 +118,19 @@ def test_noise_leaves_counts_counts_and_repeats_by_seed(drawn: np.ndarray, epsil
     assert np.array_equal(one, same)
     assert one.shape == drawn.shape
     assert one.min() >= 0
+
+
+@given(counts, st.floats(0.01, 5), st.integers(0, 2**32), st.integers(0, 10))
+def test_capped_counts_are_never_more_than_the_examples(
+    drawn: np.ndarray, epsilon: float, seed: int, unlabelled: int
+) -> None:
+    most = int(drawn.sum()) + unlabelled
+    noisy = noisy_counts(drawn, epsilon=epsilon, generator=np.random.default_rng(seed))
+    capped = capped_counts(noisy, most=most)
+    assert capped.sum() <= most
+    assert capped.min() >= 0
+    if noisy.sum() <= most:
+        assert np.array_equal(capped, noisy)
 
 
 def test_noise_is_as_wide_as_epsilon_says() -> None:

@@ -109,6 +109,12 @@ def noisy_counts(counts: np.ndarray, *, epsilon: float, generator: np.random.Gen
     return np.asarray(np.maximum(0, counts + noise))
 
 
+def capped_counts(counts: np.ndarray, *, most: int) -> np.ndarray:
+    """The counts, scaled down where noise made them more than the examples, whose number is told anyway."""
+    total = float(counts.sum())
+    return np.floor(counts * (most / total)) if total > most else counts
+
+
 def _check(counts: np.ndarray) -> None:
     if not counts.size or not bool(np.isfinite(counts).all()) or float(counts.min()) < 0:
         raise Misuse("label counts are numbers of examples, one for each class and none below 0")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,17 @@ VELOCITY = f"{OURS}velocity"
 RESIDUAL = f"{OURS}residual"
 
 
+@dataclass(frozen=True, slots=True)
+class _Good:
+    """A version that was found good, and how far the training was then. No array of it changes later."""
+
+    version: int
+    model: np.ndarray
+    velocity: np.ndarray
+    residual: np.ndarray | None
+    ledger: dict[str, Any]
+
+
 class Course:
     def __init__(self, spec: JobSpec, layout: Layout, model: np.ndarray) -> None:
         self._spec = spec
@@ -73,6 +85,10 @@ class Course:
         self._elapsed_before_s = 0.0
         #: When recent versions were made, and of how many examples.
         self._steps: deque[tuple[float, int]] = deque(maxlen=64)
+        self._good = self._remembered()
+        #: Each time the training went back, until that is durable: to which version, and the one that has its model
+        #: again. Nothing in between is in the history.
+        self.went_back: tuple[tuple[int, int], ...] = ()
 
     def start(self, now_s: float) -> None:
         self._started_s = now_s
@@ -189,6 +205,35 @@ class Course:
             return base, changes
         return -1, {"model": self.model}
 
+    # Back to what was good ------------------------------------------------------------------------------
+
+    def _remembered(self) -> _Good:
+        return _Good(self.version, self.model, self.velocity, self.residual, self.ledger.snapshot())
+
+    def found_good(self) -> None:
+        """The present version is one to go back to."""
+        self._good = self._remembered()
+
+    @property
+    def good_version(self) -> int:
+        return self._good.version
+
+    def go_back(self) -> None:
+        """Make the version that was found good last the next one, its ledger with it. Numbers of versions only grow:
+        whoever holds one that is given up is never taken for up to date."""
+        good = self._good
+        self.version += 1
+        self.went_back = (*self.went_back, (good.version, self.version))
+        self.model, self.velocity, self.residual = good.model, good.velocity, good.residual
+        self.ledger = Ledger.restore(good.ledger)
+        self._partial.clear()
+        self._moved, self._loss_sum = None, 0.0
+        self.changes.clear()
+        if self._touches is not None:
+            self._touches = _touches(self._layout.size, version=self.version)
+        self.evaluations = [view for view in self.evaluations if view.version <= good.version]
+        self._good = self._remembered()
+
     # How good it is ------------------------------------------------------------------------------------
 
     def evaluated(self, view: EvaluationView) -> None:
@@ -225,6 +270,7 @@ class Course:
             "ledger": self.ledger.snapshot(),
             "elapsed_s": self.elapsed_s(now_s),
             "evaluations": rows,
+            "went_back": [list(pair) for pair in self.went_back],
         }
         return tensors, state
 
@@ -244,6 +290,7 @@ class Course:
         self.ledger = Ledger.restore(state["ledger"])
         self._elapsed_before_s = float(state["elapsed_s"])
         self.evaluations = [EvaluationView(**row) for row in state["evaluations"]]
+        self._good = self._remembered()
 
 
 def _touches(size: int, *, version: int = 0) -> Touches:

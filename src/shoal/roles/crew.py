@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
@@ -27,6 +27,9 @@ TOLD_AGAIN_MAX = 200
 #: A worker that broke the contract this often gets no more leases.
 VIOLATIONS_MAX = 3
 
+#: What is shown of a worker's pace is of so many leases.
+LATELY = 3
+
 #: States of one who has a lease.
 AT_WORK = ("delivering", "working", "waiting", "evaluating")
 
@@ -48,8 +51,12 @@ class Member:
     #: Its latest lease failed.
     is_failing: bool = False
     violations: int = 0
+    #: How many of them were unusual updates since the last that was merged: one that is merged makes up for these.
+    unusual: int = 0
     #: What it was last refused for.
     offence: str = ""
+    #: Why it gets no lease of this job, whatever it did; empty: nothing of that kind.
+    set_aside: str = ""
     bytes_up: int = 0
     bytes_down: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
@@ -67,7 +74,11 @@ class Member:
 
     @property
     def left_out(self) -> bool:
-        return self.violations >= VIOLATIONS_MAX
+        return self.violations >= VIOLATIONS_MAX or bool(self.set_aside)
+
+    @property
+    def why_left_out(self) -> str:
+        return self.set_aside or f"left out after {self.violations} refused updates: {self.offence}"
 
     @property
     def place_in_report(self) -> tuple[int, float, str]:
@@ -79,7 +90,7 @@ class Member:
         self.state, self.reason, self.since_s = state, reason, now_s
 
     def view(self, *, typical_s: float) -> WorkerView:
-        lease_s = median(self.durations_s) if self.durations_s else 0.0
+        lease_s = lately_s(self.durations_s)
         return WorkerView(
             node=self.node,
             state=self.state,
@@ -90,8 +101,13 @@ class Member:
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,
             failures=self.failures + self.violations,
-            train_s=median(self.trainings_s) if self.trainings_s else 0.0,
+            train_s=lately_s(self.trainings_s),
         )
+
+
+def lately_s(times_s: Sequence[float]) -> float:
+    """How long something takes now: the median of the last few, so that it follows when a device is slowed down."""
+    return median(list(times_s)[-LATELY:]) if times_s else 0.0
 
 
 class _Line:
@@ -140,8 +156,8 @@ class Crew:
         self._untold: OrderedDict[str, None] = OrderedDict()
         self._told_s: OrderedDict[str, float] = OrderedDict()
         self._left_out = 0
-        #: What those who went had done: leaving does not clear a record.
-        self._offences: dict[str, tuple[int, str]] = {}
+        #: What those who went had done, and why they were set aside: leaving does not clear a record.
+        self._offences: dict[str, tuple[int, str, str]] = {}
         self._chosen: list[str] = []
         self._chosen_s = -CHOOSE_EVERY_S
 
@@ -153,15 +169,15 @@ class Crew:
 
     def add(self, node: str, now_s: float) -> Member:
         member = self._members[node] = Member(node=node, since_s=now_s)
-        member.violations, member.offence = self._offences.pop(node, (0, ""))
+        member.violations, member.offence, member.set_aside = self._offences.pop(node, (0, "", ""))
         self._left_out += member.left_out
         return member
 
     def remove(self, node: str) -> None:
         member = self._members.pop(node)
         self._left_out -= member.left_out
-        if member.violations:
-            self._offences[node] = (member.violations, member.offence)
+        if member.violations or member.set_aside:
+            self._offences[node] = (member.violations, member.offence, member.set_aside)
         self._not_idle(node)
 
     @property
@@ -169,12 +185,33 @@ class Crew:
         """Members that may have leases."""
         return len(self._members) - self._left_out
 
-    def offended(self, member: Member, reason: str) -> None:
+    def offended(self, member: Member, reason: str, *, is_unusual: bool = False) -> None:
         """It broke the contract. Too often, and it is left out."""
         was_left_out = member.left_out
         member.violations += 1
+        member.unusual += is_unusual
         member.reason = member.offence = reason
         self._left_out += member.left_out - was_left_out
+
+    def merged(self, member: Member) -> None:
+        """An update of it was taken. A few that were unusual before it were chance."""
+        was_left_out = member.left_out
+        member.violations, member.unusual = member.violations - member.unusual, 0
+        self._left_out += member.left_out - was_left_out
+
+    def set_aside(self, node: str, reason: str) -> None:
+        """No more leases for this one, whether it is here or not."""
+        member = self._members.get(node)
+        if member is None:
+            violations, offence, _ = self._offences.get(node, (0, "", ""))
+            self._offences[node] = (violations, offence, reason)
+            return
+        self._left_out += not member.left_out
+        member.reason = member.set_aside = reason
+        if node in self._idle:
+            self._line.remove(node)
+            self._resting.pop(node, None)
+            self._outcasts[node] = None
 
     def any_healthy(self) -> bool:
         """Someone is here who may train and whose latest lease did not fail."""

@@ -51,6 +51,11 @@ class Version:
         return tuple(EvaluationView(**row) for row in self.state["evaluations"])
 
 
+def gaps_in(state: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Versions between which there is no history: the training went back from the later to the earlier."""
+    return tuple((int(kept), int(again)) for kept, again in state.get("went_back", ()))
+
+
 def version_of(save: Save) -> Version:
     """What is to be kept of a save: its history travels inside."""
     rows, names = with_rows(save.applied)
@@ -100,6 +105,7 @@ def _check(version: Version, checkpoint: Checkpoint) -> None:
         raise PeerViolation("a checkpoint whose history begins nowhere")
     _check_rows(version.tensors[_ROWS], state[_NAMES], after=after, last=checkpoint.version)
     _check_progress(state)
+    _check_gaps(state, last=checkpoint.version)
     for view in version.evaluations:
         counts, measures = (view.version, view.epoch, view.examples), (view.accuracy, view.loss, view.seconds)
         if not all(type(count) is int for count in counts) or not all(
@@ -121,6 +127,16 @@ def _check_progress(state: Mapping[str, Any]) -> None:
         raise PeerViolation("a checkpoint that took no time that can be")
     if ending is not None and not (isinstance(ending, list) and list(map(type, ending)) == [str, str]):
         raise PeerViolation("a checkpoint with an end that is none")
+
+
+def _check_gaps(state: Mapping[str, Any], *, last: int) -> None:
+    gaps = state.get("went_back", [])
+    if not isinstance(gaps, list) or not all(
+        isinstance(gap, list) and list(map(type, gap)) == [int, int] for gap in gaps
+    ):
+        raise PeerViolation("a checkpoint that went back between what are no versions")
+    if not all(0 <= kept < again <= last for kept, again in gaps):
+        raise PeerViolation("a checkpoint that went back to a version that is not before it")
 
 
 def _check_rows(rows: np.ndarray, names: object, *, after: int, last: int) -> None:

@@ -27,6 +27,9 @@ class Durability:
         self._applied: list[Applied] = []
         self._evaluations: list[EvaluationView] = []
         self._in_flight = (0, 0)
+        #: The version that the training went back to, until that is durable; and whether it is being saved.
+        self._back_to: int | None = None
+        self._saves_back = False
         #: Why the last save failed, and when; None: it did not.
         self._problem: str | None = None
         self._failed_s = -math.inf
@@ -92,13 +95,15 @@ class Durability:
             return []
         self._saving, self._wanted, self._since_s = version, False, now_s
         self._in_flight = (len(self._applied), len(self._evaluations))
+        after = self.version if self._back_to is None else min(self.version, self._back_to)
+        self._saves_back = self._back_to is not None
         tensors, state = snapshot()
         return [
             Save(
                 version=version,
                 tensors=tensors,
                 state=state,
-                after=self.version,
+                after=after,
                 applied=tuple(self._applied),
                 evaluations=tuple(self._evaluations),
             )
@@ -113,8 +118,23 @@ class Durability:
         del self._evaluations[:evaluations]
         self._saving, self._problem = None, None
         self._before_cut = None
+        if self._saves_back:
+            self._back_to, self._saves_back = None, False
         self.version = max(self.version, version)
         return self._wanted
+
+    def went_back(self, version: int) -> None:
+        """What was at risk above this version is in no history any more. What is durable of it, or is being saved, goes
+        with the next save: that begins here."""
+        applied, evaluations = self._in_flight
+        flying = sum(row.version <= version for row in self._applied[:applied])
+        judged = sum(view.version <= version for view in self._evaluations[:evaluations])
+        self._in_flight = (flying, judged)
+        self._applied = [row for row in self._applied if row.version <= version]
+        self._evaluations = [view for view in self._evaluations if view.version <= version]
+        self._back_to = version if self._back_to is None else min(version, self._back_to)
+        self._saves_back = False
+        self._before_cut = None if self._before_cut is None else min(self._before_cut, len(self._applied))
 
     def failed(self, now_s: float, reason: str) -> bool:
         """Nothing was lost; what was at risk still is, and is tried again when due. False: the reason is known."""

@@ -64,6 +64,8 @@ class MemberHeld:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimerFired:
     name: str
+    #: How much later than it was due: this process, or the machine, stood still.
+    late_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

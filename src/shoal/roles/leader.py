@@ -12,18 +12,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import nsmallest
+from statistics import median_high
 from typing import Any
 
 import numpy as np
 
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
-from shoal.errors import PeerViolation
+from shoal.errors import BadValues, PeerViolation
 from shoal.learning.layout import Layout
 from shoal.learning.pace import PACES
+from shoal.learning.usual import Usual
 from shoal.roles.actions import Action, End, Record, Send, SetTimer
 from shoal.roles.course import Course
-from shoal.roles.crew import WAIT_EVERY_S, Crew, Member
+from shoal.roles.crew import AT_WORK, WAIT_EVERY_S, Crew, Member
 from shoal.roles.durability import Durability
 from shoal.roles.events import (
     Event,
@@ -41,15 +43,17 @@ from shoal.roles.formation import Report
 from shoal.roles.online import NotNow, Online
 from shoal.roles.portions import Portions
 from shoal.roles.pulse import Pulse
-from shoal.roles.shape import Shape
+from shoal.roles.shape import Shape, Summed
 from shoal.roles.shaping import Shaping, Wanted
+from shoal.roles.suspicion import Suspicion
 from shoal.wire.checks import check_told
-from shoal.wire.coded import bytes_expected, bytes_max, bytes_of, decode, sizes_of
+from shoal.wire.coded import bytes_expected, bytes_max, bytes_of, decode, norm_of, sizes_of
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     FIRST_HELD,
     NO_TENSORS,
     Evaluated,
+    EvaluationView,
     Failed,
     Finished,
     Formed,
@@ -74,13 +78,18 @@ from shoal.wire.messages import (
     clip,
 )
 from shoal.workload.admission import Admission
-from shoal.workload.deadlines import STRETCH_MAX, LeaseClock, wait_s
+from shoal.workload.deadlines import SHORTEST_S, STRETCH_MAX, TOGETHER_TIMES, LeaseClock, wait_s
 from shoal.workload.ledger import Lease, Ledger, Refusal
 
 TICK_S = 0.5
 
 #: A timer shorter than this may not move the clock at all, and would be set again for ever.
 LATE_LEAST_S = 0.001
+
+#: A timer that fires so much later than it was due was held up: leases are given as much longer, and it is told of from
+#: this on.
+PAUSE_LEAST_S = 0.1
+PAUSE_TOLD_S = 1.0
 
 #: Beyond what the worker itself is given: its last word must have time to arrive.
 LEASE_GRACE_S = 2.0
@@ -98,6 +107,12 @@ AT_RISK_MAX = 100_000
 
 #: How soon it is saved then, and how often that is tried, whatever the plan says.
 AT_RISK_SAVE_S = 1.0
+
+#: Nodes that a reason names.
+NAMED_MAX = 8
+
+#: What a person can do about a model that broke.
+NEXT = "Look at what they sent in `shoal jobs show`, take out who is not to be trusted, or try a lower learning rate"
 
 _TICK = "tick"
 _LATE = "late"
@@ -138,7 +153,13 @@ class Leader:
         self._exam_clock = LeaseClock(fixed_s=plan.lease_s, transfer_bytes=model_bytes)
 
         self._crew = Crew()
-        self._shape = Shape(spec=spec, term=term, layout=layout, course=self._course)
+        self._usual = Usual()
+        self._suspicion = Suspicion()
+        #: When an update was last returned.
+        self._returned_s = -math.inf
+        #: A version, and the norm of its model.
+        self._norm: tuple[int, float] = (-1, 0.0)
+        self._shape = Shape(spec=spec, term=term, layout=layout, course=self._course, norm_max=self._norm_max)
         down_bytes = bytes_expected(Codec.parse(plan.down), self._sizes)
         wire_bytes = (bytes_expected(self._codec, self._sizes) + down_bytes) / 2
         self._shaping = Shaping(plan, size=layout.size, wire_bytes=wire_bytes)
@@ -175,6 +196,7 @@ class Leader:
         self._durability.version = self._began = self._course.version
         ending = state["ending"]
         self._ending = (ending[0], ending[1]) if ending else None
+        self._usual = Usual.restored(state.get("usual"))
         if self._online is not None:
             self._unread = self._online.restore(tensors)
 
@@ -185,7 +207,7 @@ class Leader:
         if self._online is not None:
             tensors = {**tensors, **self._online.snapshot()}
         state |= {"job": self._spec.job, "term": self._term, "ending": ending, "version": self._number}
-        return tensors, state
+        return tensors, {**state, "usual": self._usual.snapshot()}
 
     @property
     def version(self) -> int:
@@ -247,10 +269,10 @@ class Leader:
                 return self._on_received(event, now_s)
             case PeerChanged():
                 return self._on_peer(event, now_s)
-            case TimerFired() if event.name == _LATE:
-                return self._on_late(now_s)
             case TimerFired():
-                return self._on_tick(now_s)
+                stood_still = self._on_pause(event.late_s)
+                going_on = self._on_late(now_s) if event.name == _LATE else self._on_tick(now_s)
+                return [*stood_still, *going_on]
             case Saved():
                 return self._on_saved(event.version, now_s)
             case SaveFailed():
@@ -528,7 +550,7 @@ class Leader:
             self._crew.rest(worker)
             return []
         if worker.left_out:
-            return self._tell(worker, f"left out after {worker.violations} refused updates: {worker.offence}")
+            return self._tell(worker, worker.why_left_out)
         if self._exam is not None:
             clock, ledger, count, kind = self._exam_clock, self._exam.ledger, 1, "evaluate"
         else:
@@ -565,6 +587,7 @@ class Leader:
             count=count,
             now_s=now_s,
             deadline_s=now_s + waits_s,
+            latest_s=now_s + allowance_s + LEASE_GRACE_S,
         )
         if lease is None:
             if ledger.sharers:
@@ -681,12 +704,23 @@ class Leader:
         actions = self._upload_over(lease.id, now_s)
         try:
             delta = self._checked(update, lease)
+            norm, steps = norm_of(delta), self._steps_of(update, lease)
+            unusual = self._usual.judge(
+                worker.node, norm, steps=steps, model_norm=self._model_norm(), devices=self._crew.trusted
+            )
         except PeerViolation as violation:
-            self._course.ledger.release(lease, fate=f"was refused: {violation.reason}")
+            return [*actions, *self._spoilt(worker, update, lease, violation, now_s)]
+        if unusual is not None and not unusual.is_early:
+            spoilt = self._spoilt(worker, update, lease, BadValues(unusual.reason), now_s, is_unusual=True)
+            return [*actions, *spoilt]
+        if unusual is not None:
+            # It may be honest: it trains the same again, and others are heard meanwhile.
+            self._course.ledger.release(lease, fate=f"was put off: {unusual.reason}")
             self._shape.forget(lease.id)
-            actions += self._count_failures(worker, lease, violation.reason, now_s)
-            return [*actions, *self._on_violation(worker, update, violation.reason, now_s)]
+            return [*actions, *self._refuse(worker, update, unusual.reason, now_s)]
         self._shape.lend(lease.id, 0)
+        self._usual.accepted(norm, steps=steps)
+        self._merged([worker.node])
         self._course.merge(lease, update, delta)
         if self._online is not None:
             self._online.merged(lease.id, update)
@@ -700,6 +734,7 @@ class Leader:
         if self._online is not None:
             self._online.took(worker, update)
         self._clock.returned(now_s - lease.issued_s)
+        self._returned_s = now_s
         worker.durations_s.append(now_s - lease.issued_s)
         worker.stretch = 1.0
         worker.trainings_s.append(update.train_s)
@@ -726,18 +761,38 @@ class Leader:
                 raise PeerViolation(f"made against version {update.version}; lease {lease.id} was for {lease.version}")
             self._check_told(update, lease)
         except PeerViolation as violation:
-            return [*actions, *self._spoilt(worker, update, lease, violation.reason, now_s)]
+            return [*actions, *self._spoilt(worker, update, lease, violation, now_s)]
         # The work is done, and the sub-leaders' time is not the worker's: it does not age.
         self._course.ledger.extend(lease, deadline_s=math.inf)
         actions += self._shape.reported(Report(lease, update, self._course.scale_of(lease, update)))
         self._delivered(worker, update, lease, now_s)
         return [*actions, *self._proceed(now_s, only=worker.node), *self._watch_the_last(now_s)]
 
-    def _spoilt(self, worker: Member, update: Update, lease: Lease, reason: str, now_s: float) -> list[Action]:
+    def _spoilt(
+        self,
+        worker: Member,
+        update: Update,
+        lease: Lease,
+        violation: PeerViolation,
+        now_s: float,
+        *,
+        is_unusual: bool = False,
+    ) -> list[Action]:
+        reason = violation.reason
         self._course.ledger.release(lease, fate=f"was refused: {reason}")
         self._shape.forget(lease.id)
+        if isinstance(violation, BadValues) and (gone_back := self._on_bad(worker, lease, now_s)):
+            # Where it is the model, no batch and no device is at fault.
+            return [*gone_back, *self._refuse(worker, update, reason, now_s)]
         failures = self._count_failures(worker, lease, reason, now_s)
-        return [*failures, *self._on_violation(worker, update, reason, now_s)]
+        return [*failures, *self._on_violation(worker, update, reason, now_s, is_unusual=is_unusual)]
+
+    def _merged(self, nodes: Sequence[str]) -> None:
+        """Updates of these workers are in the next version."""
+        self._suspicion.merged(nodes)
+        for node in nodes:
+            if (worker := self._crew.get(node)) is not None:
+                self._crew.merged(worker)
 
     def _on_sub_leader(self, sender: str, message: Formed | Routed | Spoilt | Gathered, now_s: float) -> list[Action]:
         match message:
@@ -765,7 +820,7 @@ class Leader:
         if not self._shape.is_sub_leader(sender):
             return []
         update = Update(job=message.job, term=self._term, lease=lease.id, version=lease.version, examples=1)
-        return self._spoilt(worker, update, lease, f"{message.reason} (found by {sender})", now_s)
+        return self._spoilt(worker, update, lease, BadValues(f"{message.reason} (found by {sender})"), now_s)
 
     def _on_gathered(self, sender: str, message: Gathered, now_s: float) -> list[Action]:
         if (phantom := self._shape.without_its_piece(sender, message)) is not None:
@@ -776,8 +831,14 @@ class Leader:
             self._shaping.failed([sender], now_s)
             self._shape.breaks(f"{sender} sent {violation.reason}")
             return [self._record("sub-leader", f"{sender} sent {violation.reason}")]
+        if self._shape.is_sub_leader(sender):
+            # What went between devices is this job's traffic too.
+            self._bytes_up += message.bytes_up
+            self._bytes_down += message.bytes_down
         if summed is None:
             return []
+        self._learn_usual(summed)
+        self._merged([sender, *(report.lease.worker for report in summed.reports)])
         self._course.merge_sum(summed.reports, summed.mean, summed.weight, moved=summed.moved)
         if self._online is not None:
             for report in summed.reports:
@@ -792,7 +853,15 @@ class Leader:
         self._shape.breaks(reason)
         if worker is None or lease is None:
             return [self._record("sub-leader", reason)]
-        return self._spoilt(worker, report.update, lease, reason, now_s)
+        return self._spoilt(worker, report.update, lease, PeerViolation(reason), now_s)
+
+    def _learn_usual(self, summed: Summed) -> None:
+        """Of updates that met elsewhere the leader sees the mean: that of n is about √n times as short as they are."""
+        weights = [report.update.examples for report in summed.reports]
+        scale = sum(w * report.scale for w, report in zip(weights, summed.reports, strict=True)) / sum(weights)
+        steps = median_high([self._steps_of(report.update, report.lease) for report in summed.reports])
+        norm = norm_of(summed.mean) * math.sqrt(len(weights)) / scale
+        self._usual.accepted(norm, steps=steps)
 
     def _reshape(self, now_s: float) -> list[Action]:
         """Let what is set up hold, once it can; set something up where that is wanted, or what holds is broken."""
@@ -921,7 +990,33 @@ class Leader:
         going_on = self._proceed(now_s) if expired else []
         return [*expired, *going_on, *self._watch_the_last(now_s)]
 
+    def _on_pause(self, late_s: float) -> list[Action]:
+        """This leader stood still: what came meanwhile is heard before any lease runs out."""
+        if late_s < PAUSE_LEAST_S:
+            return []
+        for ledger in self._ledgers():
+            ledger.put_off(late_s + TICK_S)
+        told = f"this leader stood still for {late_s:.1f} s: every lease has as much longer"
+        return [self._record("paused", told)] if late_s >= PAUSE_TOLD_S else []
+
+    def _wait_together(self, now_s: float) -> None:
+        """One lease that is late is given to others. Where nobody returns anything, it may be that nobody can: then
+        leases that are late wait on, for a while. A device that is alone is waited for too: who else should do it?"""
+        late = self._course.ledger.late(now_s)
+        holders = {lease.worker for lease in self._course.ledger.leases()} if late else set()
+        for lease in late:
+            worker = self._crew.get(lease.worker)
+            if worker is None:
+                continue
+            own_s = wait_s(worker.durations_s, stretch=worker.stretch, longest_s=lease.latest_s - lease.issued_s)
+            is_alone = self._crew.trusted == 1
+            is_quiet = len(holders) > 1 and self._returned_s < lease.issued_s + own_s / 2
+            until_s = min(lease.latest_s, lease.issued_s + max(SHORTEST_S, TOGETHER_TIMES * own_s))
+            if (is_alone or is_quiet) and now_s < until_s:
+                self._course.ledger.extend(lease, deadline_s=min(until_s, now_s + max(own_s / 2, LATE_LEAST_S)))
+
     def _expire(self, now_s: float) -> list[Action]:
+        self._wait_together(now_s)
         actions: list[Action] = []
         for clock, ledger in self._clocked_ledgers():
             for lease in ledger.expire(now_s):
@@ -934,6 +1029,22 @@ class Leader:
             raise PeerViolation(f"made against version {update.version}; lease {lease.id} was for {lease.version}")
         self._check_told(update, lease)
         return decode(self._codec, update.tensors, self._sizes)
+
+    def _steps_of(self, update: Update, lease: Lease) -> int:
+        """How many steps of training an update is made of, as far as its worker did what it was lent."""
+        if self._online is None:
+            return len(lease.batches)
+        return math.ceil(update.examples / self._spec.plan.batch_size)
+
+    def _model_norm(self) -> float:
+        if self._norm[0] != self._course.version:
+            self._norm = (self._course.version, norm_of(self._course.model))
+        return self._norm[1]
+
+    def _norm_max(self) -> float:
+        """What sub-leaders may take; 0: nothing is known of what is usual."""
+        limit = self._usual.limit(model_norm=self._model_norm())
+        return limit if limit < math.inf else 0.0
 
     def _check_told(self, update: Update, lease: Lease) -> None:
         if self._online is None:
@@ -1023,14 +1134,66 @@ class Leader:
         self._crew.make_idle(worker, now_s)
         return [*actions, *self._proceed(now_s, only=worker.node)]
 
-    def _on_violation(self, worker: Member, what: Update | Evaluated, reason: str, now_s: float) -> list[Action]:
-        self._crew.offended(worker, reason)
+    def _on_violation(
+        self, worker: Member, what: Update | Evaluated, reason: str, now_s: float, *, is_unusual: bool = False
+    ) -> list[Action]:
+        self._crew.offended(worker, reason, is_unusual=is_unusual)
         actions: list[Action] = []
         if not self._crew.trusted:
             # Everyone diverges, or the one who is here lies: waiting would mend neither.
+            if is_unusual and self._ending is None and self._suspicion.has_contributors:
+                return [*self._go_back([worker.node], now_s), *self._refuse(worker, what, reason, now_s)]
             every = f"no worker is left that may train: {worker.node} was refused {worker.violations} times"
             actions += self._end(*(self._ending or ("failed", f"{every}, last for {reason}")), now_s)
         return [*actions, *self._refuse(worker, what, reason, now_s)]
+
+    # The model is suspected ----------------------------------------------------------------------------
+
+    def _on_bad(self, worker: Member, lease: Lease, now_s: float) -> list[Action]:
+        """One bad result is its device's fault: then there is nothing to do here. When those of most devices are, it is
+        the model's: it goes back to the version that was found good last, and who contributed since is set aside."""
+        self._suspicion.bad(worker.node, lease.batches)
+        if self._phase in ("closing", "ended"):
+            return []
+        witnesses = self._suspicion.witnesses([member.node for member in self._crew.able()])
+        return self._go_back(witnesses, now_s) if witnesses else []
+
+    def _go_back(self, witnesses: Sequence[str], now_s: float) -> list[Action]:
+        course, before = self._course, self._course.version
+        culprits = self._suspicion.take_contributors()
+        seen = f"{_named(witnesses)} get values that are not finite or far from what is usual"
+        if not culprits:
+            what = f"version {before}, which nobody moved since it was found good"
+            return self._end("failed", f"the model is suspected: {seen} from {what}: try a lower learning rate", now_s)
+        actions: list[Action] = []
+        for ledger in self._ledgers():
+            for lease in ledger.leases():
+                self._admission.done(lease.id)
+                self._shape.forget(lease.id)
+                told = f"lease {lease.id} was taken back: the model is suspected"
+                actions.append(self._record("lease-returned", told))
+        good = course.good_version
+        self._exam = None
+        self._batch_failures.clear()
+        course.go_back()
+        self._durability.went_back(good)
+        self._shape.breaks(f"the model went back to version {good}")
+        told = f"version {course.version} is version {good} again, the last that was found good: {seen}"
+        out = f"set aside: it contributed to the model after version {good}, and by version {before} it was broken"
+        for node in culprits:
+            self._crew.set_aside(node, out)
+        actions.append(self._record("went-back", f"{told}; set aside, since they contributed: {_named(culprits)}"))
+        for node in self._crew.nodes():
+            worker = self._crew.get(node)
+            if worker is not None and not self._crew.is_idle(node) and worker.state in AT_WORK:
+                # What it is at is of no use. It says so, or is ready; until then nothing is awaited of it.
+                worker.now("late", now_s, reason="its lease was taken back: the model is suspected")
+        self._crew.release()
+        self._portions.changed()
+        if not self._crew.trusted:
+            none = f"the model is suspected: {seen}. It went back to version {good}, and no worker is left that did not"
+            return [*actions, *self._end("failed", f"{none} contribute since ({_named(culprits)}). {NEXT}", now_s)]
+        return [*actions, *self._save(now_s), *self._reshape(now_s), *self._proceed(now_s)]
 
     def _on_failed(self, worker: Member, failed: Failed, now_s: float) -> list[Action]:
         worker.failures += 1
@@ -1048,6 +1211,8 @@ class Leader:
                 ledger.release(lease, fate=f"failed on {worker.node}: {failed.reason}")
                 self._shape.forget(lease.id)
                 actions += self._upload_over(lease.id, now_s)
+                if failed.diverged and (gone_back := self._on_bad(worker, lease, now_s)):
+                    return [*actions, *gone_back]
                 actions += self._count_failures(worker, lease, failed.reason, now_s)
         return [*actions, *self._proceed(now_s)]
 
@@ -1103,10 +1268,16 @@ class Leader:
         view = self._online.view(version=self._course.version, epoch=epoch, seconds=seconds)
         if view is None:
             return []
-        self._course.evaluated(view)
-        self._durability.evaluated(view)
+        self._judged(view)
         told = f"{view.accuracy:.2%} of {view.examples} new examples right before they were trained on"
         return [self._record("evaluated", f"epoch {epoch}: {told}, loss {view.loss:.4f}")]
+
+    def _judged(self, view: EvaluationView) -> None:
+        self._course.evaluated(view)
+        self._durability.evaluated(view)
+        if self._suspicion.is_sound(view):
+            self._course.found_good()
+            self._suspicion.found_good()
 
     def _evaluation_due(self) -> bool:
         """At the end of an epoch whose turn it is, or the last, unless this version was evaluated already."""
@@ -1142,8 +1313,7 @@ class Leader:
         view = self._exam.view(seconds=self._course.elapsed_s(now_s))
         self._exam = None
         self._batch_failures.clear()
-        self._course.evaluated(view)
-        self._durability.evaluated(view)
+        self._judged(view)
         told = f"{view.accuracy:.2%} right, loss {view.loss:.4f} on {view.examples} held-out examples"
         record = self._record("evaluated", f"version {view.version} after epoch {view.epoch}: {told}")
         return [record, *self._decide(now_s)]
@@ -1246,6 +1416,7 @@ class Leader:
         return self._save(now_s) if self._durability.due(now_s, every_s=every_s) else []
 
     def _on_saved(self, version: int, now_s: float) -> list[Action]:
+        self._course.went_back = tuple(pair for pair in self._course.went_back if pair[1] > version)
         if self._durability.saved(version):
             return self._save(now_s)
         if self._phase == "closing" and not self._durability.is_saving:
@@ -1331,6 +1502,10 @@ class Leader:
             term_batches=of_term.batches,
             term_workers=of_term.workers,
         )
+
+
+def _named(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:NAMED_MAX]) + (f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else "")
 
 
 @lru_cache(maxsize=4)

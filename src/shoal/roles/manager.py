@@ -29,6 +29,7 @@ from shoal.roles.switchboard import ENDED
 from shoal.wire.messages import (
     PROTOCOL,
     AskCheckpoint,
+    Bar,
     Checkpoint,
     Conclude,
     Denied,
@@ -435,11 +436,18 @@ class Manager:
         cut = [job for job in elsewhere if (known := self._jobs.get(job)) is not None and known.is_cut]
         for job in cut:
             del elsewhere[job]
+        left = [self._jobs[job] for job in node.left_in if job in elsewhere and job in self._jobs]
         node.left_in = {job: None for job in cut if job in node.left_in}
         reason = "its place was taken while it was away"
+        # A leader here may have heard of it again before this manager did, and would count it as ready for ever.
+        here = [
+            Send(to=self._node, message=Bar(job=each.spec.job, term=each.term, node=node.node, reason=reason))
+            for each in left
+            if each.is_open and each.leader == self._node
+        ]
         dismissed: list[Action] = [Send(to=node.node, message=Dismiss(job=job, reason=reason)) for job in elsewhere]
         barred = [action for job in elsewhere for action in self._succession.bar(node.node, job, reason)]
-        return [*barred, *dismissed]
+        return [*here, *barred, *dismissed]
 
     # What people see -----------------------------------------------------------------------------------
 

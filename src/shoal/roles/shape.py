@@ -12,6 +12,7 @@ arrived is still a lease in the ledger: the next formation, or the leader itself
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Record, Send
 from shoal.roles.course import Course
 from shoal.roles.formation import Formation, Report, Share
-from shoal.wire.coded import cut, decode, decode_exact, entries_max, sizes_of
+from shoal.wire.coded import cut, decode, decode_exact, entries_max, norm_of, sizes_of
 from shoal.wire.messages import Count, Disband, Form, Formed, Gathered, Go, JobSpec, Pass, Route, Routed, clip
 from shoal.workload.ledger import Lease
 
@@ -39,6 +40,10 @@ FORM_HURRY_S = 1.0
 
 #: A sum that takes longer than this, and several times as long as a lease's transfer may, does not come any more.
 GATHER_S = 10.0
+
+
+#: Values of few bits are rounded, up or down: what is sent may be longer than what was to be, by this at most.
+ROUNDING = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +64,17 @@ def _is_silent(formation: Formation, share: Share, told: int) -> bool:
 
 
 class Shape:
-    def __init__(self, *, spec: JobSpec, term: int, layout: Layout, course: Course) -> None:
+    def __init__(
+        self, *, spec: JobSpec, term: int, layout: Layout, course: Course, norm_max: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._spec = spec
         self._term = term
         self._layout = layout
         self._course = course
+        #: The largest norm that an update may have now; 0: any that is finite.
+        self._norm_max = norm_max
+        #: What sub-leaders were told of that last, and before.
+        self._norms_told = (0.0, 0.0)
         self._sizes = sizes_of(layout)
         self._entries = entries_max(Codec.parse(spec.plan.codec), self._sizes)
         self._down = Codec.parse(spec.plan.down)
@@ -121,9 +132,16 @@ class Shape:
             codec_down=plan.down,
             outer_rate=plan.outer_rate,
             nesterov=plan.nesterov,
+            norm_max=self._norm_told(),
             tensors=tensors,
         )
         return Send(to=share.node, message=form)
+
+    def _norm_told(self) -> float:
+        norm = self._norm_max()
+        if norm != self._norms_told[0]:
+            self._norms_told = (norm, self._norms_told[0])
+        return norm
 
     def _part_sizes(self, share: Share) -> tuple[int, ...]:
         return cut(self._sizes, share.start, share.stop)[1]
@@ -458,6 +476,7 @@ class Shape:
             weights=tuple(float(report.update.examples) for report in reports),
             scales=tuple(report.scale for report in reports),
             last=last,
+            norm_max=self._norm_told(),
         )
 
     def gather(self, leases: Sequence[Lease], now_s: float) -> list[Action]:
@@ -555,12 +574,27 @@ class Shape:
         tensors = dict(message.tensors)
         moved = tensors.pop("moved", None)
         mean = decode_exact("mean", tensors, size=size)
+        self._check_norm("a mean", mean, max(self._norms_told) if all(self._norms_told) else math.inf)
         if (moved is not None) != (now.kind == "shard" and self._down.form != "dense"):
             raise PeerViolation("a sum that does not say how its part moved, or does where nobody asked")
         if moved is None:
             return mean, None
         change = decode(self._down, {"moved": moved}, self._part_sizes(share), name="moved")
+        self._check_norm("a step", change, self._step_max(mean, share))
         return mean, change if isinstance(change, Sparse) else np.array(change)
+
+    def _check_norm(self, what: str, update: np.ndarray | Sparse, most: float) -> None:
+        """A sub-leader is believed no more than a worker: what came of updates is no longer than they may be."""
+        if (norm := norm_of(update)) > ROUNDING * most:
+            raise PeerViolation(f"{what} of norm {norm:.3g}, where at most {most:.3g} can come of the updates")
+
+    def _step_max(self, mean: np.ndarray, share: Share) -> float:
+        """The most that a part can move by: what was held back of it, what momentum carries on, and this mean."""
+        plan, course, part = self._spec.plan, self._course, slice(share.start, share.stop)
+        held_back = norm_of(course.residual[part]) if course.residual is not None else 0.0
+        velocity = norm_of(course.velocity[part]) * plan.momentum + norm_of(mean)
+        looked_ahead = plan.momentum * velocity + norm_of(mean) if plan.nesterov else 0.0
+        return held_back + max(1.0, plan.outer_rate) * max(velocity, looked_ahead)
 
     def _whole(self, now: Formation, reports: tuple[Report, ...], weight: float) -> Summed:
         mean = np.empty(self._layout.size, dtype=np.float32)

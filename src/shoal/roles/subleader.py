@@ -18,13 +18,13 @@ import numpy as np
 
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
-from shoal.errors import PeerViolation
+from shoal.errors import BadValues, PeerViolation
 from shoal.learning.outer import outer_change
 from shoal.learning.partial import Partial
 from shoal.roles.actions import Action, End, Record, Send
 from shoal.roles.events import Event, Received, StopRequested
 from shoal.wire.checks import flat
-from shoal.wire.coded import code_with, decode, encode_exact
+from shoal.wire.coded import bytes_of, code_with, decode, encode_exact, norm_of
 from shoal.wire.messages import Count, Form, Gathered, Pass, Piece, Spoilt, Taken, Tensors, Values, clip
 
 
@@ -53,6 +53,10 @@ class SubLeader:
         self._newest: dict[str, int] = {}
         #: Leases in the sum.
         self._counted: list[int] = []
+        #: The largest norm of a piece that is taken, as the leader said last; 0: any that is finite.
+        self._norm_max = form.norm_max
+        #: What came from members and went to them since the last sum.
+        self._bytes_up = self._bytes_down = 0
         #: Where its part of a shard stands. It comes when the formation begins to hold.
         self._model: np.ndarray | None = None
         self._velocity: np.ndarray | None = None
@@ -66,6 +70,7 @@ class SubLeader:
     def handle(self, event: Event, now_s: float) -> list[Action]:
         match event:
             case Received(message=Piece() as piece):
+                self._bytes_up += event.size_bytes
                 return self._on_piece(event.sender, piece)
             case Received(message=Count() as count):
                 return self._on_count(count)
@@ -84,7 +89,7 @@ class SubLeader:
                 return []
 
     def _on_form(self, form: Form) -> None:
-        self._members = form.members
+        self._members, self._norm_max = form.members, form.norm_max
         if form.tensors:
             self._model, self._velocity, self._residual = _part_of(form)
         if form.kind == "tree":
@@ -98,6 +103,9 @@ class SubLeader:
             return []
         try:
             delta = decode(self._codec, piece.tensors, self._sizes, entries=self._form.entries)
+            # A part is no longer than the whole: what is too long for an update is for a piece of one.
+            if self._norm_max and (norm := norm_of(delta)) > self._norm_max:
+                raise BadValues(f"an update of norm {norm:.3g}, far from what is usual; {self._norm_max:.3g} may be")
         except PeerViolation as violation:
             spoilt = Spoilt(
                 job=job, term=term, formation=formation, lease=piece.lease, node=member, reason=clip(violation.reason)
@@ -116,6 +124,7 @@ class SubLeader:
         return [taken]
 
     def _on_count(self, count: Count) -> list[Action]:
+        self._norm_max = count.norm_max
         for lease, weight, scale in zip(count.leases, count.weights, count.scales, strict=True):
             kept = self._tray.pop(lease, None)
             if kept is not None:
@@ -152,8 +161,11 @@ class SubLeader:
             version=count.version,
             leases=counted,
             weight=weight if counted else 0.0,
+            bytes_up=self._bytes_up,
+            bytes_down=self._bytes_down,
             tensors=tensors,
         )
+        self._bytes_up = self._bytes_down = 0
         return [Send(to=self._leader, message=gathered), *given_out]
 
     def _written(self, mean: np.ndarray) -> dict[str, np.ndarray]:
@@ -196,6 +208,7 @@ class SubLeader:
             base=base,
             tensors=tensors,
         )
+        self._bytes_down += bytes_of(tensors) * len(self._members)
         after = sum(member <= self._node for member in self._members)
         return [Send(to=member, message=values) for member in (*self._members[after:], *self._members[:after])]
 

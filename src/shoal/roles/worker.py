@@ -681,7 +681,9 @@ class Worker:
             Record(kind="diverged", reason=reason, job=self._spec.job),
         ]
         if self._connected:
-            failed = Failed(job=self._spec.job, term=held.work.term, lease=held.work.lease, reason=reason)
+            failed = Failed(
+                job=self._spec.job, term=held.work.term, lease=held.work.lease, reason=reason, diverged=True
+            )
             actions.append(Send(to=self._leader, message=failed))
         return [*actions, *self._ready()]
 
@@ -722,7 +724,8 @@ class Worker:
     def _on_trainer_failed(self, event: TrainerFailed) -> list[Action]:
         self._prepared = False
         # The model went with the trainer, perhaps before parts of the next one were made of it: none of them counts.
-        self._holds, self._staging = (0, -1), Staging()
+        self._holds = (0, -1)
+        self._staging.spend()
         self._failures += 1
         actions: list[Action] = [
             CancelTimer(name=_DEADLINE),

@@ -108,13 +108,16 @@ class RoleHost:
     async def _act(self, action: Action) -> None:
         if isinstance(action, SetTimer):
             self._cancel(action.name)
-            fire = TimerFired(name=action.name)
             loop = asyncio.get_running_loop()
-            self._timers[action.name] = loop.call_later(action.after_s, self.post, fire)
+            due_s = self._clock() + action.after_s
+            self._timers[action.name] = loop.call_later(action.after_s, self._fire, action.name, due_s)
         elif isinstance(action, CancelTimer):
             self._cancel(action.name)
         else:
             await self._perform(self, action)
+
+    def _fire(self, name: str, due_s: float) -> None:
+        self.post(TimerFired(name=name, late_s=max(0.0, self._clock() - due_s)))
 
     def _cancel(self, name: str) -> None:
         timer = self._timers.pop(name, None)

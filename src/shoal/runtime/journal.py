@@ -73,18 +73,19 @@ class Journal:
 
     def commit(self, job: str, save: Save) -> None:
         """The checkpoint is durable: its rows go to the table too."""
-        self._registry.record_applied(job, save.applied, [_evaluation(view) for view in save.evaluations])
+        self._replace(job, save)
 
     def restore(self, job: str, version: Version) -> None:
         """The same for a checkpoint that a leader elsewhere sent, and for the newest one after a crash between file and
-        table.
+        table."""
+        self._replace(job, version)
 
-        The file knows where its rows begin. The table may have some of them already, if the leader never heard that
-        they were kept; or rows of another leader, whose side of a cut was given up. Either way the file's rows replace
-        all that come after that place.
-        """
-        views = [_evaluation(view) for view in version.evaluations]
-        self._registry.restore_applied(job, version.applied, after=version.after, evaluations=views)
+    def _replace(self, job: str, kept: Save | Version) -> None:
+        """A checkpoint knows where its rows begin. The table may have some of them already, if the leader never heard
+        that they were kept; or rows of versions that were given up, on one side of a cut or with a model that broke.
+        Either way its rows replace all that come after that place."""
+        views = [_evaluation(view) for view in kept.evaluations]
+        self._registry.restore_applied(job, kept.applied, after=kept.after, evaluations=views)
 
 
 def _evaluation(view: Any) -> Evaluation:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import math
 import os
 import platform
 import shutil
@@ -253,14 +254,11 @@ class Labour:
             except (ShoalError, OSError) as error:
                 host.post(await self._failure(action.lease, error))
                 return
-            if not result.finite:
-                reason = "training gave values that are not finite: try a lower learning rate"
-                host.post(TrainerFailed(lease=action.lease, reason=reason))
-                return
             trained = Trained(
                 lease=action.lease,
                 examples=result.examples,
-                loss_sum=result.loss_sum,
+                # A model that is not finite any more has no loss that means anything: the worker says that it diverged.
+                loss_sum=result.loss_sum if result.finite else math.nan,
                 seconds=result.seconds,
                 tensors={"delta": self._trainer.shared.update},
             )

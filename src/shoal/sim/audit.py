@@ -17,6 +17,7 @@ from shoal.compress.sparse import Sparse
 from shoal.learning.outer import momentum_step
 from shoal.roles.actions import Send
 from shoal.roles.course import RESIDUAL
+from shoal.roles.custody import gaps_in
 from shoal.sim.invariants import Violation
 from shoal.sim.jobs import examples_to_train
 from shoal.sim.observe import Mark, Step
@@ -73,6 +74,12 @@ class _Paper:
     def tolerance(self) -> float:
         """Sub-leaders of a tree round what they sum up to the numbers of a model; what was not sent is summed apart."""
         return 1e-5 if self.spec.plan.shape == "tree" or self.is_coded else 1e-6
+
+    def stand_again(self, kept: int, again: int) -> None:
+        """The training went back: this version is an earlier one again, and what came in between never was."""
+        if again not in self.models:
+            self.go_back(kept)
+            self.renumber(again)
 
     def go_on(self, rows: Sequence[Applied], *, term: int) -> None:
         """What these rows of history make of the model."""
@@ -186,8 +193,11 @@ class Audit:
         if mark.kind != "durable":
             return
         paper, save = self._papers[mark.facts["job"]], mark.facts["save"]
-        if mark.facts.get("gone"):
+        gaps = gaps_in(save.state)
+        if mark.facts.get("gone") and not gaps:
             paper.go_back(save.after)
+        for kept, again in gaps:
+            paper.stand_again(kept, again)
         paper.go_on(save.applied, term=int(save.state["term"]))
         model = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
         if paper.is_coded:

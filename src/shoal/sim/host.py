@@ -101,7 +101,8 @@ class Host:
     def _act(self, action: Action) -> float:
         if isinstance(action, SetTimer):
             number = self._timers[action.name] = self._timers.get(action.name, 0) + 1
-            self._process.later(max(action.after_s, TIMER_MIN_S), self._fire, action.name, number)
+            after_s = max(action.after_s, TIMER_MIN_S)
+            self._process.later(after_s, self._fire, action.name, number, self._process.kernel.now_s + after_s)
             return 0.0
         if isinstance(action, CancelTimer):
             if action.name in self._timers:
@@ -109,6 +110,6 @@ class Host:
             return 0.0
         return self._perform(self, action)
 
-    def _fire(self, name: str, number: int) -> None:
+    def _fire(self, name: str, number: int, due_s: float) -> None:
         if self._timers.get(name) == number and not self.ended:
-            self.post(TimerFired(name=name))
+            self.post(TimerFired(name=name, late_s=max(0.0, self._process.kernel.now_s - due_s)))

@@ -45,6 +45,8 @@ FAILURES_TO_FAIL = 4
 
 #: What a leader grants beyond a lease's time, and how often it looks.
 GRACE_S = 3.0
+#: And more each time that its leader stood still: what came meanwhile is to be heard first.
+PAUSE_GRACE_S = 1.0
 
 #: Once nothing is done to a job any more, it has a leader within this time: some seconds to miss the last one, and half
 #: a minute for each node that is appointed and does not answer.
@@ -115,6 +117,8 @@ class _Tenure:
     credits: dict[int, str] = field(default_factory=dict)
     #: It decided that the job ends: leases count no more.
     is_closing: bool = False
+    #: Its model was suspected: updates that had come are in no version.
+    went_back: bool = False
     #: Updates that came for leases that were open; and as of how many of them none was open any more.
     answers: int = 0
     quiet: set[int] = field(default_factory=set)
@@ -277,6 +281,8 @@ class Invariants:
                     self._hold(not self._is_honest, step.at_s, f"everyone is honest, and {action.reason}")
                 case Record(kind="ending"):
                     tenure.is_closing = True
+                case Record(kind="went-back"):
+                    tenure.went_back = True
                 case End() if tenure.term == course.led_term:
                     course.vacant_s = step.at_s
                 case _:
@@ -304,6 +310,10 @@ class Invariants:
         lost = step.event.node if isinstance(step.event, PeerChanged) and step.event.state is Liveness.LOST else ""
         if tenure.is_closing or not (lost or isinstance(step.event, TimerFired)):
             return
+        if isinstance(step.event, TimerFired) and step.event.late_s:
+            # Its process stood still: nobody could be heard meanwhile.
+            for lent in tenure.lent.values():
+                lent.deadline_s += step.event.late_s + PAUSE_GRACE_S
         for number, lent in tenure.lent.items():
             if not lent.is_open:
                 continue
@@ -405,7 +415,7 @@ class Invariants:
             case Finished() if not _is_let_go(step, send.to):
                 self._hold(course.ending, at_s, f"{send.to} was told that {step.job} is over before that was durable")
             case Wait():
-                accused = self._is_honest and message.reason.startswith("left out")
+                accused = self._is_honest and message.reason.startswith(("left out", "set aside"))
                 self._hold(not accused, at_s, f"{send.to} is honest and was {message.reason}")
             case _:
                 pass
@@ -511,7 +521,7 @@ class Invariants:
             fills = len(leases) - len(last) < size <= len(leases)
             is_whole = fills or (len(leases) < size and tenure.applied in tenure.quiet)
             self._hold(
-                is_whole or tenure.is_closing,
+                is_whole or tenure.is_closing or tenure.went_back,
                 step.at_s,
                 f"version {version} is made of {len(leases)} updates, the pace is {plan.pace} with {size}",
             )
@@ -604,6 +614,9 @@ class Invariants:
         course.durable_term = course.kept_term + 1 if is_adopted else term
         self._replaced(course, save, mark.facts.get("gone", ()), at_s, is_adopted=is_adopted)
         course.durables.add((term, save.version))
+        for _, again in save.state.get("went_back", ()):
+            # It is an earlier version once more, under a number of its own.
+            course.history_version = max(course.history_version, again)
         for row in mark.facts.get("again", ()):
             known = course.history.get((row.epoch, row.batch))
             self._hold(
@@ -642,13 +655,15 @@ class Invariants:
     def _replaced(
         self, course: _Course, save: Save, gone: tuple[Applied, ...], at_s: float, *, is_adopted: bool
     ) -> None:
-        """Durable history goes only where a leader that led on beyond a cut did so with as many workers or more."""
+        """Durable history goes only where a leader that led on beyond a cut did so with as many workers or more, or
+        where a model that broke went back to one that was good."""
         if not gone:
             return
-        self._hold(is_adopted, at_s, f"{len(gone)} durable batches of {save.state['job']} were thrown away")
+        is_back = bool(save.state.get("went_back"))
+        self._hold(is_adopted or is_back, at_s, f"{len(gone)} durable batches of {save.state['job']} were thrown away")
         lost, kept = ({row.node for row in rows} for rows in (gone, save.applied))
         told = f"what {len(lost)} workers trained was thrown away for what {len(kept)} did"
-        self._hold(len(kept) >= len(lost), at_s, told)
+        self._hold(is_back or len(kept) >= len(lost), at_s, told)
         for row in gone:
             del course.history[row.epoch, row.batch]
             course.per_epoch[row.epoch] -= 1
@@ -660,7 +675,9 @@ class Invariants:
         tenure = course.tenures.get(node)
         if tenure is None or tenure.term != message.term or tenure.cut_s is None or course.state != "running":
             return
-        if not isinstance(step.event, Received) or not isinstance(step.event.message, Progress):
+        is_told = isinstance(step.event, Received) and isinstance(step.event.message, Progress)
+        is_settled = isinstance(step.event, TimerFired) and step.event.name.startswith("claim ")
+        if not is_told and not is_settled:
             return
         held = tenure.trained(after_s=tenure.cut_s, until_s=step.at_s - TOLD_WITHIN_S)
         later = [other for other in course.past if other.term > tenure.term]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse
-from shoal.learning.similarity import noisy_counts
+from shoal.learning.similarity import capped_counts, noisy_counts
 from shoal.task import Task
 from shoal.training.flat import layout_of, read_into, write_from
 from shoal.training.importer import make_task
@@ -143,6 +143,7 @@ class TorchTrainer:
             # Not seeded: noise that anyone could make again would hide nothing.
             generator = np.random.default_rng()
             counts = noisy_counts(counts, epsilon=settings.labels_epsilon, generator=generator)
+            counts = capped_counts(counts, most=len(chosen))
         return TrainResult(
             examples=len(chosen),
             loss_sum=loss_sum,

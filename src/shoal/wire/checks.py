@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from shoal.errors import PeerViolation
+from shoal.errors import BadValues, PeerViolation
 from shoal.wire.limits import LOSS_SUM_MAX, SECONDS_MAX, UPDATE_NORM_MAX
 from shoal.wire.messages import Tensors, Update
 
@@ -16,10 +16,10 @@ def check_told(update: Update, *, examples_max: int) -> None:
     if not 0 < update.examples <= examples_max:
         raise PeerViolation(f"an update over {update.examples} examples; the lease holds {examples_max}")
     if not math.isfinite(update.loss_sum):
-        raise PeerViolation("a training loss that is not finite: try a lower learning rate")
+        raise BadValues("a training loss that is not finite: try a lower learning rate")
     # These are added up or averaged with others of their kind, and no sum of them may overflow.
     if not -LOSS_SUM_MAX <= update.loss_sum <= LOSS_SUM_MAX:
-        raise PeerViolation(f"a training loss of {update.loss_sum:.3g}: try a lower learning rate")
+        raise BadValues(f"a training loss of {update.loss_sum:.3g}: try a lower learning rate")
     if not 0 <= update.train_s <= SECONDS_MAX:
         raise PeerViolation(f"a training that took {update.train_s:g} s")
 
@@ -38,12 +38,17 @@ def dense(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
     """The one tensor there is, finite and of a norm that can be."""
     delta = flat(name, tensors, size=size)
     # One pass over memory answers both questions: any NaN or infinity makes the square sum not finite.
-    with np.errstate(over="ignore", invalid="ignore"):
-        squared = float(np.dot(delta, delta))
-    norm = math.sqrt(squared) if math.isfinite(squared) else math.inf
+    norm = norm_of(delta)
     if norm > UPDATE_NORM_MAX:
         bad = int(np.count_nonzero(~np.isfinite(delta)))
         if bad:
-            raise PeerViolation(f"an update with {bad} values that are not finite: try a lower learning rate")
-        raise PeerViolation(f"an update of norm {norm:.3g}, at most {UPDATE_NORM_MAX:.3g} is merged")
+            raise BadValues(f"an update with {bad} values that are not finite: try a lower learning rate")
+        raise BadValues(f"an update of norm {norm:.3g}, at most {UPDATE_NORM_MAX:.3g} is merged")
     return delta
+
+
+def norm_of(values: np.ndarray) -> float:
+    """The Euclidean norm; infinite where a value is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = float(np.dot(values, values))
+    return math.sqrt(squared) if math.isfinite(squared) else math.inf

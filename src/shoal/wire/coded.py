@@ -31,7 +31,7 @@ from shoal.compress.quantise import (
     to_float16,
 )
 from shoal.compress.sparse import Sparse, count_of, largest, take_from
-from shoal.errors import Misuse, PeerViolation
+from shoal.errors import BadValues, Misuse, PeerViolation
 from shoal.learning.layout import Layout
 from shoal.wire import checks, rice
 from shoal.wire.bits import pack, packed_bytes, unpack
@@ -87,6 +87,11 @@ def bytes_expected(codec: Codec, sizes: Sequence[int]) -> int:
     count = entries_max(codec, sizes)
     place_bits = math.log2(max(1.0, sum(sizes) / max(1, count))) + 1.5
     return _HEAD_BYTES + _scales_bytes(codec, sizes) + math.ceil(count * (codec.bits + place_bits) / 8)
+
+
+def norm_of(update: np.ndarray | Sparse) -> float:
+    """The Euclidean norm of an update that was read."""
+    return checks.norm_of(update.values if isinstance(update, Sparse) else update)
 
 
 def bytes_of(tensors: Tensors) -> int:
@@ -338,8 +343,6 @@ def _scales_bytes(codec: Codec, sizes: Sequence[int]) -> int:
 
 def _check_theirs(values: np.ndarray) -> None:
     """Finite, and of a norm that can be."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squared = float(np.dot(values, values))
-    norm = math.sqrt(squared) if math.isfinite(squared) else math.inf
+    norm = checks.norm_of(values)
     if norm > UPDATE_NORM_MAX:
-        raise PeerViolation(f"an update of norm {norm:.3g}, at most {UPDATE_NORM_MAX:.3g} is merged")
+        raise BadValues(f"an update of norm {norm:.3g}, at most {UPDATE_NORM_MAX:.3g} is merged")

@@ -101,8 +101,11 @@ READ_BUFFER_BYTES = 64 << 10
 #: What a peer may send ahead of what we read, to begin with; gRPC widens it as far as a link is fast and long.
 READ_AHEAD_BYTES = 256 << 10
 
-#: The Euclidean norm of an update above which it is refused as absurd rather than merged.
+#: The Euclidean norm of an update above which it is absurd, whatever is usual in its job (``learning.usual``).
 UPDATE_NORM_MAX = 1e6
+
+#: Bytes that a sub-leader may say it moved for one version.
+TOLD_BYTES_MAX = 1 << 50
 
 #: Enrolment, where a stranger may knock: the authority's certificate, a request or reply, who may wait, and how long.
 ENROL_AUTHORITY_MAX_BYTES = 8 << 10

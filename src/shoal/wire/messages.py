@@ -30,6 +30,7 @@ from shoal.wire.limits import (
     REASON_MAX_CHARS,
     SECONDS_MAX,
     SIDE_MAX,
+    TOLD_BYTES_MAX,
     TRACEBACK_MAX_CHARS,
 )
 
@@ -700,6 +701,9 @@ class Update(Message):
         Message.__post_init__(self)
         if len(self.labels) > LABELS_MAX or not all(0 <= count <= LABELLED_MAX for count in self.labels):
             raise PeerViolation("labels that cannot be counted so")
+        if self.labels and sum(self.labels) > self.examples:
+            # They are summed up over all devices: one that counts more than it trained on would outweigh the others.
+            raise PeerViolation(f"{sum(self.labels)} labels in an update over {self.examples} examples")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -725,6 +729,8 @@ class Failed(Message):
     reason: str
     #: Where the task's code failed, as Python tells it; empty if it was not that.
     traceback: str = ""
+    #: The device works, and its trainer does; what the model gave was not finite.
+    diverged: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -780,6 +786,8 @@ class Form(Message):
     codec_down: str = "dense"
     outer_rate: float = 1.0
     nesterov: bool = False
+    #: The largest norm of a piece that is taken; 0: any that is finite.
+    norm_max: float = 0.0
     #: In a shard: ``model`` and ``velocity``, and with a codec the ``residual``, which was not given out yet.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
@@ -789,6 +797,7 @@ class Form(Message):
             raise PeerViolation(f"no part of a model: {self.start} to {self.stop}, {self.parameters} parameters")
         if self.kind not in ("tree", "shard") or not 0 <= self.momentum < 1 or not 0 < self.outer_rate < math.inf:
             raise PeerViolation(f"no formation that this release knows: {self.kind[:80]!r}, {self.momentum}")
+        _check_norm(self.norm_max)
         if self.codec != "dense" or self.codec_down != "dense":
             if len(self.sizes) > ENTRIES_MAX or any(size < 1 for size in self.sizes):
                 raise PeerViolation("a part of a model has parts of tensors, each of at least one value")
@@ -924,9 +933,12 @@ class Count(Message):
     weights: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()
     last: bool = False
+    #: As in ``Form``, for the pieces that come next.
+    norm_max: float = 0.0
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
+        _check_norm(self.norm_max)
         if not len(self.leases) == len(self.weights) == len(self.scales) <= COUNTED_MAX:
             raise PeerViolation(f"each lease has a weight and a scale, and at most {COUNTED_MAX} are counted at a time")
         if not all(0 < number < math.inf for number in (*self.weights, *self.scales)):
@@ -946,7 +958,20 @@ class Gathered(Message):
     version: int
     leases: tuple[int, ...] = ()
     weight: float = 0.0
+    #: Bytes of tensors that came from its members, and went to them, since its last sum.
+    bytes_up: int = 0
+    bytes_down: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not (0 <= self.bytes_up <= TOLD_BYTES_MAX and 0 <= self.bytes_down <= TOLD_BYTES_MAX):
+            raise PeerViolation("bytes that no sub-leader can have moved")
+
+
+def _check_norm(norm_max: float) -> None:
+    if not 0 <= norm_max < math.inf:
+        raise PeerViolation(f"a largest norm of {norm_max}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -1093,8 +1118,8 @@ class Part(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         _check_mates("of", self.of)
-        if not 0 < self.weight < math.inf:
-            raise PeerViolation(f"updates that weigh {self.weight}")
+        if not 0 < self.weight <= LABELLED_MAX * len(self.of):
+            raise PeerViolation(f"{len(self.of)} updates that weigh {self.weight}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

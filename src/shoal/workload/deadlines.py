@@ -26,8 +26,11 @@ _ENOUGH = 8
 
 #: A worker that has returned leases before is waited for this many times its own median, or this many times the longest
 #: but one of late, and at least so long; then its batches go to others, while it may finish. Twice as long each time
-#: that was too soon. Every other worker may stand idle meanwhile, so it is not much.
+#: that was too soon. Every other worker may stand idle meanwhile, so it is not much: but only where others return
+#: updates meanwhile, and show that it is this one who is late. Where nobody does, the leader, the network or the
+#: machine may have paused, and all of them are waited for up to ``TOGETHER_TIMES`` as long.
 OWN_PATIENCE = 2.0
+TOGETHER_TIMES = 4.0
 OWN_LONG_PATIENCE = 1.5
 OWN_SHORTEST_S = 0.5
 OWN_ENOUGH = 3

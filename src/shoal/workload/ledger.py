@@ -42,6 +42,8 @@ class Lease:
     version: int
     issued_s: float
     deadline_s: float
+    #: What the deadline may be put off to while it is not its worker's fault.
+    latest_s: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +136,15 @@ class Ledger:
     # What happens to it ----------------------------------------------------------------------------
 
     def lease(
-        self, lease_id: int, worker: str, *, version: int, count: int, now_s: float, deadline_s: float
+        self,
+        lease_id: int,
+        worker: str,
+        *,
+        version: int,
+        count: int,
+        now_s: float,
+        deadline_s: float,
+        latest_s: float = math.inf,
     ) -> Lease | None:
         """Lend up to ``count`` free batches, those that came back first. None when nothing is free for this worker."""
         if lease_id in self._leases or lease_id in self._ended:
@@ -158,6 +168,7 @@ class Ledger:
             version=version,
             issued_s=now_s,
             deadline_s=deadline_s,
+            latest_s=latest_s,
         )
         self._leases[lease_id] = lease
         self._by_worker.setdefault(worker, set()).add(lease_id)
@@ -209,6 +220,20 @@ class Ledger:
         """Give a lease a new deadline: the work is done and waits for its turn to be sent, or its turn has come."""
         self._leases[lease.id] = replace(lease, deadline_s=deadline_s)
         heapq.heappush(self._deadlines, (deadline_s, lease.id))
+
+    def put_off(self, by_s: float) -> None:
+        """Give every lease that much longer."""
+        for lease in self.leases():
+            if lease.deadline_s < math.inf:
+                later = replace(lease, deadline_s=lease.deadline_s + by_s, latest_s=lease.latest_s + by_s)
+                self._leases[lease.id] = later
+                heapq.heappush(self._deadlines, (later.deadline_s, lease.id))
+
+    def late(self, now_s: float) -> list[Lease]:
+        """Leases whose deadline has passed, without taking them back."""
+        if self.next_deadline_s > now_s:
+            return []
+        return [lease for lease in self.leases() if lease.deadline_s <= now_s]
 
     def expire(self, now_s: float) -> list[Lease]:
         """Take back every lease whose deadline has passed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.roles.crew import VIEWS_MAX, VIOLATIONS_MAX, Crew
+from shoal.roles.crew import VIEWS_MAX, VIOLATIONS_MAX, Crew, Member
 
 
 def test_first_ready_first_served() -> None:
@@ -46,3 +46,28 @@ def test_a_large_crew_shows_those_in_trouble_first() -> None:
     assert [view.node for view in views[:3]] == ["n0290", "n0250", "n0000"]
     # The median of 1 and 9.
     assert views[1].slowness == 5.0
+
+
+def test_what_is_shown_of_a_pace_follows_within_a_few_leases() -> None:
+    member = Member(node="a")
+    member.durations_s.extend([1.0] * 9)
+    member.trainings_s.extend([0.5] * 9)
+    for _ in range(2):
+        member.durations_s.append(2.0)
+        member.trainings_s.append(1.0)
+    view = member.view(typical_s=1.0)
+    assert (view.lease_s, view.train_s, view.slowness) == (2.0, 1.0, 2.0)
+
+
+def test_who_is_set_aside_gets_nothing_wherever_it_is() -> None:
+    crew = Crew()
+    here = crew.add("here", 0.0)
+    crew.make_idle(here, 0.0)
+    crew.set_aside("here", "set aside: it broke the model")
+    crew.set_aside("away", "set aside: it broke the model")
+    assert crew.trusted == 0
+    assert crew.first_in_line() is None
+    assert crew.take_outcasts() == [here]
+    assert crew.add("away", 1.0).why_left_out == "set aside: it broke the model"
+    crew.remove("here")
+    assert crew.add("here", 2.0).left_out

@@ -57,7 +57,7 @@ def test_what_a_failed_save_carried_is_carried_by_the_next() -> None:
     durability.evaluated(view)
     save(durability, 1)
     durability.applied([row(1)])
-    durability.failed(5.0)
+    durability.failed(5.0, "no space")
     assert not durability.is_saving
     again = save(durability, 2)
     assert again is not None
@@ -73,7 +73,7 @@ def test_a_save_is_due_when_something_has_been_at_risk_for_long_enough() -> None
     assert not durability.due(14.9, every_s=5.0)
     assert durability.due(15.0, every_s=5.0)
     save(durability, 1, now_s=15.0)
-    durability.failed(16.0)
+    durability.failed(16.0, "no space")
     assert not durability.due(20.9, every_s=5.0), "it was tried a moment ago"
     assert durability.due(21.0, every_s=5.0)
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
+from leader_story import Story
 
-from shoal.learning.layout import Layout
 from shoal.plan import Until
-from shoal.roles.actions import Action, End, Record, Save, Send, SetTimer
+from shoal.roles.actions import Action, Record, Save, SetTimer
 from shoal.roles.course import EVALUATIONS_KEPT, VELOCITY
 from shoal.roles.durability import RETRY_S
-from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFailed, Started, StopRequested, TimerFired
-from shoal.roles.leader import BATCH_FAILURES_MAX, LEASE_GRACE_S, TICK_S, Leader
+from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested, TimerFired
+from shoal.roles.leader import BATCH_FAILURES_MAX, LEASE_GRACE_S, TICK_S
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Evaluated,
@@ -28,7 +28,6 @@ from shoal.wire.messages import (
     Go,
     HandOver,
     JobSpec,
-    Message,
     Offer,
     Progress,
     Ready,
@@ -42,94 +41,7 @@ from shoal.wire.messages import (
 )
 from shoal.workload.ledger import Lease
 
-M = TypeVar("M", bound=Message)
-Start = Callable[..., "Story"]
-
-
-class Story:
-    """A leader, a clock that stands still unless moved, and what was said."""
-
-    def __init__(self, spec: JobSpec, *, term: int = 1, size: int = 2, saved: Save | None = None) -> None:
-        self.layout = Layout.of([("w", (size,), "parameter")])
-        model = np.zeros(size, dtype=np.float32)
-        self.leader = Leader(spec=spec, layout=self.layout, model=model, term=term, manager="home")
-        if saved is not None:
-            self.leader.restore(tensors=saved.tensors, state=json.loads(json.dumps(saved.state)))
-        self.term = term
-        self.now_s = 100.0
-        self.actions: list[Action] = []
-        self.happens(Started())
-
-    def happens(self, event: Any) -> list[Action]:
-        """Handle one event; what follows it is what the story looks at next."""
-        self.actions = self.leader.handle(event, self.now_s)
-        self.leader._course.ledger.check()
-        return self.actions
-
-    def says(self, node: str, message: Message, *, size_bytes: int = 0) -> list[Action]:
-        return self.happens(Received(sender=node, message=message, size_bytes=size_bytes))
-
-    def ready(self, *nodes: str) -> None:
-        """They come one after the other; what is heard is what all of them were told."""
-        heard = [action for node in nodes for action in self.says(node, Ready(job="digits"))]
-        self.actions = heard
-
-    def tick(self, after_s: float = TICK_S) -> list[Action]:
-        self.now_s += after_s
-        return self.happens(TimerFired(name="tick"))
-
-    def lost(self, node: str, reason: str = "silent for 8.0 s") -> list[Action]:
-        return self.happens(PeerChanged(node=node, state=Liveness.LOST, reason=reason))
-
-    def update(self, node: str, work: Work, *values: float, **changes: Any) -> list[Action]:
-        delta = np.array(values or (1, 1), dtype=np.float32)
-        given: dict[str, Any] = {"term": work.term, "lease": work.lease, "version": work.version}
-        given |= {"examples": len(work.batches), "loss_sum": 0.5, "tensors": {"delta": delta}}
-        return self.says(node, Update(job="digits", **given | changes))
-
-    def evaluated(self, node: str, work: Work, *, correct: int, examples: int = 1000, **changes: Any) -> list[Action]:
-        given: dict[str, Any] = {"term": work.term, "lease": work.lease, "version": work.version, "loss_sum": 1.0}
-        return self.says(node, Evaluated(job="digits", examples=examples, correct=correct, **given | changes))
-
-    def fail(self, node: str, lease: int, reason: str = "out of memory") -> list[Action]:
-        return self.says(node, Failed(job="digits", term=self.term, lease=lease, reason=reason))
-
-    def told(self, node: str, kind: type[M]) -> list[M]:
-        sent = [action for action in self.actions if isinstance(action, Send) and action.to == node]
-        return [action.message for action in sent if isinstance(action.message, kind)]
-
-    def work(self, node: str) -> Work:
-        """The one lease this node was just given."""
-        (work,) = self.told(node, Work)
-        return work
-
-    def records(self, kind: str) -> list[str]:
-        return [action.reason for action in self.actions if isinstance(action, Record) and action.kind == kind]
-
-    def save(self) -> Save:
-        (save,) = [action for action in self.actions if isinstance(action, Save)]
-        return save
-
-    def saves(self) -> int:
-        return sum(isinstance(action, Save) for action in self.actions)
-
-    @property
-    def ended(self) -> bool:
-        return any(isinstance(action, End) for action in self.actions)
-
-    @property
-    def model(self) -> list[float]:
-        return [float(value) for value in self.leader.model]
-
-    @property
-    def progress(self) -> Progress:
-        return self.leader.progress(self.now_s)
-
-    def epoch(self, node: str) -> None:
-        """One worker does every batch that is left of this epoch, alone."""
-        self.ready(node)
-        while self.told(node, Work) and self.work(node).kind == "train":
-            self.update(node, self.work(node))
+Start = Callable[..., Story]
 
 
 @pytest.fixture
@@ -298,26 +210,96 @@ def test_a_lease_expires_and_its_batch_goes_to_someone_else(begin: Start) -> Non
     assert story.progress.refused == 1
 
 
+def paced(story: Story, *nodes: str, lease_s: float = 0.5) -> dict[str, Work]:
+    """Each has returned three leases and has another: the leader knows how long one takes."""
+    story.ready(*nodes)
+    held = {node: story.work(node) for node in nodes}
+    for _ in range(3):
+        story.now_s += lease_s
+        heard: list[Action] = []
+        for node in nodes:
+            heard += story.update(node, held[node])
+        story.actions = heard
+        held = {node: story.work(node) for node in nodes}
+    return held
+
+
 def test_a_worker_with_a_pace_is_not_waited_for_much_longer(begin: Start) -> None:
     story = begin(lease_s=10.0, examples=40)
-    story.ready("a")
-    for _ in range(3):
-        work = story.work("a")
-        story.now_s += 0.5
-        story.update("a", work)
-    slow = story.work("a")
-    assert slow.deadline_s == 10.0, "its trainer has the time it had"
-    story.tick(0.9)
+    held = paced(story, "a", "b")
+    assert held["a"].deadline_s == 10.0, "its trainer has the time it had"
+    story.now_s += 0.6
+    story.update("b", held["b"])
+    story.tick(0.3)
     assert not story.records("expired")
-    story.tick(0.1)
-    assert story.records("expired") == ["lease 4 of a after 1.0 s"]
-    story.update("a", slow)
+    story.tick(0.11)
+    assert story.records("expired") == [f"lease {held['a'].lease} of a after 1.0 s"]
+    story.update("a", held["a"])
     assert story.told("a", Refused)
     # That was too soon for it: the next is waited for twice as long, until it comes in time.
-    story.tick(1.9)
+    again, theirs = story.leader._course.ledger.leases()
+    assert {again.worker, theirs.worker} == {"a", "b"}
+    (ours,) = story.leader._course.ledger.held_by("a")
+    assert ours.deadline_s - ours.issued_s == 2.0
+
+
+def test_when_nobody_returns_anything_all_are_waited_for(begin: Start) -> None:
+    # The network, or the machine they are all on, paused for two seconds.
+    story = begin(lease_s=10.0, examples=40)
+    held = paced(story, "a", "b", "c")
+    for _ in range(4):
+        story.tick(0.5)
+        assert not story.records("expired")
+    for node in ("a", "b", "c"):
+        story.update(node, held[node])
+        assert not story.told(node, Refused)
+    assert story.leader.version == 4
+
+
+def test_all_are_waited_for_eight_times_as_long_and_no_longer(begin: Start) -> None:
+    story = begin(lease_s=10.0, examples=40)
+    paced(story, "a", "b", "c")
+    waited_s = 0.0
+    while not story.records("expired"):
+        story.tick(0.1)
+        waited_s += 0.1
+    assert waited_s == pytest.approx(8 * 0.5, abs=0.2)
+
+
+def test_one_of_several_that_are_late_is_given_up_once_another_returns(begin: Start) -> None:
+    story = begin(lease_s=10.0, examples=40)
+    held = paced(story, "a", "b", "c")
+    story.tick(1.1)
     assert not story.records("expired")
-    story.tick(0.1)
-    assert story.records("expired") == ["lease 5 of a after 2.0 s"]
+    story.update("b", held["b"])
+    story.tick(0.51)
+    assert len(story.records("expired")) == 2, "a and c are late, and b shows that it could be done"
+
+
+def test_a_device_that_is_alone_keeps_its_lease(begin: Start) -> None:
+    # Nobody else could take it.
+    story = begin(lease_s=10.0, examples=40)
+    held = paced(story, "a")
+    story.tick(2.9)
+    assert not story.records("expired")
+    story.update("a", held["a"])
+    assert story.leader.version == 4
+
+
+def test_a_leader_that_stood_still_hears_what_waits_before_any_lease_runs_out(begin: Start) -> None:
+    story = begin(lease_s=10.0, examples=40)
+    held = paced(story, "a", "b")
+    story.now_s += 60.0
+    story.happens(TimerFired(name="tick", late_s=59.5))
+    assert story.records("paused") == ["this leader stood still for 59.5 s: every lease has as much longer"]
+    assert not story.records("expired")
+    for node in ("a", "b"):
+        story.update(node, held[node])
+        assert not story.told(node, Refused)
+    held = {node: story.work(node) for node in ("b",)}
+    story.now_s += 60.0
+    story.happens(TimerFired(name="tick"))
+    assert story.records("expired"), "where it did not, they are late"
 
 
 def test_those_who_are_done_do_not_wait_for_a_tick(begin: Start) -> None:

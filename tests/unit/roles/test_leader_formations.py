@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from troupe import HOME, Troupe, plan_of
 
+from shoal.compress.codec import Codec
 from shoal.plan import Until
 from shoal.roles.events import Liveness, PeerChanged, Received
 from shoal.roles.shape import FORM_S, GATHER_S
 from shoal.roles.worker import TAKEN_FIRST_S
+from shoal.wire.coded import code, sizes_of
 from shoal.wire.messages import (
     Count,
     Disband,
@@ -140,8 +142,12 @@ def test_a_leader_is_sent_no_update_and_sends_few_models(kind: str) -> None:
     troupe = formed(kind)
     before = troupe.leader.progress(troupe.now_s).bytes_down
     troupe.round()
-    models = (troupe.leader.progress(troupe.now_s).bytes_down - before) / troupe.leader.model.nbytes
-    assert models == {"tree": 2, "shard": 0}[kind]
+    whole_bytes = troupe.leader.model.nbytes
+    brings = [array for _, to, m in troupe.heard if isinstance(m, Pass | Work) for array in m.tensors.values()]
+    assert sum(array.nbytes for array in brings) / whole_bytes == {"tree": 2, "shard": 0}[kind]
+    # What devices give out to one another is told too: each of four gets the model once.
+    models = (troupe.leader.progress(troupe.now_s).bytes_down - before) / whole_bytes
+    assert models == {"tree": 2 + 4, "shard": 4}[kind]
 
 
 @pytest.mark.parametrize("pace", ["async", "buffered"])
@@ -628,6 +634,65 @@ def test_a_spoilt_piece_is_its_workers_fault_and_its_batch_is_trained_again(kind
     checked(troupe)
 
 
+@pytest.mark.parametrize("codec", ["dense", "top50%"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_huge_update_is_refused_by_those_who_see_it(kind: str, codec: str) -> None:
+    troupe = formed(kind, codec=codec)
+    for _ in range(8):
+        troupe.round()
+    version, before = troupe.leader.version, float(np.abs(troupe.leader.model).max())
+
+    def lie(sender: str, to: str, message: Message) -> Message:
+        if sender != "d" or not isinstance(message, Piece):
+            return message
+        huge = np.full(troupe.layout.size, 9e3, np.float32)
+        assert troupe.leader._shape.now is not None
+        share = troupe.leader._shape.now.share_led_by(to)
+        assert share is not None
+        coded = code(Codec.parse(codec), huge, sizes_of(troupe.layout))
+        return replace(message, tensors=coded.part(share.start, share.stop))
+
+    troupe.lies = lie
+    for _ in range(3):
+        troupe.round()
+    assert any("far from what is usual" in refused.reason for refused in troupe.told("d", Refused))
+    assert troupe.leader.version > version
+    assert float(np.abs(troupe.leader.model).max()) < before + 10
+    assert "d" not in [member.node for member in troupe.leader._crew.able()]
+
+
+@pytest.mark.parametrize("down", ["dense", "top50%"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sub_leader_that_lies_about_a_sum_is_not_believed(kind: str, down: str) -> None:
+    troupe = formed(kind, codec_down=down)
+    for _ in range(8):
+        troupe.round()
+    before = float(np.abs(troupe.leader.model).max())
+    name = "moved" if kind == "shard" and down != "dense" else "mean"
+
+    def lie(sender: str, to: str, message: Message) -> Message:
+        if not isinstance(message, Gathered) or name not in message.tensors:
+            return message
+        said = message.tensors
+        if name == "mean":
+            return replace(message, tensors={**said, "mean": np.full_like(said["mean"], 9e3)})
+        assert troupe.leader._shape.now is not None
+        share = troupe.leader._shape.now.share_led_by(sender)
+        assert share is not None
+        huge = np.full(troupe.layout.size, 9e3, np.float32)
+        coded = code(Codec.parse(down), huge, sizes_of(troupe.layout)).part(share.start, share.stop, name="moved")
+        return replace(message, tensors={**said, **coded})
+
+    troupe.lies = lie
+    troupe.round()
+    told = "a step of norm" if name == "moved" else "a mean of norm"
+    assert told in troupe.recorded("sub-leader")[-1]
+    troupe.lies = lambda sender, to, message: message
+    for _ in range(3):
+        troupe.round()
+    assert float(np.abs(troupe.leader.model).max()) < before + 10
+
+
 def test_only_a_sub_leader_finds_pieces_spoilt() -> None:
     troupe = formed("tree", *"abcde")
     (lease,) = troupe.leader._course.ledger.held_by("d")
@@ -819,3 +884,16 @@ def test_a_formation_is_told_to_people() -> None:
     assert troupe.recorded("forming") == [f"tree 1-2-5: {told.shape_reason}"]
     assert len(troupe.recorded("shape")) == 1
     assert not [m for _, to, m in troupe.heard if isinstance(m, Disband | Route | Taken)]
+
+
+def test_bytes_between_devices_are_traffic_of_the_job() -> None:
+    troupe = formed("shard")
+    before = troupe.leader.progress(troupe.now_s)
+    troupe.lies = lambda sender, to, message: (
+        replace(message, bytes_up=1000, bytes_down=3000) if isinstance(message, Gathered) else message
+    )
+    troupe.round()
+    after = troupe.leader.progress(troupe.now_s)
+    shares = len(troupe.leader.sub_leaders)
+    assert after.bytes_up - before.bytes_up >= 1000 * shares
+    assert after.bytes_down - before.bytes_down >= 3000 * shares

@@ -15,6 +15,7 @@ from shoal.roles.roster import JobRecord
 from shoal.wire.messages import (
     AskStatus,
     Assign,
+    Bar,
     Conclude,
     Denied,
     Dismiss,
@@ -171,6 +172,8 @@ def test_the_place_of_a_lost_node_goes_to_another_and_it_is_dismissed_when_it_re
     # Its worker still believes in its lease: it must hear that it is over, also on the connection it always had.
     office.peer("a", Liveness.ALIVE, "connected")
     assert [dismiss.job for dismiss in office.told("a", Dismiss)] == ["digits"]
+    # Its leader may have heard of it first, and would list it as ready for ever.
+    assert [(bar.job, bar.node) for bar in office.told("home", Bar)] == [("digits", "a")]
     office.hello("a")
     assert [dismiss.job for dismiss in office.told("a", Dismiss)] == ["digits"]
     assert office.told("a", Welcome)

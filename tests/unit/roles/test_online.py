@@ -223,7 +223,7 @@ def test_an_update_of_rare_labels_is_raised_again(begin: Callable[..., Story]) -
     lease = course.ledger.find(work.lease, "pi")
     course.version = 9
     assert not hasattr(lease, "reason")
-    common, rare = (delta(work, labels=labels) for labels in ((50, 0), (0, 50)))
+    common, rare = (delta(work, labels=labels) for labels in ((2, 0), (0, 2)))
     for _ in range(20):
         course.scale_of(lease, common)  # type: ignore[arg-type]
     damped = course.scale_of(lease, common)  # type: ignore[arg-type]

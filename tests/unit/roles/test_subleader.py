@@ -294,3 +294,30 @@ def test_it_ends_when_it_is_told_to_and_ignores_what_is_not_for_it() -> None:
     assert summing.sub.handle(StopRequested(reason="over"), 0.0) == [End(reason="over")]
     assert summing.sub.handle(TimerFired(name="tick"), 0.0) == []
     assert summing.hears("home", Taken(job="digits", term=1, formation=3, lease=1)) == []
+
+
+def test_a_piece_longer_than_the_leader_allows_is_spoilt() -> None:
+    summing = Summing(norm_max=10.0)
+    summing.piece("a", 7, 6, 8)
+    assert summing.said(Taken)
+    summing.piece("c", 8, 6, 8.1)
+    ((_, spoilt),) = summing.said(Spoilt)
+    assert spoilt.reason == "an update of norm 10.1, far from what is usual; 10 may be"
+    # What is usual changes: the next count says what it is now.
+    summing.count(7, norm_max=20.0)
+    summing.piece("c", 9, 6, 8.1)
+    assert summing.said(Taken)
+
+
+def test_a_sum_tells_what_went_between_devices() -> None:
+    summing = Summing("shard", norm_max=0.0)
+    model = {"model": array(0, 0), "velocity": array(0, 0)}
+    summing.hears("home", form_of("shard", tensors=model))
+    piece = Piece(job="digits", term=1, formation=3, lease=7, version=4, tensors={"delta": array(1, 2)})
+    summing.sub.handle(Received(sender="a", message=piece, size_bytes=123), 0.0)
+    summing.count(7, last=True)
+    told = summing.sum()
+    # Its part of the next version is 8 bytes to each member.
+    assert (told.bytes_up, told.bytes_down) == (123, 8 * len(MEMBERS))
+    summing.count(last=True)
+    assert (summing.sum().bytes_up, summing.sum().bytes_down) == (0, 0), "since the last sum"

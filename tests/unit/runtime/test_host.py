@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 import pytest
 
@@ -77,3 +78,18 @@ def test_a_bug_in_a_role_is_reported_and_the_timer_it_was_about_fires_again(
     assert "a role failed to handle an event" in caplog.text
     assert role.seen.count(TimerFired(name="tick")) == 2
     assert done == [Record(kind="alive", reason="still here")]
+
+
+def test_a_timer_says_how_late_it_is() -> None:
+    # A loop that stood still: what is in the sockets was not read meanwhile, and the role has to know.
+    class Sleepy(Scripted):
+        def handle(self, event: Event, now_s: float) -> list[Action]:
+            actions = super().handle(event, now_s)
+            if isinstance(event, StopRequested):
+                time.sleep(0.3)
+            return actions
+
+    role = Sleepy([SetTimer(name="t", after_s=0.05)])
+    run(role, wait_s=0.2)
+    (fired,) = [event for event in role.seen if isinstance(event, TimerFired)]
+    assert fired.late_s >= 0.2

@@ -11,7 +11,7 @@ import pytest
 from shoal.errors import PeerViolation
 from shoal.plan import Plan
 from shoal.wire import messages
-from shoal.wire.limits import BATCHES_MAX, NAME_MAX_CHARS, REASON_MAX_CHARS
+from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, NAME_MAX_CHARS, REASON_MAX_CHARS
 from shoal.wire.messages import (
     RECIPIENT,
     Admit,
@@ -25,6 +25,7 @@ from shoal.wire.messages import (
     Leave,
     Message,
     Noted,
+    Part,
     Ready,
     Update,
     Work,
@@ -169,3 +170,20 @@ def test_every_message_between_nodes_has_one_recipient() -> None:
     }
     assert {cls.__name__ for cls in RECIPIENT} == every - answers - parts
     assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "subleader", "worker", "mate", "pool"}
+
+
+def test_an_update_counts_no_more_labels_than_it_has_examples() -> None:
+    # 2^40 of one label would be all that a leader remembers of labels, for thousands of updates.
+    told: dict[str, Any] = {"job": "job", "term": 1, "lease": 1, "version": 0, "examples": 32}
+    assert Update(**told, labels=(30, 2)).labels == (30, 2)
+    for labels in ((30, 3), (0, 1 << 40)):
+        with pytest.raises(PeerViolation, match="labels in an update over 32 examples"):
+            Update(**told, labels=labels)
+
+
+def test_updates_of_mates_weigh_what_their_examples_can() -> None:
+    told: dict[str, Any] = {"term": 1, "conductor": "ant", "round": 1, "merge": 1, "of": ("ant", "bee")}
+    assert Part(**told, weight=2.0 * LABELLED_MAX).weight
+    for weight in (0.0, -1.0, 1e308, float("inf")):
+        with pytest.raises(PeerViolation, match="2 updates that weigh"):
+            Part(**told, weight=weight)

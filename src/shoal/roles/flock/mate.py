@@ -528,6 +528,8 @@ class Mate:
             mean = dense("mean", part.tensors, size=self.version.model.size)
             if set(part.of) & set(self._of) or not part.of:
                 raise PeerViolation(f"updates of {', '.join(part.of)}: some are here already")
+            if part.weight > (most := (self._settings.examples or LABELLED_MAX) * len(part.of)):
+                raise PeerViolation(f"{len(part.of)} updates that weigh {part.weight:g}; their examples are {most}")
         except PeerViolation as error:
             self._took, self._reason = -part.merge, clip(error.reason)
             self._note(out, "not taken", f"merge {part.merge} of {sender}: {error.reason}")
@@ -561,6 +563,8 @@ class Mate:
             model = flat("model", given.tensors, size=self.version.model.size).copy()
             if digest_of(model) != given.digest:
                 raise PeerViolation("a model that is not the one it is said to be")
+            if not np.isfinite(model).all():
+                raise PeerViolation("a model with values that are not finite")
         except PeerViolation as error:
             self._note(out, "not taken", f"version {given.version}: {error.reason}")
             return

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from shoal.plan import Plan, Until
-from shoal.roles.actions import Send
-from shoal.roles.events import Connected, Prepared, Received, Started
-from shoal.roles.flock.mate import Mate, Version
+from shoal.roles.actions import Action, Record, Save, Send, Train
+from shoal.roles.events import Connected, Prepared, Received, Started, Trained
+from shoal.roles.flock.mate import Mate, Version, digest_of
 from shoal.roles.flock.settings import FlockSettings
 from shoal.sim.flock import PLAN
 from shoal.sim.jobs import bare_spec
-from shoal.wire.messages import Call, Standing, Want
+from shoal.wire.messages import Call, Given, Part, Standing, Want
 
 
-def held(number: int) -> Mate:
+def held(number: int, *, examples: int = 0) -> Mate:
     """A mate that holds this version, and has met bee, who conducts."""
     mate = Mate(
         node="ant",
         spec=bare_spec("flock", Plan(data="local", until=Until(epochs=5)), examples=0),
         plan_sha256=PLAN,
-        settings=FlockSettings(rounds=5, devices=2),
+        settings=FlockSettings(rounds=5, devices=2, examples=examples),
         first=Version(number=number, model=np.zeros(3, np.float32)),
     )
     mate.handle(Started(), 0.0)
@@ -44,3 +45,40 @@ def test_it_fetches_what_is_newer_or_counts_instead_of_its_own() -> None:
 
 def test_it_never_goes_back_to_an_older_version() -> None:
     assert asked_for(held(3), 2) == []
+
+
+def given(mate: Mate, model: np.ndarray) -> list[Action]:
+    """What a mate does with a model that it was called to fetch."""
+    digest = digest_of(model)
+    call = Call(term=2, number=1, kind="fetch", round=3, version=2, digest=digest, other="bee")
+    mate.handle(Received(sender="bee", message=call), 0.4)
+    message = Given(version=2, digest=digest, tensors={"model": model})
+    return mate.handle(Received(sender="bee", message=message), 0.5)
+
+
+def test_a_given_model_that_is_not_finite_is_not_taken() -> None:
+    # The digest only says that the model is the one that was announced: whoever announced it may have broken it.
+    mate = held(1)
+    (refused,) = given(mate, np.array([1, np.inf, 1], np.float32))
+    assert isinstance(refused, Record)
+    assert "not finite" in refused.reason
+    assert mate.version.number == 1
+    assert any(isinstance(action, Save) for action in given(held(1), np.array([1, 2, 1], np.float32)))
+
+
+@pytest.mark.parametrize(("weight", "is_taken"), [(64.0, True), (65.0, False), (1e9, False)])
+def test_a_mates_update_weighs_at_most_its_examples(weight: float, is_taken: bool) -> None:
+    mate = held(1, examples=64)
+    digest = mate.version.digest
+    call = Call(term=2, number=1, kind="train", round=2, version=1, digest=digest, other="")
+    trains = [a for a in mate.handle(Received(sender="bee", message=call), 0.4) if isinstance(a, Train)]
+    own = {"delta": np.ones(3, np.float32)}
+    mate.handle(Trained(lease=trains[0].lease, examples=64, loss_sum=1.0, seconds=1.0, tensors=own), 0.5)
+    take = Call(term=2, number=2, kind="take", round=2, version=1, digest=digest, other="bee", merge=1)
+    mate.handle(Received(sender="bee", message=take), 0.6)
+    theirs = {"mean": np.full(3, 3, np.float32)}
+    part = Part(term=2, conductor="bee", round=2, merge=1, of=("bee",), weight=weight, tensors=theirs)
+    mate.handle(Received(sender="bee", message=part), 0.7)
+    make = Call(term=2, number=3, kind="make", round=2, version=1, digest=digest, other="")
+    mate.handle(Received(sender="bee", message=make), 0.8)
+    assert mate.version.model.tolist() == ([2.0] * 3 if is_taken else [1.0] * 3)

@@ -1,0 +1,69 @@
+"""Whether the devices are bad or the model is: who contributed since it was last found good, whose results are bad now.
+
+A part of the leader, and pure. One device whose updates are unusual or not finite is at fault itself. When most of them
+turn so, what they have in common is: the model. Then those who moved it since it was last evaluated are set aside,
+honest or not: nobody can tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from shoal.wire.messages import EvaluationView
+
+#: One device alone is no witness against the model.
+WITNESSES_LEAST = 2
+
+#: An evaluation is sound unless it is both this much worse than the best: a loss so many times as high, and less than
+#: this share of its accuracy.
+LOSS_TIMES = 2.0
+ACCURACY_SHARE = 0.5
+
+
+class Suspicion:
+    def __init__(self) -> None:
+        #: Who is in the model since it was last found good.
+        self._contributed: set[str] = set()
+        #: Devices whose latest result was bad, and of which batches it was.
+        self._bad: dict[str, tuple[int, ...]] = {}
+        self._best_loss = float("inf")
+        self._best_accuracy = 0.0
+
+    def merged(self, nodes: Collection[str]) -> None:
+        """Updates of these devices are in the next version."""
+        self._contributed.update(nodes)
+        for node in nodes:
+            self._bad.pop(node, None)
+
+    def bad(self, node: str, batches: tuple[int, ...]) -> None:
+        """A result of this device was not finite, or larger than is usual."""
+        self._bad[node] = batches
+
+    @property
+    def has_contributors(self) -> bool:
+        return bool(self._contributed)
+
+    def is_sound(self, view: EvaluationView) -> bool:
+        """Whether an evaluation says that the model is as good as one can expect."""
+        is_worse = view.loss > LOSS_TIMES * self._best_loss and view.accuracy < ACCURACY_SHARE * self._best_accuracy
+        self._best_loss = min(self._best_loss, view.loss)
+        self._best_accuracy = max(self._best_accuracy, view.accuracy)
+        return not is_worse
+
+    def found_good(self) -> None:
+        """What the model is now is not held against anyone."""
+        self._contributed.clear()
+
+    def witnesses(self, able: Collection[str]) -> list[str]:
+        """Those whose results are bad now, if they are most of those who may train: then it is the model. Unless all of
+        them had the same batches: then it is the data."""
+        bad = sorted(node for node in able if node in self._bad)
+        is_model = len(bad) >= WITNESSES_LEAST and len({self._bad[node] for node in bad}) > 1
+        return bad if is_model and 2 * len(bad) > len(able) else []
+
+    def take_contributors(self) -> list[str]:
+        """Who moved the model since it was last found good. It goes back, and everyone begins again."""
+        contributed = sorted(self._contributed)
+        self._contributed.clear()
+        self._bad.clear()
+        return contributed
