@@ -46,14 +46,14 @@ class Bad(shoal.Task):
     def loss(self, output: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
         if self.deed and not self.done:
             self.done = True
-            report = getattr(self, self.deed)()
+            report = getattr(self, f"_{self.deed}")()
             if report is not None:
                 raise RuntimeError(f"{MARK} {json.dumps(report)}")
         return nn.functional.cross_entropy(output, y)
 
     # 4 ---------------------------------------------------------------------------------------------------------
 
-    def shrink(self) -> None:
+    def _shrink(self) -> None:
         """Cut off the memory that is shared with the agent, and go on as if nothing were: in a copy of our own."""
         with open("/proc/self/maps") as maps:
             lines = maps.read().splitlines()
@@ -70,7 +70,7 @@ class Bad(shoal.Task):
 
     # 5 ---------------------------------------------------------------------------------------------------------
 
-    def rise(self) -> dict[str, str]:
+    def _rise(self) -> dict[str, str]:
         """Read keys, get back the network, take the processor, reach into the agent."""
         agent = os.getppid()
         return {
@@ -90,19 +90,19 @@ class Bad(shoal.Task):
 
     # 6 ---------------------------------------------------------------------------------------------------------
 
-    def hoard(self) -> dict[str, str]:
-        """Take more memory than was allowed, in each way that there is. In children: who is killed tells no tales."""
+    def _hoard(self) -> dict[str, str]:
+        """Take more memory than was allowed, in one of the ways there are. In a child: who is killed tells no tales."""
         size = int(self.given["mb"]) << 20
-        return {
-            "private memory": _in_child(lambda: _fill(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))),
-            "shared anonymous memory": _in_child(lambda: _fill(mmap.mmap(-1, size))),
-            "memfds": _in_child(lambda: _fill_memfds(size)),
-            "files in /dev/shm": _in_child(lambda: _fill_shm(size)),
+        ways: dict[str, Callable[[], str]] = {
+            "shared anonymous memory": lambda: _fill(mmap.mmap(-1, size)),
+            "memfds": lambda: _fill_memfds(size),
+            "files in /dev/shm": lambda: _fill_shm(size),
         }
+        return {self.given["way"]: _in_child(ways[str(self.given["way"])])}
 
     # 13 --------------------------------------------------------------------------------------------------------
 
-    def pry(self) -> dict[str, Any]:
+    def _pry(self) -> dict[str, Any]:
         """Read what other jobs left on this device."""
         secret = bytes.fromhex(str(self.given["secret"]))
         found: list[str] = []

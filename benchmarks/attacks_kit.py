@@ -35,6 +35,7 @@ from shoal.wire.frames import chunk_frames, envelope_frame
 from shoal.wire.lanes import Lane
 from shoal.wire.messages import (
     Assign,
+    Evaluated,
     Facts,
     Finished,
     Heartbeat,
@@ -284,16 +285,28 @@ async def asked(
 class BadWorker:
     """An enrolled node that works by hand: says hello, takes leases, and answers them as ``lie`` says.
 
-    ``lie`` gets the lease and what number it is, from 1, and gives an update to send, or nothing. It does not evaluate.
+    ``lie`` gets the lease and what number it is, from 1, and gives an update to send, or nothing. Without ``judge`` it
+    does not evaluate.
     """
 
     def __init__(
-        self, identity: Identity, port: int, lie: Callable[[Work, int], Update | None], *, pace_s: float = 0.02
+        self,
+        identity: Identity,
+        port: int,
+        lie: Callable[[Work, int], Update | None],
+        *,
+        judge: Callable[[Work], Evaluated | None] | None = None,
+        pace_s: float = 0.02,
     ) -> None:
         self._identity = identity
         self._port = port
         self._lie = lie
+        self._judge = judge
         self._pace_s = pace_s
+        self._work_lane: Client | None = None
+        self._job = ""
+        #: The model that it was last given, where that is small enough to come with its lease.
+        self.model: np.ndarray[Any, Any] | None = None
         self.leases = 0
         self.sent = 0
         #: What it was told when an update was not taken.
@@ -304,6 +317,7 @@ class BadWorker:
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[BadWorker]:
         control, work = (Client(self._identity, lane, port=self._port) for lane in (Lane.CONTROL, Lane.WORK))
+        self._work_lane = work
         tasks = [
             asyncio.create_task(self._noted(self._control(control, work))),
             asyncio.create_task(self._noted(self._work(work))),
@@ -321,12 +335,19 @@ class BadWorker:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(control.close(), work.close(), return_exceptions=True)
 
+    async def ask(self) -> None:
+        """Say once more that it is ready, whatever became of the lease it had."""
+        assert self._work_lane is not None
+        await self._work_lane.send(Ready(job=self._job))
+
     async def _noted(self, doing: Coroutine[Any, Any, None]) -> None:
         try:
             await doing
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
-            self.ends.append(str(details))
+        except grpc.aio.AioRpcError as error:
+            self.ends.append(str(error.details()))
+        except Exception as error:
+            # Ours or gRPC's: an attack that broke off is seen in what it says it sent.
+            self.ends.append(f"{type(error).__name__}: {error}")
 
     async def _control(self, control: Client, work: Client) -> None:
         await control.connected()
@@ -334,6 +355,7 @@ class BadWorker:
         await control.send(Hello(node=self._identity.node, incarnation="1", facts=facts))
         async for opening in control.messages():
             if isinstance(opening.message, Assign):
+                self._job = opening.message.job
                 await work.connected()
                 # Its leader may not know it yet: until then it is not heard.
                 for _ in range(20):
@@ -345,7 +367,12 @@ class BadWorker:
 
     async def _work(self, work: Client) -> None:
         async for opening in work.messages():
+            if isinstance(opening.message, Work) and opening.chunk is not None:
+                self.model = np.frombuffer(bytes(opening.chunk), np.float32)
             match opening.message:
+                case Work(kind="evaluate") as lease if self._judge is not None:
+                    if (judged := self._judge(lease)) is not None:
+                        await work.send(judged)
                 case Work(kind="train") as lease:
                     self.leases += 1
                     await asyncio.sleep(self._pace_s)

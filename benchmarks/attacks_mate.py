@@ -8,13 +8,13 @@ The bad mate is the real one, over the real transport, with its last word change
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import dataclasses
 import math
 import re
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,11 @@ from shoal.wire.messages import Part
 ROUNDS = 4
 VALUES = 200
 EXAMPLES = 32
-FLY_S = 40.0
+FLY_S = 75.0
+
+HONEST = ("ant", "bee")
+#: Versions after which it is seen what a lie did.
+ENOUGH = 2
 
 #: What the liar says that each value of its update is: many times the others', and nothing that a check refuses.
 LIE_VALUE = 64 * UPDATE_VALUE
@@ -69,16 +73,14 @@ async def infinite_mate(folder: Path, scale: float) -> Outcome:
 
 
 async def not_a_model(folder: Path, scale: float) -> Outcome:
-    """A mate gives the others a model that is not numbers, under its true hash.
+    """A mate says that it holds the next version, of all updates, and gives the others a model that is not numbers.
 
-    Harm: they take it, and all later versions are not numbers either.
+    Harm: they take it, for its hash is the one that was said, and all later versions are not numbers either.
     """
-    told = await _fly(folder, {"zed": "nan", "yak": "nan"})
+    told = await _fly(folder, {"zed": "nan"})
     bad = [name for name, model in told.models.items() if not np.isfinite(model).all()]
-    if not told.lies:
-        return Outcome(False, f"no model was spoilt: the liars never made one; {told.words}")
     words = f"{', '.join(bad)} hold a model that is no numbers" if bad else "honest mates hold only models of numbers"
-    return Outcome(not bad and bool(told.models), f"{words}; {told.words}")
+    return Outcome(not bad and bool(told.lies) and not told.deaths, f"{words}; {told.words}")
 
 
 @dataclasses.dataclass
@@ -105,7 +107,7 @@ def _shared_out(told: Told, *, liars: int) -> Outcome:
     """Judge by the model: with fair weights each round moves it by the mean, in which a liar has one voice of many."""
     if not told.models or not told.lies:
         return Outcome(False, f"the flock came to nothing; {told.words}")
-    honest = 2
+    honest = len(HONEST)
     fair = (honest * UPDATE_VALUE + liars * LIE_VALUE) / (honest + liars)
     worst = 0.0
     moved = math.inf
@@ -122,7 +124,7 @@ def _shared_out(told: Told, *, liars: int) -> Outcome:
 
 async def _fly(folder: Path, liars: Mapping[str, str]) -> Told:
     """Two honest mates and these, until it is over or its time is."""
-    names = ["ant", "bee", *liars]
+    names = [*HONEST, *liars]
     hosts = {name: f"127.0.0.{20 + number}" for number, name in enumerate(names)}
     homes = give_orders(folder, hosts, rounds=ROUNDS, values=VALUES)
     ports = {name: _free_port(host) for name, host in hosts.items()}
@@ -134,25 +136,43 @@ async def _fly(folder: Path, liars: Mapping[str, str]) -> Told:
             home, dataclasses.replace(orders, settings=settings, port=ports[name], mates=mates, multicast=False)
         )
     processes = {name: await _started(homes[name], liars.get(name, "")) for name in names}
-    deaths = []
+    deaths: list[str] = []
     try:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLY_S):
-                await asyncio.gather(*(processes[name].wait() for name in ("ant", "bee")))
-        deaths = [n for n in ("ant", "bee") if processes[n].returncode not in (None, 0)]
+        end_s = time.monotonic() + FLY_S
+        while time.monotonic() < end_s and any(processes[name].returncode is None for name in HONEST):
+            await asyncio.sleep(0.5)
+            if liars and _lies(homes, liars) and all(_made(homes[name]) >= ENOUGH for name in HONEST):
+                break
+        deaths = [name for name in HONEST if processes[name].returncode not in (None, 0)]
     finally:
         await asyncio.gather(*(end(process) for process in processes.values()))
-    log = {name: (homes[name] / "log").read_text(errors="replace") for name in names}
     models, versions = {}, {}
-    for name in ("ant", "bee"):
-        orders = load_orders(homes[name])
-        path = flock.stored_model(homes[name], orders.plan_sha256)
+    for name in HONEST:
+        path = _model_of(homes[name])
         if path.exists():
             arrays, notes = tensors.read(path, mmap=False)
             models[name] = np.concatenate([np.ravel(array) for array in arrays.values()])
             versions[name] = int(notes["version"])
-    lies = sum(log[name].count("LIED") for name in liars)
-    return Told(models, versions, lies, "\n".join(log[name] for name in ("ant", "bee")), deaths)
+    log = "\n".join(_log(homes[name]) for name in HONEST)
+    return Told(models, versions, _lies(homes, liars), log, deaths)
+
+
+def _log(home: Path) -> str:
+    return (home / "log").read_text(errors="replace")
+
+
+def _lies(homes: Mapping[str, Path], liars: Mapping[str, str]) -> int:
+    return sum(_log(homes[name]).count("LIED") for name in liars)
+
+
+def _model_of(home: Path) -> Path:
+    return flock.stored_model(home, load_orders(home).plan_sha256)
+
+
+def _made(home: Path) -> int:
+    """The newest version that a mate wrote down."""
+    path = _model_of(home)
+    return int(tensors.read(path, mmap=False)[1]["version"]) if path.exists() else 0
 
 
 async def _started(home: Path, lie: str) -> asyncio.subprocess.Process:
@@ -183,18 +203,19 @@ class BadMate(Mate):
     lie = ""
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
-        before = self.version
         actions = super().handle(event, now_s)
-        if self.lie == "nan" and self.version is not before and self.version.of:
-            # It made this one: what it says of itself from now on is true of a model that is no numbers.
+        if self.lie == "nan" and self.standing().phase == "holding":
             spoilt = np.full(self.version.model.size, np.nan, np.float32)
-            made = self.version
-            self.version = Version(number=made.number, model=spoilt, made_of=made.made_of, of=made.of)
+            self.version = Version(number=self.version.number + 1, model=spoilt, made_of=len(HONEST) + 1)
+            BadMate.lie = "told"
             print("LIED: a model that is not numbers", file=sys.stderr, flush=True)
         return [self._changed(action) for action in actions]
 
     def _changed(self, action: Action) -> Action:
         if not isinstance(action, Send) or not isinstance(action.message, Part) or self.lie not in WEIGHTS:
+            return action
+        if action.to not in HONEST:
+            # Liars do not lie to each other: they would only hold each other up.
             return action
         part = copy.copy(action.message)
         # Past its own checks: what arrives is what counts.

@@ -26,8 +26,10 @@ TASK = ROOT / "benchmarks" / "attacks_bad_task.py"
 
 #: What a trainer may use; PyTorch itself takes about half of it. And what the task tries to take in each way.
 MEMORY_MB, WANTED_MB = 700, 1200
+#: By which the limit on a process's own memory can be passed by.
+WAYS = ("shared anonymous memory", "memfds", "files in /dev/shm")
 
-REPORT_S = 60.0
+REPORT_S = 90.0
 
 
 async def prepared(folder: Path, **given: Any) -> ReadyTask:
@@ -47,15 +49,16 @@ async def report(site: Site, job: str) -> dict[str, Any] | str:
     """What the task told of its deed, or why it told nothing."""
     end_s = time.monotonic() + REPORT_S
     while time.monotonic() < end_s:
-        _, mark, rest = site.log().partition(f"{MARK} ")
-        if mark:
-            told: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
-            return told
+        failed = re.findall(rf"\[{job}\] failed: device-1: ([^\n]*)", site.log())
+        for why in failed:
+            _, mark, rest = why.partition(f"{MARK} ")
+            if mark:
+                told: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
+                return told
         view = await site.view(job)
         if view.state == "failed":
             return f"the job failed: {view.reason}"
-        failed = re.findall(r"\] failed: (device-1: [^\n]*)", site.log())
-        if len(failed) >= 3:
+        if len(failed) >= 3 or any("SIGKILL" in why or "memory" in why or "may use" in why for why in failed):
             return f"it does not train: {failed[-1]}"
         await asyncio.sleep(0.2)
     return "nothing was heard of it"
@@ -96,7 +99,7 @@ async def root_task(folder: Path, scale: float) -> Outcome:
         return Outcome(False, "not tried: only root's trainers change their user")
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
-    search = os.pathsep.join((str(closed), str(ROOT)))
+    search = os.pathsep.join(filter(None, (str(closed), str(ROOT), os.environ.get("PYTHONPATH", ""))))
     async with Site(folder, workers=1, agent_options=(), environment={"PYTHONPATH": search}) as site:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
@@ -123,20 +126,24 @@ async def hoarded_memory(folder: Path, scale: float) -> Outcome:
     Harm: the device runs out of memory, and what lies in /dev/shm stays after the trainer.
     """
     async with open_site(folder, environment={"SHOAL_TRAINER_MEMORY_MB": str(MEMORY_MB)}) as site:
-        job = await submitted(site, await prepared(folder), deed="hoard", mb=WANTED_MB)
-        told = await report(site, job)
+        ready = await prepared(folder)
+        jobs = [await submitted(site, ready, deed="hoard", mb=WANTED_MB, way=way) for way in WAYS]
+        reports = await asyncio.gather(*(report(site, job) for job in jobs))
         says = confinement(site)
     left = sorted(Path("/dev/shm").glob("shoal-attack-*"))  # noqa: S108
     left_mb = sum(path.stat().st_size for path in left) >> 20
     for path in left:
         path.unlink()
+    held, words = not left, []
+    for way, told in zip(WAYS, reports, strict=True):
+        came = str(told[way]) if isinstance(told, dict) else told
+        is_stopped = came.startswith("no: ") if isinstance(told, dict) else "SIGKILL" in came or "may use" in came
+        held = held and is_stopped
+        words.append(f"{way}: {'stopped' if is_stopped else 'NOT stopped'} ({came[:100]})")
     stays = f"; {left_mb} MB stayed in /dev/shm" if left else ""
-    if isinstance(told, str):
-        killed = "SIGKILL" in told or "memory" in told
-        return Outcome(killed and not left, f"{told}{stays}; the agent says: {says}")
-    took = [f"{came[4:]} of {deed}" for deed, came in told.items() if came.startswith("YES")]
-    words = f"took {', '.join(took)}" if took else "took nothing beyond it"
-    return Outcome(not took and not left, f"allowed {MEMORY_MB} MB, the task {words}{stays}; the agent says: {says}")
+    return Outcome(
+        held, f"allowed {MEMORY_MB} MB, wanted {WANTED_MB}: {', '.join(words)}{stays}; the agent says: {says}"
+    )
 
 
 async def pried_shards(folder: Path, scale: float) -> Outcome:

@@ -1,9 +1,9 @@
 """What is attacked: a small network that learns for real, with numpy, and stands beside a cliff. No torch.
 
 Run in place of the real trainer with ``--child-module benchmarks.attacks_trainer``: it starts in a moment. ``EDGE`` is
-a parameter that honest training never moves. Below zero, inputs are multiplied by up to e^60: then every update of
-every honest device has an infinite norm, as happens to any deep network whose weights one bad update made huge.
-Farther below, nothing is a number any more.
+a parameter that honest training never moves. Below zero, inputs are turned round and multiplied by up to e^60: then the
+model is wrong, and every update of every honest device has an infinite norm, as happens to any deep network whose
+weights one bad update made huge. Farther below, nothing is a number any more.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ MODULE = "benchmarks.attacks_trainer"
 
 INPUTS, HIDDEN, CLASSES = 20, 32, 4
 BATCH_SIZE, BATCHES, TEST_EXAMPLES = 32, 100, 400
+LEARNING_RATE = 0.05
 
 #: Where the edge is at first, how steep it is beyond, and from where on nothing is a number. An honest update has a
 #: norm of about 0.02: what pushes a model over is not large.
@@ -73,11 +74,26 @@ def points_job(folder: Path, *, seed: int = 0) -> ReadyTask:
         train=write_shards(x[:-TEST_EXAMPLES], y[:-TEST_EXAMPLES], folder / "shards"),
         test=write_shards(x[-TEST_EXAMPLES:], y[-TEST_EXAMPLES:], folder / "shards"),
         shards=str(folder / "shards"),
-        plan={"batch_size": BATCH_SIZE, "learning_rate": 0.05},
+        plan={"batch_size": BATCH_SIZE, "learning_rate": LEARNING_RATE},
     )
     empty = folder / "empty"
     empty.mkdir(exist_ok=True)
     return dataclasses.replace(echo_job(empty, values=1, batches=1), name="points", prepared=prepared)
+
+
+def settings_of(ready: ReadyTask) -> TrainerSettings:
+    """What a trainer of this job is told, for one that is run by hand."""
+    return TrainerSettings(
+        bundle_dir="",
+        entry=ready.entry,
+        arguments={},
+        train=tuple(ready.prepared.paths(ready.prepared.train)),
+        test=tuple(ready.prepared.paths(ready.prepared.test)),
+        layout=LAYOUT,
+        seed=0,
+        batch_size=BATCH_SIZE,
+        learning_rate=LEARNING_RATE,
+    )
 
 
 def over_the_edge() -> Array:
@@ -137,7 +153,7 @@ def seen(model: dict[str, Array], x: Array) -> Array:
     """The inputs as the network sees them from where its edge is."""
     edge = float(model[EDGE][0])
     factor = math.exp(min(STEEPEST, STEEPNESS * max(0.0, -edge))) if edge > VOID_AT else math.nan
-    scaled: Array = (x * factor).astype(np.float32)
+    scaled: Array = (x * (factor if edge >= 0 else -factor)).astype(np.float32)
     return scaled
 
 
