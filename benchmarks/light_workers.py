@@ -86,7 +86,10 @@ class Client:
 
     async def send(self, message: Message, chunks: tuple[bytes, ...] = ()) -> None:
         for frame in joined(envelope_frame(message), chunks):
-            await self._call.write(frame)
+            await self.write(frame)
+
+    async def write(self, frame: bytes) -> None:
+        await self._call.write(frame)
 
     async def messages(self) -> AsyncIterator[Opening]:
         """What the manager says. Tensors are counted and dropped: the kernel and gRPC have done their work by then."""
