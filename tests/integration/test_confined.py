@@ -33,8 +33,6 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become ano
 
 PYTHON = sys.executable
 MEMORY_BYTES = 1_500_000_000
-#: Control groups of trainers that are not of these tests.
-OTHERS = {path.name for kind in ("memory", "pids") for each in groups._parents(kind) for path in each.glob("shoal-*")}
 
 SAMPLE = """\
 import json, os, socket, subprocess, sys, tempfile, time
@@ -361,13 +359,10 @@ def test_a_task_reads_the_data_of_its_own_job_alone(make_job, open_python):
     run(story())
 
 
-def groups_left():
-    """Control groups of trainers below the one that this process is in."""
-    found = []
-    for kind in ("memory", "pids"):
-        for parent in groups._parents(kind):
-            found += parent.glob("shoal-trainer-*")
-    return [group for group in found if group.name not in OTHERS]
+def groups_left(names):
+    """Control groups that bear the names of these rooms. Others may be those of trainers beside this test."""
+    parents = [parent for kind in ("memory", "pids") for parent in groups._parents(kind)]
+    return [parent / name for parent in parents for name in names if (parent / name).exists()]
 
 
 @as_root
@@ -379,16 +374,18 @@ def test_memory_of_every_kind_counts_and_the_groups_are_removed(make_job):
         async with started(job, memory_bytes=900_000_000) as host:
             if "at most 900 MB" not in host.confined:
                 pytest.skip(f"no control groups here: {host.confined}")
-            assert len(groups_left()) >= 1
+            names = [room.name for room in rooms()]
+            assert groups_left(names)
             # One in a session of its own is no part of the process group that is ended.
             stray = int(await attempt(host, "go_on"))
             assert psutil.pid_exists(stray)
             await refused(host, "share", reason)
             assert not host.alive
-            assert groups_left() == []
+            assert groups_left(names) == []
             await host.start(job)
+            names = [room.name for room in rooms()]
             await refused(host, "make_files", reason)
-        assert groups_left() == []
+        assert groups_left(names) == []
         assert not psutil.pid_exists(stray) or psutil.Process(stray).status() == psutil.STATUS_ZOMBIE
 
     run(story())
@@ -463,11 +460,11 @@ asyncio.run(story())
     else:
         raise AssertionError("the trainer outlived its agent")
     # Its folder and its control groups are left, and the next trainer sweeps them up.
-    assert len(rooms()) == 1
-    assert bool(groups_left()) == ("in each process" not in words)
+    (left,) = rooms()
+    assert bool(groups_left([left.name])) == ("in each process" not in words)
     Room(job, Limits()).close()
     assert not rooms()
-    assert groups_left() == []
+    assert groups_left([left.name]) == []
 
 
 @as_root
