@@ -123,6 +123,7 @@ def main() -> int:
         parser.error(f"there is no attack {', '.join(sorted(unknown))}: see --list")
     chosen = [attack for attack in ATTACKS if not given.only or attack.name in given.only]
     # Ended from outside, it still ends what it started.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     began_s = time.monotonic()
     outcomes = asyncio.run(all_of(chosen, scale=1.0 if given.quick else 5.0))
