@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -121,6 +122,9 @@ def main() -> int:
     if unknown := set(given.only) - {attack.name for attack in ATTACKS}:
         parser.error(f"there is no attack {', '.join(sorted(unknown))}: see --list")
     chosen = [attack for attack in ATTACKS if not given.only or attack.name in given.only]
+    # Ended from outside, it still ends what it started.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     began_s = time.monotonic()
     outcomes = asyncio.run(all_of(chosen, scale=1.0 if given.quick else 5.0))
     with contextlib.suppress(BrokenPipeError):

@@ -166,7 +166,7 @@ async def _one_lie(
                     await site.until("device-3 has a lease", spare.has_lease)
                 await lying.enter_async_context(evil.working())
             with contextlib.suppress(TimeoutError):
-                await site.until("the lies were told", lied, limit_s=20.0)
+                await site.until("the lies were told", lied, limit_s=60.0 if from_the_start else 20.0)
             await lying.aclose()
             if spare is not None:
                 with contextlib.suppress(TimeoutError):
