@@ -77,7 +77,7 @@ async def not_a_model(folder: Path, scale: float) -> Outcome:
 
     Harm: they take it, for its hash is the one that was said, and all later versions are not numbers either.
     """
-    told = await _fly(folder, {"zed": "nan"})
+    told = await _fly(folder, {"zed": "nan"}, until="not taken: version")
     bad = [name for name, model in told.models.items() if not np.isfinite(model).all()]
     words = f"{', '.join(bad)} hold a model that is no numbers" if bad else "honest mates hold only models of numbers"
     return Outcome(not bad and bool(told.lies) and not told.deaths, f"{words}; {told.words}")
@@ -122,8 +122,8 @@ def _shared_out(told: Told, *, liars: int) -> Outcome:
     )
 
 
-async def _fly(folder: Path, liars: Mapping[str, str]) -> Told:
-    """Two honest mates and these, until it is over or its time is."""
+async def _fly(folder: Path, liars: Mapping[str, str], *, until: str = "") -> Told:
+    """Two honest mates and these, until it is over, or its time is, or both honest ones have said this."""
     names = [*HONEST, *liars]
     hosts = {name: f"127.0.0.{20 + number}" for number, name in enumerate(names)}
     homes = give_orders(folder, hosts, rounds=ROUNDS, values=VALUES)
@@ -142,6 +142,8 @@ async def _fly(folder: Path, liars: Mapping[str, str]) -> Told:
         while time.monotonic() < end_s and any(processes[name].returncode is None for name in HONEST):
             await asyncio.sleep(0.5)
             if liars and _lies(homes, liars) and all(_made(homes[name]) >= ENOUGH for name in HONEST):
+                break
+            if until and all(until in _log(homes[name]) for name in HONEST):
                 break
         deaths = [name for name in HONEST if processes[name].returncode not in (None, 0)]
     finally:

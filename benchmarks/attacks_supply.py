@@ -18,7 +18,7 @@ from benchmarks.attacks_member import bombed
 PIP_S = 120.0
 
 #: Where a lock file may lie.
-LOCKS = ("*.lock", "*.txt", ".ci/*", "tools/*", "requirements/*")
+LOCKS = ("*.lock", "*.txt", "requirements/*.lock", "requirements/*.txt", ".ci/*.lock", ".ci/*.txt")
 
 
 def dependencies() -> dict[str, str]:
