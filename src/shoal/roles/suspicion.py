@@ -24,8 +24,10 @@ class Suspicion:
     def __init__(self) -> None:
         #: Who is in the model since it was last found good.
         self._contributed: set[str] = set()
-        #: Devices whose latest result was bad, and of which batches it was.
-        self._bad: dict[str, tuple[int, ...]] = {}
+        #: Devices whose latest results were bad: of which batches the last one was, and how many in a row.
+        self._bad: dict[str, tuple[tuple[int, ...], int]] = {}
+        #: Batches that were bad when the model last went back.
+        self._tried: set[tuple[int, ...]] = set()
         self._best_loss = float("inf")
         self._best_accuracy = 0.0
 
@@ -37,7 +39,8 @@ class Suspicion:
 
     def bad(self, node: str, batches: tuple[int, ...]) -> None:
         """A result of this device was not finite, or larger than is usual."""
-        self._bad[node] = batches
+        _, times = self._bad.get(node, ((), 0))
+        self._bad[node] = (batches, times + 1)
 
     @property
     def has_contributors(self) -> bool:
@@ -56,14 +59,25 @@ class Suspicion:
 
     def witnesses(self, able: Collection[str]) -> list[str]:
         """Those whose results are bad now, if they are most of those who may train: then it is the model. Unless all of
-        them had the same batches: then it is the data."""
+        them had the same batches: then it may be the data.
+
+        Devices that have returned nothing meanwhile are not waited for once every witness was bad again.
+        """
         bad = sorted(node for node in able if node in self._bad)
-        is_model = len(bad) >= WITNESSES_LEAST and len({self._bad[node] for node in bad}) > 1
-        return bad if is_model and 2 * len(bad) > len(able) else []
+        if len(bad) < WITNESSES_LEAST:
+            return []
+        heard = [node for node in able if node in self._bad or node in self._contributed]
+        is_repeated = all(self._bad[node][1] > 1 for node in bad)
+        batches = {self._bad[node][0] for node in bad}
+        if len(batches) == 1 and (not is_repeated or batches <= self._tried):
+            # At the end of an epoch there may be no other batch to try. If another model fails on it too, it is the data.
+            return []
+        return bad if 2 * len(bad) > len(heard if is_repeated else able) else []
 
     def take_contributors(self) -> list[str]:
         """Who moved the model since it was last found good. It goes back, and everyone begins again."""
         contributed = sorted(self._contributed)
+        self._tried = {batches for batches, _ in self._bad.values()}
         self._contributed.clear()
         self._bad.clear()
         return contributed

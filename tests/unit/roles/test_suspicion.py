@@ -28,11 +28,33 @@ def test_most_of_them_do() -> None:
     assert suspicion.witnesses(["a", "b", "c"]) == [], "one whose next update is sound has nothing against the model"
 
 
+def test_devices_that_return_nothing_are_not_waited_for_once_the_others_were_bad_twice() -> None:
+    suspicion = Suspicion()
+    suspicion.merged(["liar", "a"])
+    for batch, node in enumerate("abab"):
+        assert suspicion.witnesses(["a", "b", "liar", "slow"]) == []
+        suspicion.bad(node, (batch,))
+    assert suspicion.witnesses(["a", "b", "liar", "slow"]) == ["a", "b"]
+    suspicion.merged(["slow"])
+    assert suspicion.witnesses(["a", "b", "liar", "slow"]) == [], "two of four that were heard"
+
+
 def test_the_same_batch_on_each_is_the_data() -> None:
     suspicion = Suspicion()
     for node in "abc":
         suspicion.bad(node, (7,))
     assert suspicion.witnesses(["a", "b", "c"]) == []
+
+
+def test_where_there_is_no_other_batch_the_model_is_doubted_once() -> None:
+    suspicion = Suspicion()
+    for _ in range(2):
+        suspicion.merged(["liar"])
+        for node in "abab":
+            suspicion.bad(node, (7,))
+        seen = suspicion.witnesses(["a", "b", "liar"])
+        suspicion.take_contributors()
+    assert seen == [], "another model failed on it too"
 
 
 def test_who_contributed_since_it_was_good_is_told_once() -> None:
