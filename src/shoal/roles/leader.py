@@ -1155,7 +1155,9 @@ class Leader:
         self._suspicion.bad(worker.node, lease.batches)
         if self._phase in ("closing", "ended"):
             return []
-        witnesses = self._suspicion.witnesses([member.node for member in self._crew.able()])
+        # One that was left out for its results alone is a witness still.
+        here = [node for node in self._suspicion.accused if self._crew.get(node) is not None]
+        witnesses = self._suspicion.witnesses(sorted({*here, *(member.node for member in self._crew.able())}))
         return self._go_back(witnesses, now_s) if witnesses else []
 
     def _go_back(self, witnesses: Sequence[str], now_s: float) -> list[Action]:

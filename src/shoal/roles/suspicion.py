@@ -43,6 +43,11 @@ class Suspicion:
         self._bad[node] = (batches, times + 1)
 
     @property
+    def accused(self) -> list[str]:
+        """Devices whose latest results were bad."""
+        return sorted(self._bad)
+
+    @property
     def has_contributors(self) -> bool:
         return bool(self._contributed)
 
@@ -61,13 +66,14 @@ class Suspicion:
         """Those whose results are bad now, if they are most of those who may train: then it is the model. Unless all of
         them had the same batches: then it may be the data.
 
-        Devices that have returned nothing meanwhile are not waited for once every witness was bad again.
+        Devices that have returned nothing meanwhile are not waited for once the witnesses were bad twice each, or as
+        often together.
         """
         bad = sorted(node for node in able if node in self._bad)
         if len(bad) < WITNESSES_LEAST:
             return []
         heard = [node for node in able if node in self._bad or node in self._contributed]
-        is_repeated = all(self._bad[node][1] > 1 for node in bad)
+        is_repeated = sum(self._bad[node][1] for node in bad) >= 2 * len(bad)
         batches = {self._bad[node][0] for node in bad}
         if len(batches) == 1 and (not is_repeated or batches <= self._tried):
             # At the end of an epoch there may be no other batch to try. If another model fails on it too, it is the data.
