@@ -351,9 +351,10 @@ def told_before_durable() -> Patched:
 def failed_save_called_durable() -> Patched:
     """A save that failed counts as one that came through."""
 
-    def failed(self: Durability, now_s: float) -> None:
+    def failed(self: Durability, now_s: float, reason: str) -> bool:
         assert self._saving is not None
         self.saved(self._saving)
+        return True
 
     return patch.object(Durability, "failed", failed)
 
@@ -362,9 +363,9 @@ def history_lost_with_a_failed_save() -> Patched:
     """What a save was to make durable is dropped when it fails."""
     failed = Durability.failed
 
-    def failed_and_forgotten(self: Durability, now_s: float) -> None:
+    def failed_and_forgotten(self: Durability, now_s: float, reason: str) -> bool:
         del self._applied[: self._in_flight[0]]
-        failed(self, now_s)
+        return failed(self, now_s, reason)
 
     return patch.object(Durability, "failed", failed_and_forgotten)
 
@@ -966,9 +967,9 @@ def evaluation_lost_with_a_failed_save() -> Patched:
     """An evaluation that a save was to make durable is dropped when it fails."""
     failed = Durability.failed
 
-    def failed_and_forgotten(self: Durability, now_s: float) -> None:
+    def failed_and_forgotten(self: Durability, now_s: float, reason: str) -> bool:
         self._evaluations.clear()
-        failed(self, now_s)
+        return failed(self, now_s, reason)
 
     return patch.object(Durability, "failed", failed_and_forgotten)
 
@@ -1505,7 +1506,7 @@ OF_CUTS: dict[str, Mutant] = _named(
     first_word_after_a_cut_decides,
     history_of_both_sides_kept,
     away_for_ever,
-    plenty_beside_want,
+    parts_outlive_their_trainer,
 )
 
 OF_CODECS: dict[str, Mutant] = _named(
@@ -1628,4 +1629,8 @@ UNCAUGHT: dict[str, Mutant] = _named(
     changes_kept_over_a_gap,
     # The leader keeps the account: what a shard does not know of is sent once it is over.
     part_begins_without_its_residual,
+    # Both sides of a cut must train, and the one that is kept have made fewer versions. A story shows it.
+    numbers_of_the_other_side_used_again,
+    # One of two jobs must lose its workers to the other for good: seed 5117 without its cut, which a test plays.
+    plenty_beside_want,
 )

@@ -119,6 +119,13 @@ SAID = {
     "change_left_out": "on another model than version",
     "part_made_of_the_wrong_one": "on another model than version",
     "moves_are_not_counted": "is not what its history says",
+    "what_was_made_beyond_a_cut_is_discarded": "and all of it was discarded for what",
+    "leader_fenced_by_a_manager_that_reaches_nobody": "and all of it was discarded for what",
+    "older_leader_always_believed": "trained was thrown away for what",
+    "first_word_after_a_cut_decides": "was saved after",
+    "history_of_both_sides_kept": "was applied twice",
+    "away_for_ever": "nobody has led",
+    "parts_outlive_their_trainer": "on another model than version",
 }
 
 
