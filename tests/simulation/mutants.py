@@ -1487,8 +1487,9 @@ def parts_outlive_their_trainer() -> Patched:
 
     def keep(self: Worker, event: TrainerFailed) -> list[Action]:
         staging = self._staging
+        parts, spent = dict(staging._parts), staging._spent
         actions = on_failed(self, event)
-        self._staging = staging
+        staging._parts, staging._spent = parts, spent
         return actions
 
     return patch.object(Worker, "_on_trainer_failed", keep)
@@ -1506,7 +1507,6 @@ OF_CUTS: dict[str, Mutant] = _named(
     first_word_after_a_cut_decides,
     history_of_both_sides_kept,
     away_for_ever,
-    parts_outlive_their_trainer,
 )
 
 OF_CODECS: dict[str, Mutant] = _named(
@@ -1548,7 +1548,6 @@ MUTANTS: dict[str, Mutant] = _named(
     refused_update_sent_again,
     history_lost_during_a_save,
     result_of_another_lease,
-    two_saves_at_once,
     momentum_not_restored,
     duplicate_update_applied,
     back_without_its_job,
@@ -1629,6 +1628,10 @@ UNCAUGHT: dict[str, Mutant] = _named(
     changes_kept_over_a_gap,
     # The leader keeps the account: what a shard does not know of is sent once it is over.
     part_begins_without_its_residual,
+    # A trainer must fail between two versions of a shard whose parts are changes. A story shows it.
+    parts_outlive_their_trainer,
+    # A checkpoint says where its history begins: the second save replaces what the first one added.
+    two_saves_at_once,
     # Both sides of a cut must train, and the one that is kept have made fewer versions. A story shows it.
     numbers_of_the_other_side_used_again,
     # One of two jobs must lose its workers to the other for good: seed 5117 without its cut, which a test plays.

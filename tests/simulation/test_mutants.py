@@ -49,7 +49,6 @@ SAID = {
     "refused_update_sent_again": "is not what its history says",
     "history_lost_during_a_save": "history differ",
     "result_of_another_lease": "is not what its history says",
-    "two_saves_at_once": "was applied twice",
     "momentum_not_restored": "is not what its history says",
     "duplicate_update_applied": "is not what its history says",
     "back_without_its_job": "did not move",
@@ -125,7 +124,6 @@ SAID = {
     "first_word_after_a_cut_decides": "was saved after",
     "history_of_both_sides_kept": "was applied twice",
     "away_for_ever": "nobody has led",
-    "parts_outlive_their_trainer": "on another model than version",
 }
 
 
