@@ -20,8 +20,12 @@ class PlainRoster:
 
     def __init__(self, nodes: dict[str, NodeRecord]) -> None:
         self._nodes = nodes
+        self.called_back: set[str] = set()
+        self.let_go: set[str] = set()
 
     def place(self, node: NodeRecord, job: str) -> None:
+        if node.job != job:
+            self.called_back.discard(node.node)
         node.job = job
 
     def look(self, node: NodeRecord) -> None:

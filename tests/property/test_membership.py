@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +59,9 @@ class Plain:
 
     def left(self, node: str, reason: str) -> list[PeerChanged]:
         peer = self.peers.get(node)
-        return [] if peer is None or peer.state is LOST else [self.change(node, LOST, reason)]
+        if peer is None or peer.state is LOST:
+            return []
+        return [replace(self.change(node, LOST, reason), is_certain=True)]
 
     def check(self, now_s: float) -> list[PeerChanged]:
         changes = []
