@@ -254,6 +254,17 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     NeedRight: st.builds(NeedRight, right=SHA),
     Result: st.builds(Result, task=INTEGER, executor=ID | st.just(""), seconds=SECONDS, reason=TEXT),
     Caught: st.builds(Caught, executor=ID, reason=TEXT),
+    messages.Gathered: st.builds(
+        messages.Gathered,
+        job=ID,
+        term=INTEGER,
+        formation=INTEGER,
+        version=INTEGER,
+        leases=st.lists(INTEGER, max_size=3).map(tuple),
+        weight=FLOAT,
+        bytes_up=st.integers(0, 1 << 40),
+        bytes_down=st.integers(0, 1 << 40),
+    ),
 }
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, int: INTEGER, float: FLOAT, bool: st.booleans()}
 
