@@ -76,7 +76,7 @@ class Suspicion:
         is_repeated = sum(self._bad[node][1] for node in bad) >= 2 * len(bad)
         batches = {self._bad[node][0] for node in bad}
         if len(batches) == 1 and (not is_repeated or batches <= self._tried):
-            # At the end of an epoch there may be no other batch to try. If another model fails on it too, it is the data.
+            # At the end of an epoch there may be no other batch. If another model fails on it too, it is the data.
             return []
         return bad if 2 * len(bad) > len(heard if is_repeated else able) else []
 
