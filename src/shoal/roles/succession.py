@@ -510,7 +510,7 @@ class Succession:
 
     def _hand_to_us(self, record: JobRecord) -> Send:
         """Ask a leader of an older term for its history, under numbers that no other leader has used."""
-        reason = "it led on out of reach, and is led anew from what it made"
+        reason = "it led on out of reach, and is led again from what it made"
         over = HandOver(job=record.spec.job, term=record.leading_term, reason=reason, version_least=record.durable + 1)
         return Send(to=record.leader, message=over)
 
@@ -519,11 +519,13 @@ class Succession:
         side = _side(progress)
         if not side.batches or progress.version <= progress.durable_version:
             return []
+        record = self._jobs.get(progress.job)
+        term = record.terms.get(progress.term) if record is not None else None
+        if record is None or term is None or term.node != sender:
+            # A node that never led under this term made nothing under it, whatever it says.
+            return []
         versions = _versions(progress.durable_version + 1, progress.version)
         told = f"{versions} that {sender} made under term {progress.term} out of reach ({side}): {why}"
-        record = self._jobs.get(progress.job)
-        if record is None:
-            return []
         record.discarded = clip(told)
         return [Record(kind="discarded", reason=told, job=progress.job)]
 

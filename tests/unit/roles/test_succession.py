@@ -1193,7 +1193,7 @@ def test_what_a_leader_made_beyond_a_cut_is_adopted_if_nothing_was_made_since(re
         HandOver(
             job="digits",
             term=1,
-            reason="it led on out of reach, and is led anew from what it made",
+            reason="it led on out of reach, and is led again from what it made",
             version_least=0,
         )
     ]
@@ -1260,6 +1260,7 @@ def test_only_who_led_under_a_term_may_claim_what_was_made_under_it(replaced: Of
     assert replaced.told("c", StepDown)
     assert replaced.timer("claim digits") == []
     assert replaced.leader == ("b", 2)
+    assert replaced.records("discarded") == [], "it made nothing, whatever it says"
 
 
 def test_a_manager_that_starts_anew_knows_who_led_and_what_was_made_since(make_spec: Make) -> None:
