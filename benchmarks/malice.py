@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.compress.codec import Codec
+from shoal.states import JobState
 from shoal.wire import contract
 from shoal.wire.coded import encode
 from shoal.wire.frames import chunk_frame, envelope_frame, frames
@@ -230,7 +231,7 @@ class Malice:
             SteppedDown(job=job, term=pick(), reason="it is over", failed=True),
             OutOfReach(job=job, term=pick(), reason="nobody answers"),
             Noted(job=job, term=pick(), kind="fenced", reason="\n12:00:00 all is well"),
-            Progress(job=job, term=pick(), state="finished", workers=()),
+            Progress(job=job, term=pick(), state=JobState.FINISHED, workers=()),
             AskCheckpoint(job=job, term=pick()),
             Checkpoint(job=job, term=pick(), version=pick()),
         )
@@ -340,7 +341,7 @@ class Malice:
             self._update(term=pick(), lease=pick(), version=pick()),
             Offer(job=job, term=pick(), lease=pick(), size_bytes=pick()),
             Evaluated(job=job, term=pick(), lease=pick(), version=0, examples=pick(), loss_sum=1e308, correct=pick()),
-            Progress(job=job, term=pick(), state="failed", workers=(WorkerView(node=self._node, state="x"),)),
+            Progress(job=job, term=pick(), state=JobState.FAILED, workers=(WorkerView(node=self._node, state="x"),)),
             Ready(job="no-such-job", holds_term=pick(), holds_version=pick()),
             Formed(job=job, term=pick(), formation=pick(), endpoint="127.0.0.1:9"),
             Routed(job=job, term=pick(), formation=pick(), unreached=("device-1", "no-such-node")),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from shoal.errors import Misuse, ShoalError
 from shoal.plan import Plan, Until
+from shoal.states import JobState
 from shoal.task import Task
 from shoal.training.find import source_of
 from shoal.training.inside import stop_if_importing
@@ -36,7 +37,7 @@ class Result:
     """What a job came to."""
 
     job: str
-    state: str
+    state: JobState
     reason: str
     #: Share of held-out examples that are right; None if the task has none.
     accuracy: float | None
@@ -182,10 +183,10 @@ async def _fit(
             status = await operator.status(job)
             on_status(status)
             view = status.jobs[0]
-            if view.state in ("finished", "failed", "stopped"):
+            if view.state.is_ended:
                 break
             await asyncio.sleep(POLL_S)
-        if view.state == "failed":
+        if view.state is JobState.FAILED:
             raise ShoalError(f"job {job} failed: {view.reason}")
         await operator.pull_model(job, target)
     return _result(view, task=task, path=target, seconds=time.monotonic() - started_s)

@@ -10,6 +10,7 @@ from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, 
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
 from shoal.roles.roster import JobRecord, NodeRecord
+from shoal.states import JobState
 from shoal.wire.messages import Dataset, Facts, Heartbeat, Hello, JobSpec, Progress, Released, StopJob, Submit
 
 SHA = "0" * 64
@@ -56,7 +57,7 @@ def spec(job: str, least: int, most: int) -> JobSpec:
 
 
 def stored() -> list[JobRecord]:
-    return [JobRecord(spec=spec("old", 1, 2), state="running", term=3)]
+    return [JobRecord(spec=spec("old", 1, 2), state=JobState.RUNNING, term=3)]
 
 
 NODES = ("a", "b", "c", "d", "e", "f")

@@ -23,6 +23,7 @@ from shoal.roles.events import (
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
 from shoal.roles.roster import JobRecord
+from shoal.states import JobState
 from shoal.wire.messages import (
     AskCheckpoint,
     Assign,
@@ -174,7 +175,7 @@ class Watch:
 def test_whatever_happens_there_is_one_leader_a_term_and_nothing_it_must_not_lose_is_lost(
     events: list[Event | str], prefers_devices: bool, data: st.DataObject
 ) -> None:
-    old = JobRecord(spec=spec("old"), state="running", term=3, leader="a")
+    old = JobRecord(spec=spec("old"), state=JobState.RUNNING, term=3, leader="a")
     manager = Manager(node="home", patience=Patience(), jobs=[old], prefers_devices=prefers_devices)
     watch = Watch(manager)
     watch.happens(Started(), 0.0)

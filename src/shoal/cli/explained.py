@@ -16,7 +16,6 @@ from shoal.cli.shapes import chosen_of, kind_of, off_by, predicted_s, shape_text
 from shoal.cli.words import bytes_text, clean, lease_text, plural, share_text
 from shoal.roles.shaping import ROUNDS_FIRST
 from shoal.topology.choose import MARGIN, ROUNDS_OFF
-from shoal.wire.messages import OPEN_STATES
 
 if TYPE_CHECKING:
     from shoal.cli.sketch import Sketch
@@ -115,7 +114,7 @@ def _way_s(worker: WorkerView) -> float:
 def advice(view: JobView) -> Iterator[str]:
     """What a person can do with this, or wait for."""
     progress = view.progress
-    is_open = view.state in OPEN_STATES
+    is_open = view.state.is_open
     if progress is None or not progress.workers:
         if is_open:
             yield f"nobody works for it now: `shoal status {view.job}` says why. Ask again once it trains"

@@ -24,8 +24,6 @@ from shoal.wire import tensors
 if TYPE_CHECKING:
     from shoal.wire.messages import JobView, ServedView, Status
 
-_ENDED = ("finished", "failed", "stopped")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
@@ -71,7 +69,7 @@ async def keep(
         except Unreachable as error:
             kept.silent(str(error))
         else:
-            if view.state in _ENDED:
+            if view.state.is_ended:
                 kept.ended(view)
                 return view
         await asyncio.sleep(every_s)

@@ -10,6 +10,7 @@ import typer
 from shoal.cli.exits import Exit, exit_for_state
 from shoal.cli.options import DEFAULT_HOME, Home, Job, Json, check_output
 from shoal.errors import Misuse
+from shoal.states import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -194,7 +195,7 @@ def _command(home: Path, job: str, ask: Callable[[Operator, str], Awaitable[str]
 
 def end_of(view: JobView) -> Exit:
     """A job without an end of its own does not fail by being stopped."""
-    return Exit.OK if view.state == "stopped" and view.plan.until.endless else exit_for_state(view.state)
+    return Exit.OK if view.state is JobState.STOPPED and view.plan.until.endless else exit_for_state(view.state)
 
 
 def _teller(*, json: bool) -> Callable[[Line], None]:

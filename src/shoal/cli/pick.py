@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from shoal.cli.words import clean
 from shoal.errors import Misuse
-from shoal.wire.messages import OPEN_STATES
 
 if TYPE_CHECKING:
     from shoal.wire.messages import JobView, Status
@@ -20,7 +19,7 @@ def pick_job(status: Status, wanted: str) -> JobView:
     if not jobs:
         raise Misuse("this cluster has no jobs yet: start one with `shoal train TASK`")
     if not wanted:
-        return next((job for job in reversed(jobs) if job.state in OPEN_STATES), jobs[-1])
+        return next((job for job in reversed(jobs) if job.state.is_open), jobs[-1])
     exact = [job for job in jobs if job.job == wanted]
     if exact:
         return exact[0]

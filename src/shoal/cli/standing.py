@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.cli.words import span_text
-from shoal.wire.messages import ENDED_STATES
+from shoal.states import ENDED, JobState
 
 if TYPE_CHECKING:
     from shoal.wire.messages import JobView
@@ -26,7 +26,7 @@ class Standing:
 def standing(job: JobView) -> Standing:
     """While a job runs, its leader knows: it trains, evaluates or waits. The manager knows the rest."""
     progress = job.progress
-    if job.state != "running":
+    if job.state is not JobState.RUNNING:
         return Standing(state=job.state, reason=job.reason, since_s=job.since_s)
     leader = job.leader or "its leader"
     if progress is None or progress.term != job.term:
@@ -44,12 +44,12 @@ def since_text(told: Standing) -> str:
     """``for 12 s`` of a job that is open, ``12 s ago`` of one that is over; empty where it is not known."""
     if told.since_s < 0:
         return ""
-    return f"{span_text(told.since_s)} ago" if told.state in ENDED_STATES else f"for {span_text(told.since_s)}"
+    return f"{span_text(told.since_s)} ago" if told.state in ENDED else f"for {span_text(told.since_s)}"
 
 
 def without_manager(job: JobView, *, manager: str) -> str:
     """What is known of a job while its manager does not answer: by the last word of it."""
-    if job.state == "queued":
+    if job.state is JobState.QUEUED:
         return "the job was queued: it starts when the manager is back"
     if job.leader and job.leader != manager:
         return f"the job was led by {job.leader}, which may go on"

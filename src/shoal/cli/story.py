@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from shoal.cli.drift import Drift, drift_of
 from shoal.cli.standing import Standing, standing
 from shoal.errors import Misuse
-from shoal.wire.messages import OPEN_STATES
 
 if TYPE_CHECKING:
     from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, Progress, ServedView, Status
@@ -84,7 +83,7 @@ class Story:
 
     @property
     def ended(self) -> bool:
-        return self.job is not None and self.job.state not in OPEN_STATES
+        return self.job is not None and self.job.state.is_ended
 
     @property
     def served(self) -> ServedView | None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal.compress.sparse import Sparse
 from shoal.roles.events import Event
+from shoal.states import JobState
 from shoal.wire.messages import Checkpoint, EvaluationView, JobSpec, Message, Tensors
 from shoal.workload.ledger import Applied
 
@@ -71,7 +72,7 @@ class Keep:
     """Make a job's record durable before the actions that follow are carried out."""
 
     job: str
-    state: str
+    state: JobState
     reason: str
     term: int
     spec: JobSpec | None = None

@@ -25,7 +25,7 @@ from shoal.roles.events import (
 from shoal.roles.membership import Patience
 from shoal.roles.roster import HELD_BACK, JobRecord, NodeRecord, Roster
 from shoal.roles.succession import Succession
-from shoal.roles.switchboard import ENDED
+from shoal.states import JobState
 from shoal.wire.messages import (
     PROTOCOL,
     AskCheckpoint,
@@ -159,7 +159,7 @@ class Manager:
     def _on_stepped_down(self, sender: str, message: SteppedDown) -> list[Action]:
         hopeless, actions = self._succession.stepped_down(sender, message)
         if hopeless is not None:
-            return [*actions, *self._close(hopeless, "failed", f"could not start: {message.reason}")]
+            return [*actions, *self._close(hopeless, JobState.FAILED, f"could not start: {message.reason}")]
         return [*actions, *self._schedule()]
 
     def _on_load_failed(self, event: LoadFailed) -> list[Action]:
@@ -167,7 +167,7 @@ class Manager:
         if record is None or not record.is_open or record.term != event.term:
             return []
         away = StepDown(job=event.job, term=event.term, reason=clip(event.reason))
-        return [Send(to=record.leader, message=away), *self._close(record, "failed", event.reason)]
+        return [Send(to=record.leader, message=away), *self._close(record, JobState.FAILED, event.reason)]
 
     def _on_hello(self, sender: str, hello: Hello) -> list[Action]:
         patience = self._patience
@@ -305,7 +305,7 @@ class Manager:
             return [Answer(question=question, message=Denied(reason=f"there is no job {stop.job}"))]
         if not record.is_open:
             return [Answer(question=question, message=Denied(reason=f"job {stop.job} is {record.state} already"))]
-        record.become("stopping", stop.reason, self._succession.now_s)
+        record.become(JobState.STOPPING, stop.reason, self._succession.now_s)
         actions: list[Action] = [
             Keep(job=stop.job, state=record.state, reason=record.reason, term=record.term, leader=record.leader),
             Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved")),
@@ -336,16 +336,18 @@ class Manager:
         record, answer = self._succession.progress(sender, progress)
         if record is None:
             return [*answer, *self._schedule()] if answer else []
-        if progress.state not in ENDED:
+        if not progress.is_last:
             return []
         heard: list[Action] = []
         if sender != self._node:
             # It says so until it knows that it was heard; and it is heard once it is written down.
             over = StepDown(job=progress.job, term=progress.term, reason="the job is over")
             heard.append(Send(to=sender, message=over))
-        return self._close(record, progress.state, progress.reason, before=heard)
+        return self._close(record, JobState(progress.state), progress.reason, before=heard)
 
-    def _close(self, record: JobRecord, state: str, reason: str, before: list[Action] | None = None) -> list[Action]:
+    def _close(
+        self, record: JobRecord, state: JobState, reason: str, before: list[Action] | None = None
+    ) -> list[Action]:
         job = record.spec.job
         record.become(state, reason, self._succession.now_s)
         actions: list[Action] = [

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from shoal.roles.events import Liveness
 from shoal.roles.reunion import Side
-from shoal.wire.messages import OPEN_STATES, Facts, JobSpec, Progress
+from shoal.states import JobState
+from shoal.wire.messages import Facts, JobSpec, Progress
 from shoal.workload.placement import Candidate
 
 #: What it means for a node to be held back, as it and others read it.
@@ -95,7 +96,7 @@ class Term:
 @dataclass(slots=True)
 class JobRecord:
     spec: JobSpec
-    state: str = "queued"
+    state: JobState = JobState.QUEUED
     reason: str = ""
     term: int = 0
     leader: str = ""
@@ -138,7 +139,7 @@ class JobRecord:
     heard_s: float | None = None
     since_s: float | None = None
 
-    def become(self, state: str, reason: str, now_s: float) -> None:
+    def become(self, state: JobState, reason: str, now_s: float) -> None:
         """The manager decides how it stands."""
         self.state, self.reason, self.since_s = state, reason, now_s
 
@@ -146,13 +147,13 @@ class JobRecord:
         """Its leader says how it stands."""
         before = self.progress
         is_news = before is None or (before.term, before.state) != (progress.term, progress.state)
-        if self.state == "running" and (is_news or self.heard_s is None):
+        if self.state is JobState.RUNNING and (is_news or self.heard_s is None):
             self.since_s = now_s
         self.progress, self.heard_s = progress, now_s
 
     @property
     def is_open(self) -> bool:
-        return self.state in OPEN_STATES
+        return self.state.is_open
 
     @property
     def is_led(self) -> bool:

@@ -18,6 +18,7 @@ from shoal.roles.actions import Action, CancelTimer, Keep, Load, Record, Send, S
 from shoal.roles.events import Liveness, Stored, StoreFailed
 from shoal.roles.reunion import Side, judge
 from shoal.roles.roster import TERMS_KEPT, JobRecord, NodeRecord, Roster, Stage, Term
+from shoal.states import JobState
 from shoal.wire.messages import (
     Admit,
     AskCheckpoint,
@@ -182,8 +183,8 @@ class Succession:
         record.stage = Stage.LEADING if leader == self._node else Stage.APPOINTED
         job = record.spec.job
         why = f"led by {leader}: {why}"
-        if record.state != "stopping":
-            record.become("running", why, self.now_s)
+        if record.state is not JobState.STOPPING:
+            record.become(JobState.RUNNING, why, self.now_s)
         terms = {number: (term.node, term.began) for number, term in record.terms.items()}
         keep = Keep(job=job, state=record.state, reason=record.reason, term=record.term, leader=leader, terms=terms)
         told = Record(kind="leader", reason=f"term {record.term}: {why}", job=job)
@@ -237,7 +238,7 @@ class Succession:
     def _wanted_of(self, record: JobRecord, workers: list[str]) -> list[Action]:
         """What its leader was asked for, and may not have heard."""
         job, actions = record.spec.job, self.releases(workers)
-        if record.state == "stopping":
+        if record.state is JobState.STOPPING:
             # It was told to stop before its leader was lost: it still must.
             actions.append(Send(to=record.leader, message=Conclude(job=job, reason=clip(record.reason))))
         if record.stage is Stage.PARTING:
@@ -392,7 +393,7 @@ class Succession:
         record.away_from, record.away_s = record.stage, self.now_s
         record.stage, record.is_awaited = Stage.AWAY, False
         told = f"{record.leader} is not heard of, nor is any worker: it may lead on, so term {record.term} stays"
-        if record.state != "stopping":
+        if record.state is not JobState.STOPPING:
             record.reason = told
         return [Record(kind="leader", reason=f"{told}; {reason}", job=record.spec.job)]
 
@@ -404,14 +405,14 @@ class Succession:
 
     def _await(self, record: JobRecord) -> list[Action]:
         """A worker of a job whose leader is away is heard again: the leader may be, too, in a moment."""
-        is_due = record.state == "stopping" or any(node.heard_s > record.away_s for node in self._able(record))
+        is_due = record.state is JobState.STOPPING or any(node.heard_s > record.away_s for node in self._able(record))
         if record.is_awaited or not is_due:
             return []
         record.is_awaited = True
         return [_timer(Stage.AWAY, record.spec.job, RETURN_S)]
 
     def _wait_over(self, record: JobRecord) -> list[Action]:
-        if record.state != "stopping" and not self._able(record):
+        if record.state is not JobState.STOPPING and not self._able(record):
             # They are gone again: this node is still the one that is cut off.
             record.is_awaited = False
             return []
@@ -428,7 +429,7 @@ class Succession:
             record.stage = Stage.LEADING
         silent_s = self.now_s - record.away_s
         why = f"led by {record.leader}, which led on for {silent_s:.0f} s out of reach"
-        if record.state != "stopping":
+        if record.state is not JobState.STOPPING:
             record.reason = why
         told = Record(kind="leader", reason=f"{why}, term {record.term}", job=job)
         actions = [CancelTimer(name=f"{Stage.AWAY} {job}"), told, *self._in_place(record)]

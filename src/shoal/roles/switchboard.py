@@ -18,7 +18,6 @@ from shoal.roles.membership import Membership, Patience
 from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
-    ENDED_STATES,
     RECIPIENT,
     Admit,
     AskCheckpoint,
@@ -59,7 +58,6 @@ _NO_BUSINESS = "no job that it works for is led here"
 SELDOM = Patience(heartbeat_s=5.0, suspect_after_s=15.0, lost_after_s=25.0)
 
 #: Ends of a job that a leader reports: its last word, repeated until the manager has heard it.
-ENDED = ENDED_STATES
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,7 +522,7 @@ class Switchboard:
 
     def sent(self, to: str, message: Message) -> list[Delivery]:
         """A role here has something to say."""
-        is_last = isinstance(message, SteppedDown) or (isinstance(message, Progress) and message.state in ENDED)
+        is_last = isinstance(message, SteppedDown) or (isinstance(message, Progress) and message.is_last)
         if to == self._manager and is_last and isinstance(message, Progress | SteppedDown):
             return self._say_last(message)
         if not (self.is_home and to == self._node):

@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Send, Store
@@ -53,7 +52,6 @@ from shoal.runtime.roll import HELD, Roll, RollCommand
 from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore, Loaded
 from shoal.store.registry import Registry
-from shoal.store.rows import ENDED, JobState
 from shoal.transport.base import Session
 from shoal.transport.identity import Identity, Peer, certificate_sha256
 from shoal.transport.signing import check
@@ -61,7 +59,6 @@ from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
 from shoal.wire.lanes import Lane
 from shoal.wire.messages import (
-    OPEN_STATES,
     ApproveNode,
     AskModel,
     AskStatus,
@@ -151,7 +148,7 @@ class Home:
 
     @property
     def open_jobs(self) -> tuple[str, ...]:
-        return tuple(view.job for view in self._manager.job_views() if view.state in OPEN_STATES)
+        return tuple(view.job for view in self._manager.job_views() if view.state.is_open)
 
     def _stored_jobs(self) -> list[JobRecord]:
         records = []
@@ -161,7 +158,7 @@ class Home:
             terms = {
                 int(term): Term(node=node, began=began) for term, (node, began) in json.loads(job.terms_json).items()
             }
-            is_open = job.state not in ENDED
+            is_open = job.state.is_open
             durable = self._store(job.job).newest_version() if is_open else -1
             between = functools.partial(self._between, job.job)
             records.append(
@@ -424,8 +421,7 @@ class Home:
             stored = self._registry.job(keep.job)
         if keep.terms is not None:
             self._registry.save_terms(keep.job, json.dumps(keep.terms))
-        state = cast(JobState, keep.state)
-        self._registry.set_job_state(keep.job, state, now_s=now_s, reason=keep.reason, leader=keep.leader)
+        self._registry.set_job_state(keep.job, keep.state, now_s=now_s, reason=keep.reason, leader=keep.leader)
         progress = next((view.progress for view in self._manager.job_views(keep.job)), None)
         if progress is not None:
             self._registry.save_progress(keep.job, json.dumps(to_json(progress)))

@@ -59,6 +59,7 @@ from shoal.sim.sums import Sums
 from shoal.sim.toy import FIRST_MODEL, LAYOUT, Toy
 from shoal.sim.waylay import Plot, Waylay, plot
 from shoal.sim.world import HOME, Settings, World
+from shoal.states import JobState
 from shoal.wire.coded import bytes_max, sizes_of
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import Assign, JobSpec
@@ -584,11 +585,11 @@ class Case:
         record, newest = self.world.disk.jobs[job], self.world.disk.newest(job)
         if newest is None:
             raise Violation(f"{job} is over and nothing of it was saved")
-        if record.state == "finished":
+        if record.state is JobState.FINISHED:
             # Any of them may have led while its clock jumped.
             skew_s = sum(max(0.0, machine.skew_s) for machine in self.world.machines.values())
             self._audit.ended(job, record.reason, newest.state, skew_s=skew_s)
-        elif record.state == "failed":
+        elif record.state is JobState.FAILED:
             self._invariants.failed_rightly(job, record.reason)
         elif job not in self.what.stops:
             raise Violation(f"{job} is {record.state}: {record.reason}")

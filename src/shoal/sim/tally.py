@@ -41,6 +41,7 @@ from shoal.sim.outcome import (
     State,
 )
 from shoal.sim.world import HOME, World
+from shoal.states import JobState
 from shoal.wire.messages import EvaluationView, Piece, Progress, Ready, Refused, Update, Work
 
 #: Beyond so many notes, only those on nodes whose lane is drawn: one fault may strike 100,000 devices.
@@ -50,7 +51,6 @@ NOTES_MAX = 1000
 _SPANS_ENOUGH = SPANS_MAX * 3 // 4
 
 _JOULES_PER_WH = 3600.0
-_ENDED = frozenset(("finished", "failed", "stopped"))
 _TRAINER_IS_FREE = frozenset((Prepared, PrepareFailed, Trained, EvaluationDone, TrainerFailed))
 
 
@@ -87,7 +87,7 @@ class Tally:
 
     def _manager(self, step: Step) -> None:
         for action in step.actions:
-            if type(action) is Keep and action.state in _ENDED:
+            if type(action) is Keep and action.state.is_ended:
                 self._course(action.job).over_s = step.at_s
 
     def _course(self, job: str) -> _Course:
@@ -147,7 +147,7 @@ class Tally:
         end_s = max(begin_s, course.over_s if course.over_s is not None else world.kernel.now_s)
         kinds = {name: machine.device.build.kind for name, machine in world.machines.items() if machine.device}
         return Outcome(
-            state=record.state if record else "queued",
+            state=record.state if record else JobState.QUEUED,
             reason=record.reason if record else "the manager has not heard of it yet",
             seconds=end_s - begin_s,
             rounds=course.version,

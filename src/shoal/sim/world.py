@@ -141,7 +141,7 @@ class World:
     def stop_job(self, job: str) -> None:
         """As an operator does: again, until it is over."""
         record = self.disk.jobs.get(job)
-        if record is not None and record.state in ("finished", "failed", "stopped"):
+        if record is not None and record.state.is_ended:
             return
         if self.home is not None and record is not None:
             self.home.process.now(self.home.stop, job)

@@ -23,16 +23,14 @@ from typing import Any, Self
 
 from shoal.errors import Corrupt, Misuse, ShoalError
 from shoal.roles.publishing import Published, Serving
+from shoal.states import JobState
 from shoal.store.files import DiskFull, make_directory
 from shoal.store.rows import (
-    ENDED,
-    JOB_STATES,
     Certificate,
     EpochAudit,
     Evaluation,
     Event,
     Job,
-    JobState,
     Node,
     Redeemed,
     Token,
@@ -331,9 +329,7 @@ class Registry:
             raise Misuse(f"job {job!r} exists already: choose another id")
 
     def set_job_state(self, job: str, state: JobState, *, now_s: float, reason: str = "", leader: str = "") -> None:
-        if state not in JOB_STATES:
-            raise Misuse(f"a job is {', '.join(JOB_STATES)}; not {state!r}")
-        ended_s = now_s if state in ENDED else None
+        ended_s = now_s if state.is_ended else None
         self._change_job(
             job,
             "UPDATE jobs SET state = ?, reason = ?, ended_s = ?, leader = ? WHERE job = ?",
@@ -356,11 +352,11 @@ class Registry:
         self._change_job(job, "UPDATE jobs SET terms_json = ? WHERE job = ?", (terms_json, job))
 
     def jobs(self) -> list[Job]:
-        return [Job(**row) for row in self._rows("SELECT * FROM jobs ORDER BY created_s, job")]
+        return [_job(row) for row in self._rows("SELECT * FROM jobs ORDER BY created_s, job")]
 
     def job(self, job: str) -> Job | None:
         rows = self._rows("SELECT * FROM jobs WHERE job = ?", (job,))
-        return Job(**rows[0]) if rows else None
+        return _job(rows[0]) if rows else None
 
     # The history: which batch went into which version -----------------------------------------------
 
@@ -695,6 +691,10 @@ def _free_name(wanted: str, *, taken: Set[str]) -> str:
     suffixes = (f"-{number}" for number in itertools.count(2))
     names = (wanted[: NODE_NAME_MAX_CHARS - len(suffix)] + suffix for suffix in suffixes)
     return next(name for name in names if name not in taken)
+
+
+def _job(row: sqlite3.Row) -> Job:
+    return Job(**{**dict(row), "state": JobState(row["state"])})
 
 
 def _or_nan(value: float | None) -> float:

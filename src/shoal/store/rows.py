@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
-JobState = Literal["queued", "running", "stopping", "finished", "failed", "stopped"]
-JOB_STATES: tuple[JobState, ...] = get_args(JobState)
-ENDED: tuple[JobState, ...] = ("finished", "failed", "stopped")
+from shoal.states import JobState
 
 
 class Redeemed(NamedTuple):

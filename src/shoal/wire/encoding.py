@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Container, Sequence
 from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -87,12 +88,26 @@ def _describe_field(name: str, hint: Any) -> _Field:
     if repeated:
         hint = typing.get_args(hint)[0]
     nested = hasattr(hint, "__dataclass_fields__")
-    read = (lambda proto, cls=hint: _from_proto(cls, proto)) if nested else None
-    return _Field(name, read, repeated, optional, nested)
+    return _Field(name, _reader(hint), repeated, optional, nested)
+
+
+def _reader(hint: Any) -> Callable[[Any], Any] | None:
+    if hasattr(hint, "__dataclass_fields__"):
+        return lambda proto: _from_proto(hint, proto)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return lambda text: _member(hint, text)
+    return None
 
 
 _PLANS: dict[type[Any], tuple[_Field, ...]] = {cls: _describe(cls) for cls in _CLASSES.values()}
 _FIELD_OF: dict[str, str] = {name: field for field, name in contract.ENVELOPE_FIELDS.items()}
+
+
+def _member(kind: type[StrEnum], text: str) -> StrEnum:
+    try:
+        return kind(text)
+    except ValueError:
+        raise PeerViolation(f"{text[:80]!r} is not a {kind.__name__}") from None
 
 
 def _fill(proto: Any, value: Any) -> None:
@@ -224,7 +239,9 @@ def from_json(cls: type[Any], value: Any) -> Any:
         item = value[field.name]
         nested = _nested_class(cls, field.name) if field.nested else None
         if item is None or nested is None:
-            kept[field.name] = tuple(item) if field.repeated else item
+            kept[field.name] = (
+                tuple(item) if field.repeated else field.read(item) if field.read and item is not None else item
+            )
         elif field.repeated:
             kept[field.name] = tuple(from_json(nested, element) for element in item)
         else:

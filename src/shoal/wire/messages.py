@@ -19,6 +19,7 @@ from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.layout import ENTRIES_MAX
 from shoal.plan import Plan
+from shoal.states import ENDED, REPORTED, JobState
 from shoal.wire.limits import (
     AVOIDED_MAX,
     BATCHES_MAX,
@@ -360,7 +361,7 @@ class Progress(Message):
 
     job: str
     term: int
-    #: ``waiting``, ``training``, ``evaluating``, ``closing``, ``finished`` or ``failed``.
+    #: A ``LeaderPhase``; once the job is over, its ``JobState``.
     state: str
     reason: str = ""
     version: int = 0
@@ -405,6 +406,16 @@ class Progress(Message):
     #: Batches applied under this term, and how many workers trained them.
     term_batches: int = 0
     term_workers: int = 0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.state not in REPORTED:
+            raise PeerViolation(f"{self.state[:80]!r} is not a state of a job")
+
+    @property
+    def is_last(self) -> bool:
+        """The job is over: its leader says nothing after this."""
+        return self.state in ENDED
 
 
 # Who leads a job, and what it must not lose -----------------------------------------------------------
@@ -1397,17 +1408,11 @@ class ServedView(Message):
     verdict: str = ""
 
 
-#: States of a job that is not over, and of one that is. Every layer asks here which those are.
-OPEN_STATES = ("queued", "running", "stopping")
-ENDED_STATES = ("finished", "failed", "stopped")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobView(Message):
     job: str
     name: str
-    #: One of ``OPEN_STATES`` or ``ENDED_STATES``.
-    state: str
+    state: JobState
     reason: str = ""
     leader: str = ""
     plan: Plan

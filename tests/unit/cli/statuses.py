@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.cli.story import Story
 from shoal.plan import Plan, Until
+from shoal.states import JobState
 from shoal.wire.messages import EvaluationView, EventView, Facts, JobView, NodeView, Progress, Status, WorkerView
 
 JOB = "mnist-3fa2"
@@ -39,7 +40,7 @@ def job(**values: Any) -> JobView:
     usual: dict[str, Any] = {
         "job": JOB,
         "name": "mnist",
-        "state": "running",
+        "state": JobState.RUNNING,
         "reason": "led by manager",
         "leader": "manager",
         "term": 1,

@@ -23,6 +23,7 @@ from shoal.plan import Plan, Until
 from shoal.runtime import own_data
 from shoal.runtime.places import Places
 from shoal.runtime.serve import Ready
+from shoal.states import JobState
 from shoal.transport.enrol import Enrolled
 from shoal.transport.identity import Authority
 from shoal.transport.join_code import JoinCode, new_secret
@@ -316,9 +317,9 @@ def test_task_arguments_are_json_or_text() -> None:
 
 
 def test_which_job_is_meant() -> None:
-    old = job(job="mnist-aaaa", state="finished")
-    running = job(job="mnist-ab00", state="running")
-    newest = job(job="pets-cccc", name="pets", state="stopped")
+    old = job(job="mnist-aaaa", state=JobState.FINISHED)
+    running = job(job="mnist-ab00", state=JobState.RUNNING)
+    newest = job(job="pets-cccc", name="pets", state=JobState.STOPPED)
     told = status(old, running, newest)
     assert pick_job(told, "").job == "mnist-ab00"
     assert pick_job(status(old, newest), "").job == "pets-cccc"

@@ -17,6 +17,7 @@ from shoal.cli.explained import advice, job_lines, job_plain, model_bytes
 from shoal.cli.sketch import DEVICES_MAX, Sketch
 from shoal.errors import Misuse
 from shoal.plan import Plan
+from shoal.states import JobState
 from shoal.topology import predict
 from shoal.wire.messages import JobView, ShapeView
 
@@ -110,13 +111,13 @@ def test_rounds_that_differ_from_the_prediction_are_said_to_be_a_reason() -> Non
 
 
 def test_a_job_that_measured_nothing_says_so_and_what_to_do() -> None:
-    queued = job(state="queued", progress=None)
+    queued = job(state=JobState.QUEUED, progress=None)
     assert "nothing is known of its updates yet" in said(queued)
     assert f"shoal status {JOB}" in said(queued)
     early = said(shaped(Plan(shape="auto")))
     assert "auto begins with a star and chooses after 3 rounds" in early
     assert "measured   nothing yet" in early
-    over = job(state="finished", plan=Plan(shape="auto"), progress=progress(shape="star"))
+    over = job(state=JobState.FINISHED, plan=Plan(shape="auto"), progress=progress(shape="star"))
     assert list(advice(over)) == []
 
 
@@ -148,7 +149,7 @@ def test_json_says_the_same() -> None:
         "at_least_bytes_per_s": pytest.approx(11.6e6),
     }
     assert plain["next"] == list(advice(view))
-    nothing = job_plain(job(state="queued", progress=None))
+    nothing = job_plain(job(state=JobState.QUEUED, progress=None))
     assert nothing["state"] == "queued"
     assert "shape" not in nothing
 

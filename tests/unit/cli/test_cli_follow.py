@@ -17,6 +17,7 @@ from shoal.cli.follow import follow
 from shoal.cli.plain import PlainLines
 from shoal.cli.story import News, Story
 from shoal.errors import Unreachable
+from shoal.states import JobState
 from shoal.wire.messages import Status
 
 
@@ -38,7 +39,7 @@ def followed(answers: Sequence[Status | Exception], **options: float) -> tuple[S
 
 
 FINISHED = status(
-    job(state="finished", reason="reached 98.10%", progress=progress(state="finished", accuracy=0.981)),
+    job(state=JobState.FINISHED, reason="reached 98.10%", progress=progress(state=JobState.FINISHED, accuracy=0.981)),
     events=(event(1), event(2, "epoch", "epoch 2: done")),
     evaluations=(evaluation(1, 0.9677), evaluation(2, 0.981)),
 )
@@ -110,11 +111,11 @@ def test_outcomes_are_plain_values() -> None:
 def test_a_demo_that_misses_its_target_has_not_reached_it() -> None:
     story, _ = followed([FINISHED])
     assert not reached(story, 0.99)
-    failed, _ = followed([status(job(state="failed", reason="no", progress=None))])
+    failed, _ = followed([status(job(state=JobState.FAILED, reason="no", progress=None))])
     assert not reached(failed, 0.5)
     assert outcome(failed)["accuracy"] is None
 
 
 def test_a_workers_share_survives_odd_names() -> None:
-    story, _ = followed([status(job(state="stopped", progress=progress(workers=(worker(1),))))])
+    story, _ = followed([status(job(state=JobState.STOPPED, progress=progress(workers=(worker(1),))))])
     assert outcome(story)["state"] == "stopped"

@@ -20,6 +20,7 @@ from shoal.cli.exits import Exit, NoCluster
 from shoal.cli.kept import KeptFile, Line, keep, version_in
 from shoal.errors import Misuse, Refused, Unreachable
 from shoal.plan import Plan, Until
+from shoal.states import JobState
 from shoal.wire import tensors
 from shoal.wire.messages import EvaluationView, ServedView, Status
 
@@ -37,7 +38,7 @@ class Around:
         self.durable = 0
         self.served: ServedView | None = None
         self.evaluations: tuple[EvaluationView, ...] = ()
-        self.state = "running"
+        self.state = JobState.RUNNING
         self.until = Until(endless=True)
         self.known = True
         self.error: Exception | None = None
@@ -200,7 +201,7 @@ def test_it_goes_on_while_the_manager_is_away_and_ends_with_the_job(tmp_path: Pa
         {"durable": 10},
         {"error": Unreachable("gone")},
         {"error": Unreachable("gone")},
-        {"error": None, "state": "stopped", "durable": 20},
+        {"error": None, "state": JobState.STOPPED, "durable": 20},
     ]
 
     @asynccontextmanager

@@ -13,6 +13,7 @@ import pytest
 from shoal.cli.picture import PLANS_MAX, draw, lane_colours, result_text, span_text
 from shoal.errors import Misuse
 from shoal.sim.outcome import LANES_MAX, DeviceOutcome, Lane, Note, Outcome, Point, Span, State
+from shoal.states import JobState
 
 TRAINING = (0x2B, 0x6C, 0xA3)
 EVALUATING = (0xE8, 0xA3, 0x3D)
@@ -45,7 +46,7 @@ def outcome_of(devices: int, *, seconds: float = 252.0, learns: bool = True) -> 
     ]
     points = [Point(at_s=share * seconds, version=1, epoch=1, accuracy=share, loss=1.0) for share in (0.5, 0.8, 0.971)]
     return Outcome(
-        state="finished",
+        state=JobState.FINISHED,
         reason="all 3 epochs are done",
         seconds=seconds,
         rounds=30,
@@ -119,14 +120,17 @@ def test_where_nothing_is_learned_versions_are_drawn(tmp_path: Path) -> None:
 
 
 def test_a_job_that_never_began_can_be_drawn(tmp_path: Path) -> None:
-    nothing = replace(outcome_of(2), state="queued", seconds=0.0, rounds=0, evaluations=(), rates=(), notes=())
+    nothing = replace(outcome_of(2), state=JobState.QUEUED, seconds=0.0, rounds=0, evaluations=(), rates=(), notes=())
     lanes = tuple(replace(lane, spans=()) for lane in nothing.lanes)
     draw([("a", replace(nothing, lanes=lanes))], tmp_path / "picture.png")
     pixels(tmp_path / "picture.png")
 
 
 def test_signs_in_a_name_or_a_reason_are_drawn_as_they_are(tmp_path: Path) -> None:
-    draw([("$x^{", replace(outcome_of(2), state="failed", reason="raised $\\frac{ " * 40))], tmp_path / "picture.png")
+    draw(
+        [("$x^{", replace(outcome_of(2), state=JobState.FAILED, reason="raised $\\frac{ " * 40))],
+        tmp_path / "picture.png",
+    )
     draw([("$x^{", outcome_of(2)), ("_$$", outcome_of(2))], tmp_path / "two.png")
     pixels(tmp_path / "two.png")
 

@@ -14,8 +14,8 @@ from shoal.cli.standing import SILENT_S, Standing, since_text, standing, without
 from shoal.cli.tables import jobs_table
 from shoal.cli.view import STATE_STYLES, render
 from shoal.errors import Unreachable
-from shoal.store.rows import JOB_STATES
-from shoal.wire.messages import ENDED_STATES, OPEN_STATES, JobView
+from shoal.states import JobState
+from shoal.wire.messages import JobView
 
 SHORT = "1 of at least 2 workers are here"
 WAITS = job(since_s=185.0, progress=progress(state="waiting", reason=SHORT))
@@ -50,8 +50,8 @@ def test_a_job_that_waits_is_shown_so_in_the_list_and_in_the_picture() -> None:
 
 def test_the_leader_says_how_a_job_stands_while_it_runs() -> None:
     assert standing(job()) == Standing(state="training", reason="led by manager", since_s=84.0)
-    assert standing(job(state="stopping", reason="enough")).state == "stopping"
-    over = standing(job(state="finished", reason="reached 98 %", since_s=5.0))
+    assert standing(job(state=JobState.STOPPING, reason="enough")).state == "stopping"
+    over = standing(job(state=JobState.FINISHED, reason="reached 98 %", since_s=5.0))
     assert (over.state, since_text(over)) == ("finished", "5.0 s ago")
 
 
@@ -80,7 +80,9 @@ def test_attach_says_what_is_so_while_the_manager_does_not_answer() -> None:
     assert without_manager(on_device, manager="manager") == "the job was led by pi2, which may go on"
     told = without_manager(job(), manager="manager")
     assert "stands until it is back, then resumes from durable version 400" in told
-    assert "starts when the manager is back" in without_manager(job(state="queued", leader=""), manager="manager")
+    assert "starts when the manager is back" in without_manager(
+        job(state=JobState.QUEUED, leader=""), manager="manager"
+    )
     _, printed = followed([status(), Unreachable("connection refused"), FINISHED])
     assert "goes on without us" not in printed
     assert "the manager does not answer; the job's leader is on the manager's machine" in printed
@@ -99,11 +101,11 @@ def test_the_picture_is_not_green_while_the_manager_does_not_answer() -> None:
 
 
 def test_a_job_that_is_stopping_is_not_over() -> None:
-    assert set(OPEN_STATES) | set(ENDED_STATES) == set(JOB_STATES)
-    assert not story_of(status(job(state="stopping"))).ended
-    stopping, older = job(job="mnist-2222", state="stopping"), job(job="mnist-3333", state="finished")
+    assert [state for state in JobState if state.is_open] == ["queued", "running", "stopping"]
+    assert not story_of(status(job(state=JobState.STOPPING))).ended
+    stopping, older = job(job="mnist-2222", state=JobState.STOPPING), job(job="mnist-3333", state=JobState.FINISHED)
     assert pick_job(status(stopping, older), "").job == "mnist-2222"
-    story, printed = followed([status(job(state="stopping", reason="stopped by the operator")), FINISHED])
+    story, printed = followed([status(job(state=JobState.STOPPING, reason="stopped by the operator")), FINISHED])
     assert story.state == "finished", "a job that is being saved is watched until it is over"
     assert story.job_id == JOB
     assert "stopping: stopped by the operator" in printed

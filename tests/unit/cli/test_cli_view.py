@@ -14,6 +14,7 @@ from shoal.cli.story import Story
 from shoal.cli.tables import events_table, jobs_table, nodes_table, versions_table
 from shoal.cli.view import devices_of, render, until_text
 from shoal.plan import Plan, Until
+from shoal.states import JobState
 from shoal.wire.messages import Facts, PublishedView, ServedView, ShapeView, Status, VersionList
 
 
@@ -115,7 +116,7 @@ def test_what_is_served_is_one_line_and_the_picture_still_fits() -> None:
 
 
 def test_a_job_nobody_leads_yet() -> None:
-    queued = job(state="queued", reason="waiting for a leader", progress=None)
+    queued = job(state=JobState.QUEUED, reason="waiting for a leader", progress=None)
     text = "\n".join(drawn(story_of(status(queued, events=(), evaluations=()))))
     assert "● queued for 1 min 24 s  waiting for a leader" in text
     assert "until 98 % accuracy or 5 epochs" in text
@@ -175,7 +176,11 @@ def test_strange_numbers_are_drawn() -> None:
 
 
 def test_a_finished_job_shows_the_epoch_it_finished() -> None:
-    done = job(state="finished", reason="reached 98 %", progress=progress(state="finished", epoch=2, batches_applied=0))
+    done = job(
+        state=JobState.FINISHED,
+        reason="reached 98 %",
+        progress=progress(state=JobState.FINISHED, epoch=2, batches_applied=0),
+    )
     text = "\n".join(drawn(story_of(status(done))))
     assert "● finished 1 min 24 s ago  reached 98 %" in text
     assert "epoch 2" in text

@@ -16,6 +16,7 @@ from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
 from shoal.roles.roster import JobRecord
 from shoal.roles.switchboard import Switchboard, ToLeader, ToManager
+from shoal.states import JobState
 from shoal.wire.messages import (
     Assign,
     Dismiss,
@@ -177,7 +178,7 @@ def test_a_manager_that_returns_remembers_whom_it_holds(make_spec: Make) -> None
     manager = Manager(
         node="home",
         patience=Patience(),
-        jobs=[JobRecord(spec=make_spec(), state="running", term=1)],
+        jobs=[JobRecord(spec=make_spec(), state=JobState.RUNNING, term=1)],
         held={"a": "drained"},
     )
     manager.handle(Started(), 0.0)

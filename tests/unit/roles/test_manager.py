@@ -12,6 +12,7 @@ from shoal.roles.events import Asked, Liveness, PeerChanged, Received, Started
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
 from shoal.roles.roster import JobRecord
+from shoal.states import JobState
 from shoal.wire.messages import (
     AskStatus,
     Assign,
@@ -293,8 +294,8 @@ def test_stopping_goes_through_the_leader_who_saves_first(office: Office, make_s
 
 def test_a_manager_that_returns_leads_open_jobs_under_a_new_term(make_spec: Make) -> None:
     stored = [
-        JobRecord(spec=make_spec(job="done"), state="finished", term=1),
-        JobRecord(spec=make_spec(job="open"), state="running", term=4),
+        JobRecord(spec=make_spec(job="done"), state=JobState.FINISHED, term=1),
+        JobRecord(spec=make_spec(job="open"), state=JobState.RUNNING, term=4),
     ]
     office = Office(stored)
     (assign,) = office.told("home", Assign)
@@ -355,6 +356,6 @@ def test_since_when_a_job_stands_so_is_by_the_managers_own_clock(office: Office,
 
 def test_a_manager_that_begins_anew_does_not_know_since_when(make_spec: Make) -> None:
     before = Progress(job="digits", term=1, state="training")
-    office = Office([JobRecord(spec=make_spec(), state="running", term=1, leader="pi", progress=before)])
+    office = Office([JobRecord(spec=make_spec(), state=JobState.RUNNING, term=1, leader="pi", progress=before)])
     (view,) = office.manager.job_views("digits", now_s=9.0)
     assert (view.since_s, view.heard_s) == (-1.0, -1.0)

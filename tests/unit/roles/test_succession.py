@@ -38,6 +38,7 @@ from shoal.roles.succession import (
     SETTLED_S,
     UNFIT_S,
 )
+from shoal.states import JobState
 from shoal.wire.encoding import encode_envelope
 from shoal.wire.limits import ENVELOPE_MAX_BYTES
 from shoal.wire.messages import (
@@ -205,7 +206,7 @@ def led(make_spec: Make) -> Office:
 
 def returned(make_spec: Make, **changes: Any) -> Office:
     """A manager that has just started, and remembers that ``a`` led ``digits`` under term 4."""
-    record = JobRecord(**{"spec": make_spec(), "state": "running", "term": 4, "leader": "a"} | changes)
+    record = JobRecord(**{"spec": make_spec(), "state": JobState.RUNNING, "term": 4, "leader": "a"} | changes)
     return Office(jobs=[record])
 
 
@@ -521,7 +522,7 @@ def test_an_old_leader_lets_nobody_go_and_notes_nothing(replaced: Office) -> Non
 def test_the_term_alone_makes_no_leader(replaced: Office, sender: str) -> None:
     replaced.says(sender, Checkpoint(job="digits", term=2, version=9))
     assert replaced.done(Store) == []
-    replaced.says(sender, Progress(job="digits", term=2, state="finished"))
+    replaced.says(sender, Progress(job="digits", term=2, state=JobState.FINISHED))
     assert replaced.state == "running"
 
 
@@ -602,7 +603,7 @@ def test_nobody_is_appointed_while_a_version_of_the_last_leader_is_written(led: 
 
 def test_a_version_that_is_durable_after_the_job_ended_is_no_news(led: Office) -> None:
     led.says("a", Checkpoint(job="digits", term=1, version=5))
-    led.says("a", Progress(job="digits", term=1, state="failed", reason="because"))
+    led.says("a", Progress(job="digits", term=1, state=JobState.FAILED, reason="because"))
     led.happens(Stored(job="digits", term=1, version=5))
     assert led.appointed() == {}
     assert led.happens(Stored(job="none", term=1, version=5)) == []
@@ -682,7 +683,7 @@ def test_a_role_is_not_moved_where_it_cannot_go(led: Office, make_spec: Make) ->
     led.says("a", SteppedDown(job="digits", term=1, reason="handed over"))
     assert denied("home") == "job digits is changing its leader already: look at `shoal status digits`"
     led.leads("c", term=2)
-    led.says("c", Progress(job="digits", term=2, state="finished"))
+    led.says("c", Progress(job="digits", term=2, state=JobState.FINISHED))
     assert denied("b") == "job digits is finished already"
 
 
@@ -740,7 +741,7 @@ def test_a_leader_that_is_parting_is_given_no_second_hand_over(led: Office) -> N
 
 def test_a_job_that_ends_while_its_leader_hands_over_is_over(led: Office) -> None:
     led.asked(TransferJob(job="digits", node="c"))
-    led.says("a", Progress(job="digits", term=1, state="finished", reason="all epochs are done"))
+    led.says("a", Progress(job="digits", term=1, state=JobState.FINISHED, reason="all epochs are done"))
     assert led.state == "finished"
     assert led.appointed() == {}
     assert led.timer("parting digits") == []
@@ -853,7 +854,7 @@ def test_a_job_that_is_stopped_while_its_leader_sets_up_is_concluded_when_it_lea
     assert office.sent(Conclude) == []
     office.leads("a")
     assert office.told("a", Conclude) == [Conclude(job="digits", reason="enough")]
-    office.says("a", Progress(job="digits", term=1, state="stopped", reason="enough"))
+    office.says("a", Progress(job="digits", term=1, state=JobState.STOPPED, reason="enough"))
     assert office.state == "stopped"
 
 
@@ -868,7 +869,7 @@ def test_a_stop_outlives_the_leader_that_was_told(led: Office) -> None:
 
 
 def test_a_last_word_is_written_down_before_it_is_acknowledged_and_may_be_said_again(led: Office) -> None:
-    over = Progress(job="digits", term=1, state="finished", reason="all epochs are done")
+    over = Progress(job="digits", term=1, state=JobState.FINISHED, reason="all epochs are done")
     led.says("a", over)
     kept = led.at(lambda action: isinstance(action, Keep) and action.state == "finished")
     assert kept < led.at(lambda action: isinstance(action, Send) and isinstance(action.message, StepDown))
@@ -923,14 +924,14 @@ def test_a_leader_of_an_older_term_is_not_the_one_that_is_missed(make_spec: Make
 
 def test_a_last_word_that_the_manager_before_did_not_hear_is_heard(make_spec: Make) -> None:
     office = returned(make_spec)
-    office.says("a", Progress(job="digits", term=4, state="finished", reason="all epochs are done"))
+    office.says("a", Progress(job="digits", term=4, state=JobState.FINISHED, reason="all epochs are done"))
     assert office.state == "finished"
     assert office.told("a", StepDown)
 
 
 def test_nobody_is_placed_or_dismissed_while_a_leader_is_missed(make_spec: Make) -> None:
-    other = JobRecord(spec=make_spec(job="other"), state="running", term=2, leader="home")
-    missed = JobRecord(spec=make_spec(), state="running", term=4, leader="a")
+    other = JobRecord(spec=make_spec(job="other"), state=JobState.RUNNING, term=2, leader="home")
+    missed = JobRecord(spec=make_spec(), state=JobState.RUNNING, term=4, leader="a")
     office = Office(jobs=[other, missed])
     assert office.appointed() == {"home": 3}, "a job that was led at home is led there again at once"
     office.hello("b")
@@ -942,8 +943,8 @@ def test_nobody_is_placed_or_dismissed_while_a_leader_is_missed(make_spec: Make)
 
 
 def test_nodes_that_came_before_the_missed_leader_leave_where_they_have_no_place(make_spec: Make) -> None:
-    missed = JobRecord(spec=make_spec(), state="running", term=4, leader="a")
-    other = JobRecord(spec=make_spec(job="other"), state="running", term=2, leader="home")
+    missed = JobRecord(spec=make_spec(), state=JobState.RUNNING, term=4, leader="a")
+    other = JobRecord(spec=make_spec(job="other"), state=JobState.RUNNING, term=2, leader="home")
     office = Office(jobs=[missed, other])
     office.hello("b")
     assert office.sent(Dismiss) == []
@@ -954,7 +955,9 @@ def test_nodes_that_came_before_the_missed_leader_leave_where_they_have_no_place
 
 
 def test_a_leader_that_led_on_hears_who_was_sent_away_from_it(make_spec: Make) -> None:
-    jobs = [JobRecord(spec=make_spec(job=job), state="running", term=4, leader="a") for job in ("digits", "other")]
+    jobs = [
+        JobRecord(spec=make_spec(job=job), state=JobState.RUNNING, term=4, leader="a") for job in ("digits", "other")
+    ]
     office = Office(jobs=jobs)
     office.hello("b")
     assert office.sent(Bar) == []
@@ -967,10 +970,10 @@ def test_a_leader_that_led_on_hears_who_was_sent_away_from_it(make_spec: Make) -
 
 
 def test_a_job_that_was_stopping_is_concluded_by_the_leader_that_is_back(make_spec: Make) -> None:
-    office = returned(make_spec, state="stopping", reason="enough")
+    office = returned(make_spec, state=JobState.STOPPING, reason="enough")
     office.hello("a", leads=(Leads(job="digits", term=4, endpoint="a:7071"),))
     assert office.told("a", Conclude) == [Conclude(job="digits", reason="enough")]
-    office = returned(make_spec, state="stopping", reason="enough")
+    office = returned(make_spec, state=JobState.STOPPING, reason="enough")
     office.timer("missed")
     assert office.told("home", Conclude) == [], "nobody is in reach: its leader may lead on, and is waited for"
     office.timer("away digits")
@@ -1208,7 +1211,7 @@ def test_what_a_leader_made_beyond_a_cut_is_adopted_if_nothing_was_made_since(re
 
 def test_a_job_that_ended_beyond_a_cut_is_over(replaced: Office) -> None:
     replaced.claim("a", told(1, 43, batches=120, workers=2))
-    replaced.says("a", Progress(job="digits", term=1, state="finished", reason="all 2 epochs are done"))
+    replaced.says("a", Progress(job="digits", term=1, state=JobState.FINISHED, reason="all 2 epochs are done"))
     assert replaced.state == "finished"
 
 

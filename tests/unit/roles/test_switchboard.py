@@ -28,6 +28,7 @@ from shoal.roles.switchboard import (
     ToPeer,
     ToSubLeader,
 )
+from shoal.states import JobState
 from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     Admit,
@@ -170,7 +171,7 @@ def test_what_the_manager_and_its_leaders_say_to_each_other_stays_at_home(home: 
 @pytest.mark.parametrize(
     "word",
     [
-        Progress(job="digits", term=1, state="finished"),
+        Progress(job="digits", term=1, state=JobState.FINISHED),
         SteppedDown(job="digits", term=1, reason="handed over"),
     ],
 )
@@ -206,7 +207,7 @@ def test_workers_of_a_job_that_moved_are_the_managers_affair(home: Switchboard, 
     )
     home.sent("home", give(term=3, leader="home"))
     assert says(home, "a", Ready(job="digits")) != [], "and it came back"
-    home.sent("home", Progress(job="digits", term=3, state="finished"))
+    home.sent("home", Progress(job="digits", term=3, state=JobState.FINISHED))
     home.ended("digits")
     assert [type(delivery) for delivery in says(home, "a", Ready(job="digits"))] == [ToPeer], "this one is over"
 
@@ -325,9 +326,9 @@ def test_a_step_down_of_an_older_term_is_nothing(leading: Switchboard) -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        Progress(job="digits", term=1, state="finished"),
-        Progress(job="digits", term=1, state="failed"),
-        Progress(job="digits", term=1, state="stopped"),
+        Progress(job="digits", term=1, state=JobState.FINISHED),
+        Progress(job="digits", term=1, state=JobState.FAILED),
+        Progress(job="digits", term=1, state=JobState.STOPPED),
         SteppedDown(job="digits", term=1, reason="handed over at version 5"),
     ],
 )
@@ -548,7 +549,7 @@ def test_a_device_welcomes_its_workers_itself(leading: Switchboard) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Progress(job="digits", term=1, state="finished"),
+        Progress(job="digits", term=1, state=JobState.FINISHED),
         Leads(job="digits", term=1),
         SteppedDown(job="digits", term=1, reason=""),
         Checkpoint(job="digits", term=1, version=5),

@@ -11,6 +11,7 @@ import pytest
 from shoal import plan
 from shoal.errors import Misuse, PeerViolation
 from shoal.plan import Plan, Until
+from shoal.states import JobState
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.messages import (
@@ -57,7 +58,7 @@ def test_a_class_and_its_twin_in_the_contract_have_the_same_fields(name: str) ->
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_field_types_agree(name: str) -> None:
-    kinds = {"str": "string", "int": "int64", "float": "double", "bool": "bool"}
+    kinds = {"str": "string", "JobState": "string", "int": "int64", "float": "double", "bool": "bool"}
     twin = contract.proto_class(name).DESCRIPTOR
     names = {getattr(twin.fields[0], f"TYPE_{k.upper()}"): k for k in ("string", "int64", "double", "bool", "message")}
     for field in fields(CLASSES[name]):
@@ -87,7 +88,7 @@ def test_what_is_absent_stays_absent_and_zero_stays_zero() -> None:
     assert again(absent).accuracy is None
     assert again(Progress(job="a", term=1, state="training", accuracy=0.0)).accuracy == 0.0
     assert again(Ready(job="a")).holds_version == -1
-    view = JobView(job="a", name="a", state="queued", plan=Plan())
+    view = JobView(job="a", name="a", state=JobState.QUEUED, plan=Plan())
     assert again(Status(cluster="c", manager="m", jobs=(view,))).jobs[0].progress is None
 
 
@@ -145,3 +146,12 @@ def test_a_full_progress_report_fits_an_envelope() -> None:
     assert len(views) == VIEWS_MAX
     progress = Progress(job="j" * 63, term=1, state="training", reason="😀" * 4096, workers=views)
     assert again(progress) == progress
+
+
+def test_a_state_that_no_job_has_is_refused() -> None:
+    with pytest.raises(PeerViolation, match="not a state of a job"):
+        Progress(job="a", term=1, state="asleep")
+    envelope = contract.Envelope()
+    envelope.status.jobs.add(job="a", name="a", state="asleep")
+    with pytest.raises(PeerViolation, match="'asleep' is not a JobState"):
+        decode_envelope(envelope.SerializeToString())
