@@ -32,7 +32,6 @@ from shoal.transport.grpc import SERVICE
 from shoal.transport.identity import Identity, channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
 from shoal.wire.frames import chunk_frames, envelope_frame
-from shoal.wire.lanes import Lane
 from shoal.wire.messages import (
     Assign,
     Evaluated,
@@ -41,6 +40,7 @@ from shoal.wire.messages import (
     Heartbeat,
     Hello,
     JobView,
+    Lane,
     Leave,
     Message,
     Ready,

@@ -57,7 +57,6 @@ from shoal.transport.grpc import SERVICE
 from shoal.transport.identity import Identity
 from shoal.transport.renew import renewed
 from shoal.wire.frames import chunk_frames, envelope_frame, read_opening
-from shoal.wire.lanes import Lane
 from shoal.wire.messages import (
     AskStatus,
     Blob,
@@ -67,6 +66,7 @@ from shoal.wire.messages import (
     Facts,
     Hello,
     JobView,
+    Lane,
     Renew,
     Renewed,
     Update,

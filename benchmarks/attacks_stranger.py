@@ -25,9 +25,8 @@ from shoal.transport.enrol import Enrolled, enrol
 from shoal.transport.grpc import SERVICE
 from shoal.transport.join_code import JoinCode, new_secret
 from shoal.wire.frames import envelope_frame, read_opening
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import ENROL_DEADLINE_S
-from shoal.wire.messages import Facts, Hello, Welcome
+from shoal.wire.messages import Facts, Hello, Lane, Welcome
 
 SILENT = 2500
 SOFT_LIMIT = 1024

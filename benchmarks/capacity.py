@@ -59,9 +59,8 @@ from shoal.runtime.places import Places
 from shoal.transport.identity import Identity
 from shoal.wire.checks import check_told, dense
 from shoal.wire.frames import Assembly, envelope_frame, frames, read_chunk_frame, read_message, read_opening
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import UPDATE_NORM_MAX
-from shoal.wire.messages import Dataset, Facts, Go, Heartbeat, Hello, JobSpec, Message, Offer, Ready, Update, Work
+from shoal.wire.messages import Dataset, Facts, Go, Heartbeat, Hello, JobSpec, Lane, Message, Offer, Ready, Update, Work
 
 MEASURED_FILE = Path(__file__).resolve().parent.parent / "src" / "shoal" / "topology" / "measured.json"
 

@@ -27,7 +27,7 @@ from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.transport.enrol import enrol
 from shoal.transport.join_code import JoinCode
-from shoal.wire.lanes import Lane
+from shoal.wire.messages import Lane
 
 HEARTBEAT_MS = 1000.0
 

@@ -66,7 +66,6 @@ from shoal.transport.session import FrameSession
 from shoal.transport.signing import sign
 from shoal.wire.coded import decode, encode
 from shoal.wire.frames import envelope_frame, frames, read_opening
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import MESSAGE_MAX_BYTES, OFFENCES_MAX
 from shoal.wire.messages import (
     Admit,
@@ -78,6 +77,7 @@ from shoal.wire.messages import (
     Heartbeat,
     Hello,
     JobSpec,
+    Lane,
     Leads,
     Message,
     Ready,

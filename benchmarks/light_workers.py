@@ -35,7 +35,6 @@ from shoal.wire.frames import (
     read_chunk_frame,
     read_opening,
 )
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import MESSAGE_MAX_BYTES
 from shoal.wire.messages import (
     Assign,
@@ -45,6 +44,7 @@ from shoal.wire.messages import (
     Heartbeat,
     HeartbeatSeen,
     Hello,
+    Lane,
     Message,
     Offer,
     Ready,

@@ -18,7 +18,6 @@ from shoal.states import JobState
 from shoal.wire import contract
 from shoal.wire.coded import encode
 from shoal.wire.frames import chunk_frame, envelope_frame, frames
-from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import ENVELOPE_MAX_BYTES, MESSAGE_MAX_BYTES, MESSAGE_TENSORS_MAX
 from shoal.wire.messages import (
     Admit,
@@ -46,6 +45,7 @@ from shoal.wire.messages import (
     HeartbeatSeen,
     Hello,
     Hop,
+    Lane,
     Leads,
     Leave,
     Message,
@@ -74,6 +74,7 @@ from shoal.wire.messages import (
     Welcome,
     Work,
     WorkerView,
+    lane_of,
 )
 
 VALUES = 20

@@ -14,6 +14,7 @@ import typing
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import MISSING, dataclass, fields, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from shoal.transport.grpc import SERVICE, GrpcServer
 from shoal.transport.identity import Authority, Identity, Peer, channel_credentials, channel_options
 from shoal.wire import contract, messages
 from shoal.wire.frames import envelope_frame, read_opening
-from shoal.wire.lanes import Lane
 from shoal.wire.messages import (
     Admit,
     Assign,
@@ -50,10 +50,12 @@ from shoal.wire.messages import (
     Hello,
     Hop,
     JobSpec,
+    Lane,
     Leads,
     Message,
     NeedRight,
     Part,
+    Progress,
     Right,
     Route,
     Standing,
@@ -128,6 +130,7 @@ PARTS: dict[type[Message], Message] = {
     Route: Route(job="j", term=1, formation=1, hops=(Hop(node="x", endpoint="x:1", start=0, stop=1),)),
     Values: Values(job="j", term=1, formation=1, version=1, start=0, stop=1),
     Standing: Standing(plan=SHA),
+    Progress: Progress(job="j", term=1, state="training"),
     Call: Call(term=1, number=1, kind="train"),
     Part: Part(term=1, conductor="x", round=1, merge=1, of=("x",), weight=1.0),
     Task: Task(task=1, kind="tile", right=SHA, rows=1, inner=1, columns=1, deadline_s=1.0),
@@ -156,6 +159,8 @@ def _simplest(hint: Any) -> Any:
         return plain[hint]
     if isinstance(hint, types.UnionType):
         return None
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return next(iter(hint))
     return () if typing.get_origin(hint) is tuple else sample(hint)
 
 

@@ -30,9 +30,8 @@ from shoal.transport.grpc import SERVICE, GrpcLink
 from shoal.transport.identity import Authority, channel_credentials, channel_options, server_credentials
 from shoal.transport.join_code import JoinCode
 from shoal.wire.frames import envelope_frame
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import HANDSHAKE_MAX_S, RENEWALS_BURST
-from shoal.wire.messages import AskStatus, RevokeNode
+from shoal.wire.messages import AskStatus, Lane, RevokeNode
 
 #: What the manager may open here: half of the last are connections.
 SOFT, HARD = 128, 256

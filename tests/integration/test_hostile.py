@@ -32,7 +32,6 @@ from shoal.transport.grpc import SERVICE, _Outcome
 from shoal.transport.identity import Identity, channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
 from shoal.wire.frames import chunk_frame, envelope_frame, frames, read_opening
-from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import OFFENCES_MAX, OPENING_WAIT_MAX_S, OPENINGS_BURST, OPENINGS_PER_S
 from shoal.wire.messages import (
     AskCheckpoint,
@@ -46,12 +45,14 @@ from shoal.wire.messages import (
     Heartbeat,
     Hello,
     JobSpec,
+    Lane,
     Leads,
     Message,
     Ready,
     StepDown,
     SteppedDown,
     Welcome,
+    lane_of,
 )
 from shoal.workload.ledger import Applied
 

@@ -23,8 +23,7 @@ from shoal.transport.enrol import Enrolled, enrol
 from shoal.transport.grpc import GrpcLink
 from shoal.transport.identity import Identity
 from shoal.transport.join_code import JoinCode
-from shoal.wire.lanes import Lane
-from shoal.wire.messages import AskStatus, Facts, Hello, Message, NodeView, RevokeNode, Work
+from shoal.wire.messages import AskStatus, Facts, Hello, Lane, Message, NodeView, RevokeNode, Work
 from shoal.wire.messages import Ready as WorkerReady
 
 #: What an agent on a loaded machine takes to let go of its trainer and end its process, once it was told.

@@ -16,8 +16,7 @@ from shoal.transport.grpc import SERVICE
 from shoal.transport.identity import channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
 from shoal.wire.frames import envelope_frame, frames, read_opening
-from shoal.wire.lanes import Lane
-from shoal.wire.messages import Assign, Checkpoint, Facts, Hello, Message, Refused, Update
+from shoal.wire.messages import Assign, Checkpoint, Facts, Hello, Lane, Message, Refused, Update
 
 #: More than the whole budget for what arrives.
 PROMISED_BYTES = 48 << 20

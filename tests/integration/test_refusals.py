@@ -21,8 +21,7 @@ from shoal.transport.grpc import SERVICE, GrpcLink
 from shoal.transport.identity import Authority, Identity, channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
 from shoal.wire.frames import envelope_frame
-from shoal.wire.lanes import Lane
-from shoal.wire.messages import AskStatus, Assign, Blob, Facts, Hello, Message, Ready, Update, Work
+from shoal.wire.messages import AskStatus, Assign, Blob, Facts, Hello, Lane, Message, Ready, Update, Work
 
 #: Who may call what. Written out, so that the table in the code cannot be wrong in silence.
 OPEN_TO = {

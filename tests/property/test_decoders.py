@@ -177,7 +177,7 @@ def test_what_is_said_of_a_layout_stays_short() -> None:
 def empty_parts(count: int) -> bytes:
     """An envelope of a progress report with this many workers of no bytes each."""
     envelope = contract.Envelope()
-    envelope.progress.job = "echo"
+    envelope.progress.job, envelope.progress.state = "echo", "training"
     for _ in range(count):
         envelope.progress.workers.add()
     return bytes(envelope.SerializeToString())

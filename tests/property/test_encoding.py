@@ -6,6 +6,7 @@ import dataclasses
 import json
 import types
 import typing
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.plan import CHOICES, PUBLISH, STALENESS, Plan, Until
+from shoal.states import REPORTED
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, SECONDS_MAX, SIDE_MAX
@@ -42,6 +44,7 @@ from shoal.wire.messages import (
     Noted,
     Part,
     Pool,
+    Progress,
     Ready,
     Result,
     Right,
@@ -276,14 +279,18 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(of(typing.get_args(hint)[0]), max_size=3).map(tuple)
     if hint in SCALARS:
         return SCALARS[hint]
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return st.sampled_from(hint)
     return SPECIAL[hint] if hint in SPECIAL else built(hint)
 
 
 def built(cls: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls) if field.name != "tensors"]
-    ids = {"job": ID | st.just(""), "node": ID}
-    return st.builds(cls, **{name: ids[name] if name in ids else of(hints[name]) for name in names})
+    own: dict[str, st.SearchStrategy[Any]] = {"job": ID | st.just(""), "node": ID}
+    if cls is Progress:
+        own["state"] = st.sampled_from(sorted(REPORTED))
+    return st.builds(cls, **{name: own[name] if name in own else of(hints[name]) for name in names})
 
 
 CLASSES = [getattr(messages, name) for name in sorted(contract.ENVELOPE_FIELDS.values())]

@@ -15,7 +15,6 @@ from shoal.roles.custody import packed, version_of
 from shoal.roles.doorway import Doorway
 from shoal.roles.events import Event, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
 from shoal.roles.membership import Membership, Patience
-from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     RECIPIENT,
@@ -36,6 +35,7 @@ from shoal.wire.messages import (
     Heartbeat,
     HeartbeatSeen,
     Hello,
+    Lane,
     Leads,
     Leave,
     Message,
@@ -50,6 +50,7 @@ from shoal.wire.messages import (
     SteppedDown,
     Welcome,
     clip,
+    lane_of,
 )
 
 _NO_BUSINESS = "no job that it works for is led here"

@@ -17,9 +17,8 @@ from shoal.roles.events import Connected, Disconnected, Event, Liveness, MemberH
 from shoal.roles.scheduler import Scheduler
 from shoal.runtime.host import RoleHost
 from shoal.transport.base import Session
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import RIGHT_MAX_BYTES, TASK_MAX_BYTES
-from shoal.wire.messages import LenderView, Message, Result, Right, Task
+from shoal.wire.messages import Lane, LenderView, Message, Result, Right, Task
 
 log = logging.getLogger("shoal")
 

@@ -50,9 +50,8 @@ from shoal.transport.join_code import endpoint
 from shoal.transport.signing import sign
 from shoal.wire import tensors
 from shoal.wire.encoding import from_json, to_json
-from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import VALUE_BYTES
-from shoal.wire.messages import Blob, Given, JobSpec, Message, Part, Renew
+from shoal.wire.messages import Blob, Given, JobSpec, Lane, Message, Part, Renew, lane_of
 
 log = logging.getLogger("shoal")
 

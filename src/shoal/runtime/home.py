@@ -57,7 +57,6 @@ from shoal.transport.identity import Identity, Peer, certificate_sha256
 from shoal.transport.signing import check
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
-from shoal.wire.lanes import Lane
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
@@ -74,6 +73,7 @@ from shoal.wire.messages import (
     Heartbeat,
     Hello,
     JobSpec,
+    Lane,
     Message,
     Progress,
     PublishModel,

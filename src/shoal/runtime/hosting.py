@@ -42,7 +42,6 @@ from shoal.training.prepared import first_model
 from shoal.transport.base import BROKE_CONTRACT, Session
 from shoal.transport.identity import Peer
 from shoal.wire.coded import bytes_max
-from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import (
     NO_TENSORS,
@@ -51,9 +50,11 @@ from shoal.wire.messages import (
     Count,
     Form,
     Gathered,
+    Lane,
     Message,
     Piece,
     Update,
+    lane_of,
     with_tensors,
 )
 

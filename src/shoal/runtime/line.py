@@ -10,8 +10,7 @@ from shoal.errors import PeerViolation, ShoalError
 from shoal.transport.base import Session
 from shoal.transport.grpc import GrpcLink
 from shoal.transport.identity import Identity
-from shoal.wire.lanes import Lane, lane_of
-from shoal.wire.messages import Message, Welcome
+from shoal.wire.messages import Lane, Message, Welcome, lane_of
 
 #: How often a peer may ask for heartbeats. A leader is a node like any other: one that asked for them without a pause
 #: would have this device do nothing else.

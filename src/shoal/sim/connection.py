@@ -8,8 +8,7 @@ from typing import Protocol
 from shoal.sim.network import Flow, Network
 from shoal.sim.parcels import Parcels
 from shoal.sim.process import Process
-from shoal.wire.lanes import Lane, lane_of
-from shoal.wire.messages import Message
+from shoal.wire.messages import Lane, Message, lane_of
 
 
 class End(Protocol):

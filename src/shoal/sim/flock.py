@@ -46,8 +46,7 @@ from shoal.sim.kernel import Kernel
 from shoal.sim.network import Flow, Line, Network
 from shoal.sim.parcels import Encoded
 from shoal.sim.process import Machine, Process
-from shoal.wire.lanes import Lane, lane_of
-from shoal.wire.messages import JobSpec, Message
+from shoal.wire.messages import JobSpec, Lane, Message, lane_of
 
 #: How long a mate takes to be found and dialled, and until it is tried again.
 DIAL_S = 0.05

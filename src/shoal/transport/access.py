@@ -8,188 +8,43 @@ Knows no sockets.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 from shoal.errors import PeerViolation
 from shoal.transport.base import SHUT_OUT
 from shoal.transport.identity import Peer
-from shoal.wire.messages import (
-    Admit,
-    ApproveNode,
-    AskCheckpoint,
-    AskModel,
-    AskPool,
-    AskStatus,
-    AskTokens,
-    AskVersions,
-    Assign,
-    Bar,
-    Blob,
-    Call,
-    Caught,
-    Checkpoint,
-    CheckpointKept,
-    CheckpointRefused,
-    Conclude,
-    Count,
-    Disband,
-    Dismiss,
-    DrainNode,
-    Evaluated,
-    Failed,
-    Finished,
-    Forget,
-    Form,
-    Formed,
-    Gathered,
-    Given,
-    Go,
-    HandOver,
-    Heartbeat,
-    HeartbeatSeen,
-    Hello,
-    Leads,
-    Leave,
-    Lend,
-    Made,
-    MakeToken,
-    Measure,
-    Message,
-    NeedRight,
-    Noted,
-    Offer,
-    OutOfReach,
-    Part,
-    Pass,
-    Piece,
-    Pool,
-    Progress,
-    PublishModel,
-    Ready,
-    Refused,
-    Release,
-    Released,
-    Renew,
-    Result,
-    RevokeNode,
-    RevokeToken,
-    Right,
-    RollBackModel,
-    Route,
-    Routed,
-    Spoilt,
-    Standing,
-    StepDown,
-    SteppedDown,
-    StopJob,
-    Submit,
-    Taken,
-    Task,
-    TransferJob,
-    UndrainNode,
-    Update,
-    Values,
-    Wait,
-    Want,
-    Welcome,
-    Work,
-)
+from shoal.wire.messages import MESSAGES, Caller, Verb
 
-#: What a worker says to its leader, and a sub-leader to the leader it sums up for: it is one of its workers.
-_TO_LEADER = frozenset({Ready, Offer, Update, Evaluated, Failed, Formed, Made, Routed, Spoilt, Gathered})
+_Table = dict[str, dict[str, frozenset[str]]]
 
-#: What a leader says to its workers and to its sub-leaders.
-_FROM_LEADER = frozenset({Work, Wait, Go, Refused, Finished, Form, Count, Pass, Disband, Route})
 
-#: Verb -> role -> what it may say there. A role without a row may not call the verb at all.
-MAY_SAY: dict[str, dict[str, frozenset[type[Message]]]] = {
-    "Control": {
-        "node": frozenset(
-            {Hello, Heartbeat, Leave, OutOfReach, Leads, Progress, Noted, Released, SteppedDown}  # the last as a leader
-        ),
-        "worker": frozenset({Hello, Heartbeat, Leave}),
-        "pending": frozenset({Hello, Heartbeat, Leave}),
-        "mate": frozenset({Standing, Call, Want}),
-    },
-    "Work": {
-        "node": _TO_LEADER | {AskCheckpoint, Checkpoint, Lend, NeedRight, Result},
-        # Sub-leaders are on devices alone: a piece is for them.
-        "worker": _TO_LEADER | {Piece},
-        # It may hold the stream open, so that approval finds it there, and say nothing.
-        "pending": frozenset(),
-        "mate": frozenset({Part, Given}),
-        # As an analyst: it borrows from the pool.
-        "operator": frozenset({AskPool, Task, Right, Caught, Forget}),
-    },
-    "Fetch": {
-        "node": frozenset({Blob}),
-        "operator": frozenset({Blob}),
-    },
-    "Operate": {
-        "operator": frozenset(
-            {
-                Submit,
-                StopJob,
-                TransferJob,
-                AskStatus,
-                AskModel,
-                AskVersions,
-                PublishModel,
-                RollBackModel,
-                MakeToken,
-                AskTokens,
-                RevokeToken,
-                RevokeNode,
-                ApproveNode,
-                DrainNode,
-                UndrainNode,
-            }
-        ),
-    },
-    "Store": {
-        "operator": frozenset({Blob}),
-    },
-    "Renew": {
-        "node": frozenset({Renew}),
-        "operator": frozenset({Renew}),
-        "pending": frozenset({Renew}),
-    },
-}
+def _table(rows: Iterable[tuple[str, Mapping[Verb, tuple[Caller, ...]]]]) -> _Table:
+    table: dict[str, dict[str, set[str]]] = {}
+    for name, said in rows:
+        for verb, roles in said.items():
+            for role in roles:
+                table.setdefault(verb, {}).setdefault(role, set()).add(name)
+    return {verb: {role: frozenset(names) for role, names in row.items()} for verb, row in table.items()}
 
-#: Verb -> the role of whom we dialled -> what it may say to us there. A leader is a node like any other: it may lend
-#: work and have its workers sum up for it, and makes nobody a worker or a leader.
-MAY_ANSWER: dict[str, dict[str, frozenset[type[Message]]]] = {
-    "Control": {
-        "manager": frozenset(
-            {Welcome, HeartbeatSeen, Assign, Dismiss, Admit, Bar, Conclude, HandOver, StepDown, Release}
-        ),
-        "node": frozenset({Welcome, HeartbeatSeen}),
-    },
-    "Work": {
-        "manager": _FROM_LEADER
-        | {Checkpoint, CheckpointKept, CheckpointRefused}
-        | {Measure, Task, Right, Pool, NeedRight, Result},
-        "node": _FROM_LEADER | {Taken, Values},
-    },
-}
 
-#: The same by the names of messages, which is what a stream knows before it builds one.
-_NAMES = {
-    verb: {role: frozenset(kind.__name__ for kind in kinds) for role, kinds in row.items()}
-    for verb, row in MAY_SAY.items()
-}
-_ANSWERS = {
-    verb: {role: frozenset(kind.__name__ for kind in kinds) for role, kinds in row.items()}
-    for verb, row in MAY_ANSWER.items()
-}
+#: Verb -> role -> the names of what it may say there: a stream knows a name before it builds a message. A role without
+#: a row may not call the verb at all.
+MAY_SAY = _table((name, kind.rule.said_by) for name, kind in MESSAGES.items())
+# A member that waits to be approved may hold the stream open, so that approval finds it there, and say nothing.
+MAY_SAY["Work"]["pending"] = frozenset()
+
+#: Verb -> the role of the node that we called -> what it may say to us there. A leader is a node like any other: it may
+#: lend work and have its workers sum up for it, and makes nobody a worker or a leader.
+MAY_ANSWER = _table((name, kind.rule.answered_by) for name, kind in MESSAGES.items())
+
 _WHAT_IT_IS = {"pending": "one who waits to be approved (`shoal nodes approve`)"}
 _NOTHING: frozenset[str] = frozenset()
 
 
 def may_answer(role: str, verb: str) -> Container[str]:
     """The names of what one of this role may say where we called it."""
-    return _ANSWERS.get(verb, {}).get(role, _NOTHING)
+    return MAY_ANSWER.get(verb, {}).get(role, _NOTHING)
 
 
 class ShutOut(PeerViolation):
@@ -270,7 +125,7 @@ class Access:
         return _Heard(self, peer, verb)
 
     def may_say(self, peer: Peer, verb: str, name: str) -> bool:
-        return name in _NAMES.get(verb, {}).get(self._role(peer), _NOTHING)
+        return name in MAY_SAY.get(verb, {}).get(self._role(peer), _NOTHING)
 
     def _role(self, peer: Peer) -> str:
         if peer.cluster != self._cluster:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shoal.transport.identity import Peer
-from shoal.wire.lanes import Lane
-from shoal.wire.messages import Blob, Message, Renew
+from shoal.wire.messages import Blob, Lane, Message, Renew
 
 #: How the reason begins for which a session ended, where the peer is to blame.
 BROKE_CONTRACT = "broke the contract"

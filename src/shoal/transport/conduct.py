@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shoal.errors import PeerViolation
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import (
     CONTROL_MESSAGES_BURST,
     CONTROL_MESSAGES_PER_S,
@@ -30,6 +29,7 @@ from shoal.wire.limits import (
     WORK_MESSAGES_BURST,
     WORK_MESSAGES_PER_S,
 )
+from shoal.wire.messages import Lane
 
 #: Free text of an offence that is kept and repeated.
 _OFFENCE_MAX_CHARS = 200

@@ -33,7 +33,6 @@ from shoal.transport.identity import (
 from shoal.transport.open_files import connections_max
 from shoal.transport.session import FrameSession
 from shoal.wire.frames import chunk_frame, envelope_frame, read_chunk_frame, read_opening
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import (
     CHUNK_BYTES,
     CONNECTION_IDLE_MAX_S,
@@ -47,7 +46,7 @@ from shoal.wire.limits import (
     REPLY_MAX_BYTES,
     STREAMS_PER_CONNECTION,
 )
-from shoal.wire.messages import Blob, Denied, Message, Renew, Renewed
+from shoal.wire.messages import Blob, Denied, Lane, Message, Renew, Renewed
 
 SERVICE = "shoal.v1.Shoal"
 

@@ -26,21 +26,12 @@ from shoal.wire.frames import (
     read_chunk_frame,
     read_opening,
 )
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import PAYLOAD_GRACE_S, UNAWAITED_CHUNK_COST
 from shoal.wire.messages import (
     NO_TENSORS,
-    AskCheckpoint,
-    Checkpoint,
-    Failed,
-    Formed,
-    Hello,
+    Lane,
     Message,
-    OutOfReach,
-    Ready,
     Refused,
-    Routed,
-    Spoilt,
 )
 
 log = logging.getLogger("shoal")
@@ -50,19 +41,6 @@ OUTBOX_MAX = 256
 
 #: When a session ends, how long the frame on its way out may still take.
 LAST_FRAME_S = 2.0
-
-#: Messages that are rare from an honest peer and make us write a line in the journal or send a model.
-COSTS: dict[type[Message], float] = {
-    Hello: 25.0,
-    Ready: 20.0,
-    Failed: 20.0,
-    Formed: 20.0,
-    Routed: 20.0,
-    Spoilt: 20.0,
-    OutOfReach: 25.0,
-    Checkpoint: 200.0,
-    AskCheckpoint: 500.0,
-}
 
 #: A message that waited for memory longer than this was held up by us.
 HELD_UP_S = 0.5
@@ -179,7 +157,7 @@ class FrameSession:
                 return
             opening = read_opening(frame, hears=self._hears)
             message = opening.message
-            cost = COSTS.get(type(message), 1.0)
+            cost = message.rule.cost
             wait_s = self._conduct.hear(self._peer.node, self._lane, time.monotonic(), cost=cost)
             if wait_s:
                 await asyncio.sleep(wait_s)

@@ -68,10 +68,8 @@ class _Field:
 
 
 _CLASSES: dict[str, type[Any]] = {
-    name: cls
-    for module in (messages, plan)
-    for name, cls in vars(module).items()
-    if isinstance(cls, type) and hasattr(cls, "__dataclass_fields__") and cls.__module__ == module.__name__
+    **messages.MESSAGES,
+    **{kind.__name__: kind for kind in (plan.Plan, plan.Until)},
 }
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from shoal.errors import PeerViolation
 from shoal.transport.conduct import Bucket, Conduct, Rate, TurnedAway
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import (
     CONTROL_MESSAGES_BURST,
     CONTROL_MESSAGES_PER_S,
@@ -22,6 +21,7 @@ from shoal.wire.limits import (
     TURNED_AWAY_LONGEST_S,
     TURNED_AWAY_S,
 )
+from shoal.wire.messages import Lane
 
 
 def offend_until_away(conduct: Conduct, node: str, now_s: float) -> str:

@@ -11,8 +11,7 @@ from shoal.transport.commons import ChunkCache, Commons, Uploads
 from shoal.transport.identity import Peer
 from shoal.transport.session import FrameSession
 from shoal.wire.frames import frames
-from shoal.wire.lanes import Lane
-from shoal.wire.messages import Message, Update, Work
+from shoal.wire.messages import Lane, Message, Update, Work
 
 SIZE_BYTES = 1200
 END = object()

@@ -18,11 +18,10 @@ from shoal.transport.base import Session
 from shoal.transport.commons import Commons, Uploads
 from shoal.transport.conduct import Conduct, Rate
 from shoal.transport.identity import Peer
-from shoal.transport.session import COSTS, FrameSession
+from shoal.transport.session import FrameSession
 from shoal.wire.frames import envelope_frame, frames
-from shoal.wire.lanes import Lane
 from shoal.wire.limits import CHUNK_BYTES, OFFENCES_MAX, UPLOAD_BUDGET_BYTES
-from shoal.wire.messages import Checkpoint, Heartbeat, HeartbeatSeen, Hello, Message, Refused, Update
+from shoal.wire.messages import Checkpoint, Heartbeat, HeartbeatSeen, Hello, Lane, Message, Refused, Update
 
 PEER = Peer(node="liar", role="node", cluster="shoal")
 REFUSED = Refused(job="a", term=1, lease=1, reason="a lie")
@@ -286,7 +285,7 @@ def test_a_flood_is_read_at_the_rate_that_is_allowed() -> None:
 
 def test_what_makes_us_work_costs_more() -> None:
     async def story() -> float:
-        rate = Rate(burst=COSTS[Hello], per_s=5 * COSTS[Hello])
+        rate = Rate(burst=Hello.rule.cost, per_s=5 * Hello.rule.cost)
         commons = Commons(conduct=Conduct(messages=dict.fromkeys(Lane, rate)))
         began_s = time.monotonic()
         hello = envelope_frame(Hello(node="liar", incarnation="1"))

@@ -28,12 +28,7 @@ from shoal.wire.messages import (
 )
 
 SHA = "0" * 64
-CLASSES = {
-    name: cls
-    for module in (messages, plan)
-    for name, cls in vars(module).items()
-    if isinstance(cls, type) and hasattr(cls, "__dataclass_fields__") and cls.__module__ == module.__name__
-}
+CLASSES = {**messages.MESSAGES, "Plan": plan.Plan, "Until": plan.Until}
 SPEC = JobSpec(
     job="a",
     name="a",

@@ -1,0 +1,270 @@
+"""A leader, its sub-leaders and their workers: where updates are summed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+
+from shoal.errors import PeerViolation
+from shoal.learning.layout import ENTRIES_MAX
+from shoal.wire.limits import COUNTED_MAX, TOLD_BYTES_MAX
+from shoal.wire.messages.base import Message, Tensors, check_codecs, is_endpoint, is_id, message
+
+
+@message(to="subleader", answered_by={"Work": ("manager", "node")})
+class Form(Message):
+    """A leader makes a node a sub-leader: it sums up a share of the updates of these workers from now on.
+
+    In a tree that share is the whole model, for a group of workers. In a shard it is a part of the model, for all of
+    them, and the sub-leader also takes the step for it: the tensors are where its part stands. Said again, it changes
+    the members.
+    """
+
+    job: str
+    term: int
+    formation: int
+    #: ``tree`` or ``shard``.
+    kind: str
+    version: int
+    start: int
+    stop: int
+    #: Of its part, how many values are parameters: they have momentum, and come first.
+    parameters: int = 0
+    momentum: float = 0.0
+    members: tuple[str, ...] = ()
+    #: How pieces are coded, and what the parts are of the tensors that lie in its part.
+    codec: str = "dense"
+    sizes: tuple[int, ...] = ()
+    #: The most values that a piece may name.
+    entries: int = 0
+    #: Of a shard, whose sub-leader takes the step: how what it gives out is coded, and how far it goes.
+    codec_down: str = "dense"
+    outer_rate: float = 1.0
+    nesterov: bool = False
+    #: The largest norm of a piece that is taken; 0: any that is finite.
+    norm_max: float = 0.0
+    #: In a shard: ``model`` and ``velocity``, and with a codec the ``residual``, which was not given out yet.
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.start < self.stop or not 0 <= self.parameters <= self.stop - self.start:
+            raise PeerViolation(f"no part of a model: {self.start} to {self.stop}, {self.parameters} parameters")
+        if self.kind not in ("tree", "shard") or not 0 <= self.momentum < 1 or not 0 < self.outer_rate < math.inf:
+            raise PeerViolation(f"no formation that this release knows: {self.kind[:80]!r}, {self.momentum}")
+        _check_norm(self.norm_max)
+        if self.codec != "dense" or self.codec_down != "dense":
+            if len(self.sizes) > ENTRIES_MAX or any(size < 1 for size in self.sizes):
+                raise PeerViolation("a part of a model has parts of tensors, each of at least one value")
+            if sum(self.sizes) != self.stop - self.start or not 0 <= self.entries <= self.stop - self.start:
+                raise PeerViolation(f"tensors of {sum(self.sizes)} values in a part from {self.start} to {self.stop}")
+            check_codecs(self.codec, self.codec_down)
+        if not all(is_id(node) for node in self.members):
+            raise PeerViolation("a member is named by its id")
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
+class Formed(Message):
+    """A sub-leader is set up, and its members find it there; without an endpoint: it could not be."""
+
+    job: str
+    term: int
+    formation: int
+    endpoint: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.endpoint and not is_endpoint(self.endpoint):
+            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+
+
+@message()
+class Hop(Message):
+    """A sub-leader, and the part of an update that goes to it."""
+
+    node: str
+    endpoint: str
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not is_endpoint(self.endpoint):
+            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+        if not 0 <= self.start < self.stop:
+            raise PeerViolation(f"no part of a model: {self.start} to {self.stop}")
+
+
+@message(to="worker", answered_by={"Work": ("manager", "node")})
+class Route(Message):
+    """By which sub-leaders a worker's updates go in a formation. It gets ready for it; a lease says when it holds."""
+
+    job: str
+    term: int
+    formation: int
+    hops: tuple[Hop, ...] = ()
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        ends = [0, *(hop.stop for hop in self.hops)]
+        if not self.hops or [hop.start for hop in self.hops] != ends[:-1]:
+            raise PeerViolation("the hops of a route have the parts of a model in order, without a gap")
+        if len({hop.node for hop in self.hops}) != len(self.hops):
+            raise PeerViolation("two hops of a route are one node")
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
+class Routed(Message):
+    """A worker reaches every sub-leader of its route, or all but these."""
+
+    job: str
+    term: int
+    formation: int
+    unreached: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not all(is_id(node) for node in self.unreached):
+            raise PeerViolation("a node that is not reached is named by its id")
+
+
+@message(to="subleader", said_by={"Work": ("worker",)})
+class Piece(Message):
+    """The part of an update that is for one sub-leader: one tensor ``delta``."""
+
+    job: str
+    term: int
+    formation: int
+    lease: int
+    version: int
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")})
+class Made(Message):
+    """A lease is trained, and its pieces are on their way: what it takes from here on is not its worker's fault."""
+
+    job: str
+    term: int
+    lease: int
+
+
+@message(to="worker", answered_by={"Work": ("node",)})
+class Taken(Message):
+    """A sub-leader has a worker's piece, checked."""
+
+    job: str
+    term: int
+    formation: int
+    lease: int
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
+class Spoilt(Message):
+    """A sub-leader could not take a worker's piece: what was wrong with it."""
+
+    job: str
+    term: int
+    formation: int
+    lease: int
+    node: str
+    reason: str
+
+
+@message(to="subleader", answered_by={"Work": ("manager", "node")})
+class Count(Message):
+    """The leader has these leases in its ledger: their pieces are to be summed up, each with its weight and scale.
+
+    The last of a round asks for the sum.
+    """
+
+    job: str
+    term: int
+    formation: int
+    #: What the sum will be part of: one after the version that the leases are of, or later.
+    version: int
+    leases: tuple[int, ...] = ()
+    weights: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
+    last: bool = False
+    #: As in ``Form``, for the pieces that come next.
+    norm_max: float = 0.0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_norm(self.norm_max)
+        if not len(self.leases) == len(self.weights) == len(self.scales) <= COUNTED_MAX:
+            raise PeerViolation(f"each lease has a weight and a scale, and at most {COUNTED_MAX} are counted at a time")
+        if not all(0 < number < math.inf for number in (*self.weights, *self.scales)):
+            raise PeerViolation("a weight or a scale that is not positive")
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")})
+class Gathered(Message):
+    """The mean over a sub-leader's counted pieces, and of which leases it is: one tensor ``mean``.
+
+    In a shard with a codec also ``moved``: how its part of the model moved by that, as it was given out.
+    """
+
+    job: str
+    term: int
+    formation: int
+    version: int
+    leases: tuple[int, ...] = ()
+    weight: float = 0.0
+    #: Bytes of tensors that came from its members, and went to them, since its last sum.
+    bytes_up: int = 0
+    bytes_down: int = 0
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not (0 <= self.bytes_up <= TOLD_BYTES_MAX and 0 <= self.bytes_down <= TOLD_BYTES_MAX):
+            raise PeerViolation("bytes that no sub-leader can have moved")
+
+
+def _check_norm(norm_max: float) -> None:
+    if not 0 <= norm_max < math.inf:
+        raise PeerViolation(f"a largest norm of {norm_max}")
+
+
+@message(to="subleader", answered_by={"Work": ("manager", "node")})
+class Pass(Message):
+    """A version, for a sub-leader of a tree to give to its members: as in ``Work``, the model or changes."""
+
+    job: str
+    term: int
+    formation: int
+    version: int
+    base: int = -1
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+
+@message(to="worker", answered_by={"Work": ("node",)})
+class Values(Message):
+    """A sub-leader's part of a version, for a worker: as in ``Work``, this part of the model or changes to it."""
+
+    job: str
+    term: int
+    formation: int
+    version: int
+    start: int
+    stop: int
+    base: int = -1
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.start < self.stop:
+            raise PeerViolation(f"no part of a model: {self.start} to {self.stop}")
+
+
+@message(to="worker", answered_by={"Work": ("manager", "node")})
+class Disband(Message):
+    """A formation is over: its sub-leaders and routes up to this number are no more."""
+
+    job: str
+    term: int
+    formation: int
+    reason: str = ""

@@ -1,0 +1,131 @@
+"""An operator and the manager: what a person asks, and what the cluster answers."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from shoal.plan import Plan
+from shoal.states import JobState
+from shoal.wire.messages.base import Message, message
+from shoal.wire.messages.job import JobSpec, Progress
+from shoal.wire.messages.model import ServedView
+from shoal.wire.messages.offload import LenderView
+from shoal.wire.messages.session import Facts
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
+class TransferJob(Message):
+    """Let another node lead a job; empty: whichever is placed best."""
+
+    job: str
+    node: str = ""
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
+class Submit(Message):
+    spec: JobSpec
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
+class StopJob(Message):
+    job: str
+    reason: str = "stopped by the operator"
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
+class AskStatus(Message):
+    """Everything, or one job with its latest events and evaluations."""
+
+    job: str = ""
+    after_event: int = 0
+    #: Of its events, those alone that have a traceback, and it.
+    tracebacks: bool = False
+
+
+@message()
+class Done(Message):
+    """The command took effect, durably."""
+
+    job: str = ""
+    reason: str = ""
+
+
+@message()
+class Denied(Message):
+    """The command was refused."""
+
+    reason: str
+
+
+@message()
+class NodeView(Message):
+    node: str
+    #: ``alive``, ``suspect`` or ``lost``.
+    state: str
+    reason: str = ""
+    job: str = ""
+    facts: Facts = field(default_factory=Facts)
+    load: float = 0.0
+    memory_free_mb: int = 0
+    #: Seconds since it was last heard; negative: never since the manager started.
+    heard_s: float = -1.0
+    #: ``pending``, ``drained`` or ``revoked``; empty: a member like any other.
+    standing: str = ""
+
+
+@message()
+class JobView(Message):
+    job: str
+    name: str
+    state: JobState
+    reason: str = ""
+    leader: str = ""
+    plan: Plan
+    progress: Progress | None = None
+    model_size: int = 0
+    train_examples: int = 0
+    test_examples: int = 0
+    term: int = 0
+    #: None: no version was published.
+    served: ServedView | None = None
+    #: Which versions were discarded last, and why; empty: none ever was.
+    discarded: str = ""
+    #: Seconds since the manager first heard that it is so: by its leader while the job runs. Below 0: not known.
+    since_s: float = -1.0
+    #: Seconds since its leader was last heard; below 0: not since the manager started.
+    heard_s: float = -1.0
+
+
+@message()
+class EventView(Message):
+    """A decision and its reason, as recorded."""
+
+    seq: int
+    #: Seconds since 1970 by the manager's clock: for people, never for decisions.
+    at_s: float
+    kind: str
+    reason: str
+    #: Only where tracebacks were asked for.
+    traceback: str = ""
+
+
+@message()
+class EvaluationView(Message):
+    version: int
+    epoch: int
+    accuracy: float
+    loss: float
+    examples: int
+    seconds: float
+
+
+@message()
+class Status(Message):
+    cluster: str
+    manager: str
+    nodes: tuple[NodeView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    events: tuple[EventView, ...] = ()
+    evaluations: tuple[EvaluationView, ...] = ()
+    #: The pool: who multiplies for others.
+    lenders: tuple[LenderView, ...] = ()

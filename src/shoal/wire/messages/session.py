@@ -1,0 +1,96 @@
+"""A node and the node that it dialled: who is there, and who is alive."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+
+from shoal.errors import PeerViolation
+from shoal.wire.messages.base import PROTOCOL, Message, is_endpoint, message
+
+
+@message()
+class Facts(Message):
+    """What a device says about itself when it connects."""
+
+    host: str = ""
+    arch: str = ""
+    cpus: int = 0
+    memory_mb: int = 0
+    python: str = ""
+    #: Empty where PyTorch is not installed: such a node can lead, not train.
+    torch: str = ""
+    shoal: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        # They end up in a log and on an operator's terminal, where a new line is a lie and an escape a command.
+        if not (self.host + self.arch + self.python + self.torch + self.shoal).isprintable():
+            raise PeerViolation("facts that cannot be printed")
+
+
+@message(to="manager", said_by={"Control": ("node",)})
+class Leads(Message):
+    """A node leads a job from here on, or still does: its workers find it there."""
+
+    job: str
+    term: int
+    #: Where other members dial it.
+    endpoint: str = ""
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if self.endpoint and not is_endpoint(self.endpoint):
+            raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
+
+
+@message(to="manager", said_by={"Control": ("node", "worker", "pending")}, cost=25.0)
+class Hello(Message):
+    """The first message on a control stream. A new incarnation is a new process: it holds no old lease."""
+
+    node: str
+    incarnation: str
+    protocol: int = PROTOCOL
+    facts: Facts = field(default_factory=Facts)
+    #: The jobs this process leads.
+    leads: tuple[Leads, ...] = ()
+    #: It multiplies matrices for others.
+    lends: bool = False
+
+
+@message(to="node", answered_by={"Control": ("manager", "node")})
+class Welcome(Message):
+    heartbeat_s: float
+    lost_after_s: float
+    reason: str = ""
+    #: Seconds since 1970 by the manager's clock: a device may not know the time.
+    time_s: float = 0.0
+
+
+@message(to="manager", said_by={"Control": ("node", "worker", "pending")})
+class Heartbeat(Message):
+    seq: int
+    #: Processes that want to run, per CPU.
+    load: float = 0.0
+    memory_free_mb: int = 0
+    #: The best rate of its large transfers of late; 0: not known.
+    link_bytes_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not -math.inf < self.load < math.inf:
+            raise PeerViolation("a load that is not finite")
+        if not 0 <= self.link_bytes_per_s < math.inf:
+            raise PeerViolation("a rate that cannot be")
+
+
+@message(to="node", answered_by={"Control": ("manager", "node")})
+class HeartbeatSeen(Message):
+    seq: int
+
+
+@message(to="manager", said_by={"Control": ("node", "worker", "pending")})
+class Leave(Message):
+    """A node says goodbye: its leases return at once, nobody has to wait for a time-out."""
+
+    reason: str
