@@ -92,11 +92,12 @@ class Member:
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
+        self.incarnation = "1"
         self.heard = Heard()
         self.line: Line | None = None
 
     def line_opened(self, line: Line) -> None:
-        line.post(Hello(node=self.identity.node, incarnation="1"))
+        line.post(Hello(node=self.identity.node, incarnation=self.incarnation))
 
     def line_beat(self, line: Line, now_s: float) -> None:
         line.post(Heartbeat(seq=1))
