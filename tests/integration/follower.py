@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ class Follower:
         self.file = file
 
     @classmethod
-    async def start(cls, site: Site, job: str, file: Path) -> Follower:
+    @asynccontextmanager
+    async def start(cls, site: Site, job: str, file: Path) -> AsyncIterator[Follower]:
+        """It is ended with the block, whatever happens there."""
         command = ("-m", "shoal.cli.main", "model", "follow", job, "-o", str(file), "--every", "0.5s", "--json")
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -30,7 +34,12 @@ class Follower:
             *("--home", str(site.cluster.home)),
             stdout=asyncio.subprocess.PIPE,
         )
-        return cls(process, file)
+        try:
+            yield cls(process, file)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
 
     async def line(self, *did: str) -> dict[str, Any]:
         """The next line that tells of one of these."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ async def _status(site: Site, job: str) -> dict[str, Any]:
 def test_a_file_follows_what_is_best(tmp_path: Path) -> None:
     async def story() -> None:
         tmp_path.chmod(0o755)
-        async with cluster_in(tmp_path, workers=0, options=()) as site:
+        async with cluster_in(tmp_path, workers=0, options=()) as site, AsyncExitStack() as ending:
             files = []
             for number in (1, 2):
                 own = tmp_path / f"own-{number}"
@@ -51,7 +52,7 @@ def test_a_file_follows_what_is_best(tmp_path: Path) -> None:
 
             plan: dict[str, Any] = {"workers_min": 2, "until": {"endless": True}, "learning_rate": 0.001}
             job = await site.submit_task(READINGS, **plan, momentum=0.0, seed=3)
-            follower = await Follower.start(site, job, tmp_path / "model.safetensors")
+            follower = await ending.enter_async_context(Follower.start(site, job, tmp_path / "model.safetensors"))
             unseen = readings(500, seed=99)
             first = await follower.line("pulled")
             began = follower.right(unseen)

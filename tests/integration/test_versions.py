@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def _kept(told: VersionList) -> list[tuple[int, str]]:
 def test_versions_are_published_withdrawn_and_survive_the_manager(tmp_path: Path) -> None:
     async def story() -> None:
         tmp_path.chmod(0o755)
-        async with cluster_in(tmp_path, workers=0, options=()) as site:
+        async with cluster_in(tmp_path, workers=0, options=()) as site, AsyncExitStack() as ending:
             own = tmp_path / "own"
             own.mkdir()
             file = own / "readings.csv"
@@ -49,7 +50,7 @@ def test_versions_are_published_withdrawn_and_survive_the_manager(tmp_path: Path
             await site.connected("device-1")
             plan: dict[str, Any] = {"until": {"endless": True}, "checkpoint_every_s": 0.5, "versions_kept": 3}
             job = await site.submit_task(READINGS, **plan, publish="every")
-            follower = await Follower.start(site, job, tmp_path / "model.safetensors")
+            follower = await ending.enter_async_context(Follower.start(site, job, tmp_path / "model.safetensors"))
             first = await _versions(site, job, "the first is published", 1)
             with file.open("a") as more:
                 more.write(readings(100, seed=2))
