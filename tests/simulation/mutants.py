@@ -1002,10 +1002,10 @@ def piece_counted_twice() -> Patched:
     """A sub-leader adds a piece to its sum when it comes, and again when it is counted."""
     on_piece = SubLeader._on_piece
 
-    def add_at_once(self: SubLeader, member: str, piece: Piece) -> list[Action]:
+    def add_at_once(self: SubLeader, member: str, piece: Piece) -> None:
         if piece.lease not in self._tray and piece.lease not in self._counted:
             self._partial.add(piece.tensors["delta"], weight=1.0)
-        return on_piece(self, member, piece)
+        on_piece(self, member, piece)
 
     return patch.object(SubLeader, "_on_piece", add_at_once)
 
@@ -1014,7 +1014,7 @@ def all_that_came_is_summed_up() -> Patched:
     """A sub-leader sums up whatever it has, also what the leader does not know of yet."""
     on_count = SubLeader._on_count
 
-    def count_all(self: SubLeader, count: Count) -> list[Action]:
+    def count_all(self: SubLeader, count: Count) -> None:
         if count.last:
             more = tuple(lease for lease in self._tray if lease not in count.leases)
             ones = tuple(100.0 for _ in more)
@@ -1024,7 +1024,7 @@ def all_that_came_is_summed_up() -> Patched:
                 weights=(*count.weights, *ones),
                 scales=(*count.scales, *(1.0 for _ in more)),
             )
-        return on_count(self, count)
+        on_count(self, count)
 
     return patch.object(SubLeader, "_on_count", count_all)
 
@@ -1033,12 +1033,12 @@ def late_copy_kept_for_the_newer() -> Patched:
     """A sub-leader keeps whichever piece of a member came last."""
     on_piece = SubLeader._on_piece
 
-    def forget_newest(self: SubLeader, member: str, piece: Piece) -> list[Action]:
+    def forget_newest(self: SubLeader, member: str, piece: Piece) -> None:
         newest = self._newest.get(member, 0)
         if piece.lease < newest:
             self._tray.pop(newest, None)
             self._newest[member] = 0
-        return on_piece(self, member, piece)
+        on_piece(self, member, piece)
 
     return patch.object(SubLeader, "_on_piece", forget_newest)
 
@@ -1047,9 +1047,9 @@ def sum_not_cleared() -> Patched:
     """A sub-leader begins the next sum with what the last one was made of."""
     gather = SubLeader._gather
 
-    def gather_and_keep(self: SubLeader, count: Count) -> list[Action]:
+    def gather_and_keep(self: SubLeader, count: Count) -> None:
         with patch.object(Partial, "clear", lambda self: None):
-            return gather(self, count)
+            gather(self, count)
 
     return patch.object(SubLeader, "_gather", gather_and_keep)
 
