@@ -38,7 +38,7 @@ from shoal.roles.reunion import Side, Verdict
 from shoal.roles.roster import JobRecord, NodeRecord, Stage
 from shoal.roles.shape import Shape
 from shoal.roles.staging import Staging
-from shoal.roles.station import Duty, Station
+from shoal.roles.station import Station
 from shoal.roles.subleader import SubLeader
 from shoal.roles.succession import Succession
 from shoal.roles.switchboard import Delivery, Switchboard, _Led
@@ -773,13 +773,14 @@ def stepping_down_is_not_heard() -> Patched:
 
 def worker_stays_with_its_leader() -> Patched:
     """A device that works for a job takes no notice of where it is led now."""
-    given = Station._given
+    on_assigned = Station._on_assigned
 
-    def stay(self: Station, assign: Assign) -> list[Duty]:
+    def stay(self: Station, assign: Assign) -> None:
         before = self._assigned.get(assign.job)
-        return given(self, assign) if before is None or before.leader == assign.leader else []
+        if before is None or before.leader == assign.leader:
+            on_assigned(self, assign)
 
-    return patch.object(Station, "_given", stay)
+    return patch.object(Station, "_on_assigned", stay)
 
 
 def hand_over_ignored() -> Patched:
