@@ -28,7 +28,7 @@ from shoal.roles.changes import Changes
 from shoal.roles.course import Course
 from shoal.roles.crew import Member
 from shoal.roles.durability import Durability, Snapshot
-from shoal.roles.events import PeerChanged, Received, Stored, StoreFailed, Trained, TrainerFailed
+from shoal.roles.events import EvaluationDone, PeerChanged, Received, Stored, StoreFailed, Trained, TrainerFailed
 from shoal.roles.exam import Exam
 from shoal.roles.formation import Formation, Share
 from shoal.roles.leader import Leader
@@ -864,14 +864,14 @@ def leader_trusts_in_models() -> Patched:
 
 def result_of_another_lease() -> Patched:
     """A worker whose lease was replaced sends what it trained for the old one under the new."""
-    on_trained = Worker._on_trained
+    on_result = Worker._on_result
 
-    def take_any(self: Worker, event: Trained) -> None:
-        if self._held is not None:
+    def take_any(self: Worker, event: Trained | EvaluationDone) -> None:
+        if isinstance(event, Trained) and self._held is not None:
             event = replace(event, lease=self._held.work.lease)
-        on_trained(self, event)
+        on_result(self, event)
 
-    return patch.object(Worker, "_on_trained", take_any)
+    return patch.object(Worker, "_on_result", take_any)
 
 
 def refused_update_sent_again() -> Patched:

@@ -131,10 +131,8 @@ class Worker(WorkerMachine):
                 self._on_reassigned(event)
             case Received():
                 self._on_message(event.sender, event.message)
-            case Trained():
-                self._on_trained(event)
-            case EvaluationDone():
-                self._on_evaluated(event)
+            case Trained() | EvaluationDone():
+                self._on_result(event)
             case TrainerFailed():
                 self._on_trainer_failed(event)
             case TimerFired():
@@ -373,19 +371,31 @@ class Worker(WorkerMachine):
 
     # The trainer ---------------------------------------------------------------------------------
 
-    def _on_trained(self, event: Trained) -> None:
+    def _on_result(self, event: Trained | EvaluationDone) -> None:
         held = self._held
         if held is None or held.work.lease != event.lease:
             return
+        self.cancel(_DEADLINE)
         if not math.isfinite(event.loss_sum):
-            self._on_diverged(held, "training")
+            self._on_diverged(held, "training" if isinstance(event, Trained) else "evaluation")
             return
+        self._failures = 0
+        held.result = self._update(held, event) if isinstance(event, Trained) else self._evaluated(held, event)
+        if held.work.term < self.term:
+            # A newer leader lends its batches again.
+            self._unsend(held)
+            self._held = None
+            self._ask_for_work()
+        elif self._delivery.deliver(held):
+            self._held = None
+
+    def _update(self, held: Held, event: Trained) -> Update:
         tensors = event.tensors
         if self._codec.form != "dense":
             held.coded = self._code(held.work, event.tensors["delta"])
             tensors = held.coded.tensors()
         self._state = event.state
-        update = Update(
+        return Update(
             job=self.job,
             term=held.work.term,
             lease=event.lease,
@@ -402,7 +412,17 @@ class Worker(WorkerMachine):
             state=event.state,
             tensors=tensors,
         )
-        self._on_result(held, update)
+
+    def _evaluated(self, held: Held, event: EvaluationDone) -> Evaluated:
+        return Evaluated(
+            job=self.job,
+            term=held.work.term,
+            lease=event.lease,
+            version=held.work.version,
+            examples=event.examples,
+            loss_sum=event.loss_sum,
+            correct=event.correct,
+        )
 
     def _code(self, work: Work, delta: np.ndarray) -> Coded:
         """The part of an update that is sent. The feedback holds the rest back for the next update."""
@@ -429,41 +449,10 @@ class Worker(WorkerMachine):
                 self._coded[1].pop()
         self._made = None
 
-    def _on_evaluated(self, event: EvaluationDone) -> None:
-        held = self._held
-        if held is None or held.work.lease != event.lease:
-            return
-        if not math.isfinite(event.loss_sum):
-            self._on_diverged(held, "evaluation")
-            return
-        evaluated = Evaluated(
-            job=self.job,
-            term=held.work.term,
-            lease=event.lease,
-            version=held.work.version,
-            examples=event.examples,
-            loss_sum=event.loss_sum,
-            correct=event.correct,
-        )
-        self._on_result(held, evaluated)
-
-    def _on_result(self, held: Held, result: Update | Evaluated) -> None:
-        self._failures = 0
-        held.result = result
-        self.cancel(_DEADLINE)
-        if held.work.term < self.term:
-            # A newer leader lends its batches again.
-            self._unsend(held)
-            self._held = None
-            self._ask_for_work()
-        elif self._delivery.deliver(held):
-            self._held = None
-
     def _on_diverged(self, held: Held, what: str) -> None:
         """The device works and the trainer lives; the numbers are of no use to anyone."""
         self._held = None
         reason = f"{what} gave a loss that is not finite: try a lower learning rate"
-        self.cancel(_DEADLINE)
         self.record("diverged", reason, job=self.job)
         if self.is_connected:
             term, lease = held.work.term, held.work.lease

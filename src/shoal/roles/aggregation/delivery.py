@@ -44,6 +44,9 @@ TAKEN_TIMES = 4.0
 #: lease to another worker. After this the worker asks.
 ASTRAY_S = 0.5
 
+#: Why a worker waits once its result has left.
+SENT = "the update was sent; waiting for the next version"
+
 #: Fires when sub-leaders have had long enough to take their pieces.
 TAKEN_TIMER = "taken"
 
@@ -100,7 +103,9 @@ class UpdateDelivery:
             if held.formation is not None or not held.work.credit:
                 self._offer(held, result)
                 return False
-        self._send(result)
+        # After this the leader speaks next: with work, a reason to wait, or a refusal.
+        worker.become(WorkerPhase.WAITING, SENT)
+        worker.send(worker.leader, result)
         return True
 
     # Inputs --------------------------------------------------------------------------------------------
@@ -117,7 +122,8 @@ class UpdateDelivery:
             return False
         if formation is not None:
             return self.deliver(held)
-        self._send(held.result)
+        self._worker.become(WorkerPhase.WAITING, SENT)
+        self._worker.send(self._worker.leader, held.result)
         return True
 
     def on_connected(self, held: Held, node: str) -> None:
@@ -169,11 +175,6 @@ class UpdateDelivery:
             self._offer(held, held.result)
 
     # Whole ---------------------------------------------------------------------------------------------
-
-    def _send(self, result: Update | Evaluated) -> None:
-        """After this the leader speaks next: with work, a reason to wait, or a refusal."""
-        self._worker.become(WorkerPhase.WAITING, "the update was sent; waiting for the next version")
-        self._worker.send(self._worker.leader, result)
 
     def _offer(self, held: Held, update: Update) -> None:
         worker = self._worker
