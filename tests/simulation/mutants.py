@@ -22,11 +22,13 @@ from shoal.learning.partial import Partial
 from shoal.learning.staleness import Lateness
 from shoal.learning.touches import Touches
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
+from shoal.roles.aggregation.delivery import Held, UpdateDelivery
+from shoal.roles.aggregation.routes import Routes
 from shoal.roles.changes import Changes
 from shoal.roles.course import Course
 from shoal.roles.crew import Member
 from shoal.roles.durability import Durability, Snapshot
-from shoal.roles.events import PeerChanged, Received, Stored, StoreFailed, Trained, TrainerFailed
+from shoal.roles.events import EvaluationDone, PeerChanged, Received, Stored, StoreFailed, Trained, TrainerFailed
 from shoal.roles.exam import Exam
 from shoal.roles.formation import Formation, Share
 from shoal.roles.leader import Leader
@@ -36,7 +38,7 @@ from shoal.roles.reunion import Side, Verdict
 from shoal.roles.roster import JobRecord, NodeRecord, Stage
 from shoal.roles.shape import Shape
 from shoal.roles.staging import Staging
-from shoal.roles.station import Duty, Station
+from shoal.roles.station import Station
 from shoal.roles.subleader import SubLeader
 from shoal.roles.succession import Succession
 from shoal.roles.switchboard import Delivery, Switchboard, _Led
@@ -771,13 +773,14 @@ def stepping_down_is_not_heard() -> Patched:
 
 def worker_stays_with_its_leader() -> Patched:
     """A device that works for a job takes no notice of where it is led now."""
-    given = Station._given
+    on_assigned = Station._on_assigned
 
-    def stay(self: Station, assign: Assign) -> list[Duty]:
+    def stay(self: Station, assign: Assign) -> None:
         before = self._assigned.get(assign.job)
-        return given(self, assign) if before is None or before.leader == assign.leader else []
+        if before is None or before.leader == assign.leader:
+            on_assigned(self, assign)
 
-    return patch.object(Station, "_given", stay)
+    return patch.object(Station, "_on_assigned", stay)
 
 
 def hand_over_ignored() -> Patched:
@@ -803,9 +806,9 @@ def old_work_done() -> Patched:
     """A worker does what a leader lends whose term is over."""
     on_work = Worker._on_work
 
-    def take(self: Worker, work: Work) -> list[Action]:
-        self._term = min(self._term, work.term)
-        return on_work(self, work)
+    def take(self: Worker, work: Work) -> None:
+        self.term = min(self.term, work.term)
+        on_work(self, work)
 
     return patch.object(Worker, "_on_work", take)
 
@@ -840,9 +843,9 @@ def worker_trusts_its_model() -> Patched:
     """A worker trains on whatever model it holds, without a look at the version."""
     on_work = Worker._on_work
 
-    def take(self: Worker, work: Work) -> list[Action]:
+    def take(self: Worker, work: Work) -> None:
         self._holds = (work.term, work.version)
-        return on_work(self, work)
+        on_work(self, work)
 
     return patch.object(Worker, "_on_work", take)
 
@@ -861,48 +864,48 @@ def leader_trusts_in_models() -> Patched:
 
 def result_of_another_lease() -> Patched:
     """A worker whose lease was replaced sends what it trained for the old one under the new."""
-    on_trained = Worker._on_trained
+    on_result = Worker._on_result
 
-    def take_any(self: Worker, event: Trained) -> list[Action]:
-        if self._held is not None:
+    def take_any(self: Worker, event: Trained | EvaluationDone) -> None:
+        if isinstance(event, Trained) and self._held is not None:
             event = replace(event, lease=self._held.work.lease)
-        return on_trained(self, event)
+        on_result(self, event)
 
-    return patch.object(Worker, "_on_trained", take_any)
+    return patch.object(Worker, "_on_result", take_any)
 
 
 def refused_update_sent_again() -> Patched:
     """A worker keeps an update that was refused and sends it under its next lease."""
-    send, on_work, on_refused = Worker._send_result, Worker._on_work, Worker._on_refused
+    send, on_work, on_refused = Worker.send, Worker._on_work, Worker._on_refused
     sent: WeakKeyDictionary[Worker, Update] = WeakKeyDictionary()
     refused: WeakKeyDictionary[Worker, Update] = WeakKeyDictionary()
 
-    def send_and_keep(self: Worker, result: Any) -> list[Action]:
-        if isinstance(result, Update):
-            sent[self] = result
-        return send(self, result)
+    def send_and_keep(self: Worker, to: str, message: Any) -> None:
+        if isinstance(message, Update) and not message.formation:
+            sent[self] = message
+        send(self, to, message)
 
-    def keep_refused(self: Worker, message: Refused) -> list[Action]:
+    def keep_refused(self: Worker, message: Refused) -> None:
         last = sent.get(self)
         if last is not None and last.lease == message.lease:
             refused[self] = last
-        return on_refused(self, message)
+        on_refused(self, message)
 
-    def work_or_resend(self: Worker, work: Work) -> list[Action]:
+    def work_or_resend(self: Worker, work: Work) -> None:
         kept = refused.pop(self, None)
         if kept is None or work.kind != "train":
-            return on_work(self, work)
-        update = replace(kept, term=work.term, lease=work.lease, version=work.version)
-        return [Send(to=self._leader, message=update)]
+            on_work(self, work)
+        else:
+            send(self, self.leader, replace(kept, term=work.term, lease=work.lease, version=work.version))
 
-    return patch.multiple(Worker, _send_result=send_and_keep, _on_refused=keep_refused, _on_work=work_or_resend)
+    return patch.multiple(Worker, send=send_and_keep, _on_refused=keep_refused, _on_work=work_or_resend)
 
 
 def refusal_ignored() -> Patched:
     """A worker takes no notice of a refusal and keeps its update."""
 
-    def ignore(self: Worker, message: Refused) -> list[Action]:
-        return []
+    def ignore(self: Worker, message: Refused) -> None:
+        pass
 
     return patch.object(Worker, "_on_refused", ignore)
 
@@ -911,23 +914,24 @@ def silent_after_reconnecting() -> Patched:
     """A worker that has nothing to deliver says nothing when its session is back."""
     resume = Worker._resume
 
-    def resume_with_a_result(self: Worker) -> list[Action]:
-        return resume(self) if self._held is not None else []
+    def resume_with_a_result(self: Worker) -> None:
+        if self._held is not None:
+            resume(self)
 
     return patch.object(Worker, "_resume", resume_with_a_result)
 
 
 def update_dropped_without_a_word() -> Patched:
     """A worker without a session drops its update, and still believes that it has a lease."""
-    deliver = Worker._deliver
+    deliver = UpdateDelivery.deliver
 
-    def deliver_or_drop(self: Worker, held: Any) -> list[Action]:
-        if not self._connected:
+    def deliver_or_drop(self: UpdateDelivery, held: Held) -> bool:
+        if not self._worker.is_connected:
             held.result = None
-            return []
+            return False
         return deliver(self, held)
 
-    return patch.object(Worker, "_deliver", deliver_or_drop)
+    return patch.object(UpdateDelivery, "deliver", deliver_or_drop)
 
 
 # Evaluations ---------------------------------------------------------------------------------------------
@@ -1002,10 +1006,10 @@ def piece_counted_twice() -> Patched:
     """A sub-leader adds a piece to its sum when it comes, and again when it is counted."""
     on_piece = SubLeader._on_piece
 
-    def add_at_once(self: SubLeader, member: str, piece: Piece) -> list[Action]:
+    def add_at_once(self: SubLeader, member: str, piece: Piece) -> None:
         if piece.lease not in self._tray and piece.lease not in self._counted:
             self._partial.add(piece.tensors["delta"], weight=1.0)
-        return on_piece(self, member, piece)
+        on_piece(self, member, piece)
 
     return patch.object(SubLeader, "_on_piece", add_at_once)
 
@@ -1014,7 +1018,7 @@ def all_that_came_is_summed_up() -> Patched:
     """A sub-leader sums up whatever it has, also what the leader does not know of yet."""
     on_count = SubLeader._on_count
 
-    def count_all(self: SubLeader, count: Count) -> list[Action]:
+    def count_all(self: SubLeader, count: Count) -> None:
         if count.last:
             more = tuple(lease for lease in self._tray if lease not in count.leases)
             ones = tuple(100.0 for _ in more)
@@ -1024,7 +1028,7 @@ def all_that_came_is_summed_up() -> Patched:
                 weights=(*count.weights, *ones),
                 scales=(*count.scales, *(1.0 for _ in more)),
             )
-        return on_count(self, count)
+        on_count(self, count)
 
     return patch.object(SubLeader, "_on_count", count_all)
 
@@ -1033,12 +1037,12 @@ def late_copy_kept_for_the_newer() -> Patched:
     """A sub-leader keeps whichever piece of a member came last."""
     on_piece = SubLeader._on_piece
 
-    def forget_newest(self: SubLeader, member: str, piece: Piece) -> list[Action]:
+    def forget_newest(self: SubLeader, member: str, piece: Piece) -> None:
         newest = self._newest.get(member, 0)
         if piece.lease < newest:
             self._tray.pop(newest, None)
             self._newest[member] = 0
-        return on_piece(self, member, piece)
+        on_piece(self, member, piece)
 
     return patch.object(SubLeader, "_on_piece", forget_newest)
 
@@ -1047,9 +1051,9 @@ def sum_not_cleared() -> Patched:
     """A sub-leader begins the next sum with what the last one was made of."""
     gather = SubLeader._gather
 
-    def gather_and_keep(self: SubLeader, count: Count) -> list[Action]:
+    def gather_and_keep(self: SubLeader, count: Count) -> None:
         with patch.object(Partial, "clear", lambda self: None):
-            return gather(self, count)
+            gather(self, count)
 
     return patch.object(SubLeader, "_gather", gather_and_keep)
 
@@ -1093,31 +1097,27 @@ def buffers_have_momentum() -> Patched:
 
 def reported_before_all_have_taken() -> Patched:
     """A worker reports its update when the first sub-leader has its piece."""
-    report = Worker._report
+    may_report = UpdateDelivery._may_report
 
-    def report_early(self: Worker, held: Any, update: Update) -> list[Action]:
+    def report_early(self: UpdateDelivery, held: Held) -> bool:
         route = self._routes.get(held.formation)
         if route is None or not held.taken:
-            return []
-        taken = held.taken
-        held.taken = {hop.node for hop in route.hops}
-        actions = report(self, held, update)
-        held.taken = taken
-        return actions
+            return False
+        return may_report(self, replace(held, taken={hop.node for hop in route.hops}))
 
-    return patch.object(Worker, "_report", report_early)
+    return patch.object(UpdateDelivery, "_may_report", report_early)
 
 
 def taken_by_those_before() -> Patched:
     """A worker that sends its update by another formation believes that whoever had a piece of it still has it."""
     on_go = Worker._on_go
 
-    def go_on(self: Worker, message: Go) -> list[Action]:
+    def go_on(self: Worker, message: Go) -> None:
         held = self._held
         if held is not None and held.is_of(message):
             held.work = replace(held.work, formation=message.formation)
-            held.formation = message.formation
-        return on_go(self, message)
+            held.formation = message.formation or None
+        on_go(self, message)
 
     return patch.object(Worker, "_on_go", go_on)
 
@@ -1144,11 +1144,11 @@ def any_values_will_do() -> Patched:
     """A worker takes values of whichever version for those of its lease."""
     on_values = Worker._on_values
 
-    def of_its_lease(self: Worker, sender: str, values: Values) -> list[Action]:
+    def of_its_lease(self: Worker, sender: str, values: Values) -> None:
         held = self._held
         if held is not None and held.lacks_values and values.version < held.work.version:
             values = replace(values, version=held.work.version, tensors=values.tensors)
-        return on_values(self, sender, values)
+        on_values(self, sender, values)
 
     return patch.object(Worker, "_on_values", of_its_lease)
 
@@ -1287,10 +1287,10 @@ def disband_not_heard() -> Patched:
 def update_kept_for_ever() -> Patched:
     """A worker whose sub-leaders are no more keeps its update until someone asks for it."""
 
-    def never(self: Worker) -> list[Action]:
-        return []
+    def never(self: Routes) -> None:
+        pass
 
-    return patch.object(Worker, "_look_at_routes_later", never)
+    return patch.object(Routes, "look_later", never)
 
 
 def values_given_once_more() -> Patched:
@@ -1485,12 +1485,11 @@ def parts_outlive_their_trainer() -> Patched:
     """Parts of the next model that were made of one that went with its trainer still count."""
     on_failed = Worker._on_trainer_failed
 
-    def keep(self: Worker, event: TrainerFailed) -> list[Action]:
+    def keep(self: Worker, event: TrainerFailed) -> None:
         staging = self._staging
         parts, spent = dict(staging._parts), staging._spent
-        actions = on_failed(self, event)
+        on_failed(self, event)
         staging._parts, staging._spent = parts, spent
-        return actions
 
     return patch.object(Worker, "_on_trainer_failed", keep)
 

@@ -1,14 +1,16 @@
-"""What the links of a job's workers carry, from what they say and from how long their leases took. Pure state.
+"""Estimates the bandwidth of a job's workers and leader, from their own measurements and their leases. Pure state.
 
-A worker says what a download gave it, which is less than its link carries while others download too. How long its
-leases take beyond their training says more, and again it may be the leader's link that they waited for. So a star is
-played through: with which link of the leader, all others being as good, would the ways there and back be as long as
-they were? But not all ways are the leader's doing. Served in turn or all at once, one worker is back soon after the
-other; where there is a gap, those behind it wait for slow links of their own. Their uplink is taken to be the slow one,
-for that is what homes are short of. (Where it is the downlink, or both, the sum is the same, and so is what is made of
-it: such a one leads nothing, and is waited for as long.)
+A worker reports the rate of its downloads, which is less than its link carries while other workers download too. The
+time that its leases take beyond training says more, but may be time that they waited for the leader's link. So the
+estimator plays a star through: if all other links were as good as the leader's, which rate of the leader's link would
+make the ways there and back as long as they were?
 
-In a star of many a slow link is hidden: by the time that all others are through the leader's, so is it.
+The leader does not cause every long way. Served in turn or all at once, each worker is back soon after the one before;
+a gap means that the workers behind it have slow links of their own. The estimator takes their uplink for the slow one,
+as uplinks are slow in most homes. (If it is the downlink, or both, the sum is the same and so are the consequences:
+such a worker becomes no sub-leader, and is waited for as long.)
+
+A star of many workers hides a slow link: by the time that all others are through the leader's link, so is the slow one.
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from shoal.topology import predict
 from shoal.topology.cluster import Cluster, Node
 from shoal.workload.placement import LINK_ASSUMED_BYTES_PER_S
 
-#: One who is back this much later than the one before, in shares of the way, is behind a gap; unless there would be one
-#: as large where all links are alike, or the leader makes it (``_gap``).
+#: A worker that is back this much later than the one before, as a share of the way, is behind a gap; unless even links
+#: would show a gap as large, or the leader causes it (``_gap``).
 GAP = 0.1
 
-#: Rates within this factor of what is usual are taken to be alike.
+#: Rates within this factor of the usual one count as equal.
 ALIKE = 2.0
 
-#: No link that trains a model is slower, and none of interest faster.
+#: Rates are bounded: slower links train no model, and faster ones make no difference.
 SLOWEST_BYTES_PER_S = 1e3
 FASTEST_BYTES_PER_S = 1.25e9
 
-#: A star of more is played through with so many of them, and with as much of the leader's link.
+#: A larger star is played through with a sample of this many workers, and their share of the leader's link.
 PLAYED_MOST = 64
 
-#: A way is nearly the inverse of a rate: so often is enough to find one from the other.
+#: Iterations that find a rate from a way: a way is nearly the inverse of a rate, so few are enough.
 TRIES = 8
 
 LEADER = "the leader"
@@ -45,7 +47,7 @@ LEADER = "the leader"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What leases in a star showed of one worker."""
+    """The lease times of one worker in a star."""
 
     node: str
     #: Beyond its training: the way of a model there and of an update back.
@@ -56,18 +58,18 @@ class Seen:
 class Links:
     def __init__(self, *, model_bytes: float) -> None:
         self._model_bytes = model_bytes
-        #: The leader's link; 0: no round of a star was seen.
-        self._leader_bytes_per_s = 0.0
-        #: Workers with a slow link of their own -> what they send.
+        #: The leader's link; None: there was no round of a star yet.
+        self._leader_bytes_per_s: float | None = None
+        #: Workers with a slow link of their own -> the rate of their uplink.
         self._slow: dict[str, float] = {}
 
     def observe(self, workers: Sequence[Member]) -> None:
-        """Rounds of a star, in each of which all of them trained one lease."""
+        """Estimate from rounds of a star, in which each of these workers trained one lease a round."""
         known = [worker for worker in workers if worker.durations_s and worker.trainings_s]
         if not known:
             return
         seen = [_seen(worker) for worker in known]
-        # Whoever was served first was back first.
+        # The worker that the leader served first was back first.
         seen.sort(key=lambda one: (one.way_s, one.node))
         count = min(len(seen), PLAYED_MOST)
         played = [seen[place * len(seen) // count] for place in range(count)]
@@ -76,7 +78,7 @@ class Links:
         self._leader_bytes_per_s, self._slow = self._explain(played, slow, share)
 
     def _usual_gap(self, played: Sequence[Seen], share: float) -> float:
-        """The largest in a star of even links, in which the way in the middle is as long as it was."""
+        """The largest gap in a star of even links whose median way is as long as it was."""
         rate, middle = LINK_ASSUMED_BYTES_PER_S, (len(played) - 1) // 2
         told_s: list[float] = []
         for _ in range(TRIES):
@@ -85,9 +87,9 @@ class Links:
         return max((later / before - 1 for before, later in pairwise(told_s[middle:])), default=0.0)
 
     def _explain(self, played: Sequence[Seen], slow: Sequence[Seen], share: float) -> tuple[float, dict[str, float]]:
-        """The leader's link with which the others are back when they were, and what the slow ones then send."""
+        """The rate of the leader's link that explains when the others were back, and the slow workers' uplinks."""
         rate = LINK_ASSUMED_BYTES_PER_S
-        # At first: half of the way is the way back.
+        # A first guess: half of the way is the way back.
         ups = {one.node: _bounded(2 * self._model_bytes / one.way_s) for one in slow}
         longest_s = max(one.way_s for one in played if one.node not in ups)
         for _ in range(TRIES):
@@ -112,7 +114,7 @@ class Links:
         return {one.node: way_s for one, way_s in zip(played, ways_s, strict=True)}
 
     def cluster(self, workers: Sequence[Member]) -> Cluster:
-        """What is known of these workers and of their leader, in the order of their names."""
+        """These workers and their leader with all that is known of their links, in the order of their names."""
         times = [median(worker.trainings_s) for worker in workers if worker.trainings_s]
         typical_s = median(times) if times else 0.0
         nodes = _evened([self._node(worker, typical_s) for worker in sorted(workers, key=lambda worker: worker.node)])
@@ -122,8 +124,8 @@ class Links:
 
     def _node(self, worker: Member, typical_s: float) -> Node:
         shared = self._leader_bytes_per_s or LINK_ASSUMED_BYTES_PER_S
-        known = self._leader_bytes_per_s or not worker.down_bytes_per_s
-        down = max(worker.down_bytes_per_s, shared) if known else worker.down_bytes_per_s
+        is_known = self._leader_bytes_per_s is not None or not worker.down_bytes_per_s
+        down = max(worker.down_bytes_per_s, shared) if is_known else worker.down_bytes_per_s
         up = worker.up_bytes_per_s or self._slow.get(worker.node, down)
         return Node(
             name=worker.node,
@@ -135,7 +137,7 @@ class Links:
 
 
 def _evened(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Rates that are about alike are alike: what was measured while others were busy differs more than links do."""
+    """Make rates equal that are nearly equal: measurements beside other traffic differ more than links do."""
     up = median_high(node.up_bytes_per_s for node in nodes)
     down = median_high(node.down_bytes_per_s for node in nodes)
     return tuple(
@@ -154,10 +156,10 @@ def _seen(worker: Member) -> Seen:
 
 
 def _gap(ways_s: Sequence[float], *, usual: float) -> int:
-    """How many of these, in order, are before the first gap. At least half of them are.
+    """How many of these ways, in order, are before the first gap: at least half of them.
 
-    A leader has room for so many updates at a time: once n models are out and all but m updates in, these m have their
-    turn, and are back later by m of what were 2n - m.
+    A leader has room for a few updates at a time: once n models are out and all but m updates in, the last m updates
+    take their turn, and are back later by m / (2n - m).
     """
     count = len(ways_s)
     for place in range((count + 1) // 2, count):

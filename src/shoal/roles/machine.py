@@ -22,7 +22,12 @@ class Machine:
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """Decide what follows from an event."""
         self.now_s = now_s
-        self.on_event(event)
+        try:
+            self.on_event(event)
+        except BaseException:
+            # A bug: half a decision must not be carried out with the next event.
+            self._actions = []
+            raise
         return self.take_actions()
 
     def on_event(self, event: Event) -> None:

@@ -1,6 +1,8 @@
-"""Which parts of the next model a worker has from its sub-leaders. Pure; the values themselves, a driver keeps."""
+"""The parts of the next model that a worker has from its sub-leaders. Pure state: a driver keeps the values."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 
@@ -8,19 +10,22 @@ from shoal.compress.sparse import add_to
 from shoal.roles.actions import Stage
 from shoal.wire.messages import Route, Values
 
+#: (term, formation, version) before all others.
+_OLDEST = (0, 0, -1)
+
 
 class Staging:
-    """One version of one formation at a time: the newest of which anything came."""
+    """One version of one formation at a time: the newest that a part came of."""
 
     def __init__(self) -> None:
-        #: (term, formation, version)
-        self._of: tuple[int, int, int] = (0, 0, -1)
-        self._spent: tuple[int, int, int] = (0, 0, -1)
-        #: Where the parts begin that are there, and of which version each is.
+        #: (term, formation, version) of the newest part, and of the last version that was trained on or skipped.
+        self._of = _OLDEST
+        self._spent = _OLDEST
+        #: Where a part begins -> its version.
         self._parts: dict[int, int] = {}
 
     def add(self, values: Values) -> bool:
-        """A part has come. False: it is of an older version than others that have, and of no use."""
+        """Add a part. False: a part of a newer version came before, and this one is of no use."""
         of = (values.term, values.formation, values.version)
         if of < self._of or of == self._spent:
             return False
@@ -31,43 +36,43 @@ class Staging:
         return True
 
     def skip(self, values: Values) -> None:
-        """A part has come of which nothing can be made: its version will not be whole here."""
+        """Skip a version: a part came that changes a model which is not here."""
         of = (values.term, values.formation, values.version)
         if of >= self._of:
             self._of = self._spent = of
             self._parts.clear()
 
-    def follows(self, values: Values, holds: tuple[int, int]) -> str:
-        """On what a part's changes are to be made: ``staged``, the part that came before; ``held``, the model of the
-        trainer; or nothing, since what they change is not here."""
+    def follows(self, values: Values, holds: tuple[int, int]) -> Literal["staged", "held"] | None:
+        """What the changes of a part apply to: ``staged``, the part that came before; ``held``, the trainer's model;
+        None: neither is the version that they change."""
         is_same = self._of[:2] == (values.term, values.formation)
         if is_same and self._parts.get(values.start) == values.base:
             return "staged"
-        return "held" if holds in ((values.term, values.base), (0, values.base)) else ""
+        return "held" if holds in ((values.term, values.base), (0, values.base)) else None
 
     def has(self, start: int) -> bool:
-        """Whether the part that begins there is among those of the newest version."""
+        """Whether the part that begins there is of the newest version."""
         return self._parts.get(start) == self._of[2]
 
     def is_whole(self, formation: int, version: int, route: Route) -> bool:
-        """Whether this version is there in all its parts."""
+        """Whether every part of this version is here."""
         if self._of != (route.term, formation, version):
             return False
         return all(self.has(hop.start) for hop in route.hops)
 
     def spend(self) -> None:
-        """The values were taken to train on, and are not here any more."""
+        """The trainer takes the values: they are not here any longer."""
         self._spent = self._of
         self._parts.clear()
 
     def is_spent(self, formation: int, version: int, route: Route) -> bool:
-        """Whether this version will not be whole here any more: it was and was taken, or a newer one has come."""
+        """Whether this version will never be whole here (again): it was trained on or skipped, or a newer one came."""
         wanted = (route.term, formation, version)
         return self._spent == wanted or self._of > wanted
 
 
 def put(stage: Stage, staged: np.ndarray, present: np.ndarray) -> None:
-    """Keep a part where the next model is put together; ``present`` is the one that the trainer has."""
+    """Write a part into the next model, ``staged``. ``present`` is the model that the trainer has."""
     if not stage.changes:
         values = stage.tensors["model"]
         staged[stage.start : stage.start + values.size] = values

@@ -1,7 +1,7 @@
-"""A device between its sessions and its workers: one to the manager, one to each leader and sub-leader elsewhere.
+"""A device between its sessions and its workers: one session to the manager, one to each leader and sub-leader.
 
-Pure state that both drivers share, as the switchboard is for what a node hosts. It says what is to be done; a driver
-does it.
+Pure state that both drivers share, as the switchboard is for the roles that a node hosts. Each input returns a list of
+duties in order, which a driver carries out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from shoal.roles.liaison import CONNECT_LONGEST_S, Liaison
 from shoal.wire.messages import (
     RECIPIENT,
     Assign,
-    Checkpoint,
     Disband,
     Dismiss,
     Facts,
@@ -26,7 +25,6 @@ from shoal.wire.messages import (
     Message,
     OutOfReach,
     Pass,
-    Release,
     Route,
     Taken,
     Values,
@@ -41,7 +39,7 @@ GOODBYE_TIMEOUT_S = 1.0
 #: Attempts in vain before the manager hears that a leader cannot be reached from here.
 ATTEMPTS_TOLD = 3
 
-#: It hears so again after this many more: what it made of it may not have reached us.
+#: The manager hears so again after this many more: its answer may not have reached us.
 ATTEMPTS_TOLD_AGAIN = 10
 
 #: No formation of a term has a number as high as this.
@@ -79,7 +77,7 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """No job here is led by this node any more, in whole or in part: let go of the session, and dial it no more."""
+    """This node leads no job here any longer, in whole or in part: end the session, and stop dialling."""
 
     node: str
     reason: str
@@ -95,7 +93,7 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class ToHosted:
-    """The manager has something to say to the leaders on this node, or makes it one; or a leader to a sub-leader."""
+    """The manager speaks to the leaders on this node, or makes it one; or a leader speaks to its sub-leader here."""
 
     message: Message
     sender: str = ""
@@ -110,16 +108,18 @@ class Station:
         self._incarnation = incarnation
         self._manager = manager
         self._liaisons = {manager: Liaison(node=node, incarnation=incarnation, peer="the manager")}
-        #: Job -> the role it was given last.
+        #: Job -> the last role that the manager assigned.
         self._assigned: dict[str, Assign] = {}
-        #: Job -> the newest term whose leader was said to be out of reach.
+        #: Job -> the newest term whose leader the manager heard to be out of reach.
         self._complained: dict[str, int] = {}
-        #: Job -> formation -> by which sub-leaders its updates go.
+        #: Job -> formation -> the sub-leaders that its updates go to.
         self._routes: dict[str, dict[int, Route]] = {}
-        #: Jobs of which this node was made a sub-leader.
+        #: Jobs that this node was made a sub-leader of.
         self._seconded: set[str] = set()
         #: Where each leader and sub-leader is dialled.
         self._endpoints: dict[str, str] = {}
+        #: What this input has decided so far.
+        self._duties: list[Duty] = []
 
     @property
     def incarnation(self) -> str:
@@ -148,7 +148,7 @@ class Station:
         liaison = self._liaisons.get(peer)
         return liaison.backoff_s() if liaison is not None else 1.0
 
-    def opened(
+    def on_opened(
         self, peer: str, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = (), lends: bool = False
     ) -> list[Duty]:
         """There is a control stream to this peer."""
@@ -156,30 +156,27 @@ class Station:
             return [HangUp(peer, "nobody needs it any more")]
         if peer != self._manager:
             leads, lends = (), False
-        return [Say(peer, self._liaisons[peer].opened(facts, now_s, leads=leads, lends=lends))]
+        return [Say(peer, self._liaisons[peer].on_opened(facts, now_s, leads=leads, lends=lends))]
 
-    def closed(self, peer: str, *, reason: str = "the connection ended") -> list[Duty]:
+    def on_closed(self, peer: str, *, reason: str = "the connection ended") -> list[Duty]:
         """The connection is over, or could not be made."""
         liaison = self._liaisons.get(peer)
         if liaison is None:
             return []
-        liaison.closed(reason)
-        duties: list[Duty] = [ToWorker(job, Disconnected(node=peer, reason=reason)) for job in self._served_by(peer)]
+        liaison.on_closed(reason)
+        self._disconnect(self._served_by(peer), peer, reason)
         if peer != self._manager and liaison.attempts >= ATTEMPTS_TOLD:
-            again = liaison.attempts % ATTEMPTS_TOLD_AGAIN == 0
-            duties += self._complain(peer, reason, again=again)
-        return duties
+            self._complain(peer, reason, again=liaison.attempts % ATTEMPTS_TOLD_AGAIN == 0)
+        return self._take_duties()
 
-    def _complain(self, leader: str, reason: str, *, again: bool) -> list[Duty]:
-        """Once a term, and now and then: the manager may find another leader, or another job for us, or none."""
-        duties: list[Duty] = []
+    def _complain(self, leader: str, reason: str, *, again: bool) -> None:
+        """Tell the manager once a term, and now and then: it may find another leader, another job for us, or none."""
         for job in self._led_by(leader):
             term = self._assigned[job].term
             if self.welcomed and (again or self._complained.get(job, 0) < term):
                 self._complained[job] = term
                 told = clip(f"{self._node} cannot reach {leader}: {reason}")
-                duties.append(Say(self._manager, OutOfReach(job=job, term=term, reason=told)))
-        return duties
+                self._do(Say(self._manager, OutOfReach(job=job, term=term, reason=told)))
 
     def beat(
         self, peer: str, now_s: float, *, load: float = 0.0, memory_free_mb: int = 0, link_bytes_per_s: float = 0.0
@@ -189,11 +186,14 @@ class Station:
         if liaison is None:
             return []
         beat, hang_up = liaison.beat(now_s, load=load, memory_free_mb=memory_free_mb, link_bytes_per_s=link_bytes_per_s)
-        duties: list[Duty] = [Say(peer, beat)] if beat is not None else []
-        return [*duties, HangUp(peer, hang_up)] if hang_up else duties
+        if beat is not None:
+            self._do(Say(peer, beat))
+        if hang_up is not None:
+            self._do(HangUp(peer, hang_up))
+        return self._take_duties()
 
-    def leaving(self, reason: str) -> list[Duty]:
-        """Say goodbye, so that nobody waits for us. The manager hangs up in answer."""
+    def leave(self, reason: str) -> list[Duty]:
+        """Say goodbye, so that no peer waits for us. The manager hangs up in answer."""
         leaders = [peer for peer in self._liaisons if peer != self._manager]
         return [Say(peer, Leave(reason=reason)) for peer in (*leaders, self._manager)]
 
@@ -214,7 +214,7 @@ class Station:
         return [job for job, assign in self._assigned.items() if assign.leader == peer]
 
     def _served_by(self, peer: str) -> list[str]:
-        """The jobs that are led by this node, or in part."""
+        """The jobs that this peer leads, or is a sub-leader of."""
         hopping = {job for job in self._routes if any(self._is_hop(job, number, peer) for number in self._routes[job])}
         return [job for job in self._assigned if job in hopping or self._assigned[job].leader == peer]
 
@@ -222,150 +222,174 @@ class Station:
         route = self._routes.get(job, {}).get(formation)
         return route is not None and any(hop.node == peer for hop in route.hops)
 
-    # What is said to us ----------------------------------------------------------------------------------
+    # Messages --------------------------------------------------------------------------------------------
 
-    def received(self, event: Received) -> list[Duty]:
-        message, sender = event.message, event.sender
-        liaison = self._liaisons.get(sender)
+    def on_received(self, event: Received) -> list[Duty]:
+        liaison = self._liaisons.get(event.sender)
         if liaison is None:
             return []
-        match message:
-            case Welcome():
-                liaison.welcome(heartbeat_s=message.heartbeat_s, lost_after_s=message.lost_after_s)
-                if sender == self._manager:
-                    # It may be another process, or may not have listened then.
-                    self._complained.clear()
-                return [ToWorker(job, Connected(node=sender)) for job in self._served_by(sender)]
-            case HeartbeatSeen():
-                liaison.answered(message.seq)
-                return []
+        match event.message:
+            case Welcome() as welcome:
+                liaison.on_welcome(heartbeat_s=welcome.heartbeat_s, lost_after_s=welcome.lost_after_s)
+                self._on_welcomed(event.sender)
+            case HeartbeatSeen() as seen:
+                liaison.on_answered(seen.seq)
+            case Taken() | Values() as said:
+                self._on_said_by_hop(event, said)
             case _:
-                pass
+                self._on_order(event)
+        return self._take_duties()
+
+    def _on_welcomed(self, peer: str) -> None:
+        if peer == self._manager:
+            # The manager may be another process now, or may have been deaf to the complaints.
+            self._complained.clear()
+        for job in self._served_by(peer):
+            self._do(ToWorker(job, Connected(node=peer)))
+
+    def _on_said_by_hop(self, event: Received, said: Taken | Values) -> None:
+        assign = self._assigned.get(said.job)
+        if assign is not None and said.term == assign.term and self._is_hop(said.job, said.formation, event.sender):
+            self._do(ToWorker(said.job, event))
+
+    def _on_order(self, event: Received) -> None:
+        """A leader speaks to its worker or sub-leader here, or the manager to this node."""
+        message, sender = event.message, event.sender
         recipient, job = RECIPIENT.get(type(message)), str(getattr(message, "job", ""))
-        if isinstance(message, Taken | Values):
-            is_due = job in self._assigned and message.term == self._assigned[job].term
-            return [ToWorker(job, event)] if is_due and self._is_hop(job, message.formation, sender) else []
         if recipient in ("worker", "subleader"):
-            # Who led it before has nothing to say to its worker any more; nor has one who leads under a term that
-            # nobody gave it: the worker would hear no leader after that.
+            # A former leader has no say over its worker any longer. Nor has a leader under a term that the manager did
+            # not give it: the worker would hear no leader after that.
             if not self.is_led_by(job, sender) or getattr(message, "term", 0) > self._assigned[job].term:
-                return []
+                return
             if recipient == "subleader":
                 self._seconded.add(job)
-                return [ToHosted(message, sender)]
-            return self._for_worker(job, event)
+                self._do(ToHosted(message, sender))
+            else:
+                self._on_said_to_worker(job, event)
+            return
         if sender != self._manager:
             raise PeerViolation(f"{type(message).__name__} is not for a leader to say", peer=sender)
         match message:
             case Assign(role="worker"):
-                return self._given(message)
-            case Assign() | Checkpoint() | Release():
-                return [ToHosted(message)]
+                self._on_assigned(message)
             case Dismiss(job=""):
-                return [HangUp(sender, f"dismissed: {message.reason}")]
+                self._do(HangUp(sender, f"dismissed: {message.reason}"))
             case Dismiss():
-                stop = ToWorker(message.job, StopRequested(reason=message.reason))
-                return [stop] if message.job in self._assigned else []
+                if message.job in self._assigned:
+                    self._do(ToWorker(message.job, StopRequested(reason=message.reason)))
             case _:
-                return [ToHosted(message)]
+                self._do(ToHosted(message))
 
-    def ended(self, job: str) -> list[Duty]:
+    def on_worker_ended(self, job: str) -> list[Duty]:
         """The worker of this job is done."""
         self._complained.pop(job, None)
         assign = self._assigned.pop(job, None)
-        if assign is None:
-            return []
-        return [*self._disbanded(job, assign.term, "the job is over here"), *self._unneeded(assign.leader)]
+        if assign is not None:
+            self._disband(job, assign.term, "the job is over here")
+            self._part_unless_needed(assign.leader)
+        return self._take_duties()
 
     # Formations ------------------------------------------------------------------------------------------
 
-    def _for_worker(self, job: str, event: Received) -> list[Duty]:
+    def _on_said_to_worker(self, job: str, event: Received) -> None:
         message = event.message
+        self._do(ToWorker(job, event))
         match message:
             case Route():
-                return self._routed(job, message, event)
+                self._on_route(job, message)
             case Disband():
                 routes = self._routes.get(job, {})
                 over = [routes.pop(number) for number in sorted(routes) if number <= message.formation]
-                parts = [duty for node in _nodes_of(over) for duty in self._unneeded(node)]
-                hosted = [ToHosted(message, event.sender)] if job in self._seconded else []
-                return [ToWorker(job, event), *hosted, *parts]
+                if job in self._seconded:
+                    self._do(ToHosted(message, event.sender))
+                self._part_from_hops(over)
             case _:
-                return [ToWorker(job, event)]
+                pass
 
-    def _routed(self, job: str, route: Route, event: Received) -> list[Duty]:
-        """Every sub-leader of a route is dialled, as a leader would be."""
+    def _on_route(self, job: str, route: Route) -> None:
+        """Dial every sub-leader of a route, as a leader would be."""
         self._routes.setdefault(job, {})[route.formation] = route
-        duties: list[Duty] = [ToWorker(job, event)]
         for hop in route.hops:
             known = self._liaisons.get(hop.node)
             if known is not None and self._endpoints.get(hop.node) == hop.endpoint:
                 if known.welcomed:
-                    duties.append(ToWorker(job, Connected(node=hop.node)))
+                    self._do(ToWorker(job, Connected(node=hop.node)))
                 continue
             if known is not None:
                 if hop.node == self._manager:
                     continue
-                # It is another process now, behind another port.
-                lost = Disconnected(node=hop.node, reason="it is dialled elsewhere now")
-                duties += [ToWorker(each, lost) for each in self._served_by(hop.node)]
-                del self._liaisons[hop.node]
-                duties.append(Part(hop.node, lost.reason))
-            duties += self._dial(hop.node, hop.endpoint)
-        return duties
+                self._part_from_old_process(hop.node)
+            self._dial(hop.node, hop.endpoint)
 
-    def _dial(self, node: str, endpoint: str) -> list[Duty]:
+    def _part_from_old_process(self, node: str) -> None:
+        """The node is another process now, behind another port, for every job."""
+        reason = "it is dialled elsewhere now"
+        self._disconnect(self._served_by(node), node, reason)
+        del self._liaisons[node]
+        self._do(Part(node, reason))
+
+    def _dial(self, node: str, endpoint: str) -> None:
         self._liaisons[node] = Liaison(node=self._node, incarnation=self._incarnation, peer=node)
         self._endpoints[node] = endpoint
-        return [Dial(node, endpoint)]
+        self._do(Dial(node, endpoint))
 
-    def _disbanded(self, job: str, term: int, reason: str) -> list[Duty]:
-        """No formation of this job is left here, neither its routes nor what this node sums up for it."""
+    def _disband(self, job: str, term: int, reason: str) -> None:
+        """End every formation of this job here: its routes, and the sub-leader that this node hosts for it."""
         over = list(self._routes.pop(job, {}).values())
-        duties: list[Duty] = []
         if job in self._seconded:
             self._seconded.discard(job)
-            duties.append(ToHosted(Disband(job=job, term=term, formation=FORMATIONS_END, reason=reason)))
-        return [*duties, *(duty for node in _nodes_of(over) for duty in self._unneeded(node))]
+            self._do(ToHosted(Disband(job=job, term=term, formation=FORMATIONS_END, reason=reason)))
+        self._part_from_hops(over)
 
-    def _given(self, assign: Assign) -> list[Duty]:
+    def _on_assigned(self, assign: Assign) -> None:
         job, leader = assign.job, assign.leader
         before = self._assigned.get(job)
         if before is not None and before.term > assign.term:
-            return []
+            return
         self._assigned[job] = assign
-        duties: list[Duty] = [Employ(assign)] if before is None else []
-        if before is not None and before.term < assign.term:
-            duties += self._disbanded(job, before.term, "the job is led anew")
-        moved = before is not None and (before.leader, before.leader_endpoint) != (leader, assign.leader_endpoint)
-        if before is not None and moved:
+        if before is None:
+            self._do(Employ(assign))
+        elif before.term < assign.term:
+            self._disband(job, before.term, "the job is led anew")
+        is_moved = before is not None and (before.leader, before.leader_endpoint) != (leader, assign.leader_endpoint)
+        if before is not None and is_moved:
             # A leader that is dialled elsewhere now is so for every job here.
             parted = self._led_by(leader) if before.leader == leader else [job]
-            reason = "the job is led elsewhere now"
-            duties += [ToWorker(each, Disconnected(node=before.leader, reason=reason)) for each in parted]
-            duties += self._unneeded(before.leader, moved=before.leader == leader)
+            self._disconnect(parted, before.leader, "the job is led elsewhere now")
+            self._part_unless_needed(before.leader, is_moved=before.leader == leader)
         if before is not None:
-            duties.append(ToWorker(job, Reassigned(term=assign.term, leader=leader)))
+            self._do(ToWorker(job, Reassigned(term=assign.term, leader=leader)))
         if leader not in self._liaisons:
-            return [*duties, *self._dial(leader, assign.leader_endpoint)]
-        if self._endpoints.get(leader, assign.leader_endpoint) != assign.leader_endpoint:
-            # It was a sub-leader here and is another process now, for every job.
-            del self._liaisons[leader]
-            again = "it is dialled elsewhere now"
-            duties += [ToWorker(each, Disconnected(node=leader, reason=again)) for each in self._served_by(leader)]
-            return [*duties, Part(leader, again), *self._dial(leader, assign.leader_endpoint)]
-        if self._liaisons[leader].welcomed and (before is None or moved):
-            duties.append(ToWorker(job, Connected(node=leader)))
+            self._dial(leader, assign.leader_endpoint)
+        elif self._endpoints.get(leader, assign.leader_endpoint) != assign.leader_endpoint:
+            # It was a sub-leader here.
+            self._part_from_old_process(leader)
+            self._dial(leader, assign.leader_endpoint)
+        elif self._liaisons[leader].welcomed and (before is None or is_moved):
+            self._do(ToWorker(job, Connected(node=leader)))
+
+    def _part_from_hops(self, routes: Iterable[Route]) -> None:
+        for node in dict.fromkeys(hop.node for route in routes for hop in route.hops):
+            self._part_unless_needed(node)
+
+    def _part_unless_needed(self, node: str, *, is_moved: bool = False) -> None:
+        """A node elsewhere is dialled as long as it leads a job here, in whole or in part, and at that endpoint."""
+        if node == self._manager or node not in self._liaisons or (self._served_by(node) and not is_moved):
+            return
+        del self._liaisons[node]
+        self._endpoints.pop(node, None)
+        self._do(Part(node, "no job here is led by it any more"))
+
+    # Duties ----------------------------------------------------------------------------------------------
+
+    def _disconnect(self, jobs: Iterable[str], node: str, reason: str) -> None:
+        for job in jobs:
+            self._do(ToWorker(job, Disconnected(node=node, reason=reason)))
+
+    def _do(self, duty: Duty) -> None:
+        self._duties.append(duty)
+
+    def _take_duties(self) -> list[Duty]:
+        """Everything decided since the last call, in order."""
+        duties, self._duties = self._duties, []
         return duties
-
-    def _unneeded(self, leader: str, *, moved: bool = False) -> list[Duty]:
-        """One elsewhere is dialled for as long as a job here is led by it, in whole or in part, and where it is."""
-        if leader == self._manager or leader not in self._liaisons or (self._served_by(leader) and not moved):
-            return []
-        del self._liaisons[leader]
-        self._endpoints.pop(leader, None)
-        return [Part(leader, "no job here is led by it any more")]
-
-
-def _nodes_of(routes: Iterable[Route]) -> list[str]:
-    return list(dict.fromkeys(hop.node for route in routes for hop in route.hops))

@@ -1,13 +1,14 @@
-"""The sub-leader of one formation: sums up a share of its members' updates, and gives values out. Decides only.
+"""The sub-leader of one formation: sums up its members' updates and gives values out. It decides; a driver acts.
 
-In a tree it does so for a group and for the whole model: the leader merges its sum like one update, and sends it one
-model for all of them (EDDL's leader role splitting, §4.3). In a shard it does so for everyone and for a part of the
-model, and takes the step for that part itself. Either way it lends nothing and keeps no ledger: which leases are in a
-sum, the leader says, and only once it is sure of them. So a sum can be thrown away at any time, and nothing is lost.
+In a tree, a sub-leader serves one group and the whole model: the leader merges its sum like one update, and sends it
+one model for the whole group (EDDL's leader role splitting, §4.3). In a shard, a sub-leader serves every member and one
+part of the model, and takes the outer step for that part itself. Either way it lends nothing and keeps no ledger: the
+leader names the leases that a sum is made of, and only once it is sure of them. So the leader can discard a sum at any
+time, and nothing is lost.
 
-What has come is kept apart until it is counted, one piece a member: a sum from which something must be taken back out
-would be no sum any more. In a tree a piece is counted as soon as the leader has heard of it; in a shard at the end of
-the round, where all pieces together are one model.
+A piece stays in the tray until the leader has it counted, one piece a member: no piece can be taken out of a sum again.
+In a tree the leader has a piece counted as soon as it hears of it; in a shard at the end of the round, when all pieces
+together are one model.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import BadValues, PeerViolation
 from shoal.learning.outer import outer_change
 from shoal.learning.partial import Partial
-from shoal.roles.actions import Action, End, Record, Send
+from shoal.roles.actions import End
 from shoal.roles.events import Event, Received, StopRequested
+from shoal.roles.machine import Machine
 from shoal.wire.checks import flat
 from shoal.wire.coded import bytes_of, code_with, decode, encode_exact, norm_of
 from shoal.wire.messages import Count, Form, Gathered, Pass, Piece, Spoilt, Taken, Tensors, Values, clip
@@ -30,128 +32,133 @@ from shoal.wire.messages import Count, Form, Gathered, Pass, Piece, Spoilt, Take
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A member's piece that was not counted yet."""
+    """A member's piece that the leader has not had counted yet."""
 
     member: str
     delta: np.ndarray | Sparse
 
 
-class SubLeader:
+class SubLeader(Machine):
     def __init__(self, form: Form, *, node: str, leader: str) -> None:
+        super().__init__()
         self._form = form
         self._node = node
         self._leader = leader
         self._members = form.members
         self._size = form.stop - form.start
         self._codec, self._down = Codec.parse(form.codec), Codec.parse(form.codec_down)
-        #: Without a codec nobody asks where one tensor ends.
+        #: How many values each tensor has. Without a codec one size is enough: nothing depends on where a tensor ends.
         self._sizes = form.sizes or (self._size,)
         self._partial = Partial(self._size)
         #: Lease -> its piece.
         self._tray: dict[int, _Kept] = {}
-        #: Member -> the newest lease of which it sent a piece. It has one at a time, and their numbers grow.
+        #: Member -> the newest lease that it sent a piece for. A member has one lease at a time, and numbers grow.
         self._newest: dict[str, int] = {}
         #: Leases in the sum.
         self._counted: list[int] = []
-        #: The largest norm of a piece that is taken, as the leader said last; 0: any that is finite.
-        self._norm_max = form.norm_max
-        #: What came from members and went to them since the last sum.
+        #: The largest norm that a piece may have, as the leader said last; None: any finite norm.
+        self._norm_max = form.norm_max or None
+        #: Bytes that came from members and went to them since the last sum.
         self._bytes_up = self._bytes_down = 0
-        #: Where its part of a shard stands. It comes when the formation begins to hold.
+        #: The state of its part in a shard. The leader sends it when the formation begins to hold.
         self._model: np.ndarray | None = None
         self._velocity: np.ndarray | None = None
-        #: What its part was to move by and did not yet, since it was not given out.
+        #: The rest of the outer step that the codec has not given out yet.
         self._residual: np.ndarray | None = None
 
     @property
     def formation(self) -> int:
         return self._form.formation
 
-    def handle(self, event: Event, now_s: float) -> list[Action]:
+    def on_event(self, event: Event) -> None:
         match event:
             case Received(message=Piece() as piece):
                 self._bytes_up += event.size_bytes
-                return self._on_piece(event.sender, piece)
+                self._on_piece(event.sender, piece)
             case Received(message=Count() as count):
-                return self._on_count(count)
+                self._on_count(count)
             case Received(message=Pass() as passed):
-                # In memory of its own: what it came in is used again before it is sent on.
-                tensors = {name: np.array(array) for name, array in passed.tensors.items()}
-                if "model" in tensors:
-                    flat("model", tensors, size=self._size)
-                return self._give_out(passed.version, tensors, base=passed.base)
+                self._on_pass(passed)
             case Received(message=Form() as form):
                 self._on_form(form)
-                return []
             case StopRequested():
-                return [End(reason=event.reason)]
+                self.act(End(reason=event.reason))
             case _:
-                return []
+                pass
 
     def _on_form(self, form: Form) -> None:
-        self._members, self._norm_max = form.members, form.norm_max
+        self._members, self._norm_max = form.members, form.norm_max or None
         if form.tensors:
             self._model, self._velocity, self._residual = _part_of(form)
         if form.kind == "tree":
-            # What counts of those who are gone is counted. The rest would lie here for as long as the formation does.
+            # The leader has had counted what it wanted of members that left. The tray would keep the rest for ever.
             self._tray = {lease: kept for lease, kept in self._tray.items() if kept.member in form.members}
 
-    def _on_piece(self, member: str, piece: Piece) -> list[Action]:
+    def _on_pass(self, passed: Pass) -> None:
+        # A copy: the driver uses the memory of a message again before the values are sent on.
+        tensors = {name: np.array(array) for name, array in passed.tensors.items()}
+        if "model" in tensors:
+            flat("model", tensors, size=self._size)
+        self._give_out(self._values(passed.version, tensors, base=passed.base))
+
+    def _on_piece(self, member: str, piece: Piece) -> None:
         form = self._form
         job, term, formation = form.job, form.term, form.formation
         if member not in self._members:
-            return []
+            return
         try:
             delta = decode(self._codec, piece.tensors, self._sizes, entries=self._form.entries)
-            # A part is no longer than the whole: what is too long for an update is for a piece of one.
-            if self._norm_max and (norm := norm_of(delta)) > self._norm_max:
+            # A part is no longer than the whole: a norm that is too large for an update is too large for its piece.
+            if self._norm_max is not None and (norm := norm_of(delta)) > self._norm_max:
                 raise BadValues(f"an update of norm {norm:.3g}, far from what is usual; {self._norm_max:.3g} may be")
         except PeerViolation as violation:
             spoilt = Spoilt(
                 job=job, term=term, formation=formation, lease=piece.lease, node=member, reason=clip(violation.reason)
             )
-            told = Record(kind="spoilt", reason=f"piece of {member}: {violation.reason}", job=job)
-            return [told, Send(to=self._leader, message=spoilt)]
-        taken = Send(to=member, message=Taken(job=job, term=term, formation=formation, lease=piece.lease))
+            self.record("spoilt", f"piece of {member}: {violation.reason}", job=job)
+            self.send(self._leader, spoilt)
+            return
+        self.send(member, Taken(job=job, term=term, formation=formation, lease=piece.lease))
         newest = self._newest.get(member, 0)
         if piece.lease < newest or (piece.lease == newest and piece.lease not in self._tray):
-            # Counted already and sent again since its answer was lost, or older than what is kept: a late copy.
-            return [taken]
+            # A late copy: older than the piece in the tray, or counted already and sent again as its answer was lost.
+            return
         self._tray.pop(newest, None)
         self._newest[member] = piece.lease
-        # The memory it came in is used again for the next.
+        # A copy: the driver uses the memory of a message again for the next one.
         self._tray[piece.lease] = _Kept(member, delta if isinstance(delta, Sparse) else np.array(delta))
-        return [taken]
 
-    def _on_count(self, count: Count) -> list[Action]:
-        self._norm_max = count.norm_max
+    def _on_count(self, count: Count) -> None:
+        self._norm_max = count.norm_max or None
         for lease, weight, scale in zip(count.leases, count.weights, count.scales, strict=True):
             kept = self._tray.pop(lease, None)
             if kept is not None:
                 self._partial.add(kept.delta, weight=weight, scale=scale)
                 self._counted.append(lease)
-        return self._gather(count) if count.last else []
+        if count.last:
+            self._gather(count)
 
-    def _gather(self, count: Count) -> list[Action]:
+    def _gather(self, count: Count) -> None:
+        """Send the leader the sum; in a shard, take the step of its part and give the new values out."""
         form = self._form
         if form.kind == "shard" and self._model is None:
-            # Where its part stands was lost on the way here. A sum without the step after it would leave everyone
-            # waiting for values: a sum of nothing makes the leader look for another.
+            # The state of its part was lost on the way here. After a sum without a step every member would wait for
+            # values: an empty sum makes the leader look for another sub-leader.
             self._counted.clear()
         counted, weight = tuple(self._counted), self._partial.weight
         mean = self._partial.mean() if counted else None
         self._partial.clear()
         self._counted.clear()
         tensors: dict[str, np.ndarray] = {}
-        given_out: list[Action] = []
+        values: Values | None = None
         if mean is not None:
             tensors = self._written(mean)
             if form.kind == "shard":
-                # Nothing is left over: what was not counted is of no version that will be.
+                # No later version takes the pieces that the leader did not have counted.
                 self._tray.clear()
                 given = self._step(mean, count.version)
                 base = -1 if "model" in given else count.version - 1
-                given_out = self._give_out(count.version, given, base=base)
+                values = self._values(count.version, given, base=base)
                 if base >= 0:
                     tensors["moved"] = given[str(count.version)]
         gathered = Gathered(
@@ -166,14 +173,16 @@ class SubLeader:
             tensors=tensors,
         )
         self._bytes_up = self._bytes_down = 0
-        return [Send(to=self._leader, message=gathered), *given_out]
+        self.send(self._leader, gathered)
+        if values is not None:
+            self._give_out(values)
 
     def _written(self, mean: np.ndarray) -> dict[str, np.ndarray]:
         mean.flags.writeable = False
         return {"mean": mean} if self._codec.form == "dense" else encode_exact(mean, name="mean")
 
     def _step(self, mean: np.ndarray, version: int) -> Tensors:
-        """Move its part of the model, as the leader would; what is given out of that."""
+        """Move its part of the model, as the leader would. Returns the tensors to give out."""
         form = self._form
         assert self._model is not None
         assert self._velocity is not None
@@ -193,12 +202,13 @@ class SubLeader:
         add_to(self._model, coded.values)
         return coded.tensors(name=str(version))
 
-    def _give_out(self, version: int, tensors: Tensors, *, base: int) -> list[Action]:
-        """The values of a version to every member; each sub-leader begins with another, so that all are served."""
+    def _values(self, version: int, tensors: Tensors, *, base: int) -> Values:
+        """Values of a version for every member. Their bytes count from here on."""
         form = self._form
         for array in tensors.values():
             array.flags.writeable = False
-        values = Values(
+        self._bytes_down += bytes_of(tensors) * len(self._members)
+        return Values(
             job=form.job,
             term=form.term,
             formation=form.formation,
@@ -208,13 +218,16 @@ class SubLeader:
             base=base,
             tensors=tensors,
         )
-        self._bytes_down += bytes_of(tensors) * len(self._members)
+
+    def _give_out(self, values: Values) -> None:
+        """Send values to every member. Each sub-leader begins with another, so that no member is last everywhere."""
         after = sum(member <= self._node for member in self._members)
-        return [Send(to=member, message=values) for member in (*self._members[after:], *self._members[:after])]
+        for member in (*self._members[after:], *self._members[:after]):
+            self.send(member, values)
 
 
 def _part_of(form: Form) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Where this part of the model stands, in memory of its own."""
+    """The state of this part (model, velocity, residual), in memory of its own."""
     size = form.stop - form.start
 
     def own(name: str, size: int) -> np.ndarray:

@@ -127,7 +127,7 @@ class Agent:
             while True:
                 reason = await self._connect_once()
                 was_welcome = self._station.welcomed
-                self._carry(self._station.closed(self._manager, reason=reason))
+                self._carry(self._station.on_closed(self._manager, reason=reason))
                 if self._lending is not None:
                     self._lending.disconnected(reason)
                 if self._outpost is not None:
@@ -169,7 +169,7 @@ class Agent:
             reason = await line.connect_once()
             if self._lines.get(line.peer) is not line:
                 return
-            self._carry(self._station.closed(line.peer, reason=reason))
+            self._carry(self._station.on_closed(line.peer, reason=reason))
             wait_s = self._station.backoff_s(line.peer)
             log.warning("%s at %s: %s; trying again in %.1f s", line.peer, line.endpoint, reason, wait_s)
             await asyncio.sleep(wait_s)
@@ -188,7 +188,7 @@ class Agent:
         line = self._lines.get(self._manager)
         if line is None or not line.is_open:
             return
-        self._carry(self._station.leaving(reason))
+        self._carry(self._station.leave(reason))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(line.hung_up.wait(), GOODBYE_TIMEOUT_S)
 
@@ -206,7 +206,7 @@ class Agent:
             self._later(self._look_at_link(line.endpoint))
         leads = self._outpost.leads() if self._outpost is not None else ()
         lends = self._lending is not None
-        self._carry(self._station.opened(line.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends))
+        self._carry(self._station.on_opened(line.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends))
 
     def line_beat(self, line: Line, now_s: float) -> None:
         if self._lines.get(line.peer) is line:
@@ -258,7 +258,7 @@ class Agent:
                 log.info("connected to %s as %s%s", line.endpoint, self.identity.node, told)
             self._renewal.heard(message.time_s)
         event = Received(sender=line.peer, message=message, size_bytes=size_bytes)
-        for duty in self._station.received(event):
+        for duty in self._station.on_received(event):
             match duty:
                 case ToWorker(event=Received()):
                     # Waited for: the memory a model lies in is used again for the next message.
@@ -317,7 +317,7 @@ class Agent:
         record = self._jobs.pop(job, None)
         if record is None:
             return
-        self._carry(self._station.ended(job))
+        self._carry(self._station.on_worker_ended(job))
         log.info("[%s] done: %s", job, reason)
         self._later(self._dismantle(record))
 

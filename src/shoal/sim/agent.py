@@ -129,7 +129,7 @@ class Agent:
 
     def line_opened(self, line: Line) -> None:
         leads = self.hosting.switchboard.leads() if self.hosting is not None else ()
-        self._carry(self._station.opened(line.peer, self._facts(), self.process.clock_s, leads=leads))
+        self._carry(self._station.on_opened(line.peer, self._facts(), self.process.clock_s, leads=leads))
 
     def _facts(self) -> Facts:
         device = self.process.machine.device
@@ -152,7 +152,7 @@ class Agent:
                 return
             if self.hosting is not None:
                 self.hosting.carry(self.hosting.switchboard.out_of_touch(reason=reason))
-        self._carry(self._station.closed(line.peer, reason=reason))
+        self._carry(self._station.on_closed(line.peer, reason=reason))
 
     def _disturb(self, peer: str) -> None:
         """What was on its way from this leader into a trainer's memory lies there in part."""
@@ -162,14 +162,14 @@ class Agent:
 
     def heard(self, line: Line, message: Message, size_bytes: int) -> None:
         event = Received(sender=line.peer, message=message, size_bytes=size_bytes)
-        self._carry(self._station.received(event))
+        self._carry(self._station.on_received(event))
         if self.hosting is not None and line is self._home_line and isinstance(message, Welcome):
             self.hosting.carry(self.hosting.switchboard.in_touch())
 
     def leave(self, reason: str) -> None:
         """Say goodbye, and end once it was heard or a moment later."""
         self._leaving = True
-        self._carry(self._station.leaving(reason))
+        self._carry(self._station.leave(reason))
         self.process.later(GOODBYE_TIMEOUT_S if self.connection else 0.0, self._around.gone, self)
 
     # What the station wants ----------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Agent:
 
     def ended(self, job: str) -> None:
         self._workers.pop(job, None)
-        self._carry(self._station.ended(job))
+        self._carry(self._station.on_worker_ended(job))
 
     # Leading, as the hosting asks ----------------------------------------------------------------------
 

@@ -91,11 +91,11 @@ def test_the_one_who_is_refused_waits_for_minutes_and_for_moments_after_anything
     liaison = Liaison(node="pi1", incarnation="b", peer="the manager")
     waits = []
     for _ in range(len(TWICE_BACKOFF_S) + 1):
-        liaison.opened(Facts(), 0.0)
-        liaison.closed(f"permission denied: {TWICE} pi1: here and there")
+        liaison.on_opened(Facts(), 0.0)
+        liaison.on_closed(f"permission denied: {TWICE} pi1: here and there")
         waits.append(liaison.backoff_s())
     expected = [*TWICE_BACKOFF_S, TWICE_BACKOFF_S[-1]]
     assert all(0.75 * base_s <= wait_s <= 1.25 * base_s for wait_s, base_s in zip(waits, expected, strict=True))
     assert waits[-1] > 120.0
-    liaison.closed("the connection was cut")
+    liaison.on_closed("the connection was cut")
     assert liaison.backoff_s() < 10.0

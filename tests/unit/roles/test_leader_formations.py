@@ -15,9 +15,9 @@ from troupe import HOME, Troupe, plan_of
 
 from shoal.compress.codec import Codec
 from shoal.plan import Until
+from shoal.roles.aggregation.delivery import TAKEN_FIRST_S
 from shoal.roles.events import Liveness, PeerChanged, Received
 from shoal.roles.shape import FORM_S, GATHER_S
-from shoal.roles.worker import TAKEN_FIRST_S
 from shoal.wire.coded import code, sizes_of
 from shoal.wire.messages import (
     Count,
@@ -857,7 +857,7 @@ def test_nobody_keeps_routes_or_sub_leaders_of_formations_that_are_over() -> Non
     for device in troupe.devices.values():
         assert set(device.subs) <= {now.number}
         assert set(device.hops) == {now.number}
-        assert set(device.worker._routes) == {now.number}
+        assert set(device.worker._routes._by_formation) == {now.number}
     assert not [lease for lease in troupe.leader._shape._lent if troupe.leader._course.ledger.get(lease) is None]
 
 

@@ -84,11 +84,11 @@ def station() -> Station:
 
 
 def hears(station: Station, message: Message, sender: str = "home") -> list[Duty]:
-    return station.received(Received(sender=sender, message=message))
+    return station.on_received(Received(sender=sender, message=message))
 
 
 def welcomed(station: Station, peer: str) -> list[Duty]:
-    station.opened(peer, Facts(), 0.0)
+    station.on_opened(peer, Facts(), 0.0)
     return hears(station, Welcome(heartbeat_s=1.0, lost_after_s=8.0), peer)
 
 
@@ -100,8 +100,8 @@ def test_the_manager_hears_what_is_led_here_and_a_leader_does_not(station: Stati
     leads = (Leads(job="other", term=3, endpoint="pi:7071"),)
     facts = Facts(host="pi.local")
     hello = Hello(node="pi", incarnation="7", facts=facts, leads=leads)
-    assert station.opened("home", facts, 0.0, leads=leads) == [Say("home", hello)]
-    assert station.opened("hub", facts, 0.0, leads=leads) == [
+    assert station.on_opened("home", facts, 0.0, leads=leads) == [Say("home", hello)]
+    assert station.on_opened("hub", facts, 0.0, leads=leads) == [
         Say("hub", Hello(node="pi", incarnation="7", facts=facts))
     ]
 
@@ -110,7 +110,7 @@ def test_a_role_at_home_needs_no_line_of_its_own(station: Station, give: Give) -
     assign = give()
     assert hears(station, assign) == [Employ(assign), ToWorker("digits", Connected(node="home"))]
     assert station.jobs == ("digits",)
-    assert station.closed("home", reason="reset") == [ToWorker("digits", Disconnected(node="home", reason="reset"))]
+    assert station.on_closed("home", reason="reset") == [ToWorker("digits", Disconnected(node="home", reason="reset"))]
     assert not station.welcomed
     assert welcomed(station, "home") == [ToWorker("digits", Connected(node="home"))]
 
@@ -172,8 +172,8 @@ def test_a_leader_elsewhere_is_dialled_and_its_worker_hears_of_the_line(station:
     assert welcomed(station, "hub") == [ToWorker("digits", Connected(node="hub"))]
     wait = Wait(job="digits", reason="")
     assert hears(station, wait, "hub") == [ToWorker("digits", Received(sender="hub", message=wait))]
-    assert station.closed("home") == [], "its leader is still there"
-    assert station.closed("hub", reason="reset") == [ToWorker("digits", Disconnected(node="hub", reason="reset"))]
+    assert station.on_closed("home") == [], "its leader is still there"
+    assert station.on_closed("hub", reason="reset") == [ToWorker("digits", Disconnected(node="hub", reason="reset"))]
 
 
 def test_two_jobs_of_one_leader_share_a_line(station: Station, give: Give) -> None:
@@ -181,13 +181,13 @@ def test_two_jobs_of_one_leader_share_a_line(station: Station, give: Give) -> No
     welcomed(station, "hub")
     other = give(job="other", leader="hub")
     assert hears(station, other) == [Employ(other), ToWorker("other", Connected(node="hub"))]
-    assert station.closed("hub", reason="reset") == [
+    assert station.on_closed("hub", reason="reset") == [
         ToWorker("digits", Disconnected(node="hub", reason="reset")),
         ToWorker("other", Disconnected(node="hub", reason="reset")),
     ]
-    assert station.ended("digits") == [], "the other still needs it"
-    assert station.ended("other") == [Part("hub", UNNEEDED)]
-    assert station.ended("other") == []
+    assert station.on_worker_ended("digits") == [], "the other still needs it"
+    assert station.on_worker_ended("other") == [Part("hub", UNNEEDED)]
+    assert station.on_worker_ended("other") == []
     assert station.jobs == ()
 
 
@@ -218,7 +218,7 @@ def test_the_line_to_the_manager_is_never_parted_with(station: Station, give: Gi
     hears(station, give())
     duties = hears(station, give(term=2, leader="hub"))
     assert not [duty for duty in duties if isinstance(duty, Part)]
-    assert station.ended("digits") == [Part("hub", UNNEEDED)]
+    assert station.on_worker_ended("digits") == [Part("hub", UNNEEDED)]
 
 
 def test_a_job_that_moves_to_a_leader_with_a_line_uses_it(station: Station, give: Give) -> None:
@@ -265,7 +265,7 @@ def test_who_led_a_job_before_has_nothing_to_say_in_it(station: Station, give: G
     assert hears(station, Finished(job="digits", reason="late"), "hub") == []
     assert hears(station, Finished(job="digits", reason="it lies"), "home") == [], "nor has the manager"
     assert len(hears(station, Finished(job="other", reason="done"), "hub")) == 1
-    station.ended("other")
+    station.on_worker_ended("other")
     assert hears(station, Finished(job="digits", reason="late"), "hub") == [], "the line is gone"
     assert hears(station, StepDown(job="digits", term=1), "hub") == []
 
@@ -280,7 +280,7 @@ def test_a_leader_cannot_capture_its_workers_with_a_term_that_nobody_gave_it(sta
 
 def test_a_worker_that_is_done_hears_nothing_more(station: Station, give: Give) -> None:
     hears(station, give())
-    station.ended("digits")
+    station.on_worker_ended("digits")
     assert hears(station, Finished(job="digits", reason="")) == []
     assign = give(term=2)
     assert hears(station, assign)[0] == Employ(assign), "it may be given the role again"
@@ -295,13 +295,13 @@ def complaints(duties: list[Duty]) -> list[Message]:
 
 def test_a_leader_out_of_reach_is_told_of_once_a_term(station: Station, give: Give) -> None:
     hears(station, give(leader="hub"))
-    told = [complaints(station.closed("hub", reason="refused")) for _ in range(ATTEMPTS_TOLD_AGAIN + 3)]
+    told = [complaints(station.on_closed("hub", reason="refused")) for _ in range(ATTEMPTS_TOLD_AGAIN + 3)]
     complaint = OutOfReach(job="digits", term=1, reason="pi cannot reach hub: refused")
     expected: list[list[Message]] = [[] for _ in told]
     expected[ATTEMPTS_TOLD - 1] = expected[ATTEMPTS_TOLD_AGAIN - 1] = [complaint]
     assert told == expected, "and once more much later"
     hears(station, give(term=2, leader="hub"))
-    (again,) = complaints(station.closed("hub", reason="refused"))
+    (again,) = complaints(station.on_closed("hub", reason="refused"))
     assert isinstance(again, OutOfReach)
     assert again.term == 2
 
@@ -309,31 +309,31 @@ def test_a_leader_out_of_reach_is_told_of_once_a_term(station: Station, give: Gi
 def test_a_line_that_worked_in_between_begins_to_count_anew(station: Station, give: Give) -> None:
     hears(station, give(leader="hub"))
     for _ in range(ATTEMPTS_TOLD - 1):
-        station.closed("hub")
+        station.on_closed("hub")
     welcomed(station, "hub")
-    told = [complaints(station.closed("hub")) for _ in range(ATTEMPTS_TOLD + 1)]
+    told = [complaints(station.on_closed("hub")) for _ in range(ATTEMPTS_TOLD + 1)]
     assert [len(each) for each in told] == [0, 0, 0, 1], "the first of these was a line that broke"
 
 
 def test_who_cannot_reach_the_manager_either_complains_later(station: Station, give: Give) -> None:
     hears(station, give(leader="hub"))
-    station.closed("home")
+    station.on_closed("home")
     for _ in range(ATTEMPTS_TOLD + 2):
-        assert not complaints(station.closed("hub"))
+        assert not complaints(station.on_closed("hub"))
     welcomed(station, "home")
-    assert len(complaints(station.closed("hub"))) == 1
+    assert len(complaints(station.on_closed("hub"))) == 1
 
 
 def test_nobody_complains_of_the_manager(station: Station, give: Give) -> None:
     hears(station, give())
     for _ in range(ATTEMPTS_TOLD + 2):
-        assert not complaints(station.closed("home"))
+        assert not complaints(station.on_closed("home"))
 
 
 def test_every_job_of_a_leader_out_of_reach_is_told_of(station: Station, give: Give) -> None:
     hears(station, give(leader="hub"))
     hears(station, give(job="other", term=4, leader="hub"))
-    told = [complaints(station.closed("hub")) for _ in range(ATTEMPTS_TOLD)][-1]
+    told = [complaints(station.on_closed("hub")) for _ in range(ATTEMPTS_TOLD)][-1]
     assert [(each.job, each.term) for each in told if isinstance(each, OutOfReach)] == [("digits", 1), ("other", 4)]
 
 
@@ -342,7 +342,7 @@ def test_every_job_of_a_leader_out_of_reach_is_told_of(station: Station, give: G
 
 def test_each_line_has_heartbeats_of_its_own(station: Station, give: Give) -> None:
     hears(station, give(leader="hub"))
-    station.opened("hub", Facts(), 0.0)
+    station.on_opened("hub", Facts(), 0.0)
     hears(station, Welcome(heartbeat_s=0.5, lost_after_s=1.0), "hub")
     assert (station.heartbeat_s("home"), station.heartbeat_s("hub")) == (1.0, 0.5)
     assert station.beat("home", 1.0, load=0.5) == [Say("home", Heartbeat(seq=1, load=0.5))]
@@ -359,9 +359,9 @@ def test_each_line_has_heartbeats_of_its_own(station: Station, give: Give) -> No
 
 def test_a_line_that_nobody_needs_any_more_is_let_go_of_quietly(station: Station, give: Give) -> None:
     hears(station, give(leader="hub"))
-    station.ended("digits")
-    assert station.opened("hub", Facts(), 0.0) == [HangUp("hub", "nobody needs it any more")]
-    assert station.closed("hub") == []
+    station.on_worker_ended("digits")
+    assert station.on_opened("hub", Facts(), 0.0) == [HangUp("hub", "nobody needs it any more")]
+    assert station.on_closed("hub") == []
     assert station.beat("hub", 0.0) == []
     assert hears(station, Welcome(heartbeat_s=1.0, lost_after_s=8.0), "hub") == []
     # Whoever keeps the line may ask once more before it hears that it is gone.
@@ -372,7 +372,7 @@ def test_a_line_that_nobody_needs_any_more_is_let_go_of_quietly(station: Station
 def test_a_device_that_leaves_says_goodbye_to_leaders_first(station: Station, give: Give) -> None:
     hears(station, give(leader="hub"))
     goodbye = Leave(reason="shutting down")
-    assert station.leaving("shutting down") == [Say("hub", goodbye), Say("home", goodbye)]
+    assert station.leave("shutting down") == [Say("hub", goodbye), Say("home", goodbye)]
 
 
 # Sub-leaders ---------------------------------------------------------------------------------------------------
@@ -407,9 +407,9 @@ def test_every_hop_of_a_route_is_dialled_as_a_leader_would_be(station: Station, 
         Dial("pi", "pi:7071"),
         Dial("b", "b:7071"),
     ], "also this node's own door"
-    assert station.opened("a", Facts(), 0.0) == [Say("a", Hello(node="pi", incarnation="7"))]
+    assert station.on_opened("a", Facts(), 0.0) == [Say("a", Hello(node="pi", incarnation="7"))]
     assert welcomed(station, "a") == [ToWorker("digits", Connected(node="a"))]
-    assert station.closed("a", reason="cut") == [ToWorker("digits", Disconnected(node="a", reason="cut"))]
+    assert station.on_closed("a", reason="cut") == [ToWorker("digits", Disconnected(node="a", reason="cut"))]
 
 
 def test_a_hop_that_is_reached_already_is_not_dialled_again(station: Station, give: Give) -> None:
@@ -431,7 +431,7 @@ def test_a_hop_that_is_the_leader_shares_its_line(station: Station, give: Give) 
     ]
     over = disband_of()
     assert hears(station, over, "hub") == [to_worker(over, "hub"), Part("b", UNNEEDED)], "it leads still"
-    assert station.ended("digits") == [Part("hub", UNNEEDED)]
+    assert station.on_worker_ended("digits") == [Part("hub", UNNEEDED)]
 
 
 def test_a_hop_that_is_another_process_now_is_dialled_there(station: Station, give: Give) -> None:
@@ -484,7 +484,7 @@ def test_hops_are_parted_with_when_no_formation_needs_them(station: Station, giv
     assert hears(station, over) == [to_worker(over), Part("a", UNNEEDED)]
     later = disband_of(2)
     assert hears(station, later) == [to_worker(later), Part("b", UNNEEDED), Part("c", UNNEEDED)]
-    assert station.opened("c", Facts(), 0.0) == [HangUp("c", "nobody needs it any more")]
+    assert station.on_opened("c", Facts(), 0.0) == [HangUp("c", "nobody needs it any more")]
 
 
 def test_two_jobs_share_a_hop(station: Station, give: Give) -> None:
@@ -494,9 +494,9 @@ def test_two_jobs_share_a_hop(station: Station, give: Give) -> None:
     welcomed(station, "a")
     other = route_of("a", job="other")
     assert hears(station, other)[1:] == [ToWorker("other", Connected(node="a"))]
-    assert len(station.closed("a")) == 2
-    assert station.ended("digits") == [], "the other needs it"
-    assert station.ended("other") == [Part("a", UNNEEDED)]
+    assert len(station.on_closed("a")) == 2
+    assert station.on_worker_ended("digits") == [], "the other needs it"
+    assert station.on_worker_ended("other") == [Part("a", UNNEEDED)]
 
 
 def test_a_newer_term_begins_without_routes(station: Station, give: Give) -> None:
@@ -516,15 +516,15 @@ def test_a_job_that_is_over_takes_its_sub_leaders_along(station: Station, give: 
     hears(station, give())
     hears(station, form_of())
     over = Disband(job="digits", term=1, formation=FORMATIONS_END, reason="the job is over here")
-    assert station.ended("digits") == [ToHosted(over)]
-    assert station.ended("digits") == []
+    assert station.on_worker_ended("digits") == [ToHosted(over)]
+    assert station.on_worker_ended("digits") == []
 
 
 def test_a_hop_out_of_reach_is_not_the_managers_affair(station: Station, give: Give) -> None:
     hears(station, give())
     hears(station, route_of("a"))
     for _ in range(ATTEMPTS_TOLD + 2):
-        assert not complaints(station.closed("a"))
+        assert not complaints(station.on_closed("a"))
 
 
 # Who may say what -----------------------------------------------------------------------------------------------

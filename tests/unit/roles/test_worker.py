@@ -22,6 +22,8 @@ from shoal.roles.actions import (
     Stage,
     Train,
 )
+from shoal.roles.aggregation.delivery import ASTRAY_S, TAKEN_FIRST_S, TAKEN_LEAST_S, TAKEN_TIMES
+from shoal.roles.aggregation.routes import ROUTE_S, ROUTES_KEPT
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -37,17 +39,8 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
-from shoal.roles.worker import (
-    ASTRAY_S,
-    RETRY_S,
-    ROUTE_S,
-    ROUTES_KEPT,
-    TAKEN_FIRST_S,
-    TAKEN_LEAST_S,
-    TAKEN_TIMES,
-    VALUES_LEAST_S,
-    Worker,
-)
+from shoal.roles.worker import RETRY_S, VALUES_LEAST_S, Worker
+from shoal.states import WorkerPhase
 from shoal.wire.messages import (
     Disband,
     Evaluated,
@@ -238,7 +231,7 @@ def test_a_lease_that_was_lost_with_its_session_is_asked_for(device: Device) -> 
 
 def test_a_reason_to_wait_is_shown(device: Device) -> None:
     device.hears(Wait(job="digits", reason="2 of at least 3 workers are here"))
-    assert (device.worker.state, device.worker.reason) == ("waiting", "2 of at least 3 workers are here")
+    assert (device.worker.state, device.worker.reason) == (WorkerPhase.WAITING, "2 of at least 3 workers are here")
 
 
 # The trainer fails ---------------------------------------------------------------------------------
@@ -251,7 +244,7 @@ def test_a_trainer_that_fails_is_reported_and_started_again(device: Device) -> N
         Failed(job="digits", term=1, lease=1, reason="KeyError at task.py:9", traceback="File task.py")
     ]
     assert device.does(Prepare)
-    assert device.worker.state == "failing"
+    assert device.worker.state is WorkerPhase.FAILING
     device.happens(Prepared())
     assert device.says(Ready)
 
@@ -552,7 +545,7 @@ def test_a_route_in_use_is_kept_however_many_others_are_tried(routed: Device) ->
     routed.hears(work(2, version=1, formation=1))
     routed.happens(trained(2))
     assert set(pieces(routed)) == {"a", "b"}
-    assert len(routed.worker._routes) == ROUTES_KEPT + 1
+    assert len(routed.worker._routes._by_formation) == ROUTES_KEPT + 1
 
 
 def test_an_update_is_cut_to_the_parts_of_the_sub_leaders(routed: Device) -> None:
@@ -578,7 +571,7 @@ def test_the_leader_hears_of_it_once_every_sub_leader_has_its_piece(routed: Devi
         job="digits", term=1, lease=1, version=0, examples=1, loss_sum=0.5, train_s=0.1, formation=1
     )
     assert dict(update.tensors) == {}
-    assert routed.worker.state == "waiting"
+    assert routed.worker.state is WorkerPhase.WAITING
 
 
 def test_the_leader_hears_that_an_update_is_made_before_it_goes(routed: Device) -> None:
