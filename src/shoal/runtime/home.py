@@ -156,18 +156,20 @@ class Home:
             spec = from_json(JobSpec, json.loads(job.spec_json))
             progress = from_json(Progress, json.loads(job.progress_json)) if len(job.progress_json) > 2 else None
             terms = {
-                int(term): Term(node=node, began=began) for term, (node, began) in json.loads(job.terms_json).items()
+                int(term): Term(node=node, began=began if began >= 0 else None)
+                for term, (node, began) in json.loads(job.terms_json).items()
             }
             is_open = job.state.is_open
-            durable = self._store(job.job).newest_version() if is_open else -1
+            newest = self._store(job.job).newest_version() if is_open else -1
+            durable = newest if newest >= 0 else None
             between = functools.partial(self._between, job.job)
             records.append(
                 JobRecord(
                     spec=spec,
                     state=job.state,
-                    reason=job.reason,
+                    reason=job.reason or None,
                     term=job.term,
-                    leader=job.leader,
+                    leader=job.leader or None,
                     progress=progress,
                     terms=terms,
                     sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
@@ -176,8 +178,8 @@ class Home:
             )
         return records
 
-    def _between(self, job: str, after: int, last: int) -> Side:
-        batches, workers = self._registry.applied_between(job, after, last)
+    def _between(self, job: str, after: int | None, last: int) -> Side:
+        batches, workers = self._registry.applied_between(job, -1 if after is None else after, last)
         return Side(batches=batches, workers=workers)
 
     async def start(self) -> None:
@@ -520,7 +522,7 @@ class Home:
             nodes=self.roll.shown(nodes),
             jobs=tuple(
                 replace(view, served=self._publisher.served(view.job)) if ask.job else view
-                for view in self._manager.job_views(ask.job, now_s=now_s)
+                for view in self._manager.job_views(ask.job or None, now_s=now_s)
             ),
             events=tuple(
                 EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text, traceback=e.traceback) for e in events
