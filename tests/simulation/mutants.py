@@ -695,10 +695,9 @@ def any_term_speaks_for_its_job() -> Patched:
 def last_word_said_once() -> Patched:
     """A leader's last word is not repeated when the session it was said on broke."""
 
-    def say_once(self: Switchboard, word: Progress | SteppedDown) -> list[Delivery]:
-        deliveries = say_last(self, word)
+    def say_once(self: Switchboard, word: Progress | SteppedDown) -> None:
+        say_last(self, word)
         self._last_words.pop(word.job, None)
-        return deliveries
 
     say_last = Switchboard._say_last
     return patch.object(Switchboard, "_say_last", say_once)
@@ -711,7 +710,7 @@ def save_waits_for_a_lost_session() -> Patched:
         self._in_touch = False
         return []
 
-    return patch.object(Switchboard, "out_of_touch", out_of_touch)
+    return patch.object(Switchboard, "on_manager_lost", out_of_touch)
 
 
 def handed_over_before_durable() -> Patched:
@@ -784,10 +783,10 @@ def history_counted_twice() -> Patched:
 def stepping_down_is_not_heard() -> Patched:
     """A leader whose term is over is told so, and leads on."""
 
-    def lead_on(self: Switchboard, message: Message) -> list[Delivery]:
-        return []
+    def lead_on(self: Switchboard, message: Message) -> None:
+        pass
 
-    return patch.object(Switchboard, "_step_down", lead_on)
+    return patch.object(Switchboard, "_on_step_down", lead_on)
 
 
 def worker_stays_with_its_leader() -> Patched:
@@ -814,10 +813,10 @@ def hand_over_ignored() -> Patched:
 def bar_ignored() -> Patched:
     """A leader elsewhere keeps a worker that the manager gave up."""
 
-    def keep(self: Switchboard, message: Bar) -> list[Delivery]:
-        return []
+    def keep(self: Switchboard, message: Bar) -> None:
+        pass
 
-    return patch.object(Switchboard, "_bar", keep)
+    return patch.object(Switchboard, "_on_bar", keep)
 
 
 def old_work_done() -> Patched:
@@ -1297,12 +1296,12 @@ def sum_waited_for_without_end() -> Patched:
 
 def disband_not_heard() -> Patched:
     """A node goes on summing up for a formation that is over."""
-    formed_by = Switchboard.formed_by
+    on_leader_message = Switchboard.on_leader_message
 
     def go_on(self: Switchboard, leader: str, message: Message) -> list[Delivery]:
-        return [] if isinstance(message, Disband) else formed_by(self, leader, message)
+        return [] if isinstance(message, Disband) else on_leader_message(self, leader, message)
 
-    return patch.object(Switchboard, "formed_by", go_on)
+    return patch.object(Switchboard, "on_leader_message", go_on)
 
 
 def update_kept_for_ever() -> Patched:

@@ -75,6 +75,7 @@ from shoal.wire.messages import (
     Hello,
     JobSpec,
     Message,
+    NodeView,
     Progress,
     PublishModel,
     Renew,
@@ -223,9 +224,9 @@ class Home:
         while (answer := doorway.ask(knock))[0] is Door.WAIT:
             await asyncio.sleep(LOOK_EVERY_S)
         door, reason = answer
-        if door is Door.SHUT:
+        if door is Door.SHUT and reason is not None:
             self.roll.alarm(peer.node, peer.address, reason)
-        return reason
+        return reason or ""
 
     def turned_away(self, peer: Peer, reason: str) -> None:
         self._journal.add("", "refused", f"{peer.node} {reason}")
@@ -410,7 +411,7 @@ class Home:
         if isinstance(message, Welcome):
             # Roles know no clock, and a device without a battery does not know the time.
             message = replace(message, time_s=time.time())
-        self._hosting.carry(self._switchboard.sent(to, message))
+        self._hosting.carry(self._switchboard.on_send(to, message))
 
     def _keep(self, keep: Keep) -> None:
         now_s = time.time()
@@ -475,7 +476,7 @@ class Home:
         reason = self.roll.why_revoked(node)
         self._journal.add("", "revoked", f"{node.node} was {reason}")
         # Its leases return before its sessions end: nobody waits to see whether it comes back.
-        self._hosting.carry(self._switchboard.expelled(node.node, reason=reason))
+        self._hosting.carry(self._switchboard.on_expelled(node.node, reason=reason))
         self._hosting.hang_up(node.node, reason)
         self._hold(MemberHeld(node=node.node, hold="revoked", reason=reason))
 
@@ -507,10 +508,14 @@ class Home:
             if not self._blobs.has(sha256):
                 raise Refused(f"the job's {what} ({sha256[:12]}…) was not uploaded: submit it with `shoal train`")
 
+    def _with_silence(self, view: NodeView, now_s: float) -> NodeView:
+        """A node as people see it, with how long ago it was heard; -1 on the wire: never."""
+        ago_s = self._switchboard.membership.heard_ago_s(view.node, now_s)
+        return replace(view, heard_s=-1.0 if ago_s is None else ago_s)
+
     def _status(self, ask: AskStatus) -> Status:
         now_s = time.monotonic()
-        heard_ago_s = self._switchboard.membership.heard_ago_s
-        nodes = tuple(replace(view, heard_s=heard_ago_s(view.node, now_s)) for view in self._manager.node_views())
+        nodes = tuple(self._with_silence(view, now_s) for view in self._manager.node_views())
         if ask.tracebacks:
             events = self._registry.tracebacks(ask.job)
         else:
