@@ -1,7 +1,7 @@
-"""Who leads a job: the manager chooses a node, appoints it, tells its workers, asks it to hand over, lets it go.
+"""The leader of a job: the manager chooses a node, appoints it, tells its workers, asks it to hand over, lets it go.
 
-The manager writes a term down before any node hears of it, and appoints the next leader once nothing of the last one
-is being written. What follows from events, ``succession`` decides; this part only changes the leader of one job.
+The manager writes a term down before any node hears of it. ``succession`` decides which events change a leader; this
+part changes it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from shoal.roles.events import Liveness, PeerChanged
 
-#: Looked up for every sign of life, of which there may be 100,000 a second: an enum is slow to ask.
+#: Compared for every sign of life, up to 100,000 times a second: looking a member up in its enum is slow.
 _ALIVE = Liveness.ALIVE
 
 

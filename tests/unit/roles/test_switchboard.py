@@ -250,6 +250,12 @@ def test_nobody_is_someone_else_and_nobody_gives_orders(home: Switchboard, leadi
                 says(board, "a", message)
 
 
+def test_nothing_follows_from_a_message_that_breaks_a_rule(home: Switchboard) -> None:
+    with pytest.raises(PeerViolation, match="is not for this node"):
+        says(home, "a", Welcome(heartbeat_s=1.0, lost_after_s=8.0))
+    assert home.check(0.5) == [], "nor does it come with the next"
+
+
 # A device is made a leader --------------------------------------------------------------------------------
 
 
