@@ -498,14 +498,14 @@ def role_heartbeats_per_s(count: int = 20_000) -> float:
     members, manager = Membership(patience), Manager(node="home", patience=patience)
     manager.handle(Started(), 0.0)
     for node in nodes:
-        members.heard(node, 0.0)
+        members.on_heard(node, 0.0)
         manager.handle(Received(sender=node, message=Hello(node=node, incarnation="one", facts=Facts())), 0.0)
     frame = envelope_frame(Heartbeat(seq=1))
     began_s = time.process_time()
     for number in range(count):
         node = nodes[number % len(nodes)]
         message = read_opening(frame).message
-        members.heard(node, 1.0)
+        members.on_heard(node, 1.0)
         manager.handle(Received(sender=node, message=message), 1.0)
     return count / (time.process_time() - began_s)
 

@@ -113,7 +113,7 @@ def run(devices: int, *, seed: int, profile: str) -> dict[str, object]:
         "simulated_s": round(world.kernel.now_s, 1),
         "peak_rss_mb": round(peak_rss_mb()),
         "state": record.state,
-        "reason": record.reason,
+        "reason": record.reason or "",
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,22 +11,17 @@ from shoal.plan import Plan
 from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Started
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
-from shoal.roles.roster import JobRecord, NodeRecord
+from shoal.roles.roster import JobRecord, NodeRecord, Roster
 from shoal.states import JobState
 from shoal.wire.messages import Dataset, Facts, Heartbeat, Hello, JobSpec, Progress, Released, StopJob, Submit
 
 SHA = "0" * 64
 
 
-class PlainRoster:
-    """Keeps nothing: who works and who is free is read from the nodes, in the order of their names."""
+class PlainRoster(Roster):
+    """Keeps no lists: which nodes work and which are free is read from the nodes, in the order of their names."""
 
-    def __init__(self, nodes: dict[str, NodeRecord]) -> None:
-        self._nodes = nodes
-        self.called_back: set[str] = set()
-        self.let_go: set[str] = set()
-
-    def place(self, node: NodeRecord, job: str) -> None:
+    def place(self, node: NodeRecord, job: str | None) -> None:
         if node.job != job:
             self.called_back.discard(node.node)
         node.job = job
@@ -32,22 +29,21 @@ class PlainRoster:
     def look(self, node: NodeRecord) -> None:
         pass
 
-    def take(self, nodes: dict[str, NodeRecord]) -> NodeRecord | None:
+    def take(self) -> NodeRecord | None:
+        nodes = self.nodes
         free = (nodes[name] for name in sorted(nodes) if nodes[name].can_train and not nodes[name].job)
         return next(free, None)
 
     def workers(self, job: str) -> list[str]:
-        return [name for name in sorted(self._nodes) if self._nodes[name].job == job]
+        return [name for name in sorted(self.nodes) if self.nodes[name].job == job]
 
     def count(self, job: str) -> int:
         return len(self.workers(job))
 
 
 def plain_manager() -> Manager:
-    manager = Manager(node="home", patience=Patience(), jobs=stored())
-    roster = PlainRoster(manager._nodes)
-    manager._roster = manager._succession._roster = roster  # type: ignore[assignment]
-    return manager
+    with patch("shoal.roles.manager.Roster", PlainRoster):
+        return Manager(node="home", patience=Patience(), jobs=stored())
 
 
 def spec(job: str, least: int, most: int) -> JobSpec:

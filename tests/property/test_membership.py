@@ -101,18 +101,18 @@ STEPS = st.lists(
 def test_who_is_alive_is_what_the_plain_rule_says(patience: Patience, steps: list[tuple[float, str, str, str]]) -> None:
     members, plain, now_s = Membership(patience), Plain(patience), 0.0
     for node in ("c", "a", "b"):
-        assert members.heard(node, now_s) == plain.heard(node, now_s, "")
+        assert members.on_heard(node, now_s) == plain.heard(node, now_s, "")
     for number, (after_s, what, node, incarnation) in enumerate(steps):
         now_s += after_s
         match what:
             case "heard":
-                changes = members.heard(node, now_s, incarnation=incarnation)
+                changes = members.on_heard(node, now_s, incarnation=incarnation or None)
                 assert changes == plain.heard(node, now_s, incarnation)
             case "closed":
-                changes = members.closed(node, now_s, reason=f"break {number}")
+                changes = members.on_closed(node, now_s, reason=f"break {number}")
                 assert changes == plain.closed(node, now_s, f"break {number}")
             case "left":
-                assert members.left(node, reason="left") == plain.left(node, "left")
+                assert members.on_left(node, reason="left") == plain.left(node, "left")
             case "check":
                 assert members.check(now_s) == plain.check(now_s)
         for name, peer in plain.peers.items():

@@ -7,8 +7,8 @@ A mutant puts a wrong variant in the place of one part's code. What the invarian
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +24,7 @@ from shoal.learning.touches import Touches
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
 from shoal.roles.aggregation.delivery import Held, UpdateDelivery
 from shoal.roles.aggregation.routes import Routes
+from shoal.roles.appointment import Appointments
 from shoal.roles.changes import Changes
 from shoal.roles.course import Course
 from shoal.roles.crew import Member
@@ -32,10 +33,12 @@ from shoal.roles.events import EvaluationDone, PeerChanged, Received, Stored, St
 from shoal.roles.exam import Exam
 from shoal.roles.formation import Formation, Share
 from shoal.roles.leader import Leader
+from shoal.roles.machine import Machine
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Membership
+from shoal.roles.reconciliation import Reconciliation
 from shoal.roles.reunion import Side, Verdict
-from shoal.roles.roster import JobRecord, NodeRecord, Stage
+from shoal.roles.roster import JobRecord, NodeRecord, Roster, Stage
 from shoal.roles.shape import Shape
 from shoal.roles.staging import Staging
 from shoal.roles.station import Station
@@ -44,6 +47,7 @@ from shoal.roles.succession import Succession
 from shoal.roles.switchboard import Delivery, Switchboard, _Led
 from shoal.roles.worker import Worker
 from shoal.sim.disk import Disk, _Write
+from shoal.states import JobState
 from shoal.wire.coded import decode
 from shoal.wire.messages import (
     Assign,
@@ -76,6 +80,14 @@ from shoal.workload.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
 
 Patched = AbstractContextManager[object]
 Mutant = Callable[[], Patched]
+
+
+@contextmanager
+def _decided(machine: Machine) -> Iterator[list[Action]]:
+    """The actions that a machine decides in this block, which may be changed before they are added to the others."""
+    before, machine._actions = machine._actions, []
+    yield machine._actions
+    machine._actions = [*before, *machine._actions]
 
 
 # Updates -------------------------------------------------------------------------------------------------
@@ -498,23 +510,23 @@ def ending_forgotten() -> Patched:
 
 def ended_job_led_again() -> Patched:
     """A manager that starts gives every job a leader, ended or not."""
-    started = Succession.started
+    started = Succession.on_started
 
-    def start_all(self: Succession) -> list[Action]:
-        for record in self._jobs.values():
-            record.state = "queued"
-        return started(self)
+    def start_all(self: Succession) -> None:
+        for record in self._roster.jobs.values():
+            record.state = JobState.QUEUED
+        started(self)
 
-    return patch.object(Succession, "started", start_all)
+    return patch.object(Succession, "on_started", start_all)
 
 
 def workers_not_dismissed() -> Patched:
     """The workers of a job that is over keep their place in it."""
     on_progress = Manager._on_progress
 
-    def keep_workers(self: Manager, sender: str, progress: Progress) -> list[Action]:
+    def keep_workers(self: Manager, sender: str, progress: Progress) -> None:
         with patch.object(self._roster, "workers", lambda job: []):
-            return on_progress(self, sender, progress)
+            on_progress(self, sender, progress)
 
     return patch.object(Manager, "_on_progress", keep_workers)
 
@@ -529,21 +541,23 @@ def gives_up_at_the_first_failure() -> Patched:
 
 def term_not_raised() -> Patched:
     """A leader that is appointed again speaks under the term of the one before."""
-    appoint = Succession._appoint
+    appoint = Appointments.appoint
 
-    def appoint_in_term(self: Succession, record: JobRecord) -> list[Action]:
+    def appoint_in_term(self: Appointments, record: JobRecord) -> None:
         record.term = max(0, record.term - 1)
-        return appoint(self, record)
+        appoint(self, record)
 
-    return patch.object(Succession, "_appoint", appoint_in_term)
+    return patch.object(Appointments, "appoint", appoint_in_term)
 
 
 def job_not_kept() -> Patched:
     """A job is accepted and not written down."""
     on_submit = Manager._on_submit
 
-    def accept(self: Manager, question: int, spec: JobSpec) -> list[Action]:
-        return [action for action in on_submit(self, question, spec) if getattr(action, "spec", None) is None]
+    def accept(self: Manager, question: int, spec: JobSpec) -> None:
+        with _decided(self) as actions:
+            on_submit(self, question, spec)
+            actions[:] = [action for action in actions if getattr(action, "spec", None) is None]
 
     return patch.object(Manager, "_on_submit", accept)
 
@@ -552,35 +566,39 @@ def accepted_before_kept() -> Patched:
     """A job is accepted first and written down after that."""
     on_submit = Manager._on_submit
 
-    def answer_first(self: Manager, question: int, spec: JobSpec) -> list[Action]:
-        return sorted(on_submit(self, question, spec), key=lambda action: not isinstance(action, Answer))
+    def answer_first(self: Manager, question: int, spec: JobSpec) -> None:
+        with _decided(self) as actions:
+            on_submit(self, question, spec)
+            actions.sort(key=lambda action: not isinstance(action, Answer))
 
     return patch.object(Manager, "_on_submit", answer_first)
 
 
 def term_kept_after_it_is_used() -> Patched:
     """A leader is appointed first, and its term written down after that."""
-    appoint = Succession._appoint
+    appoint = Appointments.appoint
 
-    def appoint_first(self: Succession, record: JobRecord) -> list[Action]:
-        return sorted(appoint(self, record), key=lambda action: not isinstance(action, Send))
+    def appoint_first(self: Appointments, record: JobRecord) -> None:
+        with _decided(self._machine) as actions:
+            appoint(self, record)
+            actions.sort(key=lambda action: not isinstance(action, Send))
 
-    return patch.object(Succession, "_appoint", appoint_first)
+    return patch.object(Appointments, "appoint", appoint_first)
 
 
 def lost_node_keeps_its_place() -> Patched:
     """A node that was lost still counts as one of its job's workers."""
     on_peer = Manager._on_peer
 
-    def keep_place(self: Manager, event: PeerChanged) -> list[Action]:
+    def keep_place(self: Manager, event: PeerChanged) -> None:
         place = self._roster.place
 
-        def keep_or_place(node: NodeRecord, job: str) -> None:
-            if job:
+        def keep_or_place(node: NodeRecord, job: str | None) -> None:
+            if job is not None:
                 place(node, job)
 
         with patch.object(self._roster, "place", keep_or_place):
-            return on_peer(self, event)
+            on_peer(self, event)
 
     return patch.object(Manager, "_on_peer", keep_place)
 
@@ -589,8 +607,9 @@ def back_without_its_job() -> Patched:
     """A node whose session is back is not told again what it works for, and where that is led."""
     assign = Manager._assign_worker
 
-    def assign_new_ones(self: Manager, node: NodeRecord, record: JobRecord, reason: str) -> list[Action]:
-        return [] if reason.startswith("back") else assign(self, node, record, reason)
+    def assign_new_ones(self: Manager, node: NodeRecord, record: JobRecord, reason: str) -> None:
+        if not reason.startswith("back"):
+            assign(self, node, record, reason)
 
     return patch.object(Manager, "_assign_worker", assign_new_ones)
 
@@ -598,8 +617,8 @@ def back_without_its_job() -> Patched:
 def left_where_it_was() -> Patched:
     """A node that was given up and is back is not told to leave the job it worked for."""
 
-    def stay(self: Manager, node: NodeRecord) -> list[Action]:
-        return []
+    def stay(self: Manager, node: NodeRecord) -> None:
+        pass
 
     return patch.object(Manager, "_dismiss_elsewhere", stay)
 
@@ -619,46 +638,48 @@ def silence_is_borne() -> Patched:
 def no_fence_on_versions() -> Patched:
     """A version is kept for whoever sends it, also under a term that is over."""
 
-    def keep_any(self: Succession, sender: str, checkpoint: Checkpoint) -> list[Action]:
-        record = self._jobs.get(checkpoint.job)
+    def keep_any(self: Succession, sender: str, checkpoint: Checkpoint) -> None:
+        record = self._roster.jobs.get(checkpoint.job)
         if record is None or record.storing is not None:
-            return []
+            return
         record.storing, record.storing_number = checkpoint.version, checkpoint.number
-        return [Store(checkpoint=checkpoint)]
+        self._machine.act(Store(checkpoint=checkpoint))
 
-    return patch.object(Succession, "checkpoint", keep_any)
+    return patch.object(Succession, "on_checkpoint", keep_any)
 
 
 def kept_before_durable() -> Patched:
     """A leader elsewhere hears that its version is kept when the write begins."""
-    checkpoint = Succession.checkpoint
+    on_checkpoint = Succession.on_checkpoint
 
-    def answer_at_once(self: Succession, sender: str, message: Checkpoint) -> list[Action]:
-        actions = checkpoint(self, sender, message)
-        if not any(isinstance(action, Store) for action in actions):
-            return actions
-        kept = CheckpointKept(job=message.job, term=message.term, version=message.version, number=message.number)
-        return [*actions, Send(to=sender, message=kept)]
+    def answer_at_once(self: Succession, sender: str, message: Checkpoint) -> None:
+        with _decided(self._machine) as actions:
+            on_checkpoint(self, sender, message)
+            if any(isinstance(action, Store) for action in actions):
+                kept = CheckpointKept(
+                    job=message.job, term=message.term, version=message.version, number=message.number
+                )
+                actions.append(Send(to=sender, message=kept))
 
-    return patch.object(Succession, "checkpoint", answer_at_once)
+    return patch.object(Succession, "on_checkpoint", answer_at_once)
 
 
 def failed_write_called_kept() -> Patched:
     """A leader elsewhere hears that its version is kept when the write failed."""
-    stored = Succession.stored
+    on_stored = Succession.on_stored
 
-    def stored_anyway(self: Succession, event: Stored | StoreFailed) -> list[Action]:
-        return stored(self, Stored(job=event.job, term=event.term, version=event.version))
+    def stored_anyway(self: Succession, event: Stored | StoreFailed) -> None:
+        on_stored(self, Stored(job=event.job, term=event.term, version=event.version))
 
-    return patch.object(Succession, "stored", stored_anyway)
+    return patch.object(Succession, "on_stored", stored_anyway)
 
 
 def appointed_while_a_version_is_written() -> Patched:
     """The next leader is appointed although a version of the last one is being written."""
 
-    def fill_all(self: Succession) -> list[Action]:
-        vacant = [record for record in self._open() if record.stage is Stage.VACANT]
-        return [action for record in vacant for action in self._appoint(record)]
+    def fill_all(self: Succession) -> None:
+        for record in [record for record in self._roster.open_jobs() if record.stage is Stage.VACANT]:
+            self._appointments.appoint(record)
 
     return patch.object(Succession, "fill", fill_all)
 
@@ -666,20 +687,19 @@ def appointed_while_a_version_is_written() -> Patched:
 def any_term_speaks_for_its_job() -> Patched:
     """The manager asks whether a node leads a job, and not under which term it speaks."""
 
-    def of(self: Succession, sender: str, message: Message) -> JobRecord | None:
-        record = self._jobs.get(str(getattr(message, "job", "")))
+    def of(self: Roster, sender: str, message: Message) -> JobRecord | None:
+        record = self.jobs.get(str(getattr(message, "job", "")))
         return record if record is not None and record.is_open and sender == record.leader else None
 
-    return patch.object(Succession, "_of", of)
+    return patch.object(Roster, "job_of", of)
 
 
 def last_word_said_once() -> Patched:
     """A leader's last word is not repeated when the session it was said on broke."""
 
-    def say_once(self: Switchboard, word: Progress | SteppedDown) -> list[Delivery]:
-        deliveries = say_last(self, word)
+    def say_once(self: Switchboard, word: Progress | SteppedDown) -> None:
+        say_last(self, word)
         self._last_words.pop(word.job, None)
-        return deliveries
 
     say_last = Switchboard._say_last
     return patch.object(Switchboard, "_say_last", say_once)
@@ -692,7 +712,7 @@ def save_waits_for_a_lost_session() -> Patched:
         self._in_touch = False
         return []
 
-    return patch.object(Switchboard, "out_of_touch", out_of_touch)
+    return patch.object(Switchboard, "on_manager_lost", out_of_touch)
 
 
 def handed_over_before_durable() -> Patched:
@@ -722,32 +742,32 @@ def handed_over_with_leases_out() -> Patched:
 
 def missed_leader_never_replaced() -> Patched:
     """A manager that started anew waits for the leader it remembers, and waits."""
-    timer = Succession.timer
+    on_timer = Succession.on_timer
 
-    def never(self: Succession, name: str) -> list[Action]:
-        return [] if name == "missed" else timer(self, name)
+    def never(self: Succession, name: str) -> None:
+        if name != "missed":
+            on_timer(self, name)
 
-    return patch.object(Succession, "timer", never)
+    return patch.object(Succession, "on_timer", never)
 
 
 def missed_leader_replaced_at_once() -> Patched:
     """A manager that started anew appoints another leader although the last one leads on."""
 
-    def vacate_all(self: Succession) -> list[Action]:
-        for record in self._open():
-            record.leader = ""
-        return []
+    def vacate_all(self: Succession) -> None:
+        for record in self._roster.open_jobs():
+            record.leader = None
 
-    return patch.object(Succession, "started", vacate_all)
+    return patch.object(Succession, "on_started", vacate_all)
 
 
 def lost_leader_kept() -> Patched:
     """A leader that was lost is waited for."""
 
-    def wait(self: Succession, node: str, reason: str, *, is_certain: bool = False) -> list[Action]:
-        return []
+    def wait(self: Succession, node: str, reason: str, *, is_certain: bool = False) -> None:
+        pass
 
-    return patch.object(Succession, "lost", wait)
+    return patch.object(Succession, "on_lost", wait)
 
 
 def history_counted_twice() -> Patched:
@@ -765,10 +785,10 @@ def history_counted_twice() -> Patched:
 def stepping_down_is_not_heard() -> Patched:
     """A leader whose term is over is told so, and leads on."""
 
-    def lead_on(self: Switchboard, message: Message) -> list[Delivery]:
-        return []
+    def lead_on(self: Switchboard, message: Message) -> None:
+        pass
 
-    return patch.object(Switchboard, "_step_down", lead_on)
+    return patch.object(Switchboard, "_on_step_down", lead_on)
 
 
 def worker_stays_with_its_leader() -> Patched:
@@ -796,10 +816,10 @@ def hand_over_ignored() -> Patched:
 def bar_ignored() -> Patched:
     """A leader elsewhere keeps a worker that the manager gave up."""
 
-    def keep(self: Switchboard, message: Bar) -> list[Delivery]:
-        return []
+    def keep(self: Switchboard, message: Bar) -> None:
+        pass
 
-    return patch.object(Switchboard, "_bar", keep)
+    return patch.object(Switchboard, "_on_bar", keep)
 
 
 def old_work_done() -> Patched:
@@ -825,15 +845,15 @@ def same_version_taken_for_another() -> Patched:
 
 def complaint_not_heard() -> Patched:
     """A worker that cannot reach a leader which is gone is not told that its job is over."""
-    out_of_reach = Succession.out_of_reach
+    on_out_of_reach = Succession.on_out_of_reach
 
-    def listen(self: Succession, sender: str, message: OutOfReach) -> list[Action]:
-        record, node = self._jobs.get(message.job), self._nodes.get(sender)
+    def listen(self: Succession, sender: str, message: OutOfReach) -> None:
+        record, node = self._roster.jobs.get(message.job), self._roster.nodes.get(sender)
         if record is None or not record.is_open or (node is not None and node.job != message.job):
-            return []
-        return out_of_reach(self, sender, message)
+            return
+        on_out_of_reach(self, sender, message)
 
-    return patch.object(Succession, "out_of_reach", listen)
+    return patch.object(Succession, "on_out_of_reach", listen)
 
 
 # Workers -------------------------------------------------------------------------------------------------
@@ -1276,12 +1296,12 @@ def sum_waited_for_without_end() -> Patched:
 
 def disband_not_heard() -> Patched:
     """A node goes on summing up for a formation that is over."""
-    formed_by = Switchboard.formed_by
+    on_leader_message = Switchboard.on_leader_message
 
     def go_on(self: Switchboard, leader: str, message: Message) -> list[Delivery]:
-        return [] if isinstance(message, Disband) else formed_by(self, leader, message)
+        return [] if isinstance(message, Disband) else on_leader_message(self, leader, message)
 
-    return patch.object(Switchboard, "formed_by", go_on)
+    return patch.object(Switchboard, "on_leader_message", go_on)
 
 
 def update_kept_for_ever() -> Patched:
@@ -1425,19 +1445,20 @@ def what_was_made_beyond_a_cut_is_discarded() -> Patched:
     def never(*, older: Side, newer: Side) -> Verdict:
         return Verdict(keeps_older=False, reason="its term is over")
 
-    return patch("shoal.roles.succession.judge", never)
+    return patch("shoal.roles.reconciliation.judge", never)
 
 
 def leader_fenced_by_a_manager_that_reaches_nobody() -> Patched:
     """A manager that was cut off appoints itself, and what the old leader made since is refused."""
 
-    def appoint(self: Succession, record: JobRecord, reason: str) -> list[Action]:
-        return self._vacate(record, reason)
+    def appoint(self: Reconciliation, record: JobRecord, reason: str) -> None:
+        self._appointments.vacate(record, reason)
 
-    def refuse(self: Succession, sender: str, progress: Progress) -> list[Action]:
-        return self._fence(sender, progress)
+    def refuse(self: Reconciliation, sender: str, progress: Progress) -> bool:
+        self._appointments.fence(sender, progress)
+        return True
 
-    return patch.multiple(Succession, _miss=appoint, _claim=refuse)
+    return patch.multiple(Reconciliation, on_silent=appoint, on_claim=refuse)
 
 
 def older_leader_always_believed() -> Patched:
@@ -1446,18 +1467,20 @@ def older_leader_always_believed() -> Patched:
     def always(*, older: Side, newer: Side) -> Verdict:
         return Verdict(keeps_older=bool(older.batches), reason="it led before")
 
-    return patch("shoal.roles.succession.judge", always)
+    return patch("shoal.roles.reconciliation.judge", always)
 
 
 def first_word_after_a_cut_decides() -> Patched:
     """What a leader said before the cut, and comes only now, is taken for what it made since."""
-    claim = Succession._claim
+    on_claim = Reconciliation.on_claim
 
-    def at_once(self: Succession, sender: str, progress: Progress) -> list[Action]:
-        told = claim(self, sender, progress)
-        return [*told, *self._settle(progress.job)]
+    def at_once(self: Reconciliation, sender: str, progress: Progress) -> bool:
+        with _decided(self._machine) as actions:
+            on_claim(self, sender, progress)
+            self.on_claims_heard(progress.job)
+            return bool(actions)
 
-    return patch.object(Succession, "_claim", at_once)
+    return patch.object(Reconciliation, "on_claim", at_once)
 
 
 def history_of_both_sides_kept() -> Patched:
@@ -1478,7 +1501,7 @@ def numbers_of_the_other_side_used_again() -> Patched:
 
 def away_for_ever() -> Patched:
     """A leader that fell silent with its workers is waited for, though they are back and it is not."""
-    return patch.object(Succession, "_await", lambda self, record: [])
+    return patch.object(Reconciliation, "_await", lambda self, record: None)
 
 
 def parts_outlive_their_trainer() -> Patched:
@@ -1496,7 +1519,7 @@ def parts_outlive_their_trainer() -> Patched:
 
 def plenty_beside_want() -> Patched:
     """A job below its least number of workers waits, while another has more than it needs."""
-    return patch.object(Manager, "_call_back", lambda self, led: [])
+    return patch.object(Manager, "_call_back", lambda self, led: None)
 
 
 OF_CUTS: dict[str, Mutant] = _named(

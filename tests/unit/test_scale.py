@@ -138,14 +138,14 @@ class Lead:
 def members_of(count: int, *, silent_s: float = 0.0) -> Membership:
     members = Membership(Patience())
     for node in names(count):
-        members.heard(node, 0.0)
+        members.on_heard(node, 0.0)
     members.check(silent_s)
     return members
 
 
 def heartbeat(count: int) -> int:
     members = members_of(count)
-    return lines(lambda: members.heard(Name("n00700"), 1.0))
+    return lines(lambda: members.on_heard(Name("n00700"), 1.0))
 
 
 def check_of_the_living(count: int) -> int:
@@ -166,7 +166,7 @@ def check_of_the_lost(count: int) -> int:
 def check_of_the_disconnected(count: int) -> int:
     members = members_of(count)
     for node in names(count):
-        members.closed(node, 1.0, reason="reset")
+        members.on_closed(node, 1.0, reason="reset")
     return lines(lambda: members.check(2.0))
 
 

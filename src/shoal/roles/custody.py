@@ -1,6 +1,6 @@
-"""How a checkpoint travels: one file's bytes with the model, the state, and the history since the one before.
+"""How a checkpoint travels: one file's bytes with the model, the state, and the history since the checkpoint before.
 
-A leader on a device has no disk that anyone trusts: what it must not lose, the manager's node keeps. Pure functions.
+A leader trusts no disk of its device: the manager's node keeps every version that must not be lost. Pure functions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROWS, _NAMES, _AFTER = f"{OURS}applied", "nodes", "after"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """A checkpoint, unpacked: what a store keeps and a leader goes on from."""
+    """A checkpoint, unpacked: a store keeps it, and a leader goes on from it."""
 
     version: int
     tensors: Tensors
@@ -40,7 +40,8 @@ class Version:
 
     @property
     def after(self) -> int:
-        """The version after which its rows begin: what is kept of later ones, and is not in them, is not its history.
+        """The version after which its rows begin. Rows of later versions that a store has, and that are not among
+        these, are not its history.
 
         A checkpoint that a leader goes on from brings no rows, and takes none away.
         """
@@ -57,14 +58,14 @@ def gaps_in(state: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
 
 
 def version_of(save: Save) -> Version:
-    """What is to be kept of a save: its history travels inside."""
+    """The checkpoint of a save, with its history inside."""
     rows, names = with_rows(save.applied)
     state = {**save.state, **names, _AFTER: save.after}
     return Version(version=save.version, tensors={**save.tensors, **rows}, state=state)
 
 
 def packed(version: Version | None, *, job: str, term: int, number: int = 0) -> Checkpoint:
-    """The message that brings a version elsewhere; None: there is none yet. ``number``: of a leader's saves."""
+    """The message that carries a version to another node; None: there is none yet. ``number``: of a leader's saves."""
     if version is None:
         return Checkpoint(job=job, term=term, version=-1)
     file = io.BytesIO()
@@ -75,7 +76,7 @@ def packed(version: Version | None, *, job: str, term: int, number: int = 0) -> 
 
 
 def unpacked(checkpoint: Checkpoint) -> Version | None:
-    """The version a message brought; its arrays are copies. Raises PeerViolation where it is no whole checkpoint."""
+    """The version in a message, as a copy; None: there is none yet. Raises PeerViolation if it is not whole."""
     if checkpoint.version < 0:
         return None
     content = checkpoint.tensors.get(_FILE)
@@ -115,7 +116,8 @@ def _check(version: Version, checkpoint: Checkpoint) -> None:
 
 
 def _check_progress(state: Mapping[str, Any]) -> None:
-    """What a leader restores besides the model: else a version would be kept that nobody can go on from."""
+    """Check the state that a leader restores besides the model: the manager must not keep a version that no leader can
+    go on from."""
     ledger, ending, elapsed_s = state["ledger"], state["ending"], state["elapsed_s"]
     if not isinstance(ledger["batches"], int) or not 0 < ledger["batches"] <= BATCHES_MAX:
         raise PeerViolation("a checkpoint with a ledger of no size")

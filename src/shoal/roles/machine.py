@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from shoal.roles.actions import Action, CancelTimer, Record, Send, SetTimer
 from shoal.roles.events import Event
 from shoal.wire.messages import Message
 
+A = TypeVar("A")
 
-class Machine:
+
+class Decider(Generic[A]):
+    """Decides without side effects: what it wants done is appended to one list, and its entry returns that."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._actions: list[A] = []
+
+    def act(self, *actions: A) -> None:
+        self._actions += actions
+
+    def take_actions(self) -> list[A]:
+        """Everything decided since the last call, in order."""
+        actions, self._actions = self._actions, []
+        return actions
+
+
+class Machine(Decider[Action]):
     """A role as a state machine without side effects.
 
     ``handle`` is its only entry. While it lasts, ``now_s`` is the time of the event, and everything the role wants done
@@ -15,32 +35,19 @@ class Machine:
     the machine, and append to the same list.
     """
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self._actions: list[Action] = []
-
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """Decide what follows from an event."""
         self.now_s = now_s
         try:
             self.on_event(event)
-        except BaseException:
-            # A bug: half a decision must not be carried out with the next event.
-            self._actions = []
-            raise
-        return self.take_actions()
+        finally:
+            # An event that raised has no actions: none of them may come with the next event.
+            actions = self.take_actions()
+        return actions
 
     def on_event(self, event: Event) -> None:
         """Overridden by each role."""
         raise NotImplementedError
-
-    def take_actions(self) -> list[Action]:
-        """Everything decided since the last call, in order."""
-        actions, self._actions = self._actions, []
-        return actions
-
-    def act(self, *actions: Action) -> None:
-        self._actions += actions
 
     def send(self, to: str, message: Message) -> None:
         self._actions.append(Send(to=to, message=message))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shoal.roles.actions import Action, Answer, Keep, Record, Send
+from shoal.roles.actions import Answer, Keep
+from shoal.roles.appointment import Appointments, assignment
 from shoal.roles.events import (
     Asked,
     Event,
@@ -22,8 +23,10 @@ from shoal.roles.events import (
     StoreFailed,
     TimerFired,
 )
+from shoal.roles.machine import Machine
 from shoal.roles.membership import Patience
-from shoal.roles.roster import HELD_BACK, JobRecord, NodeRecord, Roster
+from shoal.roles.reconciliation import Reconciliation
+from shoal.roles.roster import JobRecord, NodeRecord, Roster
 from shoal.roles.succession import Succession
 from shoal.states import JobState
 from shoal.wire.messages import (
@@ -56,7 +59,7 @@ from shoal.wire.messages import (
 )
 
 
-class Manager:
+class Manager(Machine):
     def __init__(
         self,
         *,
@@ -68,327 +71,361 @@ class Manager:
         prefers_devices: bool = False,
     ) -> None:
         """``prefers_devices``: this node leads only where no device can."""
+        super().__init__()
         self._node = node
         #: Nodes that operators hold back, whether they are here or not.
         self._held: dict[str, str] = dict(held or {})
         self._patience = patience
-        self._nodes: dict[str, NodeRecord] = {}
-        self._roster = Roster()
-        #: In the order they were submitted.
-        self._jobs: dict[str, JobRecord] = {record.spec.job: record for record in jobs or []}
-        self._succession = Succession(
-            node=node, nodes=self._nodes, jobs=self._jobs, roster=self._roster, prefers_devices=prefers_devices
-        )
+        self._roster = Roster(jobs or ())
+        self._nodes, self._jobs = self._roster.nodes, self._roster.jobs
+        self._appointments = Appointments(self, self._roster, node=node, prefers_devices=prefers_devices)
+        self._reconciliation = Reconciliation(self, self._roster, self._appointments, node=node)
+        self._succession = Succession(self, self._roster, self._appointments, self._reconciliation, node=node)
         self._cpus = cpus
         #: A leader was missed when work was last given out.
         self._is_unsettled = False
 
-    def handle(self, event: Event, now_s: float) -> list[Action]:
-        self._succession.now_s = now_s
+    def on_event(self, event: Event) -> None:
         match event:
             case Started():
-                return [*self._succession.started(), *self._schedule()]
+                self._succession.on_started()
+                self._schedule()
             case Received():
-                return self._on_received(event)
+                self._on_received(event)
             case PeerChanged():
-                return self._on_peer(event)
+                self._on_peer(event)
             case Asked():
-                return self._on_asked(event)
+                self._on_asked(event)
             case MemberHeld():
-                return self._on_held(event)
+                self._on_held(event)
             case TimerFired():
-                return self._on_timer(event.name)
+                self._succession.on_timer(event.name)
+                self._schedule()
             case Stored() | StoreFailed():
-                return [*self._succession.stored(event), *self._schedule()]
+                self._succession.on_stored(event)
+                self._schedule()
             case LoadFailed():
-                return self._on_load_failed(event)
+                self._on_load_failed(event)
             case _:
-                return []
-
-    def _on_timer(self, name: str) -> list[Action]:
-        return [*self._succession.timer(name), *self._schedule()]
+                pass
 
     # Nodes -------------------------------------------------------------------------------------------
 
-    def _on_received(self, event: Received) -> list[Action]:
+    def _on_received(self, event: Received) -> None:
         if (node := self._nodes.get(event.sender)) is not None:
-            node.heard_s = self._succession.now_s
+            node.heard_s = self.now_s
         match event.message:
             case Hello():
-                return self._on_hello(event.sender, event.message)
+                self._on_hello(event.sender, event.message)
             case Heartbeat():
-                return self._on_heartbeat(event.sender, event.message)
+                self._on_heartbeat(event.sender, event.message)
             case Progress():
-                return self._on_progress(event.sender, event.message)
+                self._on_progress(event.sender, event.message)
             case Released():
-                return self._on_released(event.sender, event.message)
+                self._on_released(event.sender, event.message)
             case _:
-                return self._on_leader(event.sender, event.message)
+                self._on_leader(event.sender, event.message)
 
-    def _on_heartbeat(self, sender: str, beat: Heartbeat) -> list[Action]:
+    def _on_heartbeat(self, sender: str, beat: Heartbeat) -> None:
         if sender == self._node:
-            # How the manager's own node is: it may lead like any other.
-            self._succession.here(cpus=self._cpus, load=beat.load, link_bytes_per_s=beat.link_bytes_per_s)
-            return []
+            link = beat.link_bytes_per_s
+            self._appointments.on_home_load(cpus=self._cpus, load=beat.load, link_bytes_per_s=link)
+            return
         node = self._nodes.get(sender)
         if node is None:
-            return []
+            return
         node.load, node.memory_free_mb = beat.load, beat.memory_free_mb
         node.link_bytes_per_s = beat.link_bytes_per_s
-        return self._on_rested(node) if node.is_resting else []
+        if node.is_resting:
+            self._on_rested(node)
 
-    def _on_leader(self, sender: str, message: Message) -> list[Action]:
-        """What leaders say, and what is said of them."""
+    def _on_leader(self, sender: str, message: Message) -> None:
+        """A leader speaks, or a worker speaks of its leader."""
         succession = self._succession
         match message:
             case Leads():
-                return [*succession.leads(sender, message), *self._schedule()]
+                succession.on_leads(sender, message)
+                self._schedule()
             case SteppedDown():
-                return self._on_stepped_down(sender, message)
+                self._on_stepped_down(sender, message)
             case OutOfReach():
-                return succession.out_of_reach(sender, message)
+                succession.on_out_of_reach(sender, message)
             case AskCheckpoint():
-                return succession.asked(sender, message)
+                succession.on_ask_checkpoint(sender, message)
             case Checkpoint():
-                return succession.checkpoint(sender, message)
+                succession.on_checkpoint(sender, message)
             case Noted():
-                return succession.noted(sender, message)
+                succession.on_noted(sender, message)
             case _:
-                return []
+                pass
 
-    def _on_stepped_down(self, sender: str, message: SteppedDown) -> list[Action]:
-        hopeless, actions = self._succession.stepped_down(sender, message)
+    def _on_stepped_down(self, sender: str, message: SteppedDown) -> None:
+        hopeless = self._succession.on_stepped_down(sender, message)
         if hopeless is not None:
-            return [*actions, *self._close(hopeless, JobState.FAILED, f"could not start: {message.reason}")]
-        return [*actions, *self._schedule()]
+            self._close(hopeless, JobState.FAILED, f"could not start: {message.reason}")
+        else:
+            self._schedule()
 
-    def _on_load_failed(self, event: LoadFailed) -> list[Action]:
+    def _on_load_failed(self, event: LoadFailed) -> None:
         record = self._jobs.get(event.job)
         if record is None or not record.is_open or record.term != event.term:
-            return []
-        away = StepDown(job=event.job, term=event.term, reason=clip(event.reason))
-        return [Send(to=record.leader, message=away), *self._close(record, JobState.FAILED, event.reason)]
+            return
+        if record.leader is not None:
+            self.send(record.leader, StepDown(job=event.job, term=event.term, reason=clip(event.reason)))
+        self._close(record, JobState.FAILED, event.reason)
 
-    def _on_hello(self, sender: str, hello: Hello) -> list[Action]:
+    def _on_hello(self, sender: str, hello: Hello) -> None:
         patience = self._patience
         if hello.protocol != PROTOCOL:
             reason = f"speaks protocol {hello.protocol}, this cluster speaks {PROTOCOL}: install the same release"
-            return [
-                Record(kind="refused", reason=f"{sender} {reason}"),
-                Send(to=sender, message=Dismiss(job="", reason=reason)),
-            ]
+            self.record("refused", f"{sender} {reason}")
+            self.send(sender, Dismiss(job="", reason=reason))
+            return
         node = self._nodes.get(sender)
         if node is None:
-            node = self._nodes[sender] = NodeRecord(node=sender, held=self._held.get(sender, ""))
-        restarted = node.incarnation not in ("", hello.incarnation)
-        node.facts, node.incarnation = hello.facts, hello.incarnation
-        node.heard_s = self._succession.now_s
+            node = self._nodes[sender] = NodeRecord(node=sender, held=self._held.get(sender))
+        restarted = node.incarnation not in (None, hello.incarnation)
+        node.facts, node.incarnation = hello.facts, hello.incarnation or None
+        node.heard_s = self.now_s
         node.state, node.reason = Liveness.ALIVE, "restarted" if restarted else "connected"
         self._roster.look(node)
-        actions: list[Action] = [
-            Record(kind="node", reason=f"{sender} {node.reason} from {hello.facts.host or 'somewhere'}")
-        ]
+        self.record("node", f"{sender} {node.reason} from {hello.facts.host or 'somewhere'}")
         if not node.facts.torch:
-            actions.append(Record(kind="node", reason=f"{sender} has no PyTorch: it cannot train"))
+            self.record("node", f"{sender} has no PyTorch: it cannot train")
         self._resettle(node)
-        actions += self._succession.hello(sender, hello, restarted=restarted)
-        if node.job and self._jobs[node.job].is_led:
-            # It may have forgotten (a new process) or not (a new connection): either way this is what it does.
-            actions += self._assign_worker(node, self._jobs[node.job], "back in its job")
+        self._succession.on_hello(sender, hello, restarted=restarted)
+        if node.job is not None and self._jobs[node.job].is_led:
+            # A new process has forgotten its job, a new connection has not: repeat it to both.
+            self._assign_worker(node, self._jobs[node.job], "back in its job")
+        self._schedule()
+        self._dismiss_elsewhere(node)
         # The welcome comes last: a node speaks to its leader once it knows all its roles.
-        welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s, reason=node.held_back)
-        actions += [*self._schedule(), *self._dismiss_elsewhere(node), Send(to=sender, message=welcome)]
-        return [*actions, *self._succession.relieve()]
+        held_back = node.held_back or ""
+        self.send(
+            sender, Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s, reason=held_back)
+        )
+        self._appointments.relieve_home()
 
-    def _on_peer(self, event: PeerChanged) -> list[Action]:
+    def _on_peer(self, event: PeerChanged) -> None:
         node = self._nodes.get(event.node)
         if node is None or node.state is event.state:
-            return []
+            return
         if node.state is Liveness.ALIVE:
-            node.suspect_s = self._succession.now_s
+            node.suspect_s = self.now_s
         node.state, node.reason = event.state, event.reason
         self._roster.look(node)
-        record = Record(kind="node", reason=f"{event.node} is {event.state}: {event.reason}", job=node.job)
+        self.record("node", f"{event.node} is {event.state}: {event.reason}", job=node.job or "")
         if event.state is Liveness.LOST:
-            barred = self._succession.bar(node.node, node.job, event.reason)
-            if node.job:
+            if node.job is not None:
+                self._appointments.bar(node.node, node.job, event.reason)
                 node.left_in[node.job] = None
-            self._roster.place(node, "")
+            self._roster.place(node, None)
             self._roster.let_go.discard(node.node)
-            lost = self._succession.lost(event.node, event.reason, is_certain=event.is_certain)
-            return [record, *barred, *lost, *self._schedule()]
-        if event.state is Liveness.ALIVE:
+            self._succession.on_lost(event.node, event.reason, is_certain=event.is_certain)
+            self._schedule()
+        elif event.state is Liveness.ALIVE:
             self._resettle(node)
-            again = self._succession.heard_again(event.node)
-            return [record, *again, *self._schedule(), *self._dismiss_elsewhere(node)]
-        return [record, *self._succession.suspected(event.node)]
+            self._reconciliation.on_heard_again(event.node)
+            self._schedule()
+            self._dismiss_elsewhere(node)
+        else:
+            self._succession.on_suspected(event.node)
 
     def _resettle(self, node: NodeRecord) -> None:
-        """A worker that was lost with its leader still works there, beyond the cut that both were behind."""
+        """A worker that was lost together with its leader still works there, beyond the cut between them and here."""
         away = [job for job in node.left_in if (known := self._jobs.get(job)) is not None and known.is_cut]
-        if node.job or not away:
+        if node.job is not None or not away:
             return
         del node.left_in[away[-1]]
         self._roster.place(node, away[-1])
 
-    # Nodes that are held back --------------------------------------------------------------------------
+    # Nodes that operators hold back --------------------------------------------------------------------
 
-    def _on_held(self, event: MemberHeld) -> list[Action]:
-        """A node that is held keeps the lease it has: its leader lets it go when that is done, so nothing is lost."""
+    def _on_held(self, event: MemberHeld) -> None:
+        """A held node keeps its lease: its leader lets it go when the lease is done, so nothing is lost."""
         if event.hold == "revoked":
-            gone = self._succession.lost(event.node, event.reason, is_certain=True)
-            return [*self._succession.shut_out(event.node, event.reason), *gone, *(self._schedule() if gone else ())]
-        if event.hold:
-            self._held[event.node] = event.hold
+            was_leader = bool(self._roster.led_by(event.node))
+            self._appointments.bar_everywhere(event.node, event.reason)
+            self._succession.on_lost(event.node, event.reason, is_certain=True)
+            if was_leader:
+                self._schedule()
+            return
+        hold = event.hold or None
+        if hold is not None:
+            self._held[event.node] = hold
         else:
             self._held.pop(event.node, None)
         node = self._nodes.get(event.node)
-        if node is None or node.held == event.hold:
-            return []
-        node.held = event.hold
-        what = HELD_BACK.get(event.hold, "may be given work")
-        record = Record(kind="node", reason=f"{event.node} {what}" + (f": {event.reason}" if event.reason else ""))
-        if event.hold:
-            return [record, *self._succession.releases([event.node]), *self._succession.held(node)]
-        self._roster.look(node)
-        return [record, *self._schedule()]
+        if node is None or node.held == hold:
+            return
+        node.held = hold
+        what = node.held_back or "may be given work"
+        self.record("node", f"{event.node} {what}" + (f": {event.reason}" if event.reason else ""))
+        if hold is not None:
+            self._appointments.release([event.node])
+            self._appointments.transfer_from(node)
+        else:
+            self._roster.look(node)
+            self._schedule()
 
-    def _on_released(self, sender: str, released: Released) -> list[Action]:
+    def _on_released(self, sender: str, released: Released) -> None:
         record, node = self._jobs.get(released.job), self._nodes.get(released.node)
         if record is None or sender != record.leader or released.term != record.term:
-            return []
+            return
         if node is None or node.job != released.job:
-            return []
-        self._roster.place(node, "")
+            return
+        self._roster.place(node, None)
         node.is_resting = True
         self._roster.let_go.add(node.node)
-        return self._schedule()
+        self._schedule()
 
-    def _on_rested(self, node: NodeRecord) -> list[Action]:
-        """By now it has heard from its leader: it may be given work again, unless it is still held."""
+    def _on_rested(self, node: NodeRecord) -> None:
+        """By now the node has heard from its leader: it may be given work again, unless an operator holds it back."""
         node.is_resting = False
         self._roster.let_go.discard(node.node)
         self._roster.look(node)
-        return self._schedule()
+        self._schedule()
 
     # Jobs --------------------------------------------------------------------------------------------
 
-    def _on_asked(self, event: Asked) -> list[Action]:
+    def _on_asked(self, event: Asked) -> None:
         match event.message:
             case Submit():
-                return self._on_submit(event.question, event.message.spec)
+                self._on_submit(event.question, event.message.spec)
             case StopJob():
-                return self._on_stop(event.question, event.message)
+                self._on_stop(event.question, event.message)
             case TransferJob():
-                return self._on_transfer(event.question, event.message)
+                self._on_transfer(event.question, event.message)
             case _:
-                return [Answer(question=event.question, message=Denied(reason="not a command the manager knows"))]
+                self._deny(event.question, "not a command the manager knows")
 
-    def _on_submit(self, question: int, spec: JobSpec) -> list[Action]:
+    def _deny(self, question: int, reason: str) -> None:
+        self.act(Answer(question=question, message=Denied(reason=reason)))
+
+    def _on_submit(self, question: int, spec: JobSpec) -> None:
         if spec.plan.shape == "chain":
             reason = "a chain of pairs has no manager: run `shoal flock train` on each device (docs/flock.md)"
-            return [Answer(question=question, message=Denied(reason=reason))]
+            self._deny(question, reason)
+            return
         known = self._jobs.get(spec.job)
+        if known is not None and known.spec == spec:
+            # The same submission again: its answer was lost on the way.
+            self.act(Answer(question=question, message=Done(job=spec.job, reason=known.state)))
+            return
         if known is not None:
-            if known.spec == spec:
-                # The same submission again: its answer was lost on the way.
-                return [Answer(question=question, message=Done(job=spec.job, reason=known.state))]
-            return [Answer(question=question, message=Denied(reason=f"there is a job {spec.job} already"))]
-        record = self._jobs[spec.job] = JobRecord(spec=spec, reason="waiting for a leader")
-        record.since_s = self._succession.now_s
-        keep = Keep(job=spec.job, state=record.state, reason=record.reason, term=0, spec=spec)
-        return [keep, Answer(question=question, message=Done(job=spec.job, reason="queued")), *self._schedule()]
+            self._deny(question, f"there is a job {spec.job} already")
+            return
+        reason = "waiting for a leader"
+        record = self._jobs[spec.job] = JobRecord(spec=spec, reason=reason, since_s=self.now_s)
+        self.act(
+            Keep(job=spec.job, state=record.state, reason=reason, term=0, spec=spec),
+            Answer(question=question, message=Done(job=spec.job, reason="queued")),
+        )
+        self._schedule()
 
-    def _on_stop(self, question: int, stop: StopJob) -> list[Action]:
-        record = self._jobs.get(stop.job)
+    def _on_stop(self, question: int, stop: StopJob) -> None:
+        record = self._open_job(question, stop.job)
         if record is None:
-            return [Answer(question=question, message=Denied(reason=f"there is no job {stop.job}"))]
-        if not record.is_open:
-            return [Answer(question=question, message=Denied(reason=f"job {stop.job} is {record.state} already"))]
-        record.become(JobState.STOPPING, stop.reason, self._succession.now_s)
-        actions: list[Action] = [
-            Keep(job=stop.job, state=record.state, reason=record.reason, term=record.term, leader=record.leader),
+            return
+        record.become(JobState.STOPPING, stop.reason or None, self.now_s)
+        leader = record.leader or ""
+        self.act(
+            Keep(job=stop.job, state=record.state, reason=stop.reason, term=record.term, leader=leader),
             Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved")),
-        ]
+        )
         if record.is_led:
-            actions.append(Send(to=record.leader, message=Conclude(job=stop.job, reason=clip(record.reason))))
-        return actions
+            self._appointments.tell_leader(record, Conclude(job=stop.job, reason=clip(stop.reason)))
 
-    def _on_transfer(self, question: int, transfer: TransferJob) -> list[Action]:
-        record = self._jobs.get(transfer.job)
+    def _on_transfer(self, question: int, transfer: TransferJob) -> None:
+        record = self._open_job(question, transfer.job)
         if record is None:
-            return [Answer(question=question, message=Denied(reason=f"there is no job {transfer.job}"))]
-        if not record.is_open:
-            return [Answer(question=question, message=Denied(reason=f"job {transfer.job} is {record.state} already"))]
-        problem = self._succession.why_not_transfer(record, transfer.node)
-        if problem:
-            return [Answer(question=question, message=Denied(reason=problem))]
-        record.unfit.pop(transfer.node, None)
+            return
+        to = transfer.node or None
+        problem = self._appointments.why_not_transfer(record, to)
+        if problem is not None:
+            self._deny(question, problem)
+            return
+        if to is not None:
+            record.unfit.pop(to, None)
         leader = record.leader
-        actions = self._succession.transfer(record, to=transfer.node, reason="an operator asked for it")
+        self._appointments.transfer(record, to=to, reason="an operator asked for it")
         told = f"{leader} finishes its round and hands over to {record.successor}"
-        if not record.leader:
+        if record.leader is None:
             told = f"{leader} is out of reach: {record.successor} leads from the last durable version"
-        answer = Answer(question=question, message=Done(job=transfer.job, reason=told))
-        return [*actions, answer, *self._schedule()]
+        self.act(Answer(question=question, message=Done(job=transfer.job, reason=told)))
+        self._schedule()
 
-    def _on_progress(self, sender: str, progress: Progress) -> list[Action]:
-        record, answer = self._succession.progress(sender, progress)
+    def _open_job(self, question: int, job: str) -> JobRecord | None:
+        """The job, if it is open; else the answer says why not."""
+        record = self._jobs.get(job)
+        if record is not None and record.is_open:
+            return record
+        self._deny(question, f"there is no job {job}" if record is None else f"job {job} is {record.state} already")
+        return None
+
+    def _on_progress(self, sender: str, progress: Progress) -> None:
+        record = self._roster.job_of(sender, progress)
         if record is None:
-            return [*answer, *self._schedule()] if answer else []
+            if sender != self._node and self._reconciliation.on_claim(sender, progress):
+                self._schedule()
+            return
+        self._succession.on_progress(record, progress)
         if not progress.is_last:
-            return []
-        heard: list[Action] = []
+            return
+        # The leader repeats its last word until it is told that the manager heard it: once that is written down.
+        self._end(record, JobState(progress.state), progress.reason)
         if sender != self._node:
-            # It says so until it knows that it was heard; and it is heard once it is written down.
-            over = StepDown(job=progress.job, term=progress.term, reason="the job is over")
-            heard.append(Send(to=sender, message=over))
-        return self._close(record, JobState(progress.state), progress.reason, before=heard)
+            self.send(sender, StepDown(job=progress.job, term=progress.term, reason="the job is over"))
+        self._dismiss_workers(record, progress.reason)
+        self._schedule()
 
-    def _close(
-        self, record: JobRecord, state: JobState, reason: str, before: list[Action] | None = None
-    ) -> list[Action]:
+    def _close(self, record: JobRecord, state: JobState, reason: str) -> None:
+        self._end(record, state, reason)
+        self._dismiss_workers(record, reason)
+        self._schedule()
+
+    def _end(self, record: JobRecord, state: JobState, reason: str) -> None:
+        """The job is over: write it down."""
         job = record.spec.job
-        record.become(state, reason, self._succession.now_s)
-        actions: list[Action] = [
-            Keep(job=job, state=state, reason=reason, term=record.term, leader=record.leader),
-            Record(kind="job", reason=f"{state}: {reason}", job=job),
-            *(before or ()),
-        ]
+        record.become(state, reason or None, self.now_s)
+        self.act(Keep(job=job, state=state, reason=reason, term=record.term, leader=record.leader or ""))
+        self.record("job", f"{state}: {reason}", job=job)
+
+    def _dismiss_workers(self, record: JobRecord, reason: str) -> None:
+        """Free the workers of a job that is over."""
+        job = record.spec.job
         for name in self._roster.workers(job):
-            self._roster.place(self._nodes[name], "")
+            self._roster.place(self._nodes[name], None)
             self._roster.look(self._nodes[name])
-            actions.append(Send(to=name, message=Dismiss(job=job, reason=clip(reason))))
-        return [*actions, *self._schedule()]
+            self.send(name, Dismiss(job=job, reason=clip(reason)))
 
-    # Who does what -------------------------------------------------------------------------------------
+    # Which node works for which job ------------------------------------------------------------------
 
-    def _schedule(self) -> list[Action]:
-        actions = self._succession.fill()
-        if not self._succession.is_settled:
+    def _schedule(self) -> None:
+        """Give jobs their leaders and their workers. Called after everything that may change either."""
+        self._succession.fill()
+        if not self._roster.is_settled:
             self._is_unsettled = True
-            return actions
+            return
         led = [r for r in self._jobs.values() if r.is_open and r.is_led]
         for wanted in ("workers_min", "workers_max"):
             for record in led:
-                actions += self._staff(record, getattr(record.spec.plan, wanted))
-        actions += self._call_back(led)
+                self._staff(record, getattr(record.spec.plan, wanted))
+        self._call_back(led)
         if any(record.is_cut for record in self._jobs.values() if record.is_open):
             self._is_unsettled = True
         elif self._is_unsettled:
             self._is_unsettled = False
-            # Those who came meanwhile may be at work where nobody has a place for them any more.
-            alive = [node for node in self._nodes.values() if node.state is Liveness.ALIVE]
-            actions += [action for node in alive for action in self._dismiss_elsewhere(node)]
-        return actions
+            # Nodes that came meanwhile may work in a job that has no place for them any more.
+            for node in [node for node in self._nodes.values() if node.state is Liveness.ALIVE]:
+                self._dismiss_elsewhere(node)
 
-    def _call_back(self, led: list[JobRecord]) -> list[Action]:
-        """A job below its least number of workers gets those that another has beyond its own. Nobody is free then."""
+    def _call_back(self, led: list[JobRecord]) -> None:
+        """No node is free, and a job has fewer workers than its least: another job gives some of its surplus."""
         roster = self._roster
         needed = sum(max(0, record.spec.plan.workers_min - roster.count(record.spec.job)) for record in led)
         needed -= len(roster.called_back) + len(roster.let_go)
-        actions: list[Action] = []
-        # The last to come is the first to give.
+        # The last job to come is the first to give.
         for record in reversed(led):
             job = record.spec.job
             spare = min(needed, roster.count(job) - record.spec.plan.workers_min)
@@ -398,58 +435,53 @@ class Manager:
             for name in [name for name in others if name not in roster.called_back][:spare]:
                 needed -= 1
                 roster.called_back.add(name)
-                told = f"{name}: another job has fewer workers than it needs"
-                actions.append(Record(kind="called-back", reason=told, job=job))
-                actions += self._succession.releases([name])
-        return actions
+                self.record("called-back", f"{name}: another job has fewer workers than it needs", job=job)
+                self._appointments.release([name])
 
-    def _staff(self, record: JobRecord, wanted: int) -> list[Action]:
+    def _staff(self, record: JobRecord, wanted: int) -> None:
+        """Give a job free nodes until it has as many workers as wanted."""
         have = self._roster.count(record.spec.job)
-        actions: list[Action] = []
         while have < wanted:
-            node = self._roster.take(self._nodes)
+            node = self._roster.take()
             if node is None:
                 break
             have += 1
-            actions += self._assign_worker(node, record, f"worker {have} of at most {record.spec.plan.workers_max}")
-        return actions
+            self._assign_worker(node, record, f"worker {have} of at most {record.spec.plan.workers_max}")
 
-    def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> list[Action]:
+    def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> None:
         self._roster.place(node, record.spec.job)
-        return [
-            Record(kind="assigned", reason=f"{node.node}: {reason}", job=record.spec.job),
-            *self._succession.admit(record, [node.node]),
-            Send(to=node.node, message=self._succession.worker_assign(record, reason)),
-        ]
+        self.record("assigned", f"{node.node}: {reason}", job=record.spec.job)
+        self._appointments.admit(record, [node.node])
+        self.send(node.node, assignment(record, "worker", reason))
 
-    def _dismiss_elsewhere(self, node: NodeRecord) -> list[Action]:
-        """A node that was away may still work where its place was taken. It ignores jobs it does not know.
+    def _dismiss_elsewhere(self, node: NodeRecord) -> None:
+        """A node that was away may still work in a job that gave its place to another. It ignores unknown jobs.
 
-        Also in a job that ended meanwhile: what it said to that leader while it was given up was not heard, so nobody
-        told it. And a leader that led on while the manager began anew still counts on it: it may be heard of there for
-        another job, and would be missed for ever.
+        Also in a job that ended meanwhile: its leader did not hear what the node said while it was given up, so it told
+        the node nothing. And a leader that led on while the manager started again still counts on the node: the node
+        would be heard there for another job, and the leader would wait for its update without end.
         """
-        if not self._succession.is_settled:
-            # It may be at work for a leader that this manager has not heard of yet.
-            return []
+        if not self._roster.is_settled:
+            # It may work for a leader that this manager has not heard of yet.
+            return
         elsewhere = {job: None for job, record in self._jobs.items() if record.is_open} | node.left_in
-        elsewhere.pop(node.job, None)
-        # Beyond a cut it may be at work for a leader that will be heard of again.
+        if node.job is not None:
+            elsewhere.pop(node.job, None)
+        # Beyond a cut it may work for a leader that will be heard again.
         cut = [job for job in elsewhere if (known := self._jobs.get(job)) is not None and known.is_cut]
         for job in cut:
             del elsewhere[job]
         left = [self._jobs[job] for job in node.left_in if job in elsewhere and job in self._jobs]
         node.left_in = {job: None for job in cut if job in node.left_in}
         reason = "its place was taken while it was away"
-        # A leader here may have heard of it again before this manager did, and would count it as ready for ever.
-        here = [
-            Send(to=self._node, message=Bar(job=each.spec.job, term=each.term, node=node.node, reason=reason))
-            for each in left
-            if each.is_open and each.leader == self._node
-        ]
-        dismissed: list[Action] = [Send(to=node.node, message=Dismiss(job=job, reason=reason)) for job in elsewhere]
-        barred = [action for job in elsewhere for action in self._succession.bar(node.node, job, reason)]
-        return [*here, *barred, *dismissed]
+        for each in left:
+            if each.is_open and each.leader == self._node:
+                # A leader here may have heard it again before this manager did, and would count it as ready for ever.
+                self.send(self._node, Bar(job=each.spec.job, term=each.term, node=node.node, reason=reason))
+        for job in elsewhere:
+            self._appointments.bar(node.node, job, reason)
+        for job in elsewhere:
+            self.send(node.node, Dismiss(job=job, reason=reason))
 
     # What people see -----------------------------------------------------------------------------------
 
@@ -459,7 +491,7 @@ class Manager:
                 node=node.node,
                 state=str(node.state),
                 reason=clip(node.reason, 400),
-                job=node.job,
+                job=node.job or "",
                 facts=node.facts,
                 load=node.load,
                 memory_free_mb=node.memory_free_mb,
@@ -467,35 +499,36 @@ class Manager:
             for node in (self._nodes[name] for name in sorted(self._nodes))
         )
 
-    def job_views(self, job: str = "", *, now_s: float = 0.0) -> tuple[JobView, ...]:
+    def job_views(self, job: str | None = None, *, now_s: float = 0.0) -> tuple[JobView, ...]:
+        """Every job, or one."""
         return tuple(
             JobView(
                 job=record.spec.job,
                 name=record.spec.name,
                 state=record.state,
-                reason=clip(record.reason),
-                leader=record.leader,
+                reason=clip(record.reason or ""),
+                leader=record.leader or "",
                 term=record.term,
                 plan=record.spec.plan,
                 progress=record.progress,
-                discarded=record.discarded,
+                discarded=record.discarded or "",
                 train_examples=record.spec.train.examples,
                 test_examples=record.spec.test.examples,
                 since_s=_ago(record.since_s, now_s),
                 heard_s=_ago(record.heard_s, now_s),
             )
             for record in self._jobs.values()
-            if not job or record.spec.job == job
+            if job is None or record.spec.job == job
         )
 
     def awaits(self, sender: str, checkpoint: Checkpoint) -> bool:
-        """Whether this node leads this job under this term: nobody else has a version kept."""
-        return self._succession.leads_now(sender, checkpoint)
+        """Whether this node leads this job under this term: no other node has a version kept."""
+        return self._roster.job_of(sender, checkpoint) is not None
 
     def specs_of(self, node: str) -> tuple[JobSpec, ...]:
         """The jobs that this node works for or leads now, or is about to lead."""
         here = self._nodes.get(node)
-        placed = self._jobs.get(here.job) if here is not None and here.job else None
+        placed = self._jobs.get(here.job) if here is not None and here.job is not None else None
         led = [record for record in self._jobs.values() if record.is_open and record.leader == node]
         records = ([placed] if placed is not None and placed.is_open else []) + led
         return tuple(record.spec for record in records)

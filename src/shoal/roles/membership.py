@@ -1,6 +1,6 @@
-"""Who is alive, as far as heartbeats tell. Pure state shared by both drivers; time is monotonic and an argument.
+"""Which peers are alive, as far as heartbeats tell. Pure state shared by both drivers; time is monotonic, an argument.
 
-Peers stand in line by when they were last heard, so a check looks only at those whose time has come.
+Peers are queued by when they were last heard, so that a check looks only at peers whose time has come.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 from shoal.roles.events import Liveness, PeerChanged
 
-#: Looked up for every sign of life, of which there may be 100,000 a second: an enum is slow to ask.
+#: Compared for every sign of life, up to 100,000 times a second: looking a member up in its enum is slow.
 _ALIVE = Liveness.ALIVE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patience:
-    """How long silence is borne."""
+    """After how much silence a peer is suspect, and lost."""
 
     heartbeat_s: float = 1.0
     suspect_after_s: float = 3.0
@@ -29,40 +29,43 @@ class Patience:
 class _Peer:
     heard_s: float
     state: Liveness
+    #: When its session broke, while it is in the queue of peers without one.
     closed_s: float = 0.0
-    reason: str = ""
-    incarnation: str = ""
+    #: Why it is in this state.
+    reason: str | None = None
+    #: The process it runs in; None: it has not said hello.
+    incarnation: str | None = None
 
 
 class Membership:
-    """Turns heartbeats, sessions and silence into changes. Suspect is not dead."""
+    """Turns heartbeats, sessions and silence into changes of peers' state. A suspect peer is not dead."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._peers: dict[str, _Peer] = {}
-        #: Those not silent for long, and those who are, each by when they were heard. A lost peer is in neither.
+        #: Peers heard lately, and peers silent for long, each by when they were heard. A lost peer is in neither queue.
         self._speaking: OrderedDict[str, _Peer] = OrderedDict()
         self._silent: OrderedDict[str, _Peer] = OrderedDict()
-        #: Those without a session, by when it broke. They are suspect, and in one of the lines above as well.
+        #: Peers without a session, by when it broke. They are suspect, and in one of the queues above as well.
         self._closed: OrderedDict[str, _Peer] = OrderedDict()
 
-    def heard(self, node: str, now_s: float, *, incarnation: str = "") -> list[PeerChanged]:
-        """Any sign of life. A new incarnation is a new process: the one before is lost, and so is what it held."""
+    def on_heard(self, node: str, now_s: float, *, incarnation: str | None = None) -> list[PeerChanged]:
+        """Any sign of life. A new incarnation is a new process: the process before is lost, with everything it held."""
         peer = self._peers.get(node)
-        if peer is not None and peer.state is _ALIVE and (not incarnation or incarnation == peer.incarnation):
+        if peer is not None and peer.state is _ALIVE and (incarnation is None or incarnation == peer.incarnation):
             peer.heard_s = now_s
             self._speaking.move_to_end(node)
             return []
-        return self._noticed(node, now_s, incarnation)
+        return self._on_news(node, now_s, incarnation)
 
-    def _noticed(self, node: str, now_s: float, incarnation: str) -> list[PeerChanged]:
+    def _on_news(self, node: str, now_s: float, incarnation: str | None) -> list[PeerChanged]:
         """A sign of life that may change something."""
         peer = self._peers.get(node)
         if peer is None:
             peer = self._peers[node] = _Peer(heard_s=now_s, state=Liveness.LOST)
-        restarted = incarnation and peer.incarnation not in ("", incarnation)
+        restarted = incarnation is not None and peer.incarnation not in (None, incarnation)
         peer.incarnation = incarnation or peer.incarnation
-        ended = self.left(node, reason="restarted") if restarted else []
+        ended = self.on_left(node, reason="restarted") if restarted else []
         silent_s = now_s - peer.heard_s
         self._forget(node)
         peer.heard_s = now_s
@@ -74,8 +77,8 @@ class Membership:
         peer.reason = f"back after {silent_s:.1f} s of silence" if back else "connected"
         return [*ended, PeerChanged(node=node, state=Liveness.ALIVE, reason=peer.reason)]
 
-    def closed(self, node: str, now_s: float, *, reason: str) -> list[PeerChanged]:
-        """Its session broke. It has a moment to come back under the same identity."""
+    def on_closed(self, node: str, now_s: float, *, reason: str) -> list[PeerChanged]:
+        """The session of a peer broke. It has a moment to come back under the same identity."""
         peer = self._peers.get(node)
         if peer is None or peer.state is Liveness.LOST:
             return []
@@ -88,15 +91,15 @@ class Membership:
         peer.state = Liveness.SUSPECT
         return [PeerChanged(node=node, state=Liveness.SUSPECT, reason=reason)]
 
-    def left(self, node: str, *, reason: str) -> list[PeerChanged]:
-        """It said goodbye."""
+    def on_left(self, node: str, *, reason: str) -> list[PeerChanged]:
+        """A peer said goodbye, or an operator revoked it."""
         peer = self._peers.get(node)
         if peer is None or peer.state is Liveness.LOST:
             return []
-        return [replace(self._lost(node, peer, reason), is_certain=True)]
+        return [replace(self._lose(node, peer, reason), is_certain=True)]
 
     def check(self, now_s: float) -> list[PeerChanged]:
-        """Call every heartbeat or so."""
+        """Find peers that have been silent for too long. To be called every heartbeat or so."""
         changes = [*self._not_back(now_s), *self._silent_too_long(now_s), *self._newly_silent(now_s)]
         return sorted(changes, key=lambda change: change.node)
 
@@ -106,18 +109,20 @@ class Membership:
 
     def reason(self, node: str) -> str:
         peer = self._peers.get(node)
-        return peer.reason if peer else "never connected since the manager started"
+        if peer is None or peer.reason is None:
+            return "never connected since the manager started"
+        return peer.reason
 
-    def heard_s(self, node: str) -> float:
-        """When it was last heard."""
+    def heard_s(self, node: str) -> float | None:
+        """When it was last heard; None: never."""
         peer = self._peers.get(node)
-        return peer.heard_s if peer else -1.0
+        return peer.heard_s if peer else None
 
-    def heard_ago_s(self, node: str, now_s: float) -> float:
+    def heard_ago_s(self, node: str, now_s: float) -> float | None:
         peer = self._peers.get(node)
-        return now_s - peer.heard_s if peer else -1.0
+        return now_s - peer.heard_s if peer else None
 
-    # Each takes from the front of one line for as long as someone's time has come. ----------------------
+    # Each takes peers from the front of one queue whose time has come. -----------------------------------
 
     def _not_back(self, now_s: float) -> list[PeerChanged]:
         changes = []
@@ -126,7 +131,7 @@ class Membership:
             if now_s - peer.closed_s < self._patience.reconnect_s:
                 break
             reason = f"{peer.reason}; not back within {self._patience.reconnect_s:g} s"
-            changes.append(self._lost(node, peer, reason))
+            changes.append(self._lose(node, peer, reason))
         return changes
 
     def _silent_too_long(self, now_s: float) -> list[PeerChanged]:
@@ -136,7 +141,7 @@ class Membership:
             silent_s = now_s - peer.heard_s
             if silent_s < self._patience.lost_after_s:
                 break
-            changes.append(self._lost(node, peer, f"silent for {silent_s:.1f} s"))
+            changes.append(self._lose(node, peer, f"silent for {silent_s:.1f} s"))
         return changes
 
     def _newly_silent(self, now_s: float) -> list[PeerChanged]:
@@ -145,7 +150,7 @@ class Membership:
             node, peer = next(iter(self._speaking.items()))
             silent_s = now_s - peer.heard_s
             if silent_s >= self._patience.lost_after_s:
-                changes.append(self._lost(node, peer, f"silent for {silent_s:.1f} s"))
+                changes.append(self._lose(node, peer, f"silent for {silent_s:.1f} s"))
             elif silent_s >= self._patience.suspect_after_s:
                 self._silent[node] = self._speaking.pop(node)
                 if peer.state is Liveness.ALIVE:
@@ -155,12 +160,12 @@ class Membership:
                 break
         return changes
 
-    def _lost(self, node: str, peer: _Peer, reason: str) -> PeerChanged:
+    def _lose(self, node: str, peer: _Peer, reason: str) -> PeerChanged:
         self._forget(node)
         peer.state, peer.reason = Liveness.LOST, reason
         return PeerChanged(node=node, state=Liveness.LOST, reason=reason)
 
     def _forget(self, node: str) -> None:
-        """Out of every line."""
-        for line in (self._speaking, self._silent, self._closed):
-            line.pop(node, None)
+        """Take the peer out of every queue."""
+        for queue in (self._speaking, self._silent, self._closed):
+            queue.pop(node, None)

@@ -1,7 +1,7 @@
 """Which version of a model is served: published, kept, rolled back, and why. Pure; knows no file and no table.
 
-What can be published is a version that is durable. An evaluation is of the version at the end of an epoch, which is
-made durable with it, so it speaks for that one and for those that come soon after.
+Only a durable version can be published. An evaluation is of the version at the end of an epoch, which is made durable
+with it, so it speaks for that version and for versions that come soon after.
 """
 
 from __future__ import annotations
@@ -14,19 +14,16 @@ from shoal.learning.chance import at_least
 from shoal.plan import Plan
 from shoal.wire.messages import EvaluationView
 
-#: No version: nothing is served, or nothing was judged.
-NONE = -1
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
     """A version that was published: its model is kept under its hash."""
 
     version: int
-    #: Counts what was published of a job, so that there is an order whatever clocks do.
+    #: Counts the published versions of a job, so that there is an order whatever clocks do.
     number: int
     epoch: int
-    #: How it was judged by then; None: it was not.
+    #: Its evaluation by then; None: it had none.
     accuracy: float | None
     loss: float | None
     examples: int
@@ -39,19 +36,20 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """What a job serves, and whether that changes by itself."""
+    """The version that a job serves, and whether the next better one replaces it by itself."""
 
-    version: int = NONE
-    #: Why this one.
-    reason: str = ""
-    #: The latest evaluation that was weighed, by its version: none is weighed twice.
-    judged: int = NONE
-    #: Why nothing is published by itself; empty: it is.
-    hold: str = ""
-    #: What an evaluation must surely reach to end the hold; None: only an operator ends it.
+    #: None: no version is served yet.
+    version: int | None = None
+    #: Why this version.
+    reason: str | None = None
+    #: The version of the latest evaluation that was weighed: none is weighed twice.
+    judged: int | None = None
+    #: Why no version is published by itself; None: better ones are.
+    hold: str | None = None
+    #: The accuracy that an evaluation must surely reach to end the hold; None: only an operator ends it.
     until_accuracy: float | None = None
-    #: What came of the latest evaluation.
-    verdict: str = ""
+    #: The decision about the latest evaluation.
+    verdict: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,36 +59,37 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """What is served stays."""
+    """The version that is served stays."""
 
     reason: str
 
 
 def rule_of(plan: Plan) -> str:
-    """A job that has an end is trained for its last version, which needs nobody's choice, unless its plan says so."""
+    """When versions are published. A job that has an end is trained for its last version: an operator publishes, unless
+    the plan says otherwise."""
     return plan.publish or ("better" if plan.until.endless else "asked")
 
 
 def is_sound(view: EvaluationView) -> bool:
-    """A leader's figures are its own: what is no share of any examples says nothing."""
+    """Whether an evaluation can be true. A leader's figures are its own: an accuracy must be a share of examples."""
     return view.examples > 0 and 0 <= view.accuracy <= 1
 
 
 def news(evaluations: Sequence[EvaluationView], serving: Serving) -> EvaluationView | None:
-    """The latest evaluation, if it was not weighed yet. One of an older version is news too: a damaged disk may have
-    taken a job back."""
+    """The latest evaluation, if it was not weighed yet. An evaluation of an older version is news too: a damaged disk
+    may have taken a job back."""
     latest = next((view for view in reversed(evaluations) if is_sound(view)), None)
     return latest if latest is not None and latest.version != serving.judged else None
 
 
 def weigh(rule: str, served: Published | None, serving: Serving, view: EvaluationView) -> Publish | Leave:
-    """Whether a version that was just judged shall be served."""
+    """Whether a version that was just evaluated shall be served."""
     if rule == "asked":
-        return Leave(f"version {view.version:,} had {told(view)}: it is published when an operator says so")
-    if serving.hold:
+        return Leave(f"version {view.version:,} had {describe(view)}: it is published when an operator says so")
+    if serving.hold is not None:
         until = serving.until_accuracy
         if until is None or at_least(view.accuracy, view.examples) < until:
-            return Leave(f"version {view.version:,} had {told(view)}, and is held back: {serving.hold}")
+            return Leave(f"version {view.version:,} had {describe(view)}, and is held back: {serving.hold}")
         return Publish(f"it surely has the {percent(until)} that were asked for")
     if served is None:
         return Publish("the first that was evaluated")
@@ -104,8 +103,8 @@ def weigh(rule: str, served: Published | None, serving: Serving, view: Evaluatio
 
 
 def judged_at(evaluations: Sequence[EvaluationView], version: int) -> EvaluationView | None:
-    """The evaluation that speaks for a version: the last one up to it, if no more versions were made since then than
-    between that one and the one before. Beyond those another was due, and none came: nothing is known."""
+    """The evaluation that speaks for a version: the last one up to it, if at most as many versions were made since as
+    between the last two. Beyond those another evaluation was due and did not come: nothing is known."""
     views = [view for view in evaluations if is_sound(view) and view.version <= version]
     if not views:
         return None
@@ -113,18 +112,18 @@ def judged_at(evaluations: Sequence[EvaluationView], version: int) -> Evaluation
     return views[-1] if version - views[-1].version <= since else None
 
 
-def published(serving: Serving, version: int, reason: str) -> Serving:
-    """This version is served from now on, and better ones will be."""
-    return replace(serving, version=version, reason=reason, hold="", until_accuracy=None, verdict="")
+def after_publishing(serving: Serving, version: int, reason: str) -> Serving:
+    """This version is served from now on, and better ones replace it."""
+    return replace(serving, version=version, reason=reason, hold=None, until_accuracy=None, verdict=None)
 
 
-def target(kept: Sequence[Published], serving: Serving, wanted: int) -> Published:
-    """The version to go back to; 0: the one that was published before the one that is served. Raises Refused."""
+def target(kept: Sequence[Published], serving: Serving, wanted: int | None) -> Published:
+    """The version to go back to; None: the version that was published before the served one. Raises Refused."""
     by_number = sorted(kept, key=lambda each: each.number)
     if not by_number:
         raise Refused("no version was published yet: there is none to go back to")
     known = ", ".join(f"{each.version:,}" for each in by_number)
-    if wanted:
+    if wanted is not None:
         found = next((each for each in by_number if each.version == wanted), None)
         if found is None:
             raise Refused(f"version {wanted:,} is not among the published ones that are kept: {known}")
@@ -138,9 +137,12 @@ def target(kept: Sequence[Published], serving: Serving, wanted: int) -> Publishe
     return found
 
 
-def rolled_back(serving: Serving, to: Published, *, reason: str, until_accuracy: float | None) -> Serving:
-    """An earlier version is served again, and nothing is published by itself for now."""
-    why = f": {reason}" if reason else ""
+def after_rollback(
+    serving: Serving, to: Published, *, reason: str | None = None, until_accuracy: float | None = None
+) -> Serving:
+    """An earlier version is served again, and no version is published by itself for now."""
+    assert serving.version is not None, "a version is served as soon as one is kept"
+    why = f": {reason}" if reason is not None else ""
     ends = f"surely reaches {percent(until_accuracy)}" if until_accuracy is not None else "is published by an operator"
     return replace(
         serving,
@@ -148,18 +150,18 @@ def rolled_back(serving: Serving, to: Published, *, reason: str, until_accuracy:
         reason=f"rolled back from version {serving.version:,}{why}",
         hold=f"version {serving.version:,} was withdrawn{why}; until one {ends}",
         until_accuracy=until_accuracy,
-        verdict="",
+        verdict=None,
     )
 
 
 def surplus(kept: Sequence[Published], *, served: int, keep: int) -> list[Published]:
-    """Those beyond so many, the oldest first. What is served stays, however old it is."""
+    """Published versions beyond the number to keep, the oldest first. The served one stays, however old it is."""
     others = sorted((each for each in kept if each.version != served), key=lambda each: each.number)
     room = keep - (len(others) < len(kept))
     return others[: max(0, len(others) - room)]
 
 
-def told(view: EvaluationView) -> str:
+def describe(view: EvaluationView) -> str:
     return f"{percent(view.accuracy)} of {view.examples:,} examples right"
 
 
@@ -171,6 +173,6 @@ def _no_better(view: EvaluationView, served: Published, accuracy: float) -> str:
     keeping = f"keeping version {served.version:,}"
     if view.accuracy > accuracy:
         of = f"{percent(accuracy)} of {served.examples:,} examples right"
-        return f"version {view.version:,} had {told(view)}, too few to be sure against {of}: {keeping}"
+        return f"version {view.version:,} had {describe(view)}, too few to be sure against {of}: {keeping}"
     word = "worse" if view.accuracy < accuracy else "no better"
     return f"version {view.version:,} is {word}, {percent(view.accuracy)} against {percent(accuracy)}: {keeping}"

@@ -1,4 +1,4 @@
-"""Two leaders of one job meet again after a cut: whose history is kept. Knows what each side made, and no nodes."""
+"""Two leaders of one job are in reach again after a cut: whose history the manager keeps. Knows no nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """What one side of a cut applied, and how many workers trained it."""
+    """The batches that one side of a cut applied, and how many workers trained them."""
 
     batches: int = 0
     workers: int = 0
@@ -18,12 +18,14 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
+    """Whether the history of the older term is kept, and why."""
+
     keeps_older: bool
     reason: str
 
 
 def judge(*, older: Side, newer: Side) -> Verdict:
-    """The side of more workers is kept; of two with as many, the one that applied more. A tie is the newer leader's.
+    """The side with more workers is kept; if both have as many, the side that applied more; else the newer leader's.
 
     A side that made nothing has nothing to lose, however many workers it has.
     """

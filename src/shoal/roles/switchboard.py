@@ -1,19 +1,23 @@
-"""A node between its sessions and the roles it hosts: who is alive, and which role a message is for.
+"""A node between its sessions and the roles it hosts: which peers are alive, and which role a message is for.
 
-The manager's node has one, with the manager and the leaders that are at home; so has any other node that leads. Pure
-state that both drivers share, so that what the simulator breaks is what the devices run. It says where things go; a
-driver takes them there.
+The manager's node has a switchboard, with the manager and the leaders on that node; so has every other node that leads.
+It is pure state that both drivers share, so that the simulator breaks the code that devices run. It decides where
+messages and events go; a driver takes them there.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.roles.actions import Record, Save
 from shoal.roles.custody import packed, version_of
 from shoal.roles.doorway import Doorway
 from shoal.roles.events import Event, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
+from shoal.roles.machine import Decider
 from shoal.roles.membership import Membership, Patience
 from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
@@ -55,10 +59,8 @@ from shoal.wire.messages import (
 
 _NO_BUSINESS = "no job that it works for is led here"
 
-#: How often members of a formation are heard of at their sub-leaders' doors. In a shard each has a session to each.
+#: How often a sub-leader hears from the members of its formation. In a shard every member has a session to every other.
 SELDOM = Patience(heartbeat_s=5.0, suspect_after_s=15.0, lost_after_s=25.0)
-
-#: Ends of a job that a leader reports: its last word, repeated until the manager has heard it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class ToLeader:
 
 @dataclass(frozen=True, slots=True)
 class ToPeer:
-    """Over the session to this node. Without one nobody hears it: membership tells the roles who was lost."""
+    """Send over the session to this node. Without one the message is lost, and the roles hear that the node is."""
 
     node: str
     message: Message
@@ -82,9 +84,10 @@ class ToPeer:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Set up the leader of a job here; what is for it meanwhile waits until it is.
+    """Set up the leader of a job here. Messages for it wait until it is set up.
 
-    At home it goes on from what the disk holds. Elsewhere that is asked for, and comes with ``Resume``.
+    On the manager's node it goes on from the version on the disk. Elsewhere the switchboard asks the manager for that
+    version, which comes with ``Resume``.
     """
 
     assign: Assign
@@ -92,7 +95,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where the job stands has come: its leader begins, and the driver says ``leading``, or ``failed``."""
+    """The version to go on from has come: begin, and call ``on_leading`` or ``on_failed``."""
 
     assign: Assign
     checkpoint: Checkpoint
@@ -100,7 +103,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The leader of this job is to be let go of, without a word: another leads."""
+    """Let go of the leader of this job without a word: another node leads it."""
 
     job: str
     reason: str
@@ -108,7 +111,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """Set up a sub-leader here, and open the door to its members; the driver says ``seconded``, or why not."""
+    """Set up a sub-leader here, listen for its members, and call ``on_seconded``."""
 
     form: Form
     leader: str
@@ -123,7 +126,7 @@ class ToSubLeader:
 
 @dataclass(frozen=True, slots=True)
 class DropSubLeader:
-    """The formation is over."""
+    """Let go of the sub-leader: its formation is over."""
 
     job: str
     formation: int
@@ -140,7 +143,7 @@ Delivery = ToManager | ToLeader | ToPeer | Lead | Resume | Drop | Second | ToSub
 
 @dataclass(frozen=True, slots=True)
 class _Sub:
-    """A formation in which this node sums up a share."""
+    """A formation in which this node sums up a share of the updates."""
 
     term: int
     leader: str
@@ -152,30 +155,51 @@ class _Led:
     """A job led here, or about to be."""
 
     assign: Assign
-    #: The version to go on from is here.
+    #: The version to go on from has come.
     resumed: bool = False
-    #: Where workers dial it, once it leads.
+    #: Its announcement, once it leads.
     leads: Leads | None = None
-    #: The version that the manager is asked to keep.
+    #: The version that the manager was asked to keep, and has not answered for.
     saving: int | None = None
-    #: How many were asked for: each is answered by its number.
+    #: How many saves the manager was asked for: it answers each by its number.
     saves: int = 0
 
     def is_saving(self, answer: CheckpointKept | CheckpointRefused) -> bool:
-        """Whether this answers the save under way, not one that was given up with a session."""
+        """Whether this answers the save under way, and not one that was given up with a session."""
         return (answer.term, answer.version, answer.number) == (self.assign.term, self.saving, self.saves)
 
 
-class Switchboard:
-    def __init__(self, *, node: str, patience: Patience, manager: str = "") -> None:
-        """``manager``: on which node the manager is; empty: on this one."""
+P = ParamSpec("P")
+
+
+def _entry(
+    method: Callable[Concatenate[Switchboard, P], None],
+) -> Callable[Concatenate[Switchboard, P], list[Delivery]]:
+    """An input of the switchboard: it returns the deliveries that the method decided on, in order."""
+
+    @functools.wraps(method)
+    def enter(self: Switchboard, /, *args: P.args, **kwargs: P.kwargs) -> list[Delivery]:
+        try:
+            method(self, *args, **kwargs)
+        finally:
+            # Nothing follows from an input that broke a rule: what it had decided so far is dropped with the error.
+            deliveries = self.take_actions()
+        return deliveries
+
+    return enter
+
+
+class Switchboard(Decider[Delivery]):
+    def __init__(self, *, node: str, patience: Patience, manager: str | None = None) -> None:
+        """``manager``: the manager's node; None: this one."""
+        super().__init__()
         self._node = node
         self._manager = manager or node
         self._patience = patience
         self.membership = Membership(patience)
-        #: Of two processes of one node, which is let in.
+        #: Lets in one of two processes of one node.
         self.doorway = Doorway(self.membership)
-        #: How often ``check`` is to be called.
+        #: How often the driver is to call ``check``.
         self.check_every_s = patience.heartbeat_s / 2
         #: The jobs led here, in the order they were given.
         self._led: dict[str, _Led] = {}
@@ -183,15 +207,15 @@ class Switchboard:
         self._over: dict[str, int] = {}
         #: Jobs that are led elsewhere now: their workers hear where from the manager, not from here.
         self._moved: set[str] = set()
-        #: Job -> who may speak to its leader. At home, everyone the manager knows.
+        #: Job -> the nodes that may speak to its leader. On the manager's node, every member may.
         self._admitted: dict[str, set[str]] = {}
-        #: Workers who asked for work before this node heard of them.
+        #: Job -> requests for work of nodes that the manager has not admitted yet.
         self._early: dict[str, dict[str, Received]] = {}
-        #: Who was welcomed as a member of a formation alone.
+        #: Nodes that were welcomed as members of a formation alone.
         self._seldom: set[str] = set()
         #: (job, formation) in which this node sums up a share.
         self._subs: dict[tuple[str, int], _Sub] = {}
-        #: Job -> what the manager must hear before this node may forget the job.
+        #: Job -> the last word of its leader, which the manager must hear before this node may forget the job.
         self._last_words: dict[str, Progress | SteppedDown] = {}
         self._in_touch = True
 
@@ -201,6 +225,7 @@ class Switchboard:
 
     @property
     def is_home(self) -> bool:
+        """Whether this is the manager's node."""
         return self._manager == self._node
 
     @property
@@ -210,120 +235,135 @@ class Switchboard:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is led here, and nothing is left to say."""
+        """No job is led here, and the manager has heard every last word."""
         return not self._led and not self._subs and not self._last_words
 
     def leads(self) -> tuple[Leads, ...]:
-        """What this node tells the manager when it connects."""
+        """The leaders that this node announces to the manager when it connects."""
         return tuple(led.leads for led in self._led.values() if led.leads is not None)
 
     def admits(self, node: str) -> bool:
-        """Whether it works for a job that is led here, in whole or in part."""
-        if self.is_home or any(node in nodes for nodes in self._admitted.values()):
+        """Whether the node works for a job that is led here, in whole or in part."""
+        if self._is_watched(node):
             return True
         return any(node in sub.members for (job, _), sub in self._subs.items() if self._is_led(job, sub))
 
     def _is_led(self, job: str, sub: _Sub) -> bool:
-        """Whether the leader of a formation may still lead it. One that was here and is no more does not: members who
-        kept their session for the sub-leader's sake would never ask where their leader is."""
+        """Whether the leader of a formation may still lead it. A leader that was here and has ended does not: members
+        that kept their session for the sub-leader's sake would never ask where their leader is."""
         return sub.leader != self._node or job in self._led
 
     def _is_watched(self, node: str) -> bool:
-        """Whether someone here must know when it is gone. Of the members of a formation, their leader does."""
+        """Whether a role here must know when the node is lost. Members of a formation are watched by their leader."""
         return self.is_home or any(node in nodes for nodes in self._admitted.values())
 
     # Peers ---------------------------------------------------------------------------------------------
 
-    def received(self, event: Received, now_s: float) -> list[Delivery]:
+    @_entry
+    def on_received(self, event: Received, now_s: float) -> None:
         """A message from a peer whose identity is proven."""
+        self.now_s = now_s
         sender, message = event.sender, event.message
-        deliveries: list[Delivery] = []
         match message:
             case Hello() if message.node != sender:
                 raise PeerViolation(f"says it is {message.node}", peer=sender)
             case Leave():
-                # Hanging up is its sign that the goodbye was heard: it waits for this before it cuts the connection.
-                left = self.membership.left(sender, reason=f"left: {message.reason}")
-                return [*self._changed(left), HangUp(sender, "it said goodbye")]
+                self._expel(sender, f"left: {message.reason}")
+                # Hanging up is the sign that the goodbye was heard: the peer waits for it before it disconnects.
+                self.act(HangUp(sender, "it said goodbye"))
+                return
             case Heartbeat() if not self.admits(sender):
                 # Its job is led elsewhere now, or is over. Without this session it asks the manager where to go.
-                return [*self.expelled(sender, reason=_NO_BUSINESS), HangUp(sender, _NO_BUSINESS)]
+                self._expel(sender, _NO_BUSINESS)
+                self.act(HangUp(sender, _NO_BUSINESS))
+                return
             case Heartbeat():
-                deliveries.append(ToPeer(sender, HeartbeatSeen(seq=message.seq)))
+                self.act(ToPeer(sender, HeartbeatSeen(seq=message.seq)))
             case _:
                 pass
         if lane_of(message) is Lane.CONTROL and self._is_watched(sender):
-            incarnation = message.incarnation if isinstance(message, Hello) else ""
-            deliveries += self._changed(self.membership.heard(sender, now_s, incarnation=incarnation))
-        return [*deliveries, *self._route(event)]
+            incarnation = (message.incarnation or None) if isinstance(message, Hello) else None
+            self._report(self.membership.on_heard(sender, now_s, incarnation=incarnation))
+        self._route(event)
 
-    def closed(self, node: str, now_s: float, *, reason: str) -> list[Delivery]:
-        """Its control session is over."""
-        return self._changed(self.membership.closed(node, now_s, reason=reason))
+    @_entry
+    def on_closed(self, node: str, now_s: float, *, reason: str) -> None:
+        """The control session of a node is over."""
+        self.now_s = now_s
+        self._report(self.membership.on_closed(node, now_s, reason=reason))
 
-    def expelled(self, node: str, *, reason: str) -> list[Delivery]:
-        """It is a member no more: what it holds returns at once."""
-        return self._changed(self.membership.left(node, reason=reason))
+    @_entry
+    def on_expelled(self, node: str, *, reason: str) -> None:
+        """An operator revoked a member: the work that it holds returns at once."""
+        self._expel(node, reason)
 
-    def check(self, now_s: float) -> list[Delivery]:
-        """Who has been silent for too long?"""
+    def _expel(self, node: str, reason: str) -> None:
+        self._report(self.membership.on_left(node, reason=reason))
+
+    @_entry
+    def check(self, now_s: float) -> None:
+        """Find nodes that have been silent for too long."""
+        self.now_s = now_s
         changes = self.membership.check(now_s)
-        deliveries = self._changed(changes)
-        if not self.is_home:
-            # At home the manager gives its role back to one who was lost and is heard again. Here it says hello anew.
-            lost = [change for change in changes if change.state is Liveness.LOST]
-            deliveries += [HangUp(change.node, change.reason) for change in lost]
-        return deliveries
+        self._report(changes)
+        if self.is_home:
+            # The manager gives its role back to a node that was lost and is heard again.
+            return
+        # Here a lost node has to say hello again.
+        self.act(*(HangUp(change.node, change.reason) for change in changes if change.state is Liveness.LOST))
 
-    def _changed(self, changes: list[PeerChanged]) -> list[Delivery]:
-        deliveries: list[Delivery] = []
+    def _report(self, changes: list[PeerChanged]) -> None:
+        """Tell every role here which nodes are alive, suspect or lost now."""
         for change in changes:
             if self.is_home:
-                deliveries.append(ToManager(change))
-            deliveries += [ToLeader(job, change) for job in self._led]
-        return deliveries
+                self.act(ToManager(change))
+            self.act(*(ToLeader(job, change) for job in self._led))
 
-    def _route(self, event: Received) -> list[Delivery]:
+    def _route(self, event: Received) -> None:
+        """Deliver a message of a peer to the role that it is for."""
         message, sender = event.message, event.sender
         recipient = RECIPIENT.get(type(message))
         if recipient == "manager":
-            return self._for_manager(event)
+            self._route_to_manager(event)
+            return
         if isinstance(message, Piece):
-            return [ToSubLeader(message.job, message.formation, event)] if self.awaits_piece(sender, message) else []
+            if self.awaits_piece(sender, message):
+                self.act(ToSubLeader(message.job, message.formation, event))
+            return
         if recipient != "leader":
             raise PeerViolation(f"{type(message).__name__} is not for this node", peer=sender)
         if self.membership.state(sender) is Liveness.LOST:
-            # It left, or was given up, while this was on its way: a leader would lend to a node that is gone.
-            # One that is back after all is assigned its role again, and speaks then.
-            return []
+            # The sender left, or was given up, while this was on its way: a leader would lend to a node that is gone.
+            # A node that is back after all is assigned its role again, and speaks then.
+            return
         job = str(getattr(message, "job", ""))
         if job in self._moved:
-            return self._misdirected(event, job)
-        if job not in self._led:
-            return [ToPeer(sender, Finished(job=job, reason="this job is not led here"))]
-        if not self.is_home and sender not in self._admitted.get(job, ()):
-            if isinstance(message, Ready) and self.admits(sender):
-                self._early.setdefault(job, {})[sender] = event
-            return []
-        return [ToLeader(job, event)]
+            self._misdirected(event, job)
+        elif job not in self._led:
+            self.act(ToPeer(sender, Finished(job=job, reason="this job is not led here")))
+        elif self.is_home or sender in self._admitted.get(job, ()):
+            self.act(ToLeader(job, event))
+        elif isinstance(message, Ready) and self.admits(sender):
+            self._early.setdefault(job, {})[sender] = event
 
     def awaits_piece(self, sender: str, piece: Piece) -> bool:
         """Whether a sub-leader here sums up for this member."""
         sub = self._subs.get((piece.job, piece.formation))
         return sub is not None and sub.term == piece.term and sender in sub.members
 
-    def _misdirected(self, event: Received, job: str) -> list[Delivery]:
-        """A worker speaks to a leader that was here. It will hear, or has heard, where that is now; unless it was away
-        when its job ended, which the manager knows."""
+    def _misdirected(self, event: Received, job: str) -> None:
+        """A worker speaks to a leader that was here. It will hear, or has heard, where the job is led now; unless it
+        was away when its job ended, which the manager knows."""
         if not self.is_home:
-            return []
+            return
         term = int(getattr(event.message, "term", 0))
         asks = OutOfReach(job=job, term=term, reason="its leader is not here any more")
-        return [ToManager(Received(sender=event.sender, message=asks))]
+        self.act(ToManager(Received(sender=event.sender, message=asks)))
 
-    def _for_manager(self, event: Received) -> list[Delivery]:
+    def _route_to_manager(self, event: Received) -> None:
         if self.is_home:
-            return [ToManager(event)]
+            self.act(ToManager(event))
+            return
         match event.message:
             case Hello():
                 patience = self._patience if self._is_watched(event.sender) else SELDOM
@@ -331,248 +371,280 @@ class Switchboard:
                 if patience is SELDOM:
                     self._seldom.add(event.sender)
                 welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s)
-                return [ToPeer(event.sender, welcome)]
+                self.act(ToPeer(event.sender, welcome))
             case Heartbeat():
-                return []
+                pass
             case _:
                 raise PeerViolation(f"{type(event.message).__name__} is for the manager", peer=event.sender)
 
-    # What the manager says ------------------------------------------------------------------------------
+    # The manager speaks to leaders here ------------------------------------------------------------------
 
-    def told(self, message: Message) -> list[Delivery]:
-        """The manager has something to say to a leader on this node."""
+    @_entry
+    def on_manager_message(self, message: Message) -> None:
+        """The manager speaks to a leader on this node."""
+        self._on_manager_message(message)
+
+    def _on_manager_message(self, message: Message) -> None:
         match message:
             case Assign(role="leader"):
-                return self._assigned(message)
+                self._on_assign(message)
             case Checkpoint():
-                return self._resumed(message)
+                self._on_checkpoint(message)
             case StepDown():
-                return self._step_down(message)
+                self._on_step_down(message)
             case Admit():
-                return self._admit(message)
+                self._on_admit(message)
             case Bar():
-                return self._bar(message)
+                self._on_bar(message)
             case _:
-                pass
-        job = str(getattr(message, "job", ""))
-        led = self._led.get(job)
-        if led is None:
-            return []
+                led = self._led.get(str(getattr(message, "job", "")))
+                if led is not None:
+                    self._on_request(led, message)
+
+    def _on_request(self, led: _Led, message: Message) -> None:
+        """The manager asks a leader here for something, or answers it."""
+        job = led.assign.job
         match message:
             case Conclude():
-                return [ToLeader(job, StopRequested(reason=message.reason))]
+                self.act(ToLeader(job, StopRequested(reason=message.reason)))
             case CheckpointKept() if led.is_saving(message):
                 led.saving = None
-                return [ToLeader(job, Saved(version=message.version))]
+                self.act(ToLeader(job, Saved(version=message.version)))
             case CheckpointRefused() if led.is_saving(message):
                 led.saving = None
-                return [ToLeader(job, SaveFailed(version=message.version, reason=message.reason))]
+                self.act(ToLeader(job, SaveFailed(version=message.version, reason=message.reason)))
             case HandOver() | Release():
-                return [ToLeader(job, Received(sender=self._manager, message=message))]
+                self.act(ToLeader(job, Received(sender=self._manager, message=message)))
             case _:
-                return []
+                pass
 
-    def _assigned(self, assign: Assign) -> list[Delivery]:
+    def _on_assign(self, assign: Assign) -> None:
+        """This node is to lead a job."""
         job, led = assign.job, self._led.get(assign.job)
         if led is not None and led.assign.term >= assign.term:
-            return []
+            return
         spoken = self._last_words.get(job)
         if spoken is not None and spoken.term >= assign.term:
-            # It has a last word about this term that the manager may not have heard.
-            return [ToPeer(self._manager, spoken)]
+            # The manager may not have heard the last word about this term.
+            self.act(ToPeer(self._manager, spoken))
+            return
         if self._over.get(job, 0) >= assign.term:
-            return self._say_last(SteppedDown(job=job, term=assign.term, reason="it led under this term before"))
-        deliveries: list[Delivery] = []
+            self._say_last(SteppedDown(job=job, term=assign.term, reason="it led under this term before"))
+            return
         if led is not None:
-            deliveries += self._drop(job, "it leads under a new term")
+            self._drop(job, "it leads under a new term")
         self._led[job] = _Led(assign)
-        # Whatever was said last, of an older term, is of no use to anyone: the manager has given out this one.
+        # The last word of an older term is of no use: the manager has given out this one.
         self._last_words.pop(job, None)
         self._moved.discard(job)
-        deliveries.append(Lead(assign))
-        return [*deliveries, *self._ask(job)]
+        self.act(Lead(assign))
+        self._ask_checkpoint(job)
 
-    def _ask(self, job: str) -> list[Delivery]:
-        """Elsewhere than at home, where the job stands is asked for."""
+    def _ask_checkpoint(self, job: str) -> None:
+        """Ask the manager for the version to go on from. On the manager's node, the disk has it."""
         led = self._led[job]
-        if self.is_home or led.resumed:
-            return []
-        return [ToPeer(self._manager, AskCheckpoint(job=job, term=led.assign.term))]
+        if not self.is_home and not led.resumed:
+            self.act(ToPeer(self._manager, AskCheckpoint(job=job, term=led.assign.term)))
 
-    def _resumed(self, checkpoint: Checkpoint) -> list[Delivery]:
+    def _on_checkpoint(self, checkpoint: Checkpoint) -> None:
         led = self._led.get(checkpoint.job)
         if led is None or led.resumed or led.assign.term != checkpoint.term:
-            return []
+            return
         led.resumed = True
-        return [Resume(led.assign, checkpoint)]
+        self.act(Resume(led.assign, checkpoint))
 
-    def _step_down(self, message: StepDown) -> list[Delivery]:
+    def _on_step_down(self, message: StepDown) -> None:
         job = message.job
         spoken = self._last_words.get(job)
         if spoken is not None and spoken.term <= message.term:
             del self._last_words[job]
         led = self._led.get(job)
-        if led is None or led.assign.term > message.term:
-            return []
-        return self._drop(job, message.reason)
+        if led is not None and led.assign.term <= message.term:
+            self._drop(job, message.reason)
 
-    def _drop(self, job: str, reason: str) -> list[Delivery]:
-        self.ended(job)
+    def _drop(self, job: str, reason: str) -> None:
+        self.on_ended(job)
         self._moved.add(job)
-        return [Drop(job, reason)]
+        self.act(Drop(job, reason))
 
-    def _admit(self, message: Admit) -> list[Delivery]:
+    def _on_admit(self, message: Admit) -> None:
+        """The manager lists nodes that may speak to the leader of a job here."""
         led = self._led.get(message.job)
         if led is None or led.assign.term != message.term:
-            return []
+            return
         admitted = self._admitted.setdefault(message.job, set())
         gone = sorted(admitted - set(message.nodes)) if message.anew else []
-        barred = [Bar(job=message.job, term=message.term, node=node, reason="it works there no more") for node in gone]
-        deliveries = [delivery for bar in barred for delivery in self._bar(bar)]
-        # Those who are heard of seldom come again, and are told to be heard of often.
+        for node in gone:
+            self._on_bar(Bar(job=message.job, term=message.term, node=node, reason="it works there no more"))
+        # Nodes that were told to send few heartbeats connect again, and are told to send more.
         again = [node for node in message.nodes if node in self._seldom]
         self._seldom.difference_update(again)
-        deliveries += [HangUp(node, "it works for a leader here now") for node in again]
+        self.act(*(HangUp(node, "it works for a leader here now") for node in again))
         admitted.update(message.nodes)
         early = self._early.get(message.job, {})
         events = [early.pop(node) for node in message.nodes if node in early]
         alive = [event for event in events if self.membership.state(event.sender) is not Liveness.LOST]
-        return [*deliveries, *(ToLeader(message.job, event) for event in alive)]
+        self.act(*(ToLeader(message.job, event) for event in alive))
 
-    def _bar(self, message: Bar) -> list[Delivery]:
+    def _on_bar(self, message: Bar) -> None:
+        """The manager gave a worker up: the leader here lets it go."""
         job, node = message.job, message.node
         led = self._led.get(job)
         if led is None or led.assign.term != message.term:
-            return []
+            return
         self._admitted.get(job, set()).discard(node)
         self._early.get(job, {}).pop(node, None)
         if self.admits(node):
-            return [ToLeader(job, PeerChanged(node=node, state=Liveness.LOST, reason=message.reason))]
-        return [*self.expelled(node, reason=message.reason), HangUp(node, message.reason)]
+            self.act(ToLeader(job, PeerChanged(node=node, state=Liveness.LOST, reason=message.reason)))
+            return
+        self._expel(node, message.reason)
+        self.act(HangUp(node, message.reason))
 
-    # What a leader says to sub-leaders here --------------------------------------------------------------
+    # A leader speaks to sub-leaders here -----------------------------------------------------------------
 
-    def formed_by(self, leader: str, message: Message) -> list[Delivery]:
-        """A leader of a job that this node works for makes it a sub-leader, or speaks to it as one."""
+    @_entry
+    def on_leader_message(self, leader: str, message: Message) -> None:
+        """The leader of a job that this node works for makes it a sub-leader, or speaks to it as one."""
         match message:
             case Form():
-                return self._second(leader, message)
+                self._on_form(leader, message)
             case Disband():
                 over = [key for key, sub in self._subs.items() if key[0] == message.job and sub.term <= message.term]
-                return [self._drop_sub(key) for key in over if key[1] <= message.formation]
+                for key in over:
+                    if key[1] <= message.formation:
+                        self._drop_sub(key)
             case Count() | Pass():
                 sub = self._subs.get((message.job, message.formation))
-                if sub is None or (sub.leader, sub.term) != (leader, message.term):
-                    return []
-                event = Received(sender=leader, message=message)
-                return [ToSubLeader(message.job, message.formation, event)]
+                if sub is not None and (sub.leader, sub.term) == (leader, message.term):
+                    event = Received(sender=leader, message=message)
+                    self.act(ToSubLeader(message.job, message.formation, event))
             case _:
-                return []
+                pass
 
-    def _second(self, leader: str, form: Form) -> list[Delivery]:
+    def _on_form(self, leader: str, form: Form) -> None:
         key = (form.job, form.formation)
         known = self._subs.get(key)
         if known is not None and known.term > form.term:
-            return []
-        # One of an older term is of a leader that is no more, whatever its number.
-        stale = [old for old, sub in self._subs.items() if old[0] == form.job and sub.term < form.term]
-        deliveries: list[Delivery] = [self._drop_sub(old) for old in stale]
+            return
+        # A formation of an older term is of a leader that has ended, whatever its number.
+        for old in [old for old, sub in self._subs.items() if old[0] == form.job and sub.term < form.term]:
+            self._drop_sub(old)
         self._subs[key] = _Sub(form.term, leader, frozenset(form.members))
         if known is not None and known.term == form.term:
-            return [*deliveries, ToSubLeader(*key, Received(sender=leader, message=form))]
-        return [*deliveries, Second(form, leader)]
+            self.act(ToSubLeader(*key, Received(sender=leader, message=form)))
+        else:
+            self.act(Second(form, leader))
 
-    def _drop_sub(self, key: tuple[str, int]) -> DropSubLeader:
+    def _drop_sub(self, key: tuple[str, int]) -> None:
         del self._subs[key]
-        return DropSubLeader(*key)
+        self.act(DropSubLeader(*key))
 
-    def seconded(self, form: Form, *, endpoint: str = "", reason: str = "") -> list[Delivery]:
-        """The sub-leader is set up and its members may dial it there; without an endpoint: it could not be."""
+    @_entry
+    def on_seconded(self, form: Form, *, endpoint: str | None = None, reason: str | None = None) -> None:
+        """A sub-leader is set up and its members may dial it at the endpoint; None: it could not be set up."""
         key = (form.job, form.formation)
         sub = self._subs.get(key)
         if sub is None or sub.term != form.term:
-            return []
-        if not endpoint:
+            return
+        if endpoint is None:
             del self._subs[key]
-        formed = Formed(job=form.job, term=form.term, formation=form.formation, endpoint=endpoint, reason=clip(reason))
-        return [ToPeer(sub.leader, formed)]
+        formed = Formed(
+            job=form.job,
+            term=form.term,
+            formation=form.formation,
+            endpoint=endpoint or "",
+            reason=clip(reason or ""),
+        )
+        self.act(ToPeer(sub.leader, formed))
 
-    # The manager's node, as seen from here -------------------------------------------------------------
+    # The session to the manager's node ---------------------------------------------------------------------
 
-    def in_touch(self) -> list[Delivery]:
-        """The manager has welcomed this node (again): what it may not have heard is said once more."""
+    @_entry
+    def on_manager_reached(self) -> None:
+        """The manager has welcomed this node (again): repeat everything that it may not have heard."""
         was_in_touch, self._in_touch = self._in_touch, True
-        asks = [delivery for job in self._led for delivery in self._ask(job)]
-        back = PeerChanged(node=self._manager, state=Liveness.ALIVE, reason="the manager is in reach")
-        told = [] if was_in_touch else [ToLeader(job, back) for job in self._led]
-        return [*(ToPeer(self._manager, word) for word in self._last_words.values()), *asks, *told]
+        self.act(*(ToPeer(self._manager, word) for word in self._last_words.values()))
+        for job in self._led:
+            self._ask_checkpoint(job)
+        if not was_in_touch:
+            back = PeerChanged(node=self._manager, state=Liveness.ALIVE, reason="the manager is in reach")
+            self.act(*(ToLeader(job, back) for job in self._led))
 
-    def out_of_touch(self, *, reason: str) -> list[Delivery]:
-        """The session to the manager is over: what was to be kept may not have arrived."""
+    @_entry
+    def on_manager_lost(self, *, reason: str) -> None:
+        """The session to the manager is over: a version that it was to keep may not have arrived."""
         was_in_touch, self._in_touch = self._in_touch, False
-        deliveries: list[Delivery] = []
         for job, led in self._led.items():
             if was_in_touch:
-                deliveries.append(ToLeader(job, PeerChanged(node=self._manager, state=Liveness.LOST, reason=reason)))
+                self.act(ToLeader(job, PeerChanged(node=self._manager, state=Liveness.LOST, reason=reason)))
             if led.saving is not None:
-                deliveries.append(ToLeader(job, SaveFailed(version=led.saving, reason=reason)))
+                self.act(ToLeader(job, SaveFailed(version=led.saving, reason=reason)))
                 led.saving = None
-        return deliveries
 
-    # What roles here want --------------------------------------------------------------------------------
+    # Roles here act --------------------------------------------------------------------------------------
 
-    def sent(self, to: str, message: Message) -> list[Delivery]:
-        """A role here has something to say."""
+    @_entry
+    def on_send(self, to: str, message: Message) -> None:
+        """A role here sends a message."""
         is_last = isinstance(message, SteppedDown) or (isinstance(message, Progress) and message.is_last)
         if to == self._manager and is_last and isinstance(message, Progress | SteppedDown):
-            return self._say_last(message)
+            self._say_last(message)
+            return
         if not (self.is_home and to == self._node):
-            return [ToPeer(to, message)]
+            self.act(ToPeer(to, message))
+            return
         recipient = RECIPIENT.get(type(message))
         if recipient == "manager":
-            return [ToManager(Received(sender=self._node, message=message))]
-        if isinstance(message, Assign | Release) or recipient == "leading":
-            return self.told(message)
-        raise Misuse(f"{type(message).__name__} from this node to itself")
+            self.act(ToManager(Received(sender=self._node, message=message)))
+        elif isinstance(message, Assign | Release) or recipient == "leading":
+            self._on_manager_message(message)
+        else:
+            raise Misuse(f"{type(message).__name__} from this node to itself")
 
-    def saving(self, job: str, save: Save) -> list[Delivery]:
-        """A leader on a device wants a version kept: where the manager is, for a device may never come back."""
+    @_entry
+    def on_save(self, job: str, save: Save) -> None:
+        """A leader on a device wants a version kept: the manager keeps it, because a device may never come back."""
         led = self._led.get(job)
         if led is None:
-            return []
+            return
         if not self._in_touch:
             reason = "the manager is out of reach: this device holds it until the manager is back"
-            return [ToLeader(job, SaveFailed(version=save.version, reason=reason))]
+            self.act(ToLeader(job, SaveFailed(version=save.version, reason=reason)))
+            return
         led.saving = save.version
         led.saves += 1
-        return [ToPeer(self._manager, packed(version_of(save), job=job, term=led.assign.term, number=led.saves))]
+        checkpoint = packed(version_of(save), job=job, term=led.assign.term, number=led.saves)
+        self.act(ToPeer(self._manager, checkpoint))
 
-    def noted(self, job: str, record: Record) -> list[Delivery]:
-        """A leader on a device decided something: the manager's log and ``shoal status`` show it too."""
+    @_entry
+    def on_record(self, job: str, record: Record) -> None:
+        """A leader on a device records a decision: the manager's log and ``shoal status`` show it too."""
         led = self._led.get(job)
         if led is None or not self._in_touch:
-            return []
+            return
         reason, traceback = clip(record.reason), clip(record.traceback, TRACEBACK_MAX_CHARS)
         noted = Noted(job=job, term=led.assign.term, kind=record.kind, reason=reason, traceback=traceback)
-        return [ToPeer(self._manager, noted)]
+        self.act(ToPeer(self._manager, noted))
 
-    def leading(self, job: str, *, endpoint: str) -> list[Delivery]:
-        """The leader of this job is set up, and workers may dial it there."""
+    @_entry
+    def on_leading(self, job: str, *, endpoint: str) -> None:
+        """The leader of this job is set up, and workers may dial it at the endpoint."""
         led = self._led.get(job)
         if led is None:
-            return []
+            return
         led.leads = Leads(job=job, term=led.assign.term, endpoint=endpoint)
-        return [ToPeer(self._manager, led.leads)]
+        self.act(ToPeer(self._manager, led.leads))
 
-    def failed(self, job: str, *, reason: str) -> list[Delivery]:
+    @_entry
+    def on_failed(self, job: str, *, reason: str) -> None:
         """The leader of this job could not be set up here."""
         led = self._led.get(job)
         if led is None:
-            return []
-        self.ended(job)
-        return self._say_last(SteppedDown(job=job, term=led.assign.term, reason=clip(reason), failed=True))
+            return
+        self.on_ended(job)
+        self._say_last(SteppedDown(job=job, term=led.assign.term, reason=clip(reason), failed=True))
 
-    def ended(self, job: str) -> None:
+    def on_ended(self, job: str) -> None:
         """The job is not led here any more."""
         led = self._led.pop(job, None)
         if led is not None:
@@ -580,10 +652,12 @@ class Switchboard:
         self._admitted.pop(job, None)
         self._early.pop(job, None)
 
-    def _say_last(self, word: Progress | SteppedDown) -> list[Delivery]:
+    def _say_last(self, word: Progress | SteppedDown) -> None:
+        """Tell the manager the last word of a leader, and repeat it until the manager has heard it."""
         if isinstance(word, SteppedDown):
             self._moved.add(word.job)
         if self.is_home:
-            return [ToManager(Received(sender=self._node, message=word))]
+            self.act(ToManager(Received(sender=self._node, message=word)))
+            return
         self._last_words[word.job] = word
-        return [ToPeer(self._manager, word)]
+        self.act(ToPeer(self._manager, word))

@@ -75,6 +75,7 @@ from shoal.wire.messages import (
     JobSpec,
     Lane,
     Message,
+    NodeView,
     Progress,
     PublishModel,
     Renew,
@@ -156,18 +157,20 @@ class Home:
             spec = from_json(JobSpec, json.loads(job.spec_json))
             progress = from_json(Progress, json.loads(job.progress_json)) if len(job.progress_json) > 2 else None
             terms = {
-                int(term): Term(node=node, began=began) for term, (node, began) in json.loads(job.terms_json).items()
+                int(term): Term(node=node, began=began if began >= 0 else None)
+                for term, (node, began) in json.loads(job.terms_json).items()
             }
             is_open = job.state.is_open
-            durable = self._store(job.job).newest_version() if is_open else -1
+            newest = self._store(job.job).newest_version() if is_open else -1
+            durable = newest if newest >= 0 else None
             between = functools.partial(self._between, job.job)
             records.append(
                 JobRecord(
                     spec=spec,
                     state=job.state,
-                    reason=job.reason,
+                    reason=job.reason or None,
                     term=job.term,
-                    leader=job.leader,
+                    leader=job.leader or None,
                     progress=progress,
                     terms=terms,
                     sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
@@ -176,8 +179,8 @@ class Home:
             )
         return records
 
-    def _between(self, job: str, after: int, last: int) -> Side:
-        batches, workers = self._registry.applied_between(job, after, last)
+    def _between(self, job: str, after: int | None, last: int) -> Side:
+        batches, workers = self._registry.applied_between(job, -1 if after is None else after, last)
         return Side(batches=batches, workers=workers)
 
     async def start(self) -> None:
@@ -221,9 +224,9 @@ class Home:
         while (answer := doorway.ask(knock))[0] is Door.WAIT:
             await asyncio.sleep(LOOK_EVERY_S)
         door, reason = answer
-        if door is Door.SHUT:
+        if door is Door.SHUT and reason is not None:
             self.roll.alarm(peer.node, peer.address, reason)
-        return reason
+        return reason or ""
 
     def turned_away(self, peer: Peer, reason: str) -> None:
         self._journal.add("", "refused", f"{peer.node} {reason}")
@@ -408,7 +411,7 @@ class Home:
         if isinstance(message, Welcome):
             # Roles know no clock, and a device without a battery does not know the time.
             message = replace(message, time_s=time.time())
-        self._hosting.carry(self._switchboard.sent(to, message))
+        self._hosting.carry(self._switchboard.on_send(to, message))
 
     def _keep(self, keep: Keep) -> None:
         now_s = time.time()
@@ -473,7 +476,7 @@ class Home:
         reason = self.roll.why_revoked(node)
         self._journal.add("", "revoked", f"{node.node} was {reason}")
         # Its leases return before its sessions end: nobody waits to see whether it comes back.
-        self._hosting.carry(self._switchboard.expelled(node.node, reason=reason))
+        self._hosting.carry(self._switchboard.on_expelled(node.node, reason=reason))
         self._hosting.hang_up(node.node, reason)
         self._hold(MemberHeld(node=node.node, hold="revoked", reason=reason))
 
@@ -505,10 +508,14 @@ class Home:
             if not self._blobs.has(sha256):
                 raise Refused(f"the job's {what} ({sha256[:12]}…) was not uploaded: submit it with `shoal train`")
 
+    def _with_silence(self, view: NodeView, now_s: float) -> NodeView:
+        """A node as people see it, with how long ago it was heard; -1 on the wire: never."""
+        ago_s = self._switchboard.membership.heard_ago_s(view.node, now_s)
+        return replace(view, heard_s=-1.0 if ago_s is None else ago_s)
+
     def _status(self, ask: AskStatus) -> Status:
         now_s = time.monotonic()
-        heard_ago_s = self._switchboard.membership.heard_ago_s
-        nodes = tuple(replace(view, heard_s=heard_ago_s(view.node, now_s)) for view in self._manager.node_views())
+        nodes = tuple(self._with_silence(view, now_s) for view in self._manager.node_views())
         if ask.tracebacks:
             events = self._registry.tracebacks(ask.job)
         else:
@@ -520,7 +527,7 @@ class Home:
             nodes=self.roll.shown(nodes),
             jobs=tuple(
                 replace(view, served=self._publisher.served(view.job)) if ask.job else view
-                for view in self._manager.job_views(ask.job, now_s=now_s)
+                for view in self._manager.job_views(ask.job or None, now_s=now_s)
             ),
             events=tuple(
                 EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text, traceback=e.traceback) for e in events

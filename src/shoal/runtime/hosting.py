@@ -148,7 +148,7 @@ class Hosting:
         older = self._sessions.get(key)
         self._sessions[key] = session
         if session.lane is Lane.CONTROL:
-            self._board.doorway.entered(caller_of(session.peer))
+            self._board.doorway.on_entered(caller_of(session.peer))
         if older is not None:
             older.close("the same node connected again")
 
@@ -160,7 +160,7 @@ class Hosting:
             return
         del self._sessions[key]
         if session.lane is Lane.CONTROL:
-            self.carry(self._board.closed(session.peer.node, time.monotonic(), reason=reason))
+            self.carry(self._board.on_closed(session.peer.node, time.monotonic(), reason=reason))
 
     def hang_up(self, node: str, reason: str) -> None:
         for lane in Lane:
@@ -176,7 +176,7 @@ class Hosting:
             # Its memory is used again once this returns, and it is not written down by then.
             message = owned(message)
         event = Received(sender=node, message=message, size_bytes=size_bytes)
-        await self.take(self._board.received(event, time.monotonic()))
+        await self.take(self._board.on_received(event, time.monotonic()))
 
     def payload_limit(self, message: Message) -> int:
         """The most bytes of tensors that may follow this message from a worker, or from a sub-leader of ours.
@@ -291,7 +291,7 @@ class Hosting:
     def failed(self, job: str, reason: str) -> None:
         """The leader of a job could not be set up."""
         self._drop(job)
-        self.carry(self._board.failed(job, reason=reason))
+        self.carry(self._board.on_failed(job, reason=reason))
 
     def _drop(self, job: str) -> None:
         led = self._led.pop(job, None)
@@ -305,13 +305,13 @@ class Hosting:
             return
         match action:
             case Send():
-                self.carry(self._board.sent(action.to, action.message))
+                self.carry(self._board.on_send(action.to, action.message))
             case Record():
                 self._place.note(job, action)
             case Save():
                 self.spawn(self._place.save(job, host, action), f"save {job}")
             case End():
-                self._board.ended(job)
+                self._board.on_ended(job)
                 self._drop(job)
             case _:
                 raise Misuse(f"a leader does not ask for {type(action).__name__}")
@@ -335,17 +335,18 @@ class Hosting:
 
     async def _open_to(self, form: Form, sub: _Sub) -> None:
         """Let the members of a formation in, and tell its leader where."""
-        where, reason = "", ""
+        where: str | None = None
+        reason: str | None = None
         try:
-            where = await self._place.open_door()
+            where = await self._place.open_door() or None
         except (ShoalError, OSError) as error:
             reason = str(error)
         if self._subs.get((form.job, form.formation)) is not sub:
             # It was disbanded, or formed anew, before anyone could come in.
             return
-        if not where:
+        if where is None:
             self._drop_sub(form.job, form.formation)
-        self.carry(self._board.seconded(form, endpoint=where, reason=reason))
+        self.carry(self._board.on_seconded(form, endpoint=where, reason=reason))
 
     def _drop_sub(self, job: str, formation: int) -> None:
         sub = self._subs.pop((job, formation), None)
@@ -358,7 +359,7 @@ class Hosting:
             return
         match action:
             case Send():
-                self.carry(self._board.sent(action.to, action.message))
+                self.carry(self._board.on_send(action.to, action.message))
             case Record():
                 self._place.note(of[0], action)
             case End():

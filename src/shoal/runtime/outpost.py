@@ -77,21 +77,21 @@ class Outpost(AnyKey):
     def told(self, message: Message, *, sender: str = "") -> None:
         """The manager speaks to the leaders here, or makes this node one; or a leader to its sub-leaders here."""
         if isinstance(message, Form | Count | Pass | Disband):
-            self._hosting.carry(self._board.formed_by(sender, message))
+            self._hosting.carry(self._board.on_leader_message(sender, message))
             return
         if isinstance(message, Checkpoint):
             message = owned(message)
-        self._hosting.carry(self._board.told(message))
+        self._hosting.carry(self._board.on_manager_message(message))
 
     async def formed_by(self, leader: str, message: Form | Pass) -> None:
         """What a leader says to a sub-leader with tensors. Returns once they were taken."""
-        await self._hosting.take(self._board.formed_by(leader, message))
+        await self._hosting.take(self._board.on_leader_message(leader, message))
 
     def in_touch(self) -> None:
-        self._hosting.carry(self._board.in_touch())
+        self._hosting.carry(self._board.on_manager_reached())
 
     def out_of_touch(self, reason: str) -> None:
-        self._hosting.carry(self._board.out_of_touch(reason=reason))
+        self._hosting.carry(self._board.on_manager_lost(reason=reason))
 
     async def stop(self) -> None:
         self._is_over = True
@@ -181,7 +181,7 @@ class Outpost(AnyKey):
 
     def note(self, job: str, record: Record) -> None:
         log.info("[%s] %s: %s", job, record.kind, record.reason)
-        self._hosting.carry(self._board.noted(job, record))
+        self._hosting.carry(self._board.on_record(job, record))
 
     async def lead(self, assign: Assign) -> None:
         log.info("[%s] appointed: %s", assign.job, assign.reason)
@@ -199,14 +199,14 @@ class Outpost(AnyKey):
                 self._hosting.failed(assign.job, str(error))
             return
         if self._hosting.begin(assign, leader):
-            self._hosting.carry(self._board.leading(assign.job, endpoint=where))
+            self._hosting.carry(self._board.on_leading(assign.job, endpoint=where))
 
     async def save(self, job: str, host: RoleHost, save: Save) -> None:
         # It may have been let go of since it asked, and what it made is not to be sent under its successor's term.
         if not self._hosting.is_led_by(job, host):
             return
         try:
-            self._hosting.carry(self._board.saving(job, save))
+            self._hosting.carry(self._board.on_save(job, save))
         except ShoalError as error:
             # What does not fit into a file; the role tries again, and says so.
             host.post(SaveFailed(version=save.version, reason=str(error)))

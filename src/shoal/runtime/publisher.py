@@ -19,7 +19,7 @@ from shoal.plan import Plan
 from shoal.roles import publishing
 from shoal.roles.course import OURS
 from shoal.roles.custody import Version
-from shoal.roles.publishing import NONE, Published, Serving
+from shoal.roles.publishing import Published, Serving
 from shoal.store.blobs import BlobStore
 from shoal.store.registry import Registry
 from shoal.wire import tensors as tensor_files
@@ -77,15 +77,16 @@ class Publisher:
             view = publishing.judged_at(version.evaluations, version.version)
             why = "an operator published it" + (f": {reason}" if reason else "")
             self._publish(job, plan, version, view, serving, why)
-        return f"version {version.version:,} is served" + (f", {publishing.told(view)}" if view else ", not evaluated")
+        judged = publishing.describe(view) if view is not None else "not evaluated"
+        return f"version {version.version:,} is served, {judged}"
 
     def roll_back(self, job: str, to: int, *, reason: str = "", until_accuracy: float | None = None) -> str:
         with self._lock:
             kept, serving = self._registry.shelf(job)
-            found = publishing.target(kept, serving, to)
+            found = publishing.target(kept, serving, to or None)
             if not self._models.verify(found.sha256):
                 raise Refused(f"the model of version {found.version:,} is damaged on this disk: take another")
-            serving = publishing.rolled_back(serving, found, reason=reason, until_accuracy=until_accuracy)
+            serving = publishing.after_rollback(serving, found, reason=reason or None, until_accuracy=until_accuracy)
             self._registry.serve(job, serving)
         self._note(job, "rolled-back", f"version {found.version:,} is served again: {serving.hold}")
         return f"version {found.version:,} is served again; {serving.hold}"
@@ -103,7 +104,7 @@ class Publisher:
         """A published model, or (0) the one that is served; None: none is."""
         kept, serving = self._registry.shelf(job)
         wanted = version or serving.version
-        if not version and wanted == NONE:
+        if wanted is None:
             return None
         found = next((each for each in kept if each.version == wanted), None)
         if found is None:
@@ -133,12 +134,12 @@ class Publisher:
         )
         kept = [*(each for each in before if each.version != made.version), made]
         over = publishing.surplus(kept, served=made.version, keep=plan.versions_kept)
-        serving = publishing.published(serving, made.version, reason)
+        serving = publishing.after_publishing(serving, made.version, reason)
         self._registry.publish(job, made, serving, drop=[each.version for each in over])
         named = self._registry.published_hashes()
         for old in {each.sha256 for each in before} - named:
             self._models.remove(old)
-        judged = f", {publishing.told(view)}" if view is not None else ""
+        judged = f", {publishing.describe(view)}" if view is not None else ""
         self._note(job, "published", f"version {made.version:,}{judged}: {reason}")
 
 
@@ -162,9 +163,9 @@ def _served_view(kept: Sequence[Published], serving: Serving) -> ServedView | No
         sha256=served.sha256,
         accuracy=served.accuracy,
         examples=served.examples,
-        reason=clip(serving.reason),
-        hold=clip(serving.hold),
-        verdict=clip(serving.verdict),
+        reason=clip(serving.reason or ""),
+        hold=clip(serving.hold or ""),
+        verdict=clip(serving.verdict or ""),
     )
 
 

@@ -151,7 +151,7 @@ class Agent:
                 self._around.gone(self)
                 return
             if self.hosting is not None:
-                self.hosting.carry(self.hosting.switchboard.out_of_touch(reason=reason))
+                self.hosting.carry(self.hosting.switchboard.on_manager_lost(reason=reason))
         self._carry(self._station.on_closed(line.peer, reason=reason))
 
     def _disturb(self, peer: str) -> None:
@@ -164,7 +164,7 @@ class Agent:
         event = Received(sender=line.peer, message=message, size_bytes=size_bytes)
         self._carry(self._station.on_received(event))
         if self.hosting is not None and line is self._home_line and isinstance(message, Welcome):
-            self.hosting.carry(self.hosting.switchboard.in_touch())
+            self.hosting.carry(self.hosting.switchboard.on_manager_reached())
 
     def leave(self, reason: str) -> None:
         """Say goodbye, and end once it was heard or a moment later."""
@@ -259,19 +259,19 @@ class Agent:
 
     def begun(self, job: str) -> None:
         assert self.hosting is not None
-        self.hosting.carry(self.hosting.switchboard.leading(job, endpoint=self.endpoint))
+        self.hosting.carry(self.hosting.switchboard.on_leading(job, endpoint=self.endpoint))
 
     def save(self, host: Host, save: Save) -> None:
         assert self.hosting is not None
-        self.hosting.carry(self.hosting.switchboard.saving(host.job, save))
+        self.hosting.carry(self.hosting.switchboard.on_save(host.job, save))
 
     def record(self, host: Host, record: Record) -> None:
         assert self.hosting is not None
-        self.hosting.carry(self.hosting.switchboard.noted(host.job, record))
+        self.hosting.carry(self.hosting.switchboard.on_record(host.job, record))
 
 
 def _heard_by(switchboard: Switchboard, duty: ToHosted) -> list[Delivery]:
     """What a leader says to a sub-leader here, or the manager to a leader."""
     if isinstance(duty.message, Form | Count | Pass | Disband):
-        return switchboard.formed_by(duty.sender, duty.message)
-    return switchboard.told(duty.message)
+        return switchboard.on_leader_message(duty.sender, duty.message)
+    return switchboard.on_manager_message(duty.message)

@@ -76,10 +76,12 @@ class Disk:
         assert spec is not None, f"a record of {keep.job}, which was never submitted"
         terms = known.terms if known else {}
         if keep.terms is not None:
-            terms = {number: Term(node=node, began=began) for number, (node, began) in keep.terms.items()}
-        record = JobRecord(
-            spec=spec, state=keep.state, reason=keep.reason, term=keep.term, leader=keep.leader, terms=terms
-        )
+            terms = {
+                number: Term(node=node, began=began if began >= 0 else None)
+                for number, (node, began) in keep.terms.items()
+            }
+        reason, leader = keep.reason or None, keep.leader or None
+        record = JobRecord(spec=spec, state=keep.state, reason=reason, term=keep.term, leader=leader, terms=terms)
         self._keeps[keep.job] = record
         self._kernel.after(self._sync_s / 2, self._kept, record)
         return self._sync_s
@@ -95,10 +97,10 @@ class Disk:
 
     def _as_stored(self, kept: JobRecord) -> JobRecord:
         newest, history = self.newest(kept.spec.job), self.history.get(kept.spec.job, [])
-        durable = newest.version if newest is not None else -1
+        durable = newest.version if newest is not None else None
 
-        def between(after: int, last: int) -> Side:
-            nodes = [row.node for row in history if after < row.version <= last]
+        def between(after: int | None, last: int) -> Side:
+            nodes = [row.node for row in history if (after is None or after < row.version) and row.version <= last]
             return Side(batches=len(nodes), workers=len(set(nodes)))
 
         sides = sides_kept(kept.terms, durable=durable, between=between)

@@ -87,7 +87,7 @@ class Home:
     def _perform_manager(self, host: Host, action: Action) -> float:
         match action:
             case Send():
-                self.hosting.carry(self.hosting.switchboard.sent(action.to, action.message))
+                self.hosting.carry(self.hosting.switchboard.on_send(action.to, action.message))
             case Keep():
                 return self._disk.keep(action)
             case Store():

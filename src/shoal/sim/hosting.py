@@ -158,7 +158,7 @@ class Hosting:
             return
         said = self._outside.pop(connection, [])
         if door is Door.SHUT:
-            connection.cut(reason)
+            connection.cut(reason or "")
         elif connection.is_open:
             self._enter(connection)
             for message, size_bytes in said:
@@ -168,7 +168,7 @@ class Hosting:
         node = connection.caller.process.node
         older = self.connections.get(node)
         self.connections[node] = connection
-        self.switchboard.doorway.entered(_caller(connection))
+        self.switchboard.doorway.on_entered(_caller(connection))
         if older is not None:
             older.cut("the same node connected again")
         self.watch()
@@ -177,7 +177,7 @@ class Hosting:
         node = connection.caller.process.node
         if self.connections.get(node) is connection:
             del self.connections[node]
-            self.carry(self.switchboard.closed(node, self.process.clock_s, reason=reason))
+            self.carry(self.switchboard.on_closed(node, self.process.clock_s, reason=reason))
 
     def received(self, connection: Connection, message: Message, size_bytes: int) -> None:
         if connection in self._outside:
@@ -189,7 +189,7 @@ class Hosting:
     def heard(self, node: str, message: Message, size_bytes: int) -> None:
         """A message that this node sent at some time, by whatever way it came."""
         event = Received(sender=node, message=message, size_bytes=size_bytes)
-        self.carry(self.switchboard.received(event, self.process.clock_s))
+        self.carry(self.switchboard.on_received(event, self.process.clock_s))
 
     def watch(self) -> None:
         """Look after who is silent, for as long as there is anyone to look after."""
@@ -288,13 +288,13 @@ class Hosting:
             return 0.0
         match action:
             case Send():
-                self.carry(self.switchboard.sent(action.to, action.message))
+                self.carry(self.switchboard.on_send(action.to, action.message))
             case Save():
                 self._node.save(host, action)
             case End():
                 host.ended = True
                 del self._led[host.job]
-                self.switchboard.ended(host.job)
+                self.switchboard.on_ended(host.job)
             case Record():
                 self._node.record(host, action)
             case _:
@@ -315,12 +315,12 @@ class Hosting:
         if host.ended:
             return
         host.start(SubLeader(second.form, node=self.process.node, leader=second.leader))
-        self.carry(self.switchboard.seconded(second.form, endpoint=self._node.endpoint))
+        self.carry(self.switchboard.on_seconded(second.form, endpoint=self._node.endpoint))
 
     def _perform_second(self, host: Host, action: Action) -> float:
         match action:
             case Send() if not host.ended:
-                self.carry(self.switchboard.sent(action.to, action.message))
+                self.carry(self.switchboard.on_send(action.to, action.message))
             case End():
                 host.ended = True
             case Send() | Record():

@@ -588,9 +588,9 @@ class Case:
         if record.state is JobState.FINISHED:
             # Any of them may have led while its clock jumped.
             skew_s = sum(max(0.0, machine.skew_s) for machine in self.world.machines.values())
-            self._audit.ended(job, record.reason, newest.state, skew_s=skew_s)
+            self._audit.ended(job, record.reason or "", newest.state, skew_s=skew_s)
         elif record.state is JobState.FAILED:
-            self._invariants.failed_rightly(job, record.reason)
+            self._invariants.failed_rightly(job, record.reason or "")
         elif job not in self.what.stops:
             raise Violation(f"{job} is {record.state}: {record.reason}")
 

@@ -148,7 +148,7 @@ class Tally:
         kinds = {name: machine.device.build.kind for name, machine in world.machines.items() if machine.device}
         return Outcome(
             state=record.state if record else JobState.QUEUED,
-            reason=record.reason if record else "the manager has not heard of it yet",
+            reason=(record.reason or "") if record else "the manager has not heard of it yet",
             seconds=end_s - begin_s,
             rounds=course.version,
             epochs=course.epoch,

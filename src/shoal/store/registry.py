@@ -51,6 +51,9 @@ from shoal.workload.ledger import Applied
 
 _BUSY_TIMEOUT_S = 10.0
 
+#: In a table: no version.
+_NO_VERSION = -1
+
 #: How long a token that expired is still listed.
 _DEAD_TOKENS_KEPT_S = 30 * 86400.0
 #: A node's name is also the common name of its certificate and part of paths and logs.
@@ -511,7 +514,17 @@ class Registry:
 
     def serving(self, job: str) -> Serving:
         rows = self._rows("SELECT * FROM serving WHERE job = ?", (job,))
-        return Serving(**{name: rows[0][name] for name in rows[0].keys() if name != "job"}) if rows else Serving()  # noqa: SIM118
+        if not rows:
+            return Serving()
+        row = rows[0]
+        return Serving(
+            version=row["version"] if row["version"] != _NO_VERSION else None,
+            reason=row["reason"] or None,
+            judged=row["judged"] if row["judged"] != _NO_VERSION else None,
+            hold=row["hold"] or None,
+            until_accuracy=row["until_accuracy"],
+            verdict=row["verdict"] or None,
+        )
 
     def shelf(self, job: str) -> tuple[list[Published], Serving]:
         """Both as they were at one moment."""
@@ -614,11 +627,15 @@ class Registry:
             )
 
     def _set_serving(self, job: str, serving: Serving) -> None:
-        texts = {name: getattr(serving, name)[:REASON_MAX_CHARS] for name in ("reason", "hold", "verdict")}
+        texts = {name: (getattr(serving, name) or "")[:REASON_MAX_CHARS] for name in ("reason", "hold", "verdict")}
+        versions = {
+            "version": _NO_VERSION if serving.version is None else serving.version,
+            "judged": _NO_VERSION if serving.judged is None else serving.judged,
+        }
         self._database.execute(
             "INSERT OR REPLACE INTO serving VALUES"
             " (:job, :version, :reason, :judged, :hold, :until_accuracy, :verdict)",
-            {"job": job} | dataclasses.asdict(serving) | texts,
+            {"job": job} | dataclasses.asdict(serving) | texts | versions,
         )
 
     def _applied_twice(self, job: str, row: Applied) -> Misuse:

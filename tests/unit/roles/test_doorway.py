@@ -23,12 +23,12 @@ class Entrance:
         self.now_s = 0.0
 
     def enter(self, who: Caller) -> None:
-        self.doorway.entered(who)
-        self.membership.heard(who.node, self.now_s, incarnation=who.incarnation)
+        self.doorway.on_entered(who)
+        self.membership.on_heard(who.node, self.now_s, incarnation=who.incarnation)
 
     def beat(self) -> None:
         self.now_s += PATIENCE.heartbeat_s
-        self.membership.heard("pi1", self.now_s)
+        self.membership.on_heard("pi1", self.now_s)
 
     def silence(self, seconds: float) -> None:
         self.now_s += seconds
@@ -81,9 +81,9 @@ def test_a_device_that_restarted_waits_no_longer_than_it_takes_to_suspect_the_pr
 def test_one_whose_session_broke_or_who_left_makes_room_at_once() -> None:
     at = Entrance()
     at.enter(caller("a"))
-    at.membership.closed("pi1", at.now_s, reason="cut")
+    at.membership.on_closed("pi1", at.now_s, reason="cut")
     assert at.ask(at.doorway.knock(caller("b"))) is Door.OPEN
-    at.membership.left("pi1", reason="goodbye")
+    at.membership.on_left("pi1", reason="goodbye")
     assert at.ask(at.doorway.knock(caller("c"))) is Door.OPEN
 
 

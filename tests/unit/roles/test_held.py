@@ -309,8 +309,8 @@ def test_only_the_manager_sends_workers_home(make_spec: Make) -> None:
 def test_both_are_carried_on_the_managers_own_node(make_spec: Make) -> None:
     board = Switchboard(node="home", patience=Patience())
     release, released = Release(job="digits", node="a"), Released(job="digits", term=1, node="a")
-    assert board.sent("home", release) == [], "nobody leads it here any more"
+    assert board.on_send("home", release) == [], "nobody leads it here any more"
     assign = Assign(job="digits", role="leader", term=1, leader="home", spec=make_spec())
-    board.sent("home", assign)
-    assert board.sent("home", release) == [ToLeader("digits", Received(sender="home", message=release))]
-    assert board.sent("home", released) == [ToManager(Received(sender="home", message=released))]
+    board.on_send("home", assign)
+    assert board.on_send("home", release) == [ToLeader("digits", Received(sender="home", message=release))]
+    assert board.on_send("home", released) == [ToManager(Received(sender="home", message=released))]

@@ -1,4 +1,4 @@
-"""The base of every role: what it decides goes out in order, whole or not at all."""
+"""The base of every role: actions come out in order, and none outlives an event that raised."""
 
 from __future__ import annotations
 
@@ -10,32 +10,29 @@ from shoal.roles.machine import Machine
 from shoal.wire.messages import HeartbeatSeen
 
 
-class Role(Machine):
+class Echo(Machine):
     def on_event(self, event: Event) -> None:
-        self.timer("look", 2.0)
-        self.send("home", HeartbeatSeen(seq=1))
+        self.record("echo", f"{type(event).__name__} at {self.now_s}")
         if isinstance(event, TimerFired):
-            raise ZeroDivisionError
-        self.cancel("look")
-        self.record("looked", f"at {self.now_s:g} s")
+            raise ValueError("a bug")
+        self.send("a", HeartbeatSeen(seq=1))
+        self.timer("again", 2.0)
+        self.cancel("before")
 
 
-DECIDED = [
-    SetTimer(name="look", after_s=2.0),
-    Send(to="home", message=HeartbeatSeen(seq=1)),
-    CancelTimer(name="look"),
-    Record(kind="looked", reason="at 3 s"),
-]
+def test_actions_come_out_in_order_and_once() -> None:
+    echo = Echo()
+    assert echo.handle(Started(), 5.0) == [
+        Record(kind="echo", reason="Started at 5.0"),
+        Send(to="a", message=HeartbeatSeen(seq=1)),
+        SetTimer(name="again", after_s=2.0),
+        CancelTimer(name="before"),
+    ]
+    assert echo.take_actions() == []
 
 
-def test_actions_go_out_in_order_and_once() -> None:
-    role = Role()
-    assert role.handle(Started(), 3.0) == DECIDED
-    assert role.handle(Started(), 3.0) == DECIDED
-
-
-def test_half_a_decision_is_not_carried_out_with_the_next_event() -> None:
-    role = Role()
-    with pytest.raises(ZeroDivisionError):
-        role.handle(TimerFired(name="look"), 1.0)
-    assert role.handle(Started(), 3.0) == DECIDED
+def test_actions_of_an_event_that_raised_are_lost_with_it() -> None:
+    echo = Echo()
+    with pytest.raises(ValueError, match="a bug"):
+        echo.handle(TimerFired(name="again"), 6.0)
+    assert echo.handle(Started(), 7.0)[0] == Record(kind="echo", reason="Started at 7.0")

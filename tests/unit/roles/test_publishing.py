@@ -16,10 +16,10 @@ from shoal.roles.publishing import (
     Publish,
     Published,
     Serving,
+    after_publishing,
+    after_rollback,
     judged_at,
     news,
-    published,
-    rolled_back,
     rule_of,
     surplus,
     target,
@@ -88,16 +88,16 @@ def test_where_data_drift_every_one_is_published_and_where_people_choose_none() 
 
 
 def test_what_was_rolled_back_holds_until_it_is_said_or_surely_better() -> None:
-    serving = rolled_back(Serving(version=40), made(31), reason="it is odd", until_accuracy=None)
+    serving = after_rollback(Serving(version=40), made(31), reason="it is odd", until_accuracy=None)
     assert (serving.version, serving.reason) == (31, "rolled back from version 40: it is odd")
     told = weigh("every", made(31), serving, seen(50, 0.99))
     assert isinstance(told, Leave)
     assert "held back: version 40 was withdrawn: it is odd; until one is published by an operator" in told.reason
-    stated = rolled_back(Serving(version=40), made(31), reason="", until_accuracy=0.95)
+    stated = after_rollback(Serving(version=40), made(31), until_accuracy=0.95)
     assert isinstance(weigh("better", made(31), stated, seen(50, 0.955)), Leave), "0.955 of 1,000 may be 0.94"
     assert weigh("better", made(31), stated, seen(50, 0.99)) == Publish("it surely has the 95.00 % that were asked for")
-    over = published(stated, 50, "because")
-    assert (over.version, over.reason, over.hold, over.until_accuracy) == (50, "because", "", None)
+    over = after_publishing(stated, 50, "because")
+    assert (over.version, over.reason, over.hold, over.until_accuracy) == (50, "because", None, None)
 
 
 def test_none_is_weighed_twice() -> None:
@@ -118,18 +118,18 @@ def test_an_evaluation_speaks_for_those_that_come_soon_after() -> None:
 
 def test_one_goes_back_to_the_one_before_or_to_any_that_is_kept() -> None:
     kept = [made(10, 1), made(30, 3), made(20, 2)]
-    assert target(kept, Serving(version=30), 0).version == 20
-    assert target(kept, Serving(version=20), 0).version == 10
+    assert target(kept, Serving(version=30), None).version == 20
+    assert target(kept, Serving(version=20), None).version == 10
     assert target(kept, Serving(version=10), 30).version == 30
     for serving, wanted, problem in (
-        (Serving(version=10), 0, "version 10 is the first that is kept: name another, of 10, 20, 30"),
+        (Serving(version=10), None, "version 10 is the first that is kept: name another, of 10, 20, 30"),
         (Serving(version=30), 30, "version 30 is served already"),
         (Serving(version=30), 7, "version 7 is not among the published ones that are kept: 10, 20, 30"),
     ):
         with pytest.raises(Refused, match=problem):
             target(kept, serving, wanted)
     with pytest.raises(Refused, match="none to go back to"):
-        target([], Serving(), 0)
+        target([], Serving(), None)
 
 
 def test_as_many_are_kept_as_the_plan_says_and_the_served_one_always() -> None:
@@ -150,7 +150,7 @@ def test_what_is_served_by_itself_never_becomes_worse(rounds: list[tuple[float, 
         serving = replace(serving, judged=view.version)
         if isinstance(decision, Publish):
             served = made(view.version, number, share, examples)
-            serving = published(serving, view.version, decision.reason)
+            serving = after_publishing(serving, view.version, decision.reason)
         assert decision.reason
     assert served is not None
     assert served.accuracy is not None

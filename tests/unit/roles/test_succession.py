@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from shoal.roles.actions import Action, Answer, CancelTimer, Keep, Load, Record, Send, SetTimer, Store
+from shoal.roles.appointment import APPOINTED_S, OUTDONE_TIMES, PARTING_S, SETTLED_S, UNFIT_S
 from shoal.roles.events import (
     Asked,
     Event,
@@ -28,16 +29,7 @@ from shoal.roles.manager import Manager
 from shoal.roles.membership import Patience
 from shoal.roles.reunion import Side
 from shoal.roles.roster import JobRecord, Term, sides_kept
-from shoal.roles.succession import (
-    APPOINTED_S,
-    CUT_OFF_WITHIN_S,
-    LOOK_EVERY_S,
-    MISSED_S,
-    OUTDONE_TIMES,
-    PARTING_S,
-    SETTLED_S,
-    UNFIT_S,
-)
+from shoal.roles.succession import CUT_OFF_WITHIN_S, LOOK_EVERY_S, MISSED_S
 from shoal.states import JobState
 from shoal.wire.encoding import encode_envelope
 from shoal.wire.limits import ENVELOPE_MAX_BYTES

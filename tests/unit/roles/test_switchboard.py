@@ -99,7 +99,7 @@ def pi() -> Switchboard:
 
 
 def says(board: Switchboard, sender: str, message: Message, now_s: float = 0.0) -> list[Delivery]:
-    return board.received(Received(sender=sender, message=message), now_s)
+    return board.on_received(Received(sender=sender, message=message), now_s)
 
 
 def joins(board: Switchboard, node: str, incarnation: str = "1") -> list[Delivery]:
@@ -113,10 +113,10 @@ def to_manager(message: Message) -> ToPeer:
 @pytest.fixture
 def leading(pi: Switchboard, give: Give) -> Switchboard:
     """A device that leads ``digits`` under term 1. ``a`` works for it."""
-    pi.told(give())
-    pi.told(NOTHING)
-    pi.leading("digits", endpoint="pi:7071")
-    pi.told(Admit(job="digits", term=1, nodes=("a",)))
+    pi.on_manager_message(give())
+    pi.on_manager_message(NOTHING)
+    pi.on_leading("digits", endpoint="pi:7071")
+    pi.on_manager_message(Admit(job="digits", term=1, nodes=("a",)))
     joins(pi, "a")
     return pi
 
@@ -128,14 +128,14 @@ def test_a_leader_at_home_goes_on_from_the_disk(home: Switchboard, give: Give) -
     assign = give(leader="home")
     assert home.is_home
     assert home.is_idle
-    assert home.sent("home", assign) == [Lead(assign)], "it asks nobody where the job stands"
+    assert home.on_send("home", assign) == [Lead(assign)], "it asks nobody where the job stands"
     assert home.jobs == ("digits",)
     assert not home.is_idle
-    assert home.sent("home", assign) == [], "told twice is told once"
+    assert home.on_send("home", assign) == [], "told twice is told once"
 
 
 def test_messages_find_the_manager_and_the_leaders_at_home(home: Switchboard, give: Give) -> None:
-    home.sent("home", give(leader="home"))
+    home.on_send("home", give(leader="home"))
     hello = Hello(node="a", incarnation="1")
     alive = PeerChanged(node="a", state=Liveness.ALIVE, reason="connected")
     assert says(home, "a", hello) == [
@@ -154,18 +154,18 @@ def test_messages_find_the_manager_and_the_leaders_at_home(home: Switchboard, gi
 
 
 def test_what_the_manager_and_its_leaders_say_to_each_other_stays_at_home(home: Switchboard, give: Give) -> None:
-    home.sent("home", give(leader="home"))
+    home.on_send("home", give(leader="home"))
     training = Progress(job="digits", term=1, state="training")
-    assert home.sent("home", training) == [ToManager(Received(sender="home", message=training))]
-    assert home.sent("home", Conclude(job="digits", reason="enough")) == [
+    assert home.on_send("home", training) == [ToManager(Received(sender="home", message=training))]
+    assert home.on_send("home", Conclude(job="digits", reason="enough")) == [
         ToLeader("digits", StopRequested(reason="enough"))
     ]
     over = HandOver(job="digits", term=1)
-    assert home.sent("home", over) == [ToLeader("digits", Received(sender="home", message=over))]
+    assert home.on_send("home", over) == [ToLeader("digits", Received(sender="home", message=over))]
     work = Wait(job="digits", reason="")
-    assert home.sent("a", work) == [ToPeer("a", work)]
+    assert home.on_send("a", work) == [ToPeer("a", work)]
     with pytest.raises(Misuse, match="Wait from this node to itself"):
-        home.sent("home", work)
+        home.on_send("home", work)
 
 
 @pytest.mark.parametrize(
@@ -176,44 +176,44 @@ def test_what_the_manager_and_its_leaders_say_to_each_other_stays_at_home(home: 
     ],
 )
 def test_a_last_word_at_home_is_heard_at_once(home: Switchboard, give: Give, word: Message) -> None:
-    home.sent("home", give(leader="home"))
-    assert home.sent("home", word) == [ToManager(Received(sender="home", message=word))]
-    home.ended("digits")
+    home.on_send("home", give(leader="home"))
+    assert home.on_send("home", word) == [ToManager(Received(sender="home", message=word))]
+    home.on_ended("digits")
     assert home.is_idle, "nothing is left to repeat"
-    assert home.in_touch() == []
+    assert home.on_manager_reached() == []
 
 
 def test_a_leader_that_cannot_be_set_up_at_home_says_so(home: Switchboard, give: Give) -> None:
-    home.sent("home", give(leader="home"))
+    home.on_send("home", give(leader="home"))
     stepped = SteppedDown(job="digits", term=1, reason="its first model is torn", failed=True)
-    assert home.failed("digits", reason="its first model is torn") == [
+    assert home.on_failed("digits", reason="its first model is torn") == [
         ToManager(Received(sender="home", message=stepped))
     ]
     assert home.jobs == ()
-    assert home.failed("digits", reason="again") == []
+    assert home.on_failed("digits", reason="again") == []
 
 
 def test_workers_of_a_job_that_moved_are_the_managers_affair(home: Switchboard, give: Give) -> None:
-    home.sent("home", give(leader="home"))
+    home.on_send("home", give(leader="home"))
     joins(home, "a")
     assert says(home, "a", Ready(job="none")) == [
         ToPeer("a", Finished(job="none", reason="this job is not led here")),
     ]
-    home.sent("home", SteppedDown(job="digits", term=1, reason="handed over"))
-    home.ended("digits")
+    home.on_send("home", SteppedDown(job="digits", term=1, reason="handed over"))
+    home.on_ended("digits")
     lost = OutOfReach(job="digits", term=0, reason="its leader is not here any more")
     assert says(home, "a", Ready(job="digits")) == [ToManager(Received(sender="a", message=lost))], (
         "its worker hears from the manager where it is led, or that it is not needed"
     )
-    home.sent("home", give(term=3, leader="home"))
+    home.on_send("home", give(term=3, leader="home"))
     assert says(home, "a", Ready(job="digits")) != [], "and it came back"
-    home.sent("home", Progress(job="digits", term=3, state=JobState.FINISHED))
-    home.ended("digits")
+    home.on_send("home", Progress(job="digits", term=3, state=JobState.FINISHED))
+    home.on_ended("digits")
     assert [type(delivery) for delivery in says(home, "a", Ready(job="digits"))] == [ToPeer], "this one is over"
 
 
 def test_one_who_is_lost_is_not_lent_to(home: Switchboard, give: Give) -> None:
-    home.sent("home", give(leader="home"))
+    home.on_send("home", give(leader="home"))
     joins(home, "a")
     lost = PeerChanged(node="a", state=Liveness.LOST, reason="left: shutting down", is_certain=True)
     assert says(home, "a", Leave(reason="shutting down")) == [
@@ -222,13 +222,13 @@ def test_one_who_is_lost_is_not_lent_to(home: Switchboard, give: Give) -> None:
         HangUp("a", "it said goodbye"),
     ]
     assert says(home, "a", Ready(job="digits")) == []
-    assert home.expelled("a", reason="revoked") == [], "it is gone already"
+    assert home.on_expelled("a", reason="revoked") == [], "it is gone already"
 
 
 def test_silence_and_broken_sessions_are_noticed(home: Switchboard) -> None:
     joins(home, "a")
     suspect = PeerChanged(node="a", state=Liveness.SUSPECT, reason="reset")
-    assert home.closed("a", 1.0, reason="reset") == [ToManager(suspect)]
+    assert home.on_closed("a", 1.0, reason="reset") == [ToManager(suspect)]
     (delivery,) = home.check(9.0)
     assert isinstance(delivery, ToManager)
     assert delivery.event == PeerChanged(node="a", state=Liveness.LOST, reason="reset; not back within 1.5 s")
@@ -250,73 +250,81 @@ def test_nobody_is_someone_else_and_nobody_gives_orders(home: Switchboard, leadi
                 says(board, "a", message)
 
 
+def test_nothing_follows_from_a_message_that_breaks_a_rule(home: Switchboard) -> None:
+    with pytest.raises(PeerViolation, match="is not for this node"):
+        says(home, "a", Welcome(heartbeat_s=1.0, lost_after_s=8.0))
+    assert home.check(0.5) == [], "nor does it come with the next"
+
+
 # A device is made a leader --------------------------------------------------------------------------------
 
 
 def test_a_device_asks_where_the_job_stands_and_then_begins(pi: Switchboard, give: Give) -> None:
     assign = give()
     assert not pi.is_home
-    assert pi.told(assign) == [Lead(assign), to_manager(AskCheckpoint(job="digits", term=1))]
+    assert pi.on_manager_message(assign) == [Lead(assign), to_manager(AskCheckpoint(job="digits", term=1))]
     assert pi.leads() == (), "it does not lead yet"
-    assert pi.told(NOTHING) == [Resume(assign, NOTHING)]
-    assert pi.told(NOTHING) == [], "one answer is enough"
+    assert pi.on_manager_message(NOTHING) == [Resume(assign, NOTHING)]
+    assert pi.on_manager_message(NOTHING) == [], "one answer is enough"
     announced = Leads(job="digits", term=1, endpoint="pi:7071")
-    assert pi.leading("digits", endpoint="pi:7071") == [to_manager(announced)]
+    assert pi.on_leading("digits", endpoint="pi:7071") == [to_manager(announced)]
     assert pi.leads() == (announced,)
 
 
 def test_told_twice_is_told_once_and_what_was_asked_is_asked_again_when_back_in_touch(
     pi: Switchboard, give: Give
 ) -> None:
-    pi.told(give())
-    assert pi.told(give()) == []
-    pi.out_of_touch(reason="reset")
-    asks, _ = pi.in_touch()
+    pi.on_manager_message(give())
+    assert pi.on_manager_message(give()) == []
+    pi.on_manager_lost(reason="reset")
+    asks, _ = pi.on_manager_reached()
     assert asks == to_manager(AskCheckpoint(job="digits", term=1))
-    pi.told(NOTHING)
-    assert pi.in_touch() == []
+    pi.on_manager_message(NOTHING)
+    assert pi.on_manager_reached() == []
 
 
 def test_a_newer_term_replaces_the_older_and_an_older_is_nothing(leading: Switchboard, give: Give) -> None:
     newer = give(term=3)
-    assert leading.told(newer) == [
+    assert leading.on_manager_message(newer) == [
         Drop("digits", "it leads under a new term"),
         Lead(newer),
         to_manager(AskCheckpoint(job="digits", term=3)),
     ]
     assert leading.leads() == ()
-    assert leading.told(give(term=2)) == []
-    assert leading.told(NOTHING) == [], "an answer to the term before"
+    assert leading.on_manager_message(give(term=2)) == []
+    assert leading.on_manager_message(NOTHING) == [], "an answer to the term before"
     assert says(leading, "a", Ready(job="digits")) == [], "who may speak to it is told anew"
-    assert leading.told(Checkpoint(job="digits", term=3, version=-1))[0] == Resume(
+    assert leading.on_manager_message(Checkpoint(job="digits", term=3, version=-1))[0] == Resume(
         newer, Checkpoint(job="digits", term=3, version=-1)
     )
 
 
 def test_a_term_is_never_led_twice(leading: Switchboard, give: Give) -> None:
-    assert leading.told(StepDown(job="digits", term=1, reason="b leads it")) == [Drop("digits", "b leads it")]
+    assert leading.on_manager_message(StepDown(job="digits", term=1, reason="b leads it")) == [
+        Drop("digits", "b leads it")
+    ]
     stepped = SteppedDown(job="digits", term=1, reason="it led under this term before")
-    assert leading.told(give()) == [to_manager(stepped)]
+    assert leading.on_manager_message(give()) == [to_manager(stepped)]
     assert leading.jobs == ()
-    assert leading.told(give()) == [to_manager(stepped)], "until it is heard"
-    leading.told(StepDown(job="digits", term=1))
+    assert leading.on_manager_message(give()) == [to_manager(stepped)], "until it is heard"
+    leading.on_manager_message(StepDown(job="digits", term=1))
     assert leading.is_idle
-    assert leading.told(give(term=2))[0] == Lead(give(term=2))
+    assert leading.on_manager_message(give(term=2))[0] == Lead(give(term=2))
 
 
 def test_one_who_cannot_lead_says_so_until_it_is_heard(pi: Switchboard, give: Give) -> None:
-    pi.told(give())
+    pi.on_manager_message(give())
     stepped = SteppedDown(job="digits", term=1, reason="no room", failed=True)
-    assert pi.failed("digits", reason="no room") == [to_manager(stepped)]
+    assert pi.on_failed("digits", reason="no room") == [to_manager(stepped)]
     assert pi.jobs == ()
     assert not pi.is_idle
-    assert pi.in_touch() == [to_manager(stepped)]
-    assert pi.leading("digits", endpoint="pi:7071") == []
+    assert pi.on_manager_reached() == [to_manager(stepped)]
+    assert pi.on_leading("digits", endpoint="pi:7071") == []
 
 
 def test_a_step_down_of_an_older_term_is_nothing(leading: Switchboard) -> None:
-    assert leading.told(StepDown(job="digits", term=0)) == []
-    assert leading.told(StepDown(job="none", term=9)) == []
+    assert leading.on_manager_message(StepDown(job="digits", term=0)) == []
+    assert leading.on_manager_message(StepDown(job="none", term=9)) == []
     assert leading.jobs == ("digits",)
 
 
@@ -333,42 +341,42 @@ def test_a_step_down_of_an_older_term_is_nothing(leading: Switchboard) -> None:
     ],
 )
 def test_a_last_word_is_repeated_until_it_is_heard(leading: Switchboard, word: Message) -> None:
-    assert leading.sent("home", word) == [to_manager(word)]
-    leading.ended("digits")
+    assert leading.on_send("home", word) == [to_manager(word)]
+    leading.on_ended("digits")
     assert leading.leads() == ()
     assert not leading.is_idle
-    leading.out_of_touch(reason="reset")
-    assert leading.in_touch() == [to_manager(word)]
-    assert leading.in_touch() == [to_manager(word)]
-    leading.told(StepDown(job="digits", term=0))
-    assert leading.in_touch() == [to_manager(word)], "that was an answer to something older"
-    leading.told(StepDown(job="digits", term=1))
-    assert leading.in_touch() == []
+    leading.on_manager_lost(reason="reset")
+    assert leading.on_manager_reached() == [to_manager(word)]
+    assert leading.on_manager_reached() == [to_manager(word)]
+    leading.on_manager_message(StepDown(job="digits", term=0))
+    assert leading.on_manager_reached() == [to_manager(word)], "that was an answer to something older"
+    leading.on_manager_message(StepDown(job="digits", term=1))
+    assert leading.on_manager_reached() == []
     assert leading.is_idle
 
 
 def test_what_is_not_a_last_word_is_said_once(leading: Switchboard) -> None:
     training = Progress(job="digits", term=1, state="training")
-    assert leading.sent("home", training) == [to_manager(training)]
+    assert leading.on_send("home", training) == [to_manager(training)]
     released = Released(job="digits", term=1, node="a")
-    assert leading.sent("home", released) == [to_manager(released)]
-    assert leading.in_touch() == []
+    assert leading.on_send("home", released) == [to_manager(released)]
+    assert leading.on_manager_reached() == []
 
 
 def test_who_is_told_again_under_the_term_it_ended_repeats_its_last_word(leading: Switchboard, give: Give) -> None:
     word = SteppedDown(job="digits", term=1, reason="handed over at version 5")
-    leading.sent("home", word)
-    leading.ended("digits")
-    assert leading.told(give()) == [to_manager(word)]
+    leading.on_send("home", word)
+    leading.on_ended("digits")
+    assert leading.on_manager_message(give()) == [to_manager(word)]
 
 
 def test_a_newer_term_needs_no_answer_to_the_last_word_of_an_older(leading: Switchboard, give: Give) -> None:
-    leading.sent("home", SteppedDown(job="digits", term=1, reason="handed over at version 5"))
-    leading.ended("digits")
+    leading.on_send("home", SteppedDown(job="digits", term=1, reason="handed over at version 5"))
+    leading.on_ended("digits")
     # The manager gave it up before it heard that; others led since. Now it is this node's turn again.
     newer = give(term=3)
-    assert leading.told(newer)[0] == Lead(newer), "else the manager waits for it in vain"
-    assert leading.in_touch() == [to_manager(AskCheckpoint(job="digits", term=3))], "that term is long over"
+    assert leading.on_manager_message(newer)[0] == Lead(newer), "else the manager waits for it in vain"
+    assert leading.on_manager_reached() == [to_manager(AskCheckpoint(job="digits", term=3))], "that term is long over"
 
 
 # Versions to be kept --------------------------------------------------------------------------------------------
@@ -381,7 +389,7 @@ def save(version: int = 5) -> Save:
 
 
 def saving(board: Switchboard, version: int = 5) -> Checkpoint:
-    (delivery,) = board.saving("digits", save(version))
+    (delivery,) = board.on_save("digits", save(version))
     assert isinstance(delivery, ToPeer)
     assert isinstance(delivery.message, Checkpoint)
     return delivery.message
@@ -399,71 +407,71 @@ def test_a_version_is_kept_where_the_manager_is(leading: Switchboard) -> None:
     assert version is not None
     assert version.tensors["w"].tolist() == [1.0, 1.0]
     kept = CheckpointKept(job="digits", term=1, version=5, number=checkpoint.number)
-    assert leading.told(kept) == [ToLeader("digits", Saved(version=5))]
-    assert leading.out_of_touch(reason="reset") == [ToLeader("digits", gone("reset"))], "no save is under way"
+    assert leading.on_manager_message(kept) == [ToLeader("digits", Saved(version=5))]
+    assert leading.on_manager_lost(reason="reset") == [ToLeader("digits", gone("reset"))], "no save is under way"
 
 
 def test_a_version_that_is_refused_is_not_saved(leading: Switchboard) -> None:
     saving(leading)
     refused = CheckpointRefused(job="digits", term=1, version=5, reason="the disk is full", number=1)
-    assert leading.told(refused) == [ToLeader("digits", SaveFailed(version=5, reason="the disk is full"))]
-    assert leading.out_of_touch(reason="reset") == [ToLeader("digits", gone("reset"))]
+    assert leading.on_manager_message(refused) == [ToLeader("digits", SaveFailed(version=5, reason="the disk is full"))]
+    assert leading.on_manager_lost(reason="reset") == [ToLeader("digits", gone("reset"))]
 
 
 def test_saving_out_of_touch_fails_at_once(leading: Switchboard) -> None:
-    leading.out_of_touch(reason="reset")
-    (delivery,) = leading.saving("digits", save())
+    leading.on_manager_lost(reason="reset")
+    (delivery,) = leading.on_save("digits", save())
     assert isinstance(delivery, ToLeader)
     assert isinstance(delivery.event, SaveFailed)
     assert (delivery.event.version, "out of reach" in delivery.event.reason) == (5, True)
-    leading.in_touch()
+    leading.on_manager_reached()
     assert saving(leading).version == 5
 
 
 def test_a_save_under_way_fails_when_the_manager_is_out_of_touch(leading: Switchboard) -> None:
     saving(leading)
-    assert leading.out_of_touch(reason="reset") == [
+    assert leading.on_manager_lost(reason="reset") == [
         ToLeader("digits", gone("reset")),
         ToLeader("digits", SaveFailed(version=5, reason="reset")),
     ]
-    assert leading.out_of_touch(reason="reset") == [], "once"
+    assert leading.on_manager_lost(reason="reset") == [], "once"
 
 
 def test_answers_of_another_term_version_or_save_are_not_for_this_one(leading: Switchboard) -> None:
     first = saving(leading, 5)
-    leading.out_of_touch(reason="reset")
-    leading.in_touch()
+    leading.on_manager_lost(reason="reset")
+    leading.on_manager_reached()
     again = saving(leading, 5)
     assert (first.version, again.version) == (5, 5), "with more in it, such as an evaluation"
     # Both are answers to what was sent before the session broke.
     refused = CheckpointRefused(job="digits", term=1, version=5, reason="torn", number=first.number)
     kept = CheckpointKept(job="digits", term=1, version=5, number=again.number)
-    assert leading.told(refused) == []
-    assert leading.told(replace(kept, number=first.number)) == []
-    assert leading.told(replace(kept, term=0)) == []
-    assert leading.told(replace(kept, version=4)) == []
-    assert leading.told(kept) == [ToLeader("digits", Saved(version=5))]
+    assert leading.on_manager_message(refused) == []
+    assert leading.on_manager_message(replace(kept, number=first.number)) == []
+    assert leading.on_manager_message(replace(kept, term=0)) == []
+    assert leading.on_manager_message(replace(kept, version=4)) == []
+    assert leading.on_manager_message(kept) == [ToLeader("digits", Saved(version=5))]
 
 
 def test_one_who_leads_no_more_saves_and_notes_nothing(leading: Switchboard) -> None:
-    leading.told(StepDown(job="digits", term=1))
-    assert leading.saving("digits", save()) == []
-    assert leading.noted("digits", Record(kind="epoch", reason="epoch 3")) == []
-    assert leading.told(Conclude(job="digits", reason="")) == []
+    leading.on_manager_message(StepDown(job="digits", term=1))
+    assert leading.on_save("digits", save()) == []
+    assert leading.on_record("digits", Record(kind="epoch", reason="epoch 3")) == []
+    assert leading.on_manager_message(Conclude(job="digits", reason="")) == []
 
 
 def test_what_a_leader_decides_the_manager_hears_while_in_touch(leading: Switchboard) -> None:
-    assert leading.noted("digits", Record(kind="epoch", reason="x" * 9999)) != []
-    (delivery,) = leading.noted("digits", Record(kind="epoch", reason="epoch 3"))
+    assert leading.on_record("digits", Record(kind="epoch", reason="x" * 9999)) != []
+    (delivery,) = leading.on_record("digits", Record(kind="epoch", reason="epoch 3"))
     assert delivery == to_manager(Noted(job="digits", term=1, kind="epoch", reason="epoch 3"))
-    (delivery,) = leading.noted(
+    (delivery,) = leading.on_record(
         "digits", Record(kind="failed", reason="pi: bug", traceback="File task.py\n" + "x" * 9999)
     )
     assert isinstance(delivery.message, Noted)
     assert delivery.message.traceback.startswith("File task.py\n")
     assert len(delivery.message.traceback) == TRACEBACK_MAX_CHARS
-    leading.out_of_touch(reason="reset")
-    assert leading.noted("digits", Record(kind="epoch", reason="epoch 4")) == []
+    leading.on_manager_lost(reason="reset")
+    assert leading.on_record("digits", Record(kind="epoch", reason="epoch 4")) == []
 
 
 # What the manager wants of a leader --------------------------------------------------------------------------
@@ -471,9 +479,11 @@ def test_what_a_leader_decides_the_manager_hears_while_in_touch(leading: Switchb
 
 def test_orders_reach_the_leader_as_from_the_manager(leading: Switchboard) -> None:
     for order in (HandOver(job="digits", term=1, reason="drained"), Release(job="digits", node="a", reason="drained")):
-        assert leading.told(order) == [ToLeader("digits", Received(sender="home", message=order))]
-    assert leading.told(Conclude(job="digits", reason="enough")) == [ToLeader("digits", StopRequested(reason="enough"))]
-    assert leading.told(HandOver(job="none", term=1)) == []
+        assert leading.on_manager_message(order) == [ToLeader("digits", Received(sender="home", message=order))]
+    assert leading.on_manager_message(Conclude(job="digits", reason="enough")) == [
+        ToLeader("digits", StopRequested(reason="enough"))
+    ]
+    assert leading.on_manager_message(HandOver(job="none", term=1)) == []
 
 
 # Who may speak to a leader on a device -------------------------------------------------------------------------
@@ -486,32 +496,32 @@ def test_only_those_who_work_there_are_let_in(leading: Switchboard) -> None:
     assert says(leading, "a", ready) == [ToLeader("digits", Received(sender="a", message=ready))]
     joins(leading, "b")
     assert says(leading, "b", ready) == []
-    leading.told(Admit(job="digits", term=2, nodes=("b",)))
+    leading.on_manager_message(Admit(job="digits", term=2, nodes=("b",)))
     assert not leading.admits("b"), "of a term that is not led here"
-    leading.told(Admit(job="none", term=1, nodes=("b",)))
+    leading.on_manager_message(Admit(job="none", term=1, nodes=("b",)))
     assert not leading.admits("b")
 
 
 def test_one_who_asks_before_it_was_announced_is_served_when_it_is(leading: Switchboard, give: Give) -> None:
-    leading.told(give(job="other"))
+    leading.on_manager_message(give(job="other"))
     ready = Ready(job="other")
     assert says(leading, "a", ready) == [], "it works for digits, as far as this node knows"
-    assert leading.told(Admit(job="other", term=1, nodes=("a", "b"))) == [
+    assert leading.on_manager_message(Admit(job="other", term=1, nodes=("a", "b"))) == [
         ToLeader("other", Received(sender="a", message=ready))
     ]
-    assert leading.told(Admit(job="other", term=1, nodes=("a", "b"))) == [], "once"
+    assert leading.on_manager_message(Admit(job="other", term=1, nodes=("a", "b"))) == [], "once"
 
 
 def test_one_who_asked_early_and_is_gone_is_not_served(leading: Switchboard, give: Give) -> None:
-    leading.told(give(job="other"))
+    leading.on_manager_message(give(job="other"))
     says(leading, "a", Ready(job="other"))
     says(leading, "a", Leave(reason="off"))
-    assert leading.told(Admit(job="other", term=1, nodes=("a",))) == []
+    assert leading.on_manager_message(Admit(job="other", term=1, nodes=("a",))) == []
 
 
 def test_one_who_is_barred_is_shut_out_and_what_it_holds_returns(leading: Switchboard) -> None:
     bar = Bar(job="digits", term=1, node="a", reason="silent")
-    assert leading.told(bar) == [
+    assert leading.on_manager_message(bar) == [
         ToLeader("digits", PeerChanged(node="a", state=Liveness.LOST, reason="silent", is_certain=True)),
         HangUp("a", "silent"),
     ]
@@ -520,22 +530,24 @@ def test_one_who_is_barred_is_shut_out_and_what_it_holds_returns(leading: Switch
 
 
 def test_one_who_is_barred_from_one_job_may_work_for_another(leading: Switchboard, give: Give) -> None:
-    leading.told(give(job="other"))
-    leading.told(Admit(job="other", term=1, nodes=("a",)))
+    leading.on_manager_message(give(job="other"))
+    leading.on_manager_message(Admit(job="other", term=1, nodes=("a",)))
     lost = PeerChanged(node="a", state=Liveness.LOST, reason="silent")
-    assert leading.told(Bar(job="digits", term=1, node="a", reason="silent")) == [ToLeader("digits", lost)]
+    assert leading.on_manager_message(Bar(job="digits", term=1, node="a", reason="silent")) == [
+        ToLeader("digits", lost)
+    ]
     assert leading.admits("a")
     assert says(leading, "a", Ready(job="digits")) == []
 
 
 def test_a_bar_of_another_term_is_nothing(leading: Switchboard) -> None:
-    assert leading.told(Bar(job="digits", term=0, node="a")) == []
+    assert leading.on_manager_message(Bar(job="digits", term=0, node="a")) == []
     assert leading.admits("a")
-    assert leading.told(Bar(job="none", term=1, node="a")) == []
+    assert leading.on_manager_message(Bar(job="none", term=1, node="a")) == []
 
 
 def test_a_device_welcomes_its_workers_itself(leading: Switchboard) -> None:
-    leading.told(Admit(job="digits", term=1, nodes=("b",)))
+    leading.on_manager_message(Admit(job="digits", term=1, nodes=("b",)))
     alive = PeerChanged(node="b", state=Liveness.ALIVE, reason="connected")
     assert joins(leading, "b") == [
         ToLeader("digits", alive),
@@ -568,9 +580,9 @@ def test_nobody_submits_jobs_to_a_device(leading: Switchboard, make_spec: Make) 
 
 
 def test_a_job_that_moved_on_is_silent_and_an_unknown_one_is_over(leading: Switchboard, give: Give) -> None:
-    leading.told(give(job="other"))
-    leading.told(Admit(job="other", term=1, nodes=("a",)))
-    leading.told(StepDown(job="digits", term=1))
+    leading.on_manager_message(give(job="other"))
+    leading.on_manager_message(Admit(job="other", term=1, nodes=("a",)))
+    leading.on_manager_message(StepDown(job="digits", term=1))
     assert says(leading, "a", Ready(job="digits")) == []
     assert says(leading, "a", Ready(job="none")) == [
         ToPeer("a", Finished(job="none", reason="this job is not led here")),
@@ -598,9 +610,9 @@ def heard(sender: str, message: Message, formation: int = 1) -> list[Delivery]:
 def second(pi: Switchboard) -> Switchboard:
     """A device that sums up for a and b; ``hub`` leads."""
     form = form_of()
-    assert pi.formed_by("hub", form) == [Second(form, "hub")]
+    assert pi.on_leader_message("hub", form) == [Second(form, "hub")]
     formed = Formed(job="digits", term=1, formation=1, endpoint="pi:7071")
-    assert pi.seconded(form, endpoint="pi:7071") == [ToPeer("hub", formed)]
+    assert pi.on_seconded(form, endpoint="pi:7071") == [ToPeer("hub", formed)]
     for node in ("a", "b"):
         joins(pi, node)
     return pi
@@ -620,18 +632,18 @@ def test_members_of_a_sub_leader_are_seldom_heard_of_and_watched_by_their_leader
     welcome = Welcome(heartbeat_s=SELDOM.heartbeat_s, lost_after_s=SELDOM.lost_after_s)
     assert joins(second, "a", "2") == [ToPeer("a", welcome)], "that it began anew is not told to anyone here"
     assert second.check(SELDOM.lost_after_s + 1.0) == []
-    assert second.closed("a", 0.0, reason="cut") == []
+    assert second.on_closed("a", 0.0, reason="cut") == []
 
 
 def test_a_member_that_works_for_a_leader_here_too_is_heard_of_more_often(leading: Switchboard) -> None:
-    leading.formed_by("hub", form_of("b", job="other"))
+    leading.on_leader_message("hub", form_of("b", job="other"))
     seldom = Welcome(heartbeat_s=SELDOM.heartbeat_s, lost_after_s=SELDOM.lost_after_s)
     assert joins(leading, "b") == [ToPeer("b", seldom)]
     admit = Admit(job="digits", term=1, nodes=("b",))
-    assert HangUp("b", "it works for a leader here now") in leading.told(admit)
+    assert HangUp("b", "it works for a leader here now") in leading.on_manager_message(admit)
     often = Welcome(heartbeat_s=Patience().heartbeat_s, lost_after_s=Patience().lost_after_s)
     assert ToPeer("b", often) in joins(leading, "b")
-    assert not any(isinstance(delivery, HangUp) for delivery in leading.told(admit)), "once"
+    assert not any(isinstance(delivery, HangUp) for delivery in leading.on_manager_message(admit)), "once"
 
 
 def test_pieces_are_heard_from_members_alone(second: Switchboard) -> None:
@@ -644,7 +656,7 @@ def test_pieces_are_heard_from_members_alone(second: Switchboard) -> None:
 
 def test_members_change_with_what_the_leader_says(second: Switchboard) -> None:
     again = form_of("b", "c")
-    assert second.formed_by("hub", again) == heard("hub", again), "it is the same sub-leader"
+    assert second.on_leader_message("hub", again) == heard("hub", again), "it is the same sub-leader"
     assert (second.admits("a"), second.admits("c")) == (False, True)
     assert says(second, "a", piece_of()) == []
 
@@ -653,51 +665,51 @@ def test_a_sub_leader_hears_its_leader_alone(second: Switchboard) -> None:
     count = Count(job="digits", term=1, formation=1, version=1)
     passed = Pass(job="digits", term=1, formation=1, version=1)
     for message in (count, passed):
-        assert second.formed_by("hub", message) == heard("hub", message)
-        assert second.formed_by("nas", message) == []
-        assert second.formed_by("hub", replace(message, term=2)) == []
-        assert second.formed_by("hub", replace(message, formation=2)) == []
-    assert second.formed_by("hub", Wait(job="digits", reason="")) == []
+        assert second.on_leader_message("hub", message) == heard("hub", message)
+        assert second.on_leader_message("nas", message) == []
+        assert second.on_leader_message("hub", replace(message, term=2)) == []
+        assert second.on_leader_message("hub", replace(message, formation=2)) == []
+    assert second.on_leader_message("hub", Wait(job="digits", reason="")) == []
 
 
 def test_a_formation_that_is_over_leaves_nothing(second: Switchboard) -> None:
-    second.formed_by("hub", form_of("c", formation=3))
+    second.on_leader_message("hub", form_of("c", formation=3))
     over = Disband(job="digits", term=1, formation=2)
-    assert second.formed_by("hub", replace(over, job="other")) == []
-    assert second.formed_by("hub", replace(over, term=0)) == [], "the end of older ones"
-    assert second.formed_by("hub", over) == [DropSubLeader("digits", 1)]
+    assert second.on_leader_message("hub", replace(over, job="other")) == []
+    assert second.on_leader_message("hub", replace(over, term=0)) == [], "the end of older ones"
+    assert second.on_leader_message("hub", over) == [DropSubLeader("digits", 1)]
     assert says(second, "a", piece_of()) == []
     assert (second.admits("a"), second.admits("c")) == (False, True)
     # What the station says of itself, when a job is over here.
-    assert second.formed_by("", replace(over, formation=1 << 40)) == [DropSubLeader("digits", 3)]
+    assert second.on_leader_message("", replace(over, formation=1 << 40)) == [DropSubLeader("digits", 3)]
     assert second.is_idle
 
 
 def test_two_formations_stand_side_by_side(second: Switchboard) -> None:
     nxt = form_of("a", "b", formation=2)
-    assert second.formed_by("hub", nxt) == [Second(nxt, "hub")]
+    assert second.on_leader_message("hub", nxt) == [Second(nxt, "hub")]
     assert says(second, "a", piece_of()) == heard("a", piece_of())
     assert says(second, "a", piece_of(formation=2)) == heard("a", piece_of(formation=2), 2)
 
 
 def test_with_a_newer_term_the_sub_leaders_of_the_older_go(second: Switchboard) -> None:
     newer = form_of("a", term=2)
-    assert second.formed_by("nas", newer) == [DropSubLeader("digits", 1), Second(newer, "nas")]
-    assert second.formed_by("hub", form_of()) == [], "of an older term"
+    assert second.on_leader_message("nas", newer) == [DropSubLeader("digits", 1), Second(newer, "nas")]
+    assert second.on_leader_message("hub", form_of()) == [], "of an older term"
     assert says(second, "a", piece_of()) == []
     assert says(second, "a", piece_of(term=2)) == heard("a", piece_of(term=2))
 
 
 def test_with_a_newer_term_those_of_other_jobs_stay(second: Switchboard) -> None:
     other = form_of(job="other", term=5)
-    assert second.formed_by("hub", other) == [Second(other, "hub")]
+    assert second.on_leader_message("hub", other) == [Second(other, "hub")]
     assert says(second, "a", piece_of()) == heard("a", piece_of())
 
 
 def test_a_sub_leader_that_could_not_be_set_up_says_why(pi: Switchboard) -> None:
     form = form_of()
-    pi.formed_by("hub", form)
-    assert pi.seconded(form, reason="no port is free") == [
+    pi.on_leader_message("hub", form)
+    assert pi.on_seconded(form, reason="no port is free") == [
         ToPeer("hub", Formed(job="digits", term=1, formation=1, reason="no port is free"))
     ]
     assert pi.is_idle
@@ -706,39 +718,39 @@ def test_a_sub_leader_that_could_not_be_set_up_says_why(pi: Switchboard) -> None
 
 def test_one_that_was_disbanded_while_it_was_set_up_says_nothing(pi: Switchboard) -> None:
     form = form_of()
-    pi.formed_by("hub", form)
-    pi.formed_by("hub", Disband(job="digits", term=1, formation=1))
-    assert pi.seconded(form, endpoint="pi:7071") == []
-    pi.formed_by("nas", form_of(term=2))
-    assert pi.seconded(form, endpoint="pi:7071") == [], "nor does one of an older term"
+    pi.on_leader_message("hub", form)
+    pi.on_leader_message("hub", Disband(job="digits", term=1, formation=1))
+    assert pi.on_seconded(form, endpoint="pi:7071") == []
+    pi.on_leader_message("nas", form_of(term=2))
+    assert pi.on_seconded(form, endpoint="pi:7071") == [], "nor does one of an older term"
 
 
 def test_what_a_sub_leader_says_goes_to_its_peers(second: Switchboard) -> None:
     taken = Taken(job="digits", term=1, formation=1, lease=1)
-    assert second.sent("a", taken) == [ToPeer("a", taken)]
+    assert second.on_send("a", taken) == [ToPeer("a", taken)]
     gathered = Gathered(job="digits", term=1, formation=1, version=1)
-    assert second.sent("hub", gathered) == [ToPeer("hub", gathered)]
+    assert second.on_send("hub", gathered) == [ToPeer("hub", gathered)]
 
 
 def test_a_node_leads_one_job_and_a_part_of_another(leading: Switchboard) -> None:
     form = form_of("b", job="other")
-    assert leading.formed_by("hub", form) == [Second(form, "hub")]
+    assert leading.on_leader_message("hub", form) == [Second(form, "hub")]
     assert leading.admits("a")
     assert leading.admits("b")
     joins(leading, "b")
     assert says(leading, "b", Ready(job="digits")) == [], "it works for the other alone"
     routed = Routed(job="digits", term=1, formation=1)
     assert says(leading, "a", routed) == [ToLeader("digits", Received(sender="a", message=routed))]
-    leading.formed_by("hub", Disband(job="other", term=1, formation=1))
+    leading.on_leader_message("hub", Disband(job="other", term=1, formation=1))
     assert not leading.admits("b")
     assert leading.admits("a")
 
 
 def test_a_leader_that_steps_down_keeps_no_door_open_as_its_own_sub_leader(leading: Switchboard) -> None:
-    leading.formed_by("pi", form_of("a", "pi"))
-    leading.formed_by("hub", form_of("b", job="other"))
+    leading.on_leader_message("pi", form_of("a", "pi"))
+    leading.on_leader_message("hub", form_of("b", job="other"))
     joins(leading, "b")
-    leading.told(StepDown(job="digits", term=1, reason="the job is over"))
+    leading.on_manager_message(StepDown(job="digits", term=1, reason="the job is over"))
     business = "no job that it works for is led here"
     assert HangUp("a", business) in says(leading, "a", Heartbeat(seq=1)), "it asks the manager where to go"
     assert not leading.admits("pi"), "nor its own worker"
@@ -746,7 +758,7 @@ def test_a_leader_that_steps_down_keeps_no_door_open_as_its_own_sub_leader(leadi
 
 
 def test_what_a_leader_hears_of_formations_finds_it_at_home(home: Switchboard, give: Give) -> None:
-    home.sent("home", give(leader="home"))
+    home.on_send("home", give(leader="home"))
     joins(home, "a")
     given = {"job": "digits", "term": 1, "formation": 1}
     for message in (
