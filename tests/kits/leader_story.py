@@ -93,7 +93,8 @@ class Story:
 
     @property
     def progress(self) -> Progress:
-        return self.leader.progress(self.now_s)
+        self.leader.now_s = self.now_s
+        return self.leader.progress()
 
     def epoch(self, node: str) -> None:
         """One worker does every batch that is left of this epoch, alone."""

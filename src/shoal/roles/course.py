@@ -1,4 +1,4 @@
-"""The course of a training: the model, how far it is, and what survives a crash. Pure state; time is an argument.
+"""The course of a training: the model, how far it is, and what survives a crash. Pure state.
 
 Model, momentum, version and ledger change here and nowhere else, so that they cannot disagree.
 """
@@ -22,6 +22,7 @@ from shoal.learning.staleness import PER_PARAMETER, Lateness
 from shoal.learning.touches import ENTRIES_PER_PLACE, Touches, scale_of
 from shoal.roles.changes import Changes
 from shoal.roles.formation import Report
+from shoal.roles.machine import Machine
 from shoal.roles.online import padded
 from shoal.wire.coded import code_with, sizes_of
 from shoal.wire.limits import LABELS_MAX
@@ -56,7 +57,8 @@ class _Good:
 
 
 class Course:
-    def __init__(self, spec: JobSpec, layout: Layout, model: np.ndarray) -> None:
+    def __init__(self, machine: Machine, spec: JobSpec, layout: Layout, model: np.ndarray) -> None:
+        self._machine = machine
         self._spec = spec
         self._layout = layout
         self.model = model
@@ -90,16 +92,17 @@ class Course:
         #: again. Nothing in between is in the history.
         self.went_back: tuple[tuple[int, int], ...] = ()
 
-    def start(self, now_s: float) -> None:
-        self._started_s = now_s
+    def start(self) -> None:
+        self._started_s = self._machine.now_s
 
-    def stop(self, now_s: float) -> None:
+    def stop(self) -> None:
         """The job is over, though its last version may wait for long to be made durable."""
-        self._stopped_s = now_s if self._stopped_s is None else self._stopped_s
+        self._stopped_s = self._machine.now_s if self._stopped_s is None else self._stopped_s
 
-    def elapsed_s(self, now_s: float) -> float:
+    @property
+    def elapsed_s(self) -> float:
         """Time spent on this job, over all of its leaders."""
-        until_s = now_s if self._stopped_s is None else self._stopped_s
+        until_s = self._machine.now_s if self._stopped_s is None else self._stopped_s
         return self._elapsed_before_s + until_s - self._started_s
 
     # The model moves -----------------------------------------------------------------------------------
@@ -157,7 +160,7 @@ class Course:
             assert lease is not None, f"lease {report.lease.id} was summed up and is not lent"
             self.ledger.merge(lease)
 
-    def advance(self, now_s: float) -> list[Applied]:
+    def advance(self) -> list[Applied]:
         """Turn what is merged into the next version; returns its place in the history."""
         plan = self._spec.plan
         change, self.velocity = outer_change(
@@ -172,7 +175,7 @@ class Course:
         self.model.flags.writeable = False
         self.version += 1
         examples = int(self._partial.weight)
-        self._steps.append((now_s, examples))
+        self._steps.append((self._machine.now_s, examples))
         self.train_loss, self._loss_sum = self._loss_sum / examples, 0.0
         self._partial.clear()
         return self.ledger.apply(self.version)
@@ -210,7 +213,7 @@ class Course:
     def _remembered(self) -> _Good:
         return _Good(self.version, self.model, self.velocity, self.residual, self.ledger.snapshot())
 
-    def found_good(self) -> None:
+    def on_found_good(self) -> None:
         """The present version is one to go back to."""
         self._good = self._remembered()
 
@@ -236,7 +239,7 @@ class Course:
 
     # How good it is ------------------------------------------------------------------------------------
 
-    def evaluated(self, view: EvaluationView) -> None:
+    def on_evaluated(self, view: EvaluationView) -> None:
         self.evaluations.append(view)
         del self.evaluations[:-EVALUATIONS_KEPT]
 
@@ -249,17 +252,17 @@ class Course:
         """The present version is."""
         return self.latest is not None and self.latest.version == self.version
 
-    def rates(self, now_s: float) -> tuple[float, float]:
+    def rates(self) -> tuple[float, float]:
         """Rounds and examples a second, lately."""
         if len(self._steps) < 2:
             return 0.0, 0.0
-        span_s = max(now_s - self._steps[0][0], 1e-9)
+        span_s = max(self._machine.now_s - self._steps[0][0], 1e-9)
         examples = sum(count for _, count in self._steps) - self._steps[0][1]
         return (len(self._steps) - 1) / span_s, examples / span_s
 
     # What survives -------------------------------------------------------------------------------------
 
-    def snapshot(self, now_s: float) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a successor needs, as tensors and JSON values. No array of it changes later."""
         tensors = {**self._layout.views(self.model), VELOCITY: self.velocity}
         if self.residual is not None:
@@ -268,7 +271,7 @@ class Course:
         state = {
             "version": self.version,
             "ledger": self.ledger.snapshot(),
-            "elapsed_s": self.elapsed_s(now_s),
+            "elapsed_s": self.elapsed_s,
             "evaluations": rows,
             "went_back": [list(pair) for pair in self.went_back],
         }

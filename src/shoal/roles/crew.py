@@ -1,4 +1,4 @@
-"""The workers of a job as its leader knows them: who has work, who waits, who is slow and why. Pure state."""
+"""The workers of a job as its leader records them: who has work, who waits, who is slow and why. It sends nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from statistics import median
 
+from shoal.roles.machine import Machine
+from shoal.states import WorkerState
 from shoal.wire.messages import DeviceState, WorkerView, clip
 
 #: Workers listed in a progress report, those in trouble first.
@@ -30,22 +32,19 @@ VIOLATIONS_MAX = 3
 #: What is shown of a worker's pace is of so many leases.
 LATELY = 3
 
-#: States of one who has a lease.
-AT_WORK = ("delivering", "working", "waiting", "evaluating")
-
 
 @dataclass(slots=True)
 class Member:
     node: str
-    state: str = "ready"
-    reason: str = ""
+    state: WorkerState = WorkerState.READY
+    reason: str | None = None
     since_s: float = 0.0
     #: (term, version) of the model it holds.
     holds: tuple[int, int] = (0, -1)
     #: The version its last merged update was made against.
     contributed_to: int = -1
     #: The last reason to wait it was sent.
-    told: str = ""
+    told: str | None = None
     batches: int = 0
     failures: int = 0
     #: Its latest lease failed.
@@ -54,9 +53,9 @@ class Member:
     #: How many of them were unusual updates since the last that was merged: one that is merged makes up for these.
     unusual: int = 0
     #: What it was last refused for.
-    offence: str = ""
-    #: Why it gets no lease of this job, whatever it did; empty: nothing of that kind.
-    set_aside: str = ""
+    offence: str | None = None
+    #: Why it gets no lease of this job, whatever it did; None: it is not set aside.
+    set_aside: str | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
@@ -74,7 +73,7 @@ class Member:
 
     @property
     def left_out(self) -> bool:
-        return self.violations >= VIOLATIONS_MAX or bool(self.set_aside)
+        return self.violations >= VIOLATIONS_MAX or self.set_aside is not None
 
     @property
     def why_left_out(self) -> str:
@@ -86,15 +85,12 @@ class Member:
         lease_s = self.durations_s[-1] if self.durations_s else 0.0
         return -self.failures - self.violations, -lease_s, self.node
 
-    def now(self, state: str, now_s: float, *, reason: str = "") -> None:
-        self.state, self.reason, self.since_s = state, reason, now_s
-
     def view(self, *, typical_s: float) -> WorkerView:
         lease_s = lately_s(self.durations_s)
         return WorkerView(
             node=self.node,
-            state=self.state,
-            reason=clip(self.reason, 200),
+            state=self.state.value,
+            reason=clip(self.reason or "", 200),
             batches=self.batches,
             lease_s=lease_s,
             slowness=lease_s / typical_s if typical_s and lease_s else 1.0,
@@ -142,7 +138,8 @@ class _Line:
 
 
 class Crew:
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self._members: dict[str, Member] = {}
         #: Those without a lease, in the order they became so, and their turn: first ready, first served.
         self._idle: OrderedDict[str, int] = OrderedDict()
@@ -157,7 +154,7 @@ class Crew:
         self._told_s: OrderedDict[str, float] = OrderedDict()
         self._left_out = 0
         #: What those who went had done, and why they were set aside: leaving does not clear a record.
-        self._offences: dict[str, tuple[int, str, str]] = {}
+        self._offences: dict[str, tuple[int, str | None, str | None]] = {}
         self._chosen: list[str] = []
         self._chosen_s = -CHOOSE_EVERY_S
 
@@ -167,16 +164,16 @@ class Crew:
     def get(self, node: str) -> Member | None:
         return self._members.get(node)
 
-    def add(self, node: str, now_s: float) -> Member:
-        member = self._members[node] = Member(node=node, since_s=now_s)
-        member.violations, member.offence, member.set_aside = self._offences.pop(node, (0, "", ""))
+    def add(self, node: str) -> Member:
+        member = self._members[node] = Member(node=node, since_s=self._machine.now_s)
+        member.violations, member.offence, member.set_aside = self._offences.pop(node, (0, None, None))
         self._left_out += member.left_out
         return member
 
     def remove(self, node: str) -> None:
         member = self._members.pop(node)
         self._left_out -= member.left_out
-        if member.violations or member.set_aside:
+        if member.violations or member.set_aside is not None:
             self._offences[node] = (member.violations, member.offence, member.set_aside)
         self._not_idle(node)
 
@@ -185,7 +182,7 @@ class Crew:
         """Members that may have leases."""
         return len(self._members) - self._left_out
 
-    def offended(self, member: Member, reason: str, *, is_unusual: bool = False) -> None:
+    def on_violation(self, member: Member, reason: str, *, is_unusual: bool = False) -> None:
         """It broke the contract. Too often, and it is left out."""
         was_left_out = member.left_out
         member.violations += 1
@@ -193,7 +190,7 @@ class Crew:
         member.reason = member.offence = reason
         self._left_out += member.left_out - was_left_out
 
-    def merged(self, member: Member) -> None:
+    def on_merged(self, member: Member) -> None:
         """An update of it was taken. A few that were unusual before it were chance."""
         was_left_out = member.left_out
         member.violations, member.unusual = member.violations - member.unusual, 0
@@ -203,7 +200,7 @@ class Crew:
         """No more leases for this one, whether it is here or not."""
         member = self._members.get(node)
         if member is None:
-            violations, offence, _ = self._offences.get(node, (0, "", ""))
+            violations, offence, _ = self._offences.get(node, (0, None, None))
             self._offences[node] = (violations, offence, reason)
             return
         self._left_out += not member.left_out
@@ -222,7 +219,7 @@ class Crew:
         return tuple(
             node
             for node, member in sorted(self._members.items())
-            if not member.left_out and (node in self._idle or member.state in AT_WORK)
+            if not member.left_out and (node in self._idle or member.state.may_hold_lease)
         )
 
     def nodes(self) -> list[str]:
@@ -240,10 +237,13 @@ class Crew:
     def is_idle(self, node: str) -> bool:
         return node in self._idle
 
-    def make_idle(self, member: Member, now_s: float) -> None:
+    def set_state(self, member: Member, state: WorkerState, *, reason: str | None = None) -> None:
+        member.state, member.reason, member.since_s = state, reason, self._machine.now_s
+
+    def make_idle(self, member: Member) -> None:
         node = member.node
-        member.now("ready", now_s)
-        member.told = ""
+        self.set_state(member, WorkerState.READY)
+        member.told = None
         turn = self._idle.get(node)
         if turn is None:
             turn = self._idle[node] = self._last_turn = self._last_turn + 1
@@ -257,8 +257,8 @@ class Crew:
         else:
             self._line.add(node, turn)
 
-    def make_busy(self, member: Member, state: str, now_s: float, *, reason: str = "") -> None:
-        member.now(state, now_s, reason=reason)
+    def make_busy(self, member: Member, state: WorkerState, *, reason: str | None = None) -> None:
+        self.set_state(member, state, reason=reason)
         self._not_idle(member.node)
 
     def _not_idle(self, node: str) -> None:
@@ -301,13 +301,15 @@ class Crew:
 
     # What people see -----------------------------------------------------------------------------------
 
-    def bored(self, now_s: float) -> list[Member]:
-        """Those who may be shown why they wait. Of many, the ones who have waited longest."""
+    def bored(self) -> list[Member]:
+        """Workers whose reason to wait is shown. Of many, those that have waited longest."""
+        now_s = self._machine.now_s
         first = (self._members[node] for node in islice(self._idle, VIEWS_MAX))
         return [member for member in first if now_s - member.since_s > BORED_AFTER_S and not member.left_out]
 
-    def take_untold(self, now_s: float) -> list[Member]:
-        """Those to be told why they wait: soon after they became idle, and then now and then."""
+    def take_untold(self) -> list[Member]:
+        """Workers to be told why they wait: soon after they became idle, and then now and then."""
+        now_s = self._machine.now_s
         due: list[Member] = []
         while self._untold:
             member = self._members[next(iter(self._untold))]
@@ -323,16 +325,17 @@ class Crew:
             self._told_s.move_to_end(member.node)
         return due
 
-    def views(self, *, typical_s: float, now_s: float | None = None) -> tuple[WorkerView, ...]:
-        """Everyone by name; of a large crew, those in trouble first. Without a time, they are chosen anew."""
-        chosen = sorted(self._members) if len(self._members) <= VIEWS_MAX else self._choose(now_s)
+    def views(self, *, typical_s: float) -> tuple[WorkerView, ...]:
+        """Every worker by name; of many, those in trouble first."""
+        chosen = sorted(self._members) if len(self._members) <= VIEWS_MAX else self._choose()
         members = (self._members.get(node) for node in chosen)
         return tuple(member.view(typical_s=typical_s) for member in members if member is not None)
 
-    def _choose(self, now_s: float | None) -> list[str]:
-        if now_s is None or not 0 <= now_s - self._chosen_s < CHOOSE_EVERY_S or not self._chosen:
+    def _choose(self) -> list[str]:
+        now_s = self._machine.now_s
+        if not 0 <= now_s - self._chosen_s < CHOOSE_EVERY_S or not self._chosen:
             # Chosen before they are built: a thousand views would cost more than the leader's work.
             worst = nsmallest(VIEWS_MAX, self._members.values(), key=lambda member: member.place_in_report)
             self._chosen = [member.node for member in worst]
-            self._chosen_s = -CHOOSE_EVERY_S if now_s is None else now_s
+            self._chosen_s = now_s
         return self._chosen

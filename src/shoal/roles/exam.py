@@ -31,8 +31,8 @@ class Exam:
     def finished(self) -> bool:
         return self.ledger.finished
 
-    def problem(self, result: Evaluated, lease: Lease) -> str:
-        """What is impossible about a result; empty if nothing is."""
+    def problem(self, result: Evaluated, lease: Lease) -> str | None:
+        """Why a result is impossible; None: it is possible."""
         ranges = [chunk_range(chunk, examples=self._examples) for chunk in lease.batches]
         expected = sum(stop - start for start, stop in ranges)
         if result.version != self.version:
@@ -41,7 +41,7 @@ class Exam:
             return f"{result.correct} right of {result.examples} examples; the lease holds {expected}"
         if not math.isfinite(result.loss_sum):
             return "a loss that is not finite: try a lower learning rate"
-        return ""
+        return None
 
     def add(self, result: Evaluated, lease: Lease) -> None:
         self.ledger.merge(lease)

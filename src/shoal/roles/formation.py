@@ -58,9 +58,9 @@ class Formation:
     #: Workers that do not, and whom they do not reach.
     unreached: dict[str, tuple[str, ...]] = field(default_factory=dict)
     routes_told: bool = False
-    #: Why nothing can be summed up by it any more; empty: it can. And whose fault it was, if anybody's who is here.
-    broken: str = ""
-    broken_by: str = ""
+    #: Why its sub-leaders can sum up nothing any more; None: they can. And the node at fault, if one is.
+    broken: str | None = None
+    broken_by: str | None = None
     #: Updates that are with the sub-leaders and in no version yet, by lease.
     arrived: dict[int, Report] = field(default_factory=dict)
     #: In a shard, by sub-leader: its part of the mean of the next version, and how its part moved if that was coded.

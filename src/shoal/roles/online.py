@@ -14,6 +14,7 @@ import numpy as np
 from shoal.errors import Misuse, PeerViolation
 from shoal.plan import Plan
 from shoal.roles.crew import Member
+from shoal.roles.machine import Machine
 from shoal.wire.limits import LABELS_MAX, LOSS_SUM_MAX
 from shoal.wire.messages import DeviceState, EvaluationView, Tensors, Update
 from shoal.workload.batches import MASK, mix
@@ -45,7 +46,8 @@ class NotNow:
 
 
 class Online:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, machine: Machine, plan: Plan) -> None:
+        self._machine = machine
         self._plan = plan
         self._intake = _intake(plan) if plan.work == "sized" else None
         self._draws = 0
@@ -58,13 +60,13 @@ class Online:
 
     # Lending ---------------------------------------------------------------------------------------------
 
-    def wants(self, worker: Member, similarity: float | None, now_s: float) -> tuple[int, str] | NotNow:
+    def wants(self, worker: Member, similarity: float | None) -> tuple[int, str | None] | NotNow:
         """How many of its examples a device trains on now, and why so many; or that it does not."""
-        device = worker.device
+        now_s, device = self._machine.now_s, worker.device
         if device is not None and not device.examples:
             return NotNow("it has no examples of its own yet", EMPTY_S)
         if self._intake is None:
-            return self._plan.lease_batches * self._plan.batch_size, ""
+            return self._plan.lease_batches * self._plan.batch_size, None
         if now_s < worker.not_before_s:
             return NotNow(worker.told or "it was told when to come again", worker.not_before_s - now_s)
         request = Request(
@@ -83,7 +85,7 @@ class Online:
         self._draws += 1
         return mix(self._plan.seed, self._draws) / (MASK + 1)
 
-    def lent(self, lease: int, examples: int) -> None:
+    def on_lent(self, lease: int, examples: int) -> None:
         self._lent[lease] = examples
         if len(self._lent) > LENT_KEPT:
             # Leases that came to nothing are not told of here. The oldest are the first that nobody will ask for.
@@ -103,15 +105,15 @@ class Online:
         """What is known of devices, as arrays."""
         return {} if self._intake is None else {f"{PROFILE}{name}": a for name, a in self._intake.snapshot().items()}
 
-    def restore(self, tensors: Tensors) -> str:
-        """Go on from a snapshot; why not, where it is none: devices are then measured anew."""
+    def restore(self, tensors: Tensors) -> str | None:
+        """Continue from a snapshot. Returns why that failed; then every device is measured from the beginning."""
         learned = {name.removeprefix(PROFILE): array for name, array in tensors.items() if name.startswith(PROFILE)}
         if self._intake is not None:
             try:
                 self._intake.restore(learned)
             except Misuse as error:
                 return str(error)
-        return ""
+        return None
 
     # What came of it -------------------------------------------------------------------------------------
 
@@ -126,7 +128,7 @@ class Online:
         if update.labels and not self._plan.share_labels:
             raise PeerViolation("labels are counted where the plan does not allow it")
 
-    def took(self, worker: Member, update: Update) -> None:
+    def on_delivered(self, worker: Member, update: Update) -> None:
         """A device has done its part, wherever its update is: what that took, and how it is now."""
         before, worker.device = worker.device, update.state or worker.device
         if self._intake is not None:
@@ -139,7 +141,7 @@ class Online:
         if update.labels:
             self._labels[worker.node] = padded(update.labels)
 
-    def merged(self, lease: int, update: Update) -> None:
+    def on_merged(self, lease: int, update: Update) -> None:
         """An update is in the next version. Until then it may have to be sent anew, and is still to be known."""
         self._lent.pop(lease, None)
         self._fresh += update.fresh

@@ -19,12 +19,12 @@ class Portions:
         #: Someone may have come or gone since it was last looked.
         self._is_due = self._is_fixed
 
-    def noted(self, kind: str) -> None:
+    def on_record(self, kind: str) -> None:
         """The leader recorded a decision of this kind."""
         if kind in _CHANGES:
-            self.changed()
+            self.on_changed()
 
-    def changed(self) -> None:
+    def on_changed(self) -> None:
         self._is_due = self._is_fixed
 
     def cut(self, ledger: Ledger, crew: Crew, *, may_work: Callable[[str], bool] = lambda node: True) -> str | None:

@@ -27,6 +27,7 @@ from statistics import median
 
 import numpy as np
 
+from shoal.roles.machine import Machine
 from shoal.topology.saturation import GAINS, UNSURE, Decision, Gain, Round, Saturation, crew, percent
 from shoal.topology.scaling import Scaling
 from shoal.workload.ledger import Lease
@@ -157,13 +158,14 @@ class _Flowing:
 class Pulse:
     """Hears of merges and versions; says how long a round takes and what the last worker to join brought."""
 
-    def __init__(self, *, pace: str) -> None:
+    def __init__(self, machine: Machine, *, pace: str) -> None:
+        self._machine = machine
         self._rounds: _Together | _Flowing = _Together() if pace == "sync" else _Flowing()
         self._typicals_s: deque[float] = deque(maxlen=_TYPICAL_ROUNDS)
         self._shown: deque[tuple[float, float]] = deque(maxlen=_SHOWN_ROUNDS)
         self._begin_anew()
         #: The last verdict that was recorded.
-        self._told = ""
+        self._told: str | None = None
         #: When the last version was made, and whether the round it ended was like others.
         self._stepped_s = 0.0
         self._was_sound = False
@@ -180,13 +182,14 @@ class Pulse:
 
     # What happens --------------------------------------------------------------------------------------
 
-    def merged(self, lease: Lease, *, train_s: float, now_s: float, workers: int, others: int) -> None:
+    def on_merged(self, lease: Lease, *, train_s: float, workers: int, others: int) -> None:
         """A lease was merged; ``others`` of the ``workers`` are at work besides the one whose it was."""
-        lease_s = max(0.0, now_s - lease.issued_s)
+        lease_s = max(0.0, self._machine.now_s - lease.issued_s)
         self._count(self._rounds.merged(lease.issued_s, lease_s, train_s, workers=workers, others=others))
 
-    def stepped(self, *, workers: int, now_s: float) -> float | None:
-        """What was merged is a version. Returns the seconds since the one before, if both rounds were like others."""
+    def on_version(self, *, workers: int) -> float | None:
+        """Every merged update is in a version. Returns the seconds since the version before, if both rounds count."""
+        now_s = self._machine.now_s
         done = self._rounds.stepped(workers=workers)
         self._count(done)
         took_s, was_sound = now_s - self._stepped_s, self._was_sound
@@ -199,7 +202,7 @@ class Pulse:
             self._shown[-1] = (took_s, sync_s + took_s - lease_s)
         return took_s
 
-    def noted(self, kind: str) -> None:
+    def on_record(self, kind: str) -> None:
         """The leader recorded a decision of this kind."""
         if kind in _DISTURBS:
             self._rounds.gathering.is_disturbed = True

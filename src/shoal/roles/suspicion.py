@@ -31,13 +31,13 @@ class Suspicion:
         self._best_loss = float("inf")
         self._best_accuracy = 0.0
 
-    def merged(self, nodes: Collection[str]) -> None:
+    def on_merged(self, nodes: Collection[str]) -> None:
         """Updates of these devices are in the next version."""
         self._contributed.update(nodes)
         for node in nodes:
             self._bad.pop(node, None)
 
-    def bad(self, node: str, batches: tuple[int, ...]) -> None:
+    def on_bad(self, node: str, batches: tuple[int, ...]) -> None:
         """A result of this device was not finite, or larger than is usual."""
         _, times = self._bad.get(node, ((), 0))
         self._bad[node] = (batches, times + 1)
@@ -58,7 +58,7 @@ class Suspicion:
         self._best_accuracy = max(self._best_accuracy, view.accuracy)
         return not is_worse
 
-    def found_good(self) -> None:
+    def on_found_good(self) -> None:
         """What the model is now is not held against anyone."""
         self._contributed.clear()
 
