@@ -32,7 +32,8 @@ from shoal.roles.events import (
     TimerFired,
     Trained,
 )
-from shoal.roles.leader import TICK_S, Leader
+from shoal.roles.leader import Leader
+from shoal.roles.leading.leases import TICK_S
 from shoal.roles.staging import put
 from shoal.roles.subleader import SubLeader
 from shoal.roles.worker import Worker

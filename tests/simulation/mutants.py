@@ -7,8 +7,8 @@ A mutant puts a wrong variant in the place of one part's code. What the invarian
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -22,14 +22,18 @@ from shoal.learning.partial import Partial
 from shoal.learning.staleness import Lateness
 from shoal.learning.touches import Touches
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
+from shoal.roles.aggregation.controller import AggregationController
 from shoal.roles.changes import Changes
 from shoal.roles.course import Course
 from shoal.roles.crew import Member
 from shoal.roles.durability import Durability, Snapshot
 from shoal.roles.events import PeerChanged, Received, Stored, StoreFailed, Trained, TrainerFailed
-from shoal.roles.exam import Exam
+from shoal.roles.exam import Evaluations, Exam
 from shoal.roles.formation import Formation, Share
 from shoal.roles.leader import Leader
+from shoal.roles.leading.leases import Leases
+from shoal.roles.leading.lending import Lending
+from shoal.roles.leading.update_checks import UpdateChecks
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Membership
 from shoal.roles.reunion import Side, Verdict
@@ -87,7 +91,7 @@ def duplicate_update_applied() -> Patched:
     def sum_first(self: Leader, worker: Member, update: Update) -> None:
         for lease in self._course.ledger._merged:
             if (lease.id, lease.worker) == (update.lease, worker.node):
-                self._course._partial.add(self._checked(update, lease), weight=float(update.examples))
+                self._course._partial.add(self._checks.checked(update, lease), weight=float(update.examples))
         on_update(self, worker, update)
 
     return patch.object(Leader, "_on_update", sum_first)
@@ -102,7 +106,8 @@ def step_without_waiting() -> Patched:
     return patch.object(Sync, "should_step", should_step)
 
 
-def stale_term_merged() -> Patched:
+@contextmanager
+def stale_term_merged() -> Iterator[None]:
     """An update made for an earlier leader is merged under the lease that has its number now."""
     on_received = Leader._on_received
 
@@ -111,10 +116,11 @@ def stale_term_merged() -> Patched:
             event = replace(event, message=replace(event.message, term=self._term))
         on_received(self, event)
 
-    def without_version(self: Leader, update: Update, lease: Lease) -> np.ndarray | Sparse:
+    def without_version(self: UpdateChecks, update: Update, lease: Lease) -> np.ndarray | Sparse:
         return decode(self._codec, update.tensors, self._sizes)
 
-    return patch.multiple(Leader, _on_received=without_terms, _checked=without_version)
+    with patch.object(Leader, "_on_received", without_terms), patch.object(UpdateChecks, "checked", without_version):
+        yield
 
 
 def expired_lease_merged() -> Patched:
@@ -219,7 +225,7 @@ def buffer_waits_at_the_end() -> Patched:
         ledger = self._course.ledger
         if self._phase.is_over:
             return
-        if self._pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
+        if self._aggregation.pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
             self._step()
         else:
             self._lend(only=only)
@@ -233,9 +239,9 @@ def buffer_lost_at_hand_over() -> Patched:
 
     def unless_parting(self: Leader, only: str | None = None) -> None:
         ledger = self._course.ledger
-        if self._parting is None or self._exam is not None:
+        if self._parting is None or self._evaluations.now is not None:
             proceed(self, only)
-        elif self._pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
+        elif self._aggregation.pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
             self._step()
         else:
             self._lend(only=only)
@@ -287,7 +293,7 @@ def lost_worker_keeps_its_leases() -> Patched:
     on_peer = Leader._on_peer
 
     def keep_leases(self: Leader, event: PeerChanged) -> None:
-        with patch.object(self, "_give_up", lambda node, fate: None):
+        with patch.object(self._leases, "give_up", lambda node, fate: None):
             on_peer(self, event)
 
     return patch.object(Leader, "_on_peer", keep_leases)
@@ -524,7 +530,7 @@ def workers_not_dismissed() -> Patched:
 
 def gives_up_at_the_first_failure() -> Patched:
     """A job fails when one lease does."""
-    return patch("shoal.roles.leader.BATCH_FAILURES_MAX", 1)
+    return patch("shoal.roles.suspicion.BATCH_FAILURES_MAX", 1)
 
 
 # The manager ---------------------------------------------------------------------------------------------
@@ -702,7 +708,7 @@ def handed_over_before_durable() -> Patched:
     """A leader that is to hand over steps down when its last save begins."""
 
     def step_down(self: Leader) -> None:
-        if self._phase.is_over or self._exam is not None or self._course.ledger.outstanding:
+        if self._phase.is_over or self._evaluations.now is not None or self._course.ledger.outstanding:
             return
         if not self._durability.is_saving:
             self._save()
@@ -856,14 +862,14 @@ def worker_trusts_its_model() -> Patched:
 
 def leader_trusts_in_models() -> Patched:
     """A leader that sent one model believes that its worker has every later one."""
-    work = Leader._work
+    work = Lending._work
 
-    def without_model(self: Leader, worker: Member, lease: Lease, **told: Any) -> Work:
+    def without_model(self: Lending, worker: Member, lease: Lease, **told: Any) -> Work:
         if worker.holds[0] == self._term:
             worker.holds = (self._term, self._course.version)
         return work(self, worker, lease, **told)
 
-    return patch.object(Leader, "_work", without_model)
+    return patch.object(Lending, "_work", without_model)
 
 
 def result_of_another_lease() -> Patched:
@@ -942,18 +948,18 @@ def update_dropped_without_a_word() -> Patched:
 
 def evaluations_mixed() -> Patched:
     """An evaluation begins with what the one before counted."""
-    begin = Leader._begin_exam
-    last: WeakKeyDictionary[Leader, Exam] = WeakKeyDictionary()
+    begin = Evaluations.begin
+    last: WeakKeyDictionary[Evaluations, Exam] = WeakKeyDictionary()
 
-    def begin_with_old(self: Leader) -> None:
+    def begin_with_old(self: Evaluations) -> None:
         begin(self)
-        assert self._exam is not None
+        assert self.now is not None
         old = last.get(self)
         if old is not None:
-            self._exam._counted, self._exam._loss_sum, self._exam._correct = old._counted, old._loss_sum, old._correct
-        last[self] = self._exam
+            self.now._counted, self.now._loss_sum, self.now._correct = old._counted, old._loss_sum, old._correct
+        last[self] = self.now
 
-    return patch.object(Leader, "_begin_exam", begin_with_old)
+    return patch.object(Evaluations, "begin", begin_with_old)
 
 
 def evaluation_closed_early() -> Patched:
@@ -964,10 +970,10 @@ def evaluation_closed_early() -> Patched:
 def evaluation_forgotten() -> Patched:
     """No version is ever evaluated."""
 
-    def never(self: Leader) -> bool:
+    def never(self: Evaluations, *, is_ending: bool) -> bool:
         return False
 
-    return patch.object(Leader, "_evaluation_due", never)
+    return patch.object(Evaluations, "is_due", never)
 
 
 def evaluation_lost_with_a_failed_save() -> Patched:
@@ -1213,13 +1219,13 @@ def lent_while_summed_up() -> Patched:
 
 def summed_up_and_given_up() -> Patched:
     """The lease of a worker that is lost is lent anew, although its update is with the sub-leaders."""
-    give_up = Leader._give_up
+    give_up = Leases.give_up
 
-    def give_all_up(self: Leader, node: str, *, fate: str) -> None:
+    def give_all_up(self: Leases, node: str, *, fate: str) -> None:
         with patch.object(Shape, "has_arrived", lambda self, lease: False):
             give_up(self, node, fate=fate)
 
-    return patch.object(Leader, "_give_up", give_all_up)
+    return patch.object(Leases, "give_up", give_all_up)
 
 
 def late_is_not_late_in_a_tree() -> Patched:
@@ -1254,10 +1260,10 @@ def straight_into_a_shard() -> Patched:
 def all_send_anew_at_once() -> Patched:
     """When a formation breaks, everyone sends its update to the leader, whatever room there is."""
 
-    def send_anew(self: Leader, lease: Lease) -> None:
+    def send_again(self: AggregationController, lease: Lease) -> None:
         self._shape.go(lease)
 
-    return patch.object(Leader, "_send_anew", send_anew)
+    return patch.object(AggregationController, "_send_again", send_again)
 
 
 def hand_over_waits_for_a_lost_sum() -> Patched:

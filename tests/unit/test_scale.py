@@ -27,7 +27,8 @@ from shoal.roles.crew import (
     Crew,
 )
 from shoal.roles.events import Asked, Event, Liveness, PeerChanged, Received, Saved, Started, TimerFired
-from shoal.roles.leader import TICK_S, Leader
+from shoal.roles.leader import Leader
+from shoal.roles.leading.leases import TICK_S
 from shoal.roles.machine import Machine
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Membership, Patience
@@ -364,7 +365,7 @@ def test_one_who_is_left_out_hears_why_though_nothing_is_free() -> None:
 
 def test_of_a_large_crew_those_shown_are_chosen_now_and_then() -> None:
     machine = Machine()
-    crew = Crew(machine)
+    crew = Crew(machine, job="digits")
     for node in names(VIEWS_MAX + 50):
         crew.add(node)
     assert crew.views(typical_s=1.0)[0].node == "n00000"
@@ -394,7 +395,7 @@ def line_of(crew: Crew) -> list[str]:
 
 
 def test_those_who_rest_keep_their_turn() -> None:
-    crew = Crew(Machine())
+    crew = Crew(Machine(), job="digits")
     members = [crew.add(node) for node in ("d", "c", "b", "a")]
     for member in members:
         crew.make_idle(member)
@@ -408,7 +409,7 @@ def test_those_who_rest_keep_their_turn() -> None:
 
 
 def test_asking_again_keeps_the_turn_and_ends_the_rest() -> None:
-    crew = Crew(Machine())
+    crew = Crew(Machine(), job="digits")
     for node in ("a", "b", "c"):
         crew.make_idle(crew.add(node))
     a = crew.get("a")
@@ -424,7 +425,7 @@ def test_asking_again_keeps_the_turn_and_ends_the_rest() -> None:
 
 
 def test_a_line_does_not_remember_all_who_ever_stood_in_it() -> None:
-    crew = Crew(Machine())
+    crew = Crew(Machine(), job="digits")
     waiting = crew.add("first")
     crew.make_idle(waiting)
     for _ in range(1000):

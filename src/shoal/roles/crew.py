@@ -1,17 +1,18 @@
-"""The workers of a job as its leader records them: who has work, who waits, who is slow and why. It sends nothing."""
+"""The workers of a job as its leader records them: which work, wait or are slow, and why. A part of the leader."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from statistics import median
 
 from shoal.roles.machine import Machine
 from shoal.states import WorkerState
-from shoal.wire.messages import DeviceState, WorkerView, clip
+from shoal.wire.messages import DeviceState, Wait, WorkerView, clip
 
 #: Workers listed in a progress report, those in trouble first.
 VIEWS_MAX = 200
@@ -138,8 +139,9 @@ class _Line:
 
 
 class Crew:
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, *, job: str) -> None:
         self._machine = machine
+        self._job = job
         self._members: dict[str, Member] = {}
         #: Those without a lease, in the order they became so, and their turn: first ready, first served.
         self._idle: OrderedDict[str, int] = OrderedDict()
@@ -152,6 +154,10 @@ class Crew:
         #: Idle ones who were not told why, by since when; and those who were, by when.
         self._untold: OrderedDict[str, None] = OrderedDict()
         self._told_s: OrderedDict[str, float] = OrderedDict()
+        #: Workers that are silent, or whose session broke.
+        self.suspects: set[str] = set()
+        #: Nodes that the manager wants back, and why. They get no further lease.
+        self.leaving: dict[str, str] = {}
         self._left_out = 0
         #: What those who went had done, and why they were set aside: leaving does not clear a record.
         self._offences: dict[str, tuple[int, str | None, str | None]] = {}
@@ -299,6 +305,25 @@ class Crew:
         self._outcasts.clear()
         return outcasts
 
+    def tell(self, member: Member, reason: str, *, retry_after_s: float | None = None) -> None:
+        """Tell a worker why it gets no work: once a reason; each time, where it is told when to ask again."""
+        member.state, member.reason = WorkerState.WAITING, reason
+        if member.told == reason and not retry_after_s:
+            return
+        member.told = reason
+        if retry_after_s:
+            self._machine.send(member.node, Wait(job=self._job, reason=clip(reason), retry_after_s=retry_after_s))
+            return
+        self._machine.send(member.node, _wait(self._job, reason))
+
+    def expect_nothing(self, reason: str) -> None:
+        """No lease counts any more: what its holder trains is of no use. It says so, or is ready; until then nothing is
+        awaited of it."""
+        for node in sorted(self._members):
+            member = self._members[node]
+            if node not in self._idle and member.state.may_hold_lease:
+                self.set_state(member, WorkerState.LATE, reason=reason)
+
     # What people see -----------------------------------------------------------------------------------
 
     def bored(self) -> list[Member]:
@@ -339,3 +364,9 @@ class Crew:
             self._chosen = [member.node for member in worst]
             self._chosen_s = now_s
         return self._chosen
+
+
+@lru_cache(maxsize=4)
+def _wait(job: str, reason: str) -> Wait:
+    """The same reason for many workers is one message."""
+    return Wait(job=job, reason=clip(reason))

@@ -15,6 +15,13 @@ from shoal.workload.ledger import Applied
 #: A last version that could not be saved is tried again after this time.
 RETRY_S = 2.0
 
+#: Batches of history that a leader cut off from its manager goes on for before it waits: work that is not durable may
+#: be lost, and its history is held in memory.
+AT_RISK_MAX = 100_000
+
+#: How soon it is saved then, and how often that is tried, whatever the plan says.
+AT_RISK_SAVE_S = 1.0
+
 Snapshot = Callable[[], tuple[Tensors, dict[str, Any]]]
 
 
@@ -74,12 +81,21 @@ class Durability:
 
     def due(self, *, every_s: float) -> bool:
         """Something is at risk, and has been for long enough."""
+        if self.held_up() is not None and not self.is_saving:
+            # Every worker waits for this save.
+            every_s = min(every_s, AT_RISK_SAVE_S)
         return bool(self._applied) and self._machine.now_s - self._since_s >= every_s
 
     @property
     def at_risk(self) -> int:
         """Batches in the history that a crash would take back."""
         return len(self._applied)
+
+    def held_up(self) -> str | None:
+        """Why nothing more may be lent before a version is durable; None: it may."""
+        if self.at_risk < AT_RISK_MAX:
+            return None
+        return f"{self.at_risk} batches are not durable yet: work goes on when they are"
 
     @property
     def is_behind(self) -> bool:

@@ -160,6 +160,10 @@ class Pulse:
 
     def __init__(self, machine: Machine, *, pace: str) -> None:
         self._machine = machine
+        self.restart(pace)
+
+    def restart(self, pace: str) -> None:
+        """The job goes on at another pace: forget every round."""
         self._rounds: _Together | _Flowing = _Together() if pace == "sync" else _Flowing()
         self._typicals_s: deque[float] = deque(maxlen=_TYPICAL_ROUNDS)
         self._shown: deque[tuple[float, float]] = deque(maxlen=_SHOWN_ROUNDS)

@@ -7,9 +7,12 @@ honest or not: nobody can tell them apart.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
+from shoal.roles.crew import Crew, Member
 from shoal.wire.messages import EvaluationView
+from shoal.workload.ledger import Lease
 
 #: One device alone is no witness against the model.
 WITNESSES_LEAST = 2
@@ -18,6 +21,34 @@ WITNESSES_LEAST = 2
 #: this share of its accuracy.
 LOSS_TIMES = 2.0
 ACCURACY_SHARE = 0.5
+
+
+#: A batch that failed this often, and not on one broken device among good ones, fails the job: its code or data is
+#: broken, not the devices.
+BATCH_FAILURES_MAX = 4
+
+
+class BatchFailures:
+    """Which batches failed on which workers, in this epoch or evaluation."""
+
+    def __init__(self) -> None:
+        self.by_batch: dict[int, Counter[str]] = {}
+
+    def clear(self) -> None:
+        self.by_batch.clear()
+
+    def on_failed(self, worker: Member, lease: Lease, reason: str, crew: Crew) -> str | None:
+        """The lease of a worker failed. Returns why the job has to fail; None: the batches are lent again."""
+        for batch in lease.batches:
+            self.by_batch.setdefault(batch, Counter())[worker.node] += 1
+        worker.is_failing = True
+        worst = max(lease.batches, key=lambda batch: self.by_batch[batch].total())
+        times = self.by_batch[worst].total()
+        if times < BATCH_FAILURES_MAX:
+            return None
+        if len(self.by_batch[worst]) == 1 and crew.any_healthy():
+            return None
+        return f"batch {worst} of epoch {lease.epoch + 1} failed {times} times, last on {worker.node}: {reason}"
 
 
 class Suspicion:

@@ -8,7 +8,7 @@ from shoal.states import WorkerState
 
 
 def test_first_ready_first_served() -> None:
-    crew = Crew(Machine())
+    crew = Crew(Machine(), job="digits")
     for node in ("c", "a", "b"):
         crew.make_idle(crew.add(node))
     a = crew.get("a")
@@ -21,7 +21,7 @@ def test_first_ready_first_served() -> None:
 
 
 def test_those_left_out_are_counted_until_they_go() -> None:
-    crew = Crew(Machine())
+    crew = Crew(Machine(), job="digits")
     bad, good = crew.add("bad"), crew.add("good")
     for _ in range(VIOLATIONS_MAX + 2):
         crew.on_violation(bad, "not finite")
@@ -35,7 +35,7 @@ def test_those_left_out_are_counted_until_they_go() -> None:
 
 
 def test_a_large_crew_shows_those_in_trouble_first() -> None:
-    crew = Crew(Machine())
+    crew = Crew(Machine(), job="digits")
     for number in range(VIEWS_MAX + 100):
         crew.add(f"n{number:04}").durations_s.append(1.0)
     slow, failing = crew.get("n0250"), crew.get("n0290")
@@ -62,7 +62,7 @@ def test_what_is_shown_of_a_pace_follows_within_a_few_leases() -> None:
 
 
 def test_who_is_set_aside_gets_nothing_wherever_it_is() -> None:
-    crew = Crew(Machine())
+    crew = Crew(Machine(), job="digits")
     here = crew.add("here")
     crew.make_idle(here)
     crew.set_aside("here", "set aside: it broke the model")

@@ -140,7 +140,7 @@ def test_a_full_progress_report_fits_an_envelope() -> None:
     from shoal.roles.crew import VIEWS_MAX, Crew
     from shoal.roles.machine import Machine
 
-    crew = Crew(Machine())
+    crew = Crew(Machine(), job="digits")
     for number in range(VIEWS_MAX + 50):
         crew.add(f"{number:063}").reason = "😀" * 4096
     views = crew.views(typical_s=1.0)
