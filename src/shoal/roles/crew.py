@@ -17,7 +17,7 @@ from shoal.wire.messages import DeviceState, Wait, WorkerView, clip
 #: Workers listed in a progress report, those in trouble first.
 VIEWS_MAX = 200
 
-#: In a crew larger than that, whom to list is chosen this often: it means looking at everyone.
+#: Among more workers than that, those to list are chosen this often: it means looking at every worker.
 CHOOSE_EVERY_S = 2.0
 
 #: A worker without work for longer than this is told why.
@@ -27,10 +27,10 @@ BORED_AFTER_S = 1.0
 WAIT_EVERY_S = 10.0
 TOLD_AGAIN_MAX = 200
 
-#: A worker that broke the contract this often gets no more leases.
+#: A worker that broke the contract this often gets no further lease.
 VIOLATIONS_MAX = 3
 
-#: What is shown of a worker's pace is of so many leases.
+#: The shown pace of a worker is the median of so many leases.
 LATELY = 3
 
 
@@ -53,7 +53,7 @@ class Member:
     violations: int = 0
     #: How many of them were unusual updates since the last that was merged: one that is merged makes up for these.
     unusual: int = 0
-    #: What it was last refused for.
+    #: The last reason for which its update was refused.
     offence: str | None = None
     #: Why it gets no lease of this job, whatever it did; None: it is not set aside.
     set_aside: str | None = None
@@ -62,9 +62,9 @@ class Member:
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
     #: It came too late so often in a row that it is waited for this many times as long.
     stretch: float = 1.0
-    #: What their trainer said it took of these.
+    #: How long its trainer trained for these leases.
     trainings_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
-    #: What it says of its link; 0: not known.
+    #: The rates of its link as it told them; 0: not known.
     up_bytes_per_s: float = 0.0
     down_bytes_per_s: float = 0.0
     medium: str = ""
@@ -82,7 +82,7 @@ class Member:
 
     @property
     def place_in_report(self) -> tuple[int, float, str]:
-        """What people want to see first: those that fail, then those that are slow, else in the order of names."""
+        """People want to see first the workers that fail, then the slow ones, else in the order of names."""
         lease_s = self.durations_s[-1] if self.durations_s else 0.0
         return -self.failures - self.violations, -lease_s, self.node
 
@@ -112,7 +112,7 @@ class _Line:
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
-        #: A heap. Entries of those who stepped out are dropped when they come to the front, or when they are most.
+        #: A heap. Entries of nodes that stepped out are dropped at the front, or when they are most of it.
         self._heap: list[tuple[int, str]] = []
 
     def add(self, node: str, turn: int) -> None:
@@ -126,7 +126,7 @@ class _Line:
     def remove(self, node: str) -> None:
         turn = self._turns.pop(node, None)
         if self._heap and self._heap[-1] == (turn, node):
-            # It came last and goes first, as those do who are given work at once.
+            # It came last and goes first, as a node that is given work at once.
             self._heap.pop()
 
     def first(self) -> str | None:
@@ -143,15 +143,15 @@ class Crew:
         self._machine = machine
         self._job = job
         self._members: dict[str, Member] = {}
-        #: Those without a lease, in the order they became so, and their turn: first ready, first served.
+        #: Workers without a lease, in the order they became so, and their turn: first ready, first served.
         self._idle: OrderedDict[str, int] = OrderedDict()
         self._last_turn = 0
-        #: Each idle one is in the line for work, or rests until the version moves, or is left out. Of those who are
-        #: left out, the ones who were not looked at since are kept.
+        #: Each idle worker is in the line for work, or rests until the version moves, or is left out. Workers that are
+        #: left out are kept until ``take_outcasts``.
         self._line = _Line()
         self._resting: dict[str, None] = {}
         self._outcasts: dict[str, None] = {}
-        #: Idle ones who were not told why, by since when; and those who were, by when.
+        #: Idle workers that were not told why, the longest first; and those that were, by when.
         self._untold: OrderedDict[str, None] = OrderedDict()
         self._told_s: OrderedDict[str, float] = OrderedDict()
         #: Workers that are silent, or whose session broke.
@@ -159,7 +159,7 @@ class Crew:
         #: Nodes that the manager wants back, and why. They get no further lease.
         self.leaving: dict[str, str] = {}
         self._left_out = 0
-        #: What those who went had done, and why they were set aside: leaving does not clear a record.
+        #: The offences of workers that went, and why they were set aside: leaving does not clear a record.
         self._offences: dict[str, tuple[int, str | None, str | None]] = {}
         self._chosen: list[str] = []
         self._chosen_s = -CHOOSE_EVERY_S
@@ -189,7 +189,7 @@ class Crew:
         return len(self._members) - self._left_out
 
     def on_violation(self, member: Member, reason: str, *, is_unusual: bool = False) -> None:
-        """It broke the contract. Too often, and it is left out."""
+        """A worker broke the contract. Too often, and it is left out."""
         was_left_out = member.left_out
         member.violations += 1
         member.unusual += is_unusual
@@ -197,13 +197,13 @@ class Crew:
         self._left_out += member.left_out - was_left_out
 
     def on_merged(self, member: Member) -> None:
-        """An update of it was taken. A few that were unusual before it were chance."""
+        """An update of this worker was merged. A few unusual updates before it were chance."""
         was_left_out = member.left_out
         member.violations, member.unusual = member.violations - member.unusual, 0
         self._left_out += member.left_out - was_left_out
 
     def set_aside(self, node: str, reason: str) -> None:
-        """No more leases for this one, whether it is here or not."""
+        """Lend nothing to this worker any more, whether it is here or not."""
         member = self._members.get(node)
         if member is None:
             violations, offence, _ = self._offences.get(node, (0, None, None))
@@ -217,11 +217,11 @@ class Crew:
             self._outcasts[node] = None
 
     def any_healthy(self) -> bool:
-        """Someone is here who may train and whose latest lease did not fail."""
+        """A worker is here that may train and whose latest lease did not fail."""
         return any(not (member.is_failing or member.left_out) for member in self._members.values())
 
     def at_work(self) -> tuple[str, ...]:
-        """Those who may train and are at it or ready to, by name: not who fails, is late, or was only heard of."""
+        """Workers that train or are ready to, by name: not those that fail, are late, or never asked for work."""
         return tuple(
             node
             for node, member in sorted(self._members.items())
@@ -232,10 +232,10 @@ class Crew:
         return sorted(self._members)
 
     def able(self) -> list[Member]:
-        """Those who may have leases, by name."""
+        """Workers that may have leases, by name."""
         return [self._members[node] for node in sorted(self._members) if not self._members[node].left_out]
 
-    # Who has no work -----------------------------------------------------------------------------------
+    # Workers without work -----------------------------------------------------------------------------------
 
     def idle(self) -> Iterator[Member]:
         return (self._members[node] for node in self._idle)
@@ -276,31 +276,31 @@ class Crew:
             others.pop(node, None)
 
     def first_in_line(self) -> Member | None:
-        """The one who waits for work longest, of those who may have it."""
+        """The worker that waits for work longest, of those that may have it."""
         node = self._line.first()
         return None if node is None else self._members[node]
 
     def rest(self, member: Member) -> None:
-        """It may not start yet: it is passed over until ``release``, so that nobody has to look at it again."""
+        """A worker may not start yet: it is passed over until ``release``."""
         if member.node in self._idle:
             self._line.remove(member.node)
             self._resting[member.node] = None
 
     def park(self, member: Member) -> None:
-        """It was told when to ask again: until it does, nobody looks at it."""
+        """A worker was told when to ask again: it is passed over until it does."""
         if member.node in self._idle:
             self._line.remove(member.node)
             self._untold.pop(member.node, None)
             self._told_s.pop(member.node, None)
 
     def release(self) -> None:
-        """Those who rest may have their turn: the version moved, or what is to be done is another thing."""
+        """Resting workers may have their turn: the version moved, or other work is lent now."""
         for node in self._resting:
             self._line.add(node, self._idle[node])
         self._resting.clear()
 
     def take_outcasts(self) -> list[Member]:
-        """Those left out who became idle since this was asked last."""
+        """Workers that are left out and became idle since the last call."""
         outcasts = [self._members[node] for node in self._outcasts]
         self._outcasts.clear()
         return outcasts

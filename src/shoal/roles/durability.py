@@ -42,9 +42,9 @@ class Durability:
         #: Why the last save failed, and when; None: it did not.
         self._problem: str | None = None
         self._failed_s = -math.inf
-        #: How many of the rows at risk were there when the manager was last lost sight of; None: it is in sight.
+        #: How many of the rows at risk were there when the manager was lost; None: it is in reach.
         self._before_cut: int | None = None
-        #: Batches of this leader's term, and who trained them.
+        #: Batches of this leader's term, and the workers that trained them.
         self._term_batches = 0
         self._term_workers: set[str] = set()
 
@@ -57,15 +57,15 @@ class Durability:
         self._term_workers.update(row.node for row in rows)
 
     def on_manager_lost(self) -> None:
-        """The manager is out of sight: what is applied from here on is this leader's side of a cut."""
+        """The manager is out of reach: batches applied from here on are this leader's side of a cut."""
         if self._before_cut is None:
             self._before_cut = len(self._applied)
 
     @property
     def unsaved(self) -> Side:
-        """What would be lost with this leader. After a cut, what its own side of the cut made: before, workers of the
-        other side took part too."""
-        # A leader may be heard again before it knows that it was cut off: then who trained last is on its side.
+        """The work that would be lost with this leader. After a cut, the work of its own side of the cut: before,
+        workers of the other side took part too."""
+        # A leader may be heard again before it knows of the cut: then the workers that trained last are on its side.
         nodes = [row.node for row in self._applied]
         since = nodes[self._before_cut :] if self._before_cut is not None else nodes[-2 * len(set(nodes)) :]
         batches = len(since) if self._before_cut is not None else len(nodes)
@@ -73,7 +73,7 @@ class Durability:
 
     @property
     def of_term(self) -> Side:
-        """What this leader made under its term."""
+        """The work that this leader applied under its term."""
         return Side(batches=self._term_batches, workers=len(self._term_workers))
 
     def on_evaluated(self, view: EvaluationView) -> None:
@@ -142,8 +142,8 @@ class Durability:
         return self._wanted
 
     def on_went_back(self, version: int) -> None:
-        """What was at risk above this version is in no history any more. What is durable of it, or is being saved, goes
-        with the next save: that begins here."""
+        """Unsaved history above this version is dropped. Durable history above it is dropped by the next save, which
+        begins at this version."""
         applied, evaluations = self._in_flight
         flying = sum(row.version <= version for row in self._applied[:applied])
         judged = sum(view.version <= version for view in self._evaluations[:evaluations])

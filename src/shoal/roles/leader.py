@@ -391,7 +391,7 @@ class Leader(Machine):
             return
         self._lend(only=only)
         if ledger.merged and not ledger.outstanding:
-            # Every worker that may work was asked and nothing is lent: the version is waiting for nobody.
+            # Every worker that may work was asked and nothing is lent: the version waits for no update.
             self._step()
 
     def _lend(self, only: str | None = None) -> None:
@@ -753,7 +753,7 @@ class Leader(Machine):
     def _out_of_time(self) -> None:
         limit_s = self._spec.plan.until.seconds
         if self._ending is not None:
-            # The last evaluation runs. It does not wait for workers who may never come.
+            # The last evaluation runs. It does not wait for workers that may never come.
             if not self._enough():
                 self._end(*self._ending)
             return
@@ -767,7 +767,7 @@ class Leader(Machine):
         if self._evaluations.now is None:
             self._leases.take_back_training(fate="was taken back: the job's time is over")
             if self._course.ledger.merged:
-                # What is merged belongs to the last version; later it would change the model under the evaluation.
+                # Merged updates belong to the last version; later they would change the model under the evaluation.
                 self._advance()
             if self._course.ledger.finished:
                 self._on_epoch_over()

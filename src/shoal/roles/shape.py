@@ -1,13 +1,14 @@
 """How updates meet in a job: straight at its leader, or in sub-leaders that the leader set up. A part of the leader.
 
-The leader lends, keeps the only ledger and decides, whatever the shape is: that stays a star of small messages. What
-has a shape is where tensors meet. A *formation* says which sub-leaders sum up what for whom; a new one is set up while
-the old one still holds, and begins to hold between two versions. A lease is lent by a formation; its worker cuts the
-update to the parts of the sub-leaders, and once each has its piece the leader hears of it (``arrived``). When all that
-is awaited has arrived, the sub-leaders are told which leases to sum up: every part of a version is of the same ones.
+The leader lends, keeps the only ledger and decides, whatever the shape is: that stays a star of small messages. Only
+the paths of tensors have a shape. A *formation* names the sub-leaders, their parts of the model and their members; a
+new one is set up while the old one still holds, and begins to hold between two versions. A lease is lent by a
+formation; its worker cuts the update to the parts of the sub-leaders, and once each has its piece the worker tells the
+leader (``arrived``). When every awaited update has arrived, the leader tells the sub-leaders which leases to sum up:
+every part of a version is of the same ones.
 
 Nothing is lost with a sub-leader. A worker keeps its update until the leader speaks again, and an update that has
-arrived is still a lease in the ledger: the next formation, or the leader itself, gets it anew (``Go``).
+arrived is still a lease in the ledger: the next formation, or the leader itself, gets it again (``Go``).
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from shoal.wire.coded import cut, decode, decode_exact, entries_max, norm_of, si
 from shoal.wire.messages import Count, Disband, Form, Formed, Gathered, Go, JobSpec, Pass, Route, Routed, clip
 from shoal.workload.ledger import Lease
 
-#: How long sub-leaders and routes may take to be set up: this, or so many times a lease. What is said about it waits
+#: How long sub-leaders and routes may take to be set up: this, or so many times a lease. Messages about it wait
 #: behind models that are on their way.
 FORM_S = 12.0
 FORM_LEASES = 3.0
 
-#: While everyone waits for them, since what holds is broken, they have this long.
+#: While every worker waits for them, since the present formation is broken, they have this long.
 FORM_HURRY_S = 1.0
 
 #: A sum that takes longer than this, and several times as long as a lease's transfer may, does not come any more.
 GATHER_S = 10.0
 
 
-#: Values of few bits are rounded, up or down: what is sent may be longer than what was to be, by this at most.
+#: Values of few bits are rounded, up or down: a coded sum may be this many times as long as the exact one.
 ROUNDING = 2.0
 
 
@@ -59,7 +60,7 @@ class Summed:
 
 
 def _is_silent(formation: Formation, share: Share, told: int) -> bool:
-    """In a tree one who is not answered goes straight to the leader. In a shard of two there is only one to tell."""
+    """Enough members got no answer. In a tree they go straight to the leader; in a shard of two only one asks."""
     least = min(2, len(share.members) - 1) if formation.kind == "shard" else 2
     return told >= max(1, least) and 3 * told >= len(share.members)
 
@@ -82,7 +83,7 @@ class Shape:
         self._course = course
         #: The largest norm that an update may have now; 0: any that is finite.
         self._norm_max = norm_max
-        #: What sub-leaders were told of that last, and before.
+        #: The norms that sub-leaders were told: the last, and the one before.
         self._norms_told = (0.0, 0.0)
         self._sizes = sizes_of(layout)
         self._entries = entries_max(Codec.parse(spec.plan.codec), self._sizes)
@@ -189,7 +190,7 @@ class Shape:
             formation.routed.add(sender)
 
     def again(self, lease: Lease) -> None:
-        """Its worker does not know how to send its update, though it could: it is told once more."""
+        """A worker lost its route, though the formation holds: send the route again."""
         assert self.now is not None
         self._route(self.now, lease.worker)
         self.go(lease)
@@ -208,8 +209,8 @@ class Shape:
         return formation.is_routed or ((late or settled) and self._enough_routed(formation))
 
     def complaints(self) -> list[str]:
-        """Sub-leaders of what holds that do not answer a third of those who send to them, and more than one: the fault
-        of one is its own."""
+        """Sub-leaders of the present formation that do not answer a third of their members, and more than one member:
+        the fault of one is its own."""
         now = self.now
         if now is None or now.broken or not now.unreached:
             return []
@@ -217,7 +218,7 @@ class Shape:
         return [share.node for share in now.shares if _is_silent(now, share, told[share.node])]
 
     def _enough_routed(self, formation: Formation) -> bool:
-        """Those who do not reach their sub-leader in a tree go straight to the leader; in a shard they must wait."""
+        """Members that do not reach their sub-leader go straight to the leader in a tree; in a shard they must wait."""
         missing = sum(member not in formation.routed for member in formation.members)
         return missing * 4 <= len(formation.members)
 
@@ -252,7 +253,7 @@ class Shape:
             for share in formation.shares:
                 self._send_form(formation, share, with_part=True)
         if old is not None:
-            # Also to those who have heard of one in between that came to nothing.
+            # Also to members of a formation in between that was given up.
             self._disband([old, formation], formation.number - 1, "another formation holds")
 
     def star(self, reason: str) -> None:
@@ -269,7 +270,7 @@ class Shape:
         self._drop_next("it could not be set up")
 
     def mark_broken(self, reason: str) -> None:
-        """Nothing can be summed up by what holds any more."""
+        """The sub-leaders of the present formation can sum up nothing any more."""
         if self.now is not None:
             self.now.broken = self.now.broken or reason
 
@@ -305,9 +306,9 @@ class Shape:
             self._machine.send(node, disband)
 
     def redeliver(self, leases: Sequence[Lease], is_here: Callable[[str], bool]) -> tuple[list[Lease], list[Lease]]:
-        """Leases that were lent by a formation that is no more go by the one that holds, or straight to the leader.
+        """Leases that were lent by an earlier formation go by the present one, or straight to the leader.
 
-        Returns them, and the leases that cannot: they must be lent anew.
+        Returns them, and the leases that cannot: they must be lent again.
         """
         going: list[Lease] = []
         astray: list[Lease] = []
@@ -336,7 +337,7 @@ class Shape:
     # Workers come and go -----------------------------------------------------------------------------------
 
     def on_joined(self, node: str) -> None:
-        """A worker is here: it gets a place in what holds, and in what is being set up."""
+        """A worker came: it gets a place in the present formation, and in the next."""
         for formation in (self.now, self.next):
             if formation is None or formation.broken or formation.shares_of(node):
                 continue
@@ -350,7 +351,7 @@ class Shape:
                 self._route(formation, node)
 
     def on_left(self, node: str, reason: str) -> None:
-        """A worker is gone. With a sub-leader, what it summed up is."""
+        """A worker is gone. If it was a sub-leader, its sum is gone too."""
         self._given.pop(node, None)
         for formation in (self.now, self.next):
             if formation is None:
@@ -388,12 +389,12 @@ class Shape:
         return f"does not reach {', '.join(away[:4]) or 'every node'} that leads a share of the model"
 
     def is_left_out(self, node: str) -> bool:
-        """Whether it takes no part in a shard: it does not reach all who lead a share."""
+        """Whether a worker takes no part in a shard: it does not reach every sub-leader."""
         now = self.now
         return now is not None and now.kind == "shard" and not now.broken and node not in now.routed
 
     def held_up(self) -> str | None:
-        """Why nobody can be lent anything now."""
+        """Why no worker can be lent anything now; None: the present formation holds."""
         return f"shared out anew: {self.now.broken}" if self.now is not None and self.now.broken else None
 
     def lend(self, lease: int, formation: int) -> None:
@@ -427,7 +428,7 @@ class Shape:
         return share.node, message
 
     def on_values_missing(self, node: str) -> None:
-        """It did not get the values that its sub-leaders gave out."""
+        """A worker did not get the values that its sub-leaders gave out."""
         self._given.pop(node, None)
 
     # Summing up --------------------------------------------------------------------------------------------
@@ -440,7 +441,7 @@ class Shape:
         return self.now is not None and any(report.lease.worker == node for report in self.now.arrived.values())
 
     def is_due(self, lease: Lease, formation: int) -> bool:
-        """Whether a report by this formation is of how the lease was lent, and of what holds."""
+        """Whether the lease was lent by this formation, and this formation holds."""
         now = self.now
         holds = now is not None and not now.broken and now.number == formation
         return holds and self._lent.get(lease.id, 0) == formation
@@ -450,7 +451,7 @@ class Shape:
         if self.has_arrived(lease):
             return f"lease {lease} is with the sub-leaders already"
         if self.now is not None and self.now.kind == "shard" and lease in self._lent:
-            # They take the step themselves: what they have not summed up would be missing from their parts.
+            # They take the step themselves: an update that the leader merged alone would be missing from their parts.
             return f"lease {lease} goes to the sub-leaders of a shard"
         return None
 
@@ -541,9 +542,9 @@ class Shape:
         return share is not None and share.asked is not None
 
     def without_its_piece(self, sender: str, message: Gathered) -> Report | None:
-        """The one update that a sub-leader lacks although its worker said that everyone had a piece of it.
+        """The one update that a sub-leader lacks although its worker said that every sub-leader had a piece of it.
 
-        One that lacks several has lost them. One that lacks a single one among others was never sent it.
+        A sub-leader that lacks several updates has lost them. One that lacks a single update never got it.
         """
         now = self.now
         share = now.share_led_by(sender) if now is not None and now.number == message.formation else None
@@ -601,12 +602,12 @@ class Shape:
         return mean, change if isinstance(change, Sparse) else np.array(change)
 
     def _check_norm(self, what: str, update: np.ndarray | Sparse, most: float) -> None:
-        """A sub-leader is believed no more than a worker: what came of updates is no longer than they may be."""
+        """A sub-leader is not trusted further than a worker: its sum is no longer than updates may be."""
         if (norm := norm_of(update)) > ROUNDING * most:
             raise PeerViolation(f"{what} of norm {norm:.3g}, where at most {most:.3g} can come of the updates")
 
     def _step_max(self, mean: np.ndarray, share: Share) -> float:
-        """The most that a part can move by: what was held back of it, what momentum carries on, and this mean."""
+        """The most that a part can move by: its residual, its momentum, and this mean."""
         plan, course, part = self._spec.plan, self._course, slice(share.start, share.stop)
         held_back = norm_of(course.residual[part]) if course.residual is not None else 0.0
         velocity = norm_of(course.velocity[part]) * plan.momentum + norm_of(mean)

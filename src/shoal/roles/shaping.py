@@ -1,8 +1,8 @@
-"""Which shape and pace a job is to have, from who works for it and how its rounds go. A part of the leader.
+"""Which shape and pace a job is to have, from its workers and its rounds. A part of the leader.
 
-It says what it would like; the leader sets it up. Where the plan names a shape, that is it. ``auto`` begins as a star,
-whose rounds show what links and devices are like, then takes what is predicted to be fastest, watches whether rounds
-are as predicted, and chooses anew with what it learned if they are not.
+It chooses; the aggregation controller sets the choice up. A shape that the plan names is taken. ``auto`` begins as a
+star, measures links and devices by its rounds, takes the shape that is predicted to be fastest, watches whether rounds
+are as predicted, and chooses again with the measured times if they are not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST = {"star": 1, "tree": 3, "shard": 2}
 #: Every worker of a shard is connected with every other: beyond this many, that is too much to ask of them.
 SHARD_MOST = 64
 
-#: Workers come one after the other: it is waited so long for the next before anything is set up.
+#: Workers come one after the other: a formation is set up this long after the last came.
 SETTLED_S = 2.0
 
 #: Rounds of a star that are seen before ``auto`` chooses.
@@ -39,13 +39,13 @@ ROUNDS_FIRST = 3
 #: Once a formation failed, the next is tried this much later, and ever later.
 AGAIN_S = (2.0, 5.0, 15.0, 60.0, 300.0)
 
-#: One through whom a formation failed is no sub-leader for this long, and ever longer.
+#: A node that made a formation fail is no sub-leader for this long, and ever longer.
 UNFIT_S = (10.0, 30.0, 120.0, 600.0)
 
-#: A round made of late updates is worth less: where nobody is waited for, it must be this many times as fast.
+#: A round made of late updates is worth less: a pace that waits for no worker must be this many times as fast.
 LATE_COSTS = 1.5
 
-#: One who trains for longer than this many times what is usual is not waited for in a buffered round.
+#: A worker that trains for longer than this many medians is not waited for in a buffered round.
 STRAGGLES = 1.5
 
 
@@ -70,7 +70,7 @@ class Shaping:
         self._size = size
         self._wire_bytes = 4.0 * size if wire_bytes is None else wire_bytes
         self._links = Links(model_bytes=self._wire_bytes)
-        #: When someone last came or went.
+        #: When a worker last came or went.
         self._changed_s = 0.0
         #: Not before this.
         self._again_s = 0.0
@@ -78,7 +78,7 @@ class Shaping:
         #: Node -> until when it is no sub-leader.
         self._unfit: dict[str, float] = {}
         self._times_unfit: Counter[str] = Counter()
-        #: Rounds since someone came or went, or the shape changed; and of which shape they are.
+        #: Rounds since a worker came or went, or the shape changed; and their shape.
         self._rounds: deque[float] = deque(maxlen=16)
         self._rounds_of: str | None = None
         self._choice: Choice | None = None
@@ -101,7 +101,7 @@ class Shaping:
         self.exclude(nodes)
         self._again_s = self._machine.now_s + AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
         self._failures += 1
-        # What was chosen is not what there is: after some rounds of that it is chosen anew.
+        # The choice does not hold: after some rounds of the present shape another is chosen.
         self._rounds.clear()
         self._watch = None
 
@@ -127,10 +127,10 @@ class Shaping:
 
     @property
     def is_star(self) -> bool:
-        """It is one by its plan, at a pace that stays: nothing else will ever be wanted."""
+        """The plan asks for a star at a pace that stays: no other shape will ever be wanted."""
         return self._plan.shape == "star" and self._plan.pace != "auto"
 
-    # What is wanted --------------------------------------------------------------------------------------
+    # The next shape --------------------------------------------------------------------------------------
 
     def wanted(self, workers: Sequence[Member], present: Sequence[str], kind_now: str, pace_now: str) -> Wanted | None:
         """What to change to, given the workers and the present sub-leaders; None: stay."""
@@ -151,7 +151,7 @@ class Shaping:
         if (len(workers) - len(present)) * 4 < len(workers):
             return None
         wanted = self.arrange("shard", workers)
-        # One whose link is too slow for a share leads nothing then either.
+        # A worker whose link is too slow for a share leads nothing then either.
         new = sum(share.node not in present for share in wanted.shares) if wanted is not None else 0
         return wanted if new * 4 >= len(workers) else None
 
@@ -188,7 +188,7 @@ class Shaping:
         self._views = _views(choice, cluster, self._wire_bytes, paces=self._plan.pace == "auto")
         kind, reason = choice.best.shape, "; ".join(filter(None, (why, choice.reason)))
         if (kind, pace) == (kind_now, pace_now):
-            # The same; but those who came since may lead nothing yet.
+            # The same; but workers that came since may lead nothing yet.
             return self._share_out_again(workers, present) if kind == "shard" else None
         if kind == "star":
             return Wanted("star", (), reason, pace, buffer)
@@ -221,7 +221,7 @@ class Shaping:
         return "sync", 1, ""
 
     def arrange(self, kind: str, workers: Sequence[Member], *, sub_leaders: int = 0) -> Wanted | None:
-        """This shape for these workers; None: they are too few, or none of them may lead in part."""
+        """This shape for these workers; None: they are too few, or none of them may be a sub-leader."""
         if len(workers) < LEAST[kind] or kind == "star":
             return None
         cluster = self._links.cluster(workers)

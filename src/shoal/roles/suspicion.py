@@ -1,8 +1,8 @@
-"""Whether the devices are bad or the model is: who contributed since it was last found good, whose results are bad now.
+"""Whether devices are bad, their data, or the model: from failures of batches, contributions and bad results.
 
-A part of the leader, and pure. One device whose updates are unusual or not finite is at fault itself. When most of them
-turn so, what they have in common is: the model. Then those who moved it since it was last evaluated are set aside,
-honest or not: nobody can tell them apart.
+A part of the leader, and pure. One device whose updates are unusual or not finite is at fault itself. When most devices
+send such updates, the model is at fault: it is all they have in common. Then the devices that moved it since it was
+last found good are set aside, honest or not: the leader cannot tell them apart.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class BatchFailures:
 
 class Suspicion:
     def __init__(self) -> None:
-        #: Who is in the model since it was last found good.
+        #: Devices whose updates are in the model since it was last found good.
         self._contributed: set[str] = set()
-        #: Devices whose latest results were bad: of which batches the last one was, and how many in a row.
+        #: Devices whose latest results were bad: the batches of the last one, and how many in a row.
         self._bad: dict[str, tuple[tuple[int, ...], int]] = {}
         #: Batches that were bad when the model last went back.
         self._tried: set[tuple[int, ...]] = set()
@@ -90,12 +90,12 @@ class Suspicion:
         return not is_worse
 
     def on_found_good(self) -> None:
-        """What the model is now is not held against anyone."""
+        """The present model is good: no device is held to account for it."""
         self._contributed.clear()
 
     def witnesses(self, able: Collection[str]) -> list[str]:
-        """Those whose results are bad now, if they are most of those who may train: then it is the model. Unless all of
-        them had the same batches: then it may be the data.
+        """Devices whose results are bad now, if they are most of those that may train: then the model is at fault.
+        Unless all of them had the same batches: then it may be the data.
 
         Devices that have returned nothing meanwhile are not waited for once the witnesses were bad twice each, or as
         often together.
@@ -112,7 +112,7 @@ class Suspicion:
         return bad if 2 * len(bad) > len(heard if is_repeated else able) else []
 
     def take_contributors(self) -> list[str]:
-        """Who moved the model since it was last found good. It goes back, and everyone begins again."""
+        """The devices that moved the model since it was last found good. It goes back, and all of them begin again."""
         contributed = sorted(self._contributed)
         self._tried = {batches for batches, _ in self._bad.values()}
         self._contributed.clear()

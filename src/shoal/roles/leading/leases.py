@@ -1,4 +1,4 @@
-"""Leases that are out: until when, who holds them, and whose update is uploaded next. A part of the leader.
+"""Leases that are out: their deadlines, their holders, and which update is uploaded next. A part of the leader.
 
 The ledgers of training and evaluation say which batches are free, lent and applied. This part reads both: it extends
 and expires leases, takes them back, and gives uploads to the leader their turn.
@@ -35,7 +35,7 @@ PAUSE_TOLD_S = 1.0
 #: Beyond the time that a worker is given: its last message must have time to arrive.
 LEASE_GRACE_S = 2.0
 
-#: The holders of more leases than this are not looked up each time a worker is told whom it waits for.
+#: The holders of more leases than this are not looked up each time a worker is told why it waits.
 HOLDERS_MANY = 200
 
 
@@ -212,7 +212,7 @@ class Leases:
                 self._machine.record("lease-returned", f"lease {lease.id} was taken back: {why}")
 
     def take_back_training(self, *, fate: str) -> None:
-        """The job's time is over: no lease for training is waited for, and nobody uploads."""
+        """The job's time is over: no lease for training is waited for, and no worker uploads."""
         training = self._course.ledger
         for lease in training.leases():
             training.release(lease, fate=fate)

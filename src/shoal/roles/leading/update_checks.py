@@ -90,6 +90,6 @@ class UpdateChecks:
         return self._norm[1]
 
     def norm_max(self) -> float:
-        """The largest norm that sub-leaders may take; 0: it is not known yet what is usual."""
+        """The largest norm that sub-leaders may take; 0: the usual norm is not known yet."""
         limit = self._usual.limit(model_norm=self._model_norm())
         return limit if limit < math.inf else 0.0
