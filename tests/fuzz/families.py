@@ -28,6 +28,7 @@ from shoal.plan import Plan
 from shoal.roles.actions import Save
 from shoal.roles.course import Course
 from shoal.roles.custody import packed, unpacked, version_of
+from shoal.roles.machine import Machine
 from shoal.training import channel, protocol
 from shoal.training.bundle import unpack
 from shoal.training.prepared import Prepared
@@ -278,8 +279,10 @@ def tensor_file() -> bytes:
 
 def sent_checkpoints() -> list[bytes]:
     """The files inside: of a version with history, and of one without."""
-    course = Course(sound_spec(), sound_layout(), np.linspace(-1, 1, sound_layout().size, dtype=np.float32))
-    model, state = course.snapshot(1.0)
+    machine = Machine()
+    machine.now_s = 1.0
+    course = Course(machine, sound_spec(), sound_layout(), np.linspace(-1, 1, sound_layout().size, dtype=np.float32))
+    model, state = course.snapshot()
     state |= {"job": "echo", "version": 1, "term": 1, "ending": None}
     view = EvaluationView(version=1, epoch=0, accuracy=0.5, loss=1.0, examples=10, seconds=2.0)
     rows = tuple(Applied(epoch=0, batch=at, version=1, node=f"device-{at}", lease=at) for at in range(3))

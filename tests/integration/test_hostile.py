@@ -23,6 +23,7 @@ from shoal.learning.layout import Layout
 from shoal.roles.actions import Save
 from shoal.roles.course import Course
 from shoal.roles.custody import packed, version_of
+from shoal.roles.machine import Machine
 from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
 from shoal.store.registry import Registry
@@ -302,7 +303,7 @@ class Reign:
     def checkpoint(self, version: int, /, *, term: int = 1, values: int = VALUES, **state: Any) -> Checkpoint:
         """As a leader makes it, with this much of it changed."""
         layout = Layout.of([("flat", (values,), "parameter")])
-        tensors, told = Course(self.spec, layout, np.full(values, version, np.float32)).snapshot(0.0)
+        tensors, told = Course(Machine(), self.spec, layout, np.full(values, version, np.float32)).snapshot()
         told |= {"job": self.job, "version": version, "term": term, "ending": None, **state}
         row = Applied(epoch=0, batch=version, version=version, node="device-1", lease=version)
         save = Save(version=version, tensors=tensors, state=told, applied=(row,), evaluations=())

@@ -10,7 +10,8 @@ import numpy as np
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, End, Record, Save, Send
 from shoal.roles.events import Liveness, PeerChanged, Received, Started, TimerFired
-from shoal.roles.leader import TICK_S, Leader
+from shoal.roles.leader import Leader
+from shoal.roles.leading.leases import TICK_S
 from shoal.wire.messages import Evaluated, Failed, JobSpec, Message, Progress, Ready, Update, Work
 
 M = TypeVar("M", bound=Message)
@@ -93,7 +94,8 @@ class Story:
 
     @property
     def progress(self) -> Progress:
-        return self.leader.progress(self.now_s)
+        self.leader.now_s = self.now_s
+        return self.leader.progress()
 
     def epoch(self, node: str) -> None:
         """One worker does every batch that is left of this epoch, alone."""

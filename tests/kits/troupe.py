@@ -32,7 +32,8 @@ from shoal.roles.events import (
     TimerFired,
     Trained,
 )
-from shoal.roles.leader import TICK_S, Leader
+from shoal.roles.leader import Leader
+from shoal.roles.leading.leases import TICK_S
 from shoal.roles.staging import put
 from shoal.roles.subleader import SubLeader
 from shoal.roles.worker import Worker
@@ -49,6 +50,7 @@ from shoal.wire.messages import (
     Message,
     Pass,
     Piece,
+    Progress,
     Ready,
     Route,
     Taken,
@@ -410,6 +412,11 @@ class Troupe:
             self.passes(0.6)
         raise AssertionError("no formation holds")
 
+    @property
+    def progress(self) -> Progress:
+        self.leader.now_s = self.now_s
+        return self.leader.progress()
+
     def finishes(self, *, epochs: int, seconds: float = 2000.0) -> None:
         """Everyone does as is asked of them, to the end of so many epochs."""
         end_s = self.now_s + seconds
@@ -417,7 +424,7 @@ class Troupe:
             self.round()
             if not self.waiting() and not self.at_work():
                 self.passes(0.6)
-            assert self.now_s < end_s, f"stuck: {self.leader.progress(self.now_s)}"
+            assert self.now_s < end_s, f"stuck: {self.progress}"
 
     def hands_over(self) -> None:
         self._leads(Received(sender=HOME, message=HandOver(job="job", term=1, reason="another is better placed")))

@@ -72,7 +72,7 @@ def befalls(troupe: Troupe, what: str, number: int) -> None:
             hops = sorted(troupe.devices[node].sessions)
             if hops:
                 troupe.cuts(node, hops[number % len(hops)])
-        case "spoils" if not any(troupe.leader._batch_failures.values()):
+        case "spoils" if not any(troupe.leader._batch_failures.by_batch.values()):
             troupe.spoils.add(node)
         case _:
             pass

@@ -101,7 +101,7 @@ class Run:
             self.ready(node)
         elif what == "fails":
             # Rarely enough for no batch to fail the job.
-            if not any(self.leader._batch_failures.values()):
+            if not any(self.leader._batch_failures.by_batch.values()):
                 told = Failed(job="job", term=1, lease=work.lease, reason="broken")
                 self.happens(Received(sender=node, message=told, size_bytes=0))
                 self.ready(node)

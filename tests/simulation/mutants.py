@@ -22,6 +22,7 @@ from shoal.learning.partial import Partial
 from shoal.learning.staleness import Lateness
 from shoal.learning.touches import Touches
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
+from shoal.roles.aggregation.controller import AggregationController
 from shoal.roles.aggregation.delivery import Held, UpdateDelivery
 from shoal.roles.aggregation.routes import Routes
 from shoal.roles.appointment import Appointments
@@ -30,9 +31,12 @@ from shoal.roles.course import Course
 from shoal.roles.crew import Member
 from shoal.roles.durability import Durability, Snapshot
 from shoal.roles.events import EvaluationDone, PeerChanged, Received, Stored, StoreFailed, Trained, TrainerFailed
-from shoal.roles.exam import Exam
+from shoal.roles.exam import Evaluations, Exam
 from shoal.roles.formation import Formation, Share
 from shoal.roles.leader import Leader
+from shoal.roles.leading.leases import Leases
+from shoal.roles.leading.lending import Lending
+from shoal.roles.leading.update_checks import UpdateChecks
 from shoal.roles.machine import Machine
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Membership
@@ -47,7 +51,7 @@ from shoal.roles.succession import Succession
 from shoal.roles.switchboard import Delivery, Switchboard, _Led
 from shoal.roles.worker import Worker
 from shoal.sim.disk import Disk, _Write
-from shoal.states import JobState
+from shoal.states import JobState, LeaderPhase
 from shoal.wire.coded import decode
 from shoal.wire.messages import (
     Assign,
@@ -97,11 +101,11 @@ def duplicate_update_applied() -> Patched:
     """An update that comes twice within a round is summed twice: it is refused only after that."""
     on_update = Leader._on_update
 
-    def sum_first(self: Leader, worker: Member, update: Update, now_s: float) -> list[Action]:
+    def sum_first(self: Leader, worker: Member, update: Update) -> None:
         for lease in self._course.ledger._merged:
             if (lease.id, lease.worker) == (update.lease, worker.node):
-                self._course._partial.add(self._checked(update, lease), weight=float(update.examples))
-        return on_update(self, worker, update, now_s)
+                self._course._partial.add(self._checks.checked(update, lease), weight=float(update.examples))
+        on_update(self, worker, update)
 
     return patch.object(Leader, "_on_update", sum_first)
 
@@ -115,19 +119,21 @@ def step_without_waiting() -> Patched:
     return patch.object(Sync, "should_step", should_step)
 
 
-def stale_term_merged() -> Patched:
+@contextmanager
+def stale_term_merged() -> Iterator[None]:
     """An update made for an earlier leader is merged under the lease that has its number now."""
     on_received = Leader._on_received
 
-    def without_terms(self: Leader, event: Received, now_s: float) -> list[Action]:
+    def without_terms(self: Leader, event: Received) -> None:
         if isinstance(event.message, Update):
             event = replace(event, message=replace(event.message, term=self._term))
-        return on_received(self, event, now_s)
+        on_received(self, event)
 
-    def without_version(self: Leader, update: Update, lease: Lease) -> np.ndarray | Sparse:
+    def without_version(self: UpdateChecks, update: Update, lease: Lease) -> np.ndarray | Sparse:
         return decode(self._codec, update.tensors, self._sizes)
 
-    return patch.multiple(Leader, _on_received=without_terms, _checked=without_version)
+    with patch.object(Leader, "_on_received", without_terms), patch.object(UpdateChecks, "checked", without_version):
+        yield
 
 
 def expired_lease_merged() -> Patched:
@@ -228,13 +234,14 @@ def one_update_too_many() -> Patched:
 def buffer_waits_at_the_end() -> Patched:
     """Nobody sees that no other update can come: the last of an epoch stay in the buffer."""
 
-    def proceed(self: Leader, now_s: float, only: str | None = None) -> list[Action]:
+    def proceed(self: Leader, only: str | None = None) -> None:
         ledger = self._course.ledger
-        if self._phase in ("closing", "ended"):
-            return []
-        if self._pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
-            return self._step(now_s)
-        return self._lend(now_s, only=only)
+        if self._phase.is_over:
+            return
+        if self._aggregation.pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
+            self._step()
+        else:
+            self._lend(only=only)
 
     return patch.object(Leader, "_proceed", proceed)
 
@@ -243,13 +250,14 @@ def buffer_lost_at_hand_over() -> Patched:
     """A leader that is to step down begins nothing new, not even a version of what it has."""
     proceed = Leader._proceed
 
-    def unless_parting(self: Leader, now_s: float, only: str | None = None) -> list[Action]:
-        if self._parting is None or self._exam is not None:
-            return proceed(self, now_s, only)
+    def unless_parting(self: Leader, only: str | None = None) -> None:
         ledger = self._course.ledger
-        if self._pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
-            return self._step(now_s)
-        return self._lend(now_s, only=only)
+        if self._parting is None or self._evaluations.now is not None:
+            proceed(self, only)
+        elif self._aggregation.pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
+            self._step()
+        else:
+            self._lend(only=only)
 
     return patch.object(Leader, "_proceed", unless_parting)
 
@@ -297,9 +305,9 @@ def lost_worker_keeps_its_leases() -> Patched:
     """The leases of a lost worker are not returned: everyone waits until they expire."""
     on_peer = Leader._on_peer
 
-    def keep_leases(self: Leader, event: PeerChanged, now_s: float) -> list[Action]:
-        with patch.object(self, "_give_up", lambda node, now_s, fate: []):
-            return on_peer(self, event, now_s)
+    def keep_leases(self: Leader, event: PeerChanged) -> None:
+        with patch.object(self._leases, "give_up", lambda node, fate: None):
+            on_peer(self, event)
 
     return patch.object(Leader, "_on_peer", keep_leases)
 
@@ -355,9 +363,9 @@ def told_before_durable() -> Patched:
     """A version is called durable when its save begins."""
     save = Durability.save
 
-    def save_and_tell(self: Durability, version: int, snapshot: Snapshot, now_s: float) -> list[Action]:
+    def save_and_tell(self: Durability, version: int, snapshot: Snapshot) -> None:
         self.version = version
-        return save(self, version, snapshot, now_s)
+        save(self, version, snapshot)
 
     return patch.object(Durability, "save", save_and_tell)
 
@@ -365,44 +373,44 @@ def told_before_durable() -> Patched:
 def failed_save_called_durable() -> Patched:
     """A save that failed counts as one that came through."""
 
-    def failed(self: Durability, now_s: float, reason: str) -> bool:
+    def failed(self: Durability, reason: str) -> bool:
         assert self._saving is not None
-        self.saved(self._saving)
+        self.on_saved(self._saving)
         return True
 
-    return patch.object(Durability, "failed", failed)
+    return patch.object(Durability, "on_failed", failed)
 
 
 def history_lost_with_a_failed_save() -> Patched:
     """What a save was to make durable is dropped when it fails."""
-    failed = Durability.failed
+    failed = Durability.on_failed
 
-    def failed_and_forgotten(self: Durability, now_s: float, reason: str) -> bool:
+    def failed_and_forgotten(self: Durability, reason: str) -> bool:
         del self._applied[: self._in_flight[0]]
-        return failed(self, now_s, reason)
+        return failed(self, reason)
 
-    return patch.object(Durability, "failed", failed_and_forgotten)
+    return patch.object(Durability, "on_failed", failed_and_forgotten)
 
 
 def history_lost_during_a_save() -> Patched:
     """What was applied while a save ran is dropped when it ends."""
-    saved = Durability.saved
+    saved = Durability.on_saved
 
     def saved_everything(self: Durability, version: int) -> bool:
         again = saved(self, version)
         self._applied.clear()
         return again
 
-    return patch.object(Durability, "saved", saved_everything)
+    return patch.object(Durability, "on_saved", saved_everything)
 
 
 def two_saves_at_once() -> Patched:
     """A save begins while another runs, and both carry the same history."""
     save = Durability.save
 
-    def save_anyway(self: Durability, version: int, snapshot: Snapshot, now_s: float) -> list[Action]:
+    def save_anyway(self: Durability, version: int, snapshot: Snapshot) -> None:
         self._saving = None
-        return save(self, version, snapshot, now_s)
+        save(self, version, snapshot)
 
     return patch.object(Durability, "save", save_anyway)
 
@@ -470,9 +478,9 @@ def model_changed_under_a_save() -> Patched:
     """The next version is written into the array that is being saved."""
     advance = Course.advance
 
-    def advance_in_place(self: Course, now_s: float) -> list[Applied]:
+    def advance_in_place(self: Course) -> list[Applied]:
         before = self.model
-        rows = advance(self, now_s)
+        rows = advance(self)
         if self.version > 1:
             # The first model is the job's and not ours to write to.
             before.flags.writeable = True
@@ -491,9 +499,11 @@ def finished_before_durable() -> Patched:
     """Everyone is told that a job is over when its last save begins."""
     end = Leader._end
 
-    def end_at_once(self: Leader, state: str, reason: str, now_s: float) -> list[Action]:
-        actions = end(self, state, reason, now_s)
-        return [*actions, *self._over(now_s)] if actions else []
+    def end_at_once(self: Leader, state: str, reason: str) -> None:
+        is_first = not self._phase.is_over
+        end(self, state, reason)
+        if is_first:
+            self._over()
 
     return patch.object(Leader, "_end", end_at_once)
 
@@ -533,7 +543,7 @@ def workers_not_dismissed() -> Patched:
 
 def gives_up_at_the_first_failure() -> Patched:
     """A job fails when one lease does."""
-    return patch("shoal.roles.leader.BATCH_FAILURES_MAX", 1)
+    return patch("shoal.roles.suspicion.BATCH_FAILURES_MAX", 1)
 
 
 # The manager ---------------------------------------------------------------------------------------------
@@ -718,13 +728,14 @@ def save_waits_for_a_lost_session() -> Patched:
 def handed_over_before_durable() -> Patched:
     """A leader that is to hand over steps down when its last save begins."""
 
-    def step_down(self: Leader, now_s: float) -> list[Action]:
-        if self._phase in ("closing", "ended") or self._exam is not None or self._course.ledger.outstanding:
-            return []
-        saving = [] if self._durability.is_saving else self._save(now_s)
-        self._phase = "ended"
-        stepped = SteppedDown(job=self._spec.job, term=self._term, reason="handed over")
-        return [*saving, Send(to=self._manager, message=stepped), End(reason="handed over")]
+    def step_down(self: Leader) -> None:
+        if self._phase.is_over or self._evaluations.now is not None or self._course.ledger.outstanding:
+            return
+        if not self._durability.is_saving:
+            self._save()
+        self._phase = LeaderPhase.ENDED
+        self.send(self._manager, SteppedDown(job=self._spec.job, term=self._term, reason="handed over"))
+        self.act(End(reason="handed over"))
 
     return patch.object(Leader, "_hand_over", step_down)
 
@@ -733,9 +744,9 @@ def handed_over_with_leases_out() -> Patched:
     """A leader that is to hand over does not wait for those who train."""
     hand_over = Leader._hand_over
 
-    def without_waiting(self: Leader, now_s: float) -> list[Action]:
+    def without_waiting(self: Leader) -> None:
         with patch.object(Ledger, "outstanding", 0):
-            return hand_over(self, now_s)
+            hand_over(self)
 
     return patch.object(Leader, "_hand_over", without_waiting)
 
@@ -807,8 +818,9 @@ def hand_over_ignored() -> Patched:
     """A leader that is asked to hand over goes on."""
     on_received = Leader._on_received
 
-    def go_on(self: Leader, event: Received, now_s: float) -> list[Action]:
-        return [] if isinstance(event.message, HandOver) else on_received(self, event, now_s)
+    def go_on(self: Leader, event: Received) -> None:
+        if not isinstance(event.message, HandOver):
+            on_received(self, event)
 
     return patch.object(Leader, "_on_received", go_on)
 
@@ -872,14 +884,14 @@ def worker_trusts_its_model() -> Patched:
 
 def leader_trusts_in_models() -> Patched:
     """A leader that sent one model believes that its worker has every later one."""
-    work = Leader._work
+    work = Lending._work
 
-    def without_model(self: Leader, worker: Member, lease: Lease, **told: Any) -> Work:
+    def without_model(self: Lending, worker: Member, lease: Lease, **told: Any) -> Work:
         if worker.holds[0] == self._term:
             worker.holds = (self._term, self._course.version)
         return work(self, worker, lease, **told)
 
-    return patch.object(Leader, "_work", without_model)
+    return patch.object(Lending, "_work", without_model)
 
 
 def result_of_another_lease() -> Patched:
@@ -959,18 +971,18 @@ def update_dropped_without_a_word() -> Patched:
 
 def evaluations_mixed() -> Patched:
     """An evaluation begins with what the one before counted."""
-    begin = Leader._begin_exam
-    last: WeakKeyDictionary[Leader, Exam] = WeakKeyDictionary()
+    begin = Evaluations.begin
+    last: WeakKeyDictionary[Evaluations, Exam] = WeakKeyDictionary()
 
-    def begin_with_old(self: Leader) -> None:
+    def begin_with_old(self: Evaluations) -> None:
         begin(self)
-        assert self._exam is not None
+        assert self.now is not None
         old = last.get(self)
         if old is not None:
-            self._exam._counted, self._exam._loss_sum, self._exam._correct = old._counted, old._loss_sum, old._correct
-        last[self] = self._exam
+            self.now._counted, self.now._loss_sum, self.now._correct = old._counted, old._loss_sum, old._correct
+        last[self] = self.now
 
-    return patch.object(Leader, "_begin_exam", begin_with_old)
+    return patch.object(Evaluations, "begin", begin_with_old)
 
 
 def evaluation_closed_early() -> Patched:
@@ -981,31 +993,32 @@ def evaluation_closed_early() -> Patched:
 def evaluation_forgotten() -> Patched:
     """No version is ever evaluated."""
 
-    def never(self: Leader) -> bool:
+    def never(self: Evaluations, *, is_ending: bool) -> bool:
         return False
 
-    return patch.object(Leader, "_evaluation_due", never)
+    return patch.object(Evaluations, "is_due", never)
 
 
 def evaluation_lost_with_a_failed_save() -> Patched:
     """An evaluation that a save was to make durable is dropped when it fails."""
-    failed = Durability.failed
+    failed = Durability.on_failed
 
-    def failed_and_forgotten(self: Durability, now_s: float, reason: str) -> bool:
+    def failed_and_forgotten(self: Durability, reason: str) -> bool:
         self._evaluations.clear()
-        return failed(self, now_s, reason)
+        return failed(self, reason)
 
-    return patch.object(Durability, "failed", failed_and_forgotten)
+    return patch.object(Durability, "on_failed", failed_and_forgotten)
 
 
 def last_epoch_left_out() -> Patched:
     """A job ends one epoch before its last."""
     decide = Leader._decide
 
-    def decide_early(self: Leader, now_s: float) -> list[Action]:
+    def decide_early(self: Leader) -> None:
         if self._course.ledger.epoch + 1 == self._spec.plan.until.epochs:
-            return self._end("finished", f"all {self._spec.plan.until.epochs} epochs are done", now_s)
-        return decide(self, now_s)
+            self._end("finished", f"all {self._spec.plan.until.epochs} epochs are done")
+        else:
+            decide(self)
 
     return patch.object(Leader, "_decide", decide_early)
 
@@ -1013,8 +1026,8 @@ def last_epoch_left_out() -> Patched:
 def time_limit_ignored() -> Patched:
     """A job does not end when its time is over."""
 
-    def never(self: Leader, now_s: float) -> list[Action]:
-        return []
+    def never(self: Leader) -> None:
+        pass
 
     return patch.object(Leader, "_out_of_time", never)
 
@@ -1102,15 +1115,13 @@ def buffers_have_momentum() -> Patched:
     """A sub-leader of a shard takes running means for parameters."""
     form = Shape._form
 
-    def all_parameters(self: Shape, formation: Formation, share: Share, *, with_part: bool = False) -> Send:
-        send = form(self, formation, share, with_part=with_part)
-        assert isinstance(send.message, Form)
-        told = send.message
+    def all_parameters(self: Shape, formation: Formation, share: Share, *, with_part: bool = False) -> Form:
+        told = form(self, formation, share, with_part=with_part)
         size = share.stop - share.start
         tensors = dict(told.tensors)
         if tensors:
             tensors["velocity"] = np.resize(np.append(tensors["velocity"], 0).astype(np.float32), size)
-        return replace(send, message=replace(told, parameters=size, tensors=tensors))
+        return replace(told, parameters=size, tensors=tensors)
 
     return patch.object(Shape, "_form", all_parameters)
 
@@ -1175,7 +1186,7 @@ def any_values_will_do() -> Patched:
 
 def any_sum_will_do() -> Patched:
     """A leader does not look at which leases a sum is of."""
-    gathered = Shape.gathered
+    gathered = Shape.on_gathered
 
     def as_asked(self: Shape, sender: str, message: Gathered) -> Any:
         now = self.now if self.now is not None and not self.now.broken else None
@@ -1185,12 +1196,12 @@ def any_sum_will_do() -> Patched:
             message = replace(message, leases=share.asked, weight=float(weight), tensors=message.tensors)
         return gathered(self, sender, message)
 
-    return patch.object(Shape, "gathered", as_asked)
+    return patch.object(Shape, "on_gathered", as_asked)
 
 
 def one_part_for_all() -> Patched:
     """A leader takes a version of a shard for whole when the first part of its mean has come."""
-    gathered = Shape.gathered
+    gathered = Shape.on_gathered
 
     def first_will_do(self: Shape, sender: str, message: Gathered) -> Any:
         now = self.now
@@ -1201,40 +1212,39 @@ def one_part_for_all() -> Patched:
                 now.sums.setdefault(other.node, (nothing, nothing))
         return gathered(self, sender, message)
 
-    return patch.object(Shape, "gathered", first_will_do)
+    return patch.object(Shape, "on_gathered", first_will_do)
 
 
 def lost_sub_leader_lent_by() -> Patched:
     """A leader lends by a formation whose sub-leader is lost."""
-    left = Shape.left
+    on_left = Shape.on_left
 
-    def go_on(self: Shape, node: str, reason: str) -> list[Action]:
-        actions = left(self, node, reason)
+    def go_on(self: Shape, node: str, reason: str) -> None:
+        on_left(self, node, reason)
         if self.now is not None:
-            self.now.broken = ""
-        return actions
+            self.now.broken = None
 
-    return patch.object(Shape, "left", go_on)
+    return patch.object(Shape, "on_left", go_on)
 
 
 def lent_while_summed_up() -> Patched:
     """A leader lends a lease of a version whose shares are being summed up."""
 
-    def hindrance(self: Shape, node: str) -> str:
-        return ""
+    def hindrance(self: Shape, node: str) -> str | None:
+        return None
 
     return patch.object(Shape, "hindrance", hindrance)
 
 
 def summed_up_and_given_up() -> Patched:
     """The lease of a worker that is lost is lent anew, although its update is with the sub-leaders."""
-    give_up = Leader._give_up
+    give_up = Leases.give_up
 
-    def give_all_up(self: Leader, node: str, now_s: float, *, fate: str) -> list[Action]:
+    def give_all_up(self: Leases, node: str, *, fate: str) -> None:
         with patch.object(Shape, "has_arrived", lambda self, lease: False):
-            return give_up(self, node, now_s, fate=fate)
+            give_up(self, node, fate=fate)
 
-    return patch.object(Leader, "_give_up", give_all_up)
+    return patch.object(Leases, "give_up", give_all_up)
 
 
 def late_is_not_late_in_a_tree() -> Patched:
@@ -1258,10 +1268,10 @@ def straight_into_a_shard() -> Patched:
             lease for lease in astray if not is_here(lease.worker)
         ]
 
-    def none(self: Shape, node: str) -> str:
+    def none(self: Shape, node: str) -> str | None:
         now = self.now
         summing = now is not None and any(share.asked is not None for share in now.shares)
-        return "it is being summed up" if summing else ""
+        return "it is being summed up" if summing else None
 
     return patch.multiple(Shape, redeliver=all_of_them, hindrance=none)
 
@@ -1269,18 +1279,19 @@ def straight_into_a_shard() -> Patched:
 def all_send_anew_at_once() -> Patched:
     """When a formation breaks, everyone sends its update to the leader, whatever room there is."""
 
-    def send_anew(self: Leader, lease: Lease, now_s: float) -> list[Action]:
-        return [self._shape.go(lease)]
+    def send_again(self: AggregationController, lease: Lease) -> None:
+        self._shape.go(lease)
 
-    return patch.object(Leader, "_send_anew", send_anew)
+    return patch.object(AggregationController, "_send_again", send_again)
 
 
 def hand_over_waits_for_a_lost_sum() -> Patched:
     """A leader that is to hand over takes no notice of what becomes of its sub-leaders."""
     reshape = Leader._reshape
 
-    def unless_parting(self: Leader, now_s: float) -> list[Action]:
-        return [] if self._parting is not None else reshape(self, now_s)
+    def unless_parting(self: Leader) -> None:
+        if self._parting is None:
+            reshape(self)
 
     return patch.object(Leader, "_reshape", unless_parting)
 
@@ -1288,8 +1299,8 @@ def hand_over_waits_for_a_lost_sum() -> Patched:
 def sum_waited_for_without_end() -> Patched:
     """A leader waits for a sum for as long as it takes."""
 
-    def late(self: Shape, now_s: float, *, allowance_s: float) -> str:
-        return ""
+    def late(self: Shape, *, allowance_s: float) -> str | None:
+        return None
 
     return patch.object(Shape, "late", late)
 
@@ -1319,7 +1330,7 @@ def values_given_once_more() -> Patched:
     def has_them(self: Shape, node: str) -> None:
         pass
 
-    return patch.object(Shape, "lacks_values", has_them)
+    return patch.object(Shape, "on_values_missing", has_them)
 
 
 def _named(*mutants: Mutant) -> dict[str, Mutant]:
@@ -1420,13 +1431,12 @@ def part_begins_without_its_residual() -> Patched:
     """A shard begins as if all had been sent."""
     form = Shape._form
 
-    def forgetful(self: Shape, formation: Formation, share: Share, *, with_part: bool = False) -> Send:
-        send = form(self, formation, share, with_part=with_part)
-        assert isinstance(send.message, Form)
-        tensors = dict(send.message.tensors)
+    def forgetful(self: Shape, formation: Formation, share: Share, *, with_part: bool = False) -> Form:
+        told = form(self, formation, share, with_part=with_part)
+        tensors = dict(told.tensors)
         if "residual" in tensors:
             tensors["residual"] = np.zeros_like(tensors["residual"])
-        return replace(send, message=replace(send.message, tensors=tensors))
+        return replace(told, tensors=tensors)
 
     return patch.object(Shape, "_form", forgetful)
 

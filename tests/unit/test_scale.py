@@ -27,9 +27,12 @@ from shoal.roles.crew import (
     Crew,
 )
 from shoal.roles.events import Asked, Event, Liveness, PeerChanged, Received, Saved, Started, TimerFired
-from shoal.roles.leader import TICK_S, Leader
+from shoal.roles.leader import Leader
+from shoal.roles.leading.leases import TICK_S
+from shoal.roles.machine import Machine
 from shoal.roles.manager import Manager
 from shoal.roles.membership import Membership, Patience
+from shoal.states import WorkerState
 from shoal.wire.messages import Dataset, Facts, Heartbeat, Hello, JobSpec, Message, Ready, Submit, Update, Wait, Work
 
 FEW, MANY = 2_000, 8_000
@@ -351,8 +354,8 @@ def test_one_who_is_left_out_hears_why_though_nothing_is_free() -> None:
     liar = lead.leader._crew.get("c")
     assert liar is not None
     for _ in range(VIOLATIONS_MAX):
-        lead.leader._crew.offended(liar, "not finite")
-    lead.leader._crew.make_idle(liar, lead.now_s)
+        lead.leader._crew.on_violation(liar, "not finite")
+    lead.leader._crew.make_idle(liar)
     lead.tick()
     assert lead.waits == [("c", f"left out after {VIOLATIONS_MAX} refused updates: not finite")]
     lead.tick()
@@ -361,17 +364,20 @@ def test_one_who_is_left_out_hears_why_though_nothing_is_free() -> None:
 
 
 def test_of_a_large_crew_those_shown_are_chosen_now_and_then() -> None:
-    crew = Crew()
+    machine = Machine()
+    crew = Crew(machine, job="digits")
     for node in names(VIEWS_MAX + 50):
-        crew.add(node, 0.0)
-    assert crew.views(typical_s=1.0, now_s=0.0)[0].node == "n00000"
+        crew.add(node)
+    assert crew.views(typical_s=1.0)[0].node == "n00000"
     failing = crew.get("n00240")
     assert failing is not None
     failing.failures = 1
     crew.remove("n00000")
-    views = crew.views(typical_s=1.0, now_s=CHOOSE_EVERY_S - 0.1)
+    machine.now_s = CHOOSE_EVERY_S - 0.1
+    views = crew.views(typical_s=1.0)
     assert [view.node for view in views[:2]] == ["n00001", "n00002"], "whoever went is not shown"
-    views = crew.views(typical_s=1.0, now_s=CHOOSE_EVERY_S)
+    machine.now_s = CHOOSE_EVERY_S
+    views = crew.views(typical_s=1.0)
     assert [view.node for view in views[:2]] == ["n00240", "n00001"]
     assert len(views) == VIEWS_MAX
 
@@ -384,15 +390,15 @@ def line_of(crew: Crew) -> list[str]:
     served = []
     while (member := crew.first_in_line()) is not None:
         served.append(member.node)
-        crew.make_busy(member, "working", 0.0)
+        crew.make_busy(member, WorkerState.WORKING)
     return served
 
 
 def test_those_who_rest_keep_their_turn() -> None:
-    crew = Crew()
-    members = [crew.add(node, 0.0) for node in ("d", "c", "b", "a")]
+    crew = Crew(Machine(), job="digits")
+    members = [crew.add(node) for node in ("d", "c", "b", "a")]
     for member in members:
-        crew.make_idle(member, 0.0)
+        crew.make_idle(member)
     crew.rest(members[0])
     crew.rest(members[2])
     first = crew.first_in_line()
@@ -403,28 +409,28 @@ def test_those_who_rest_keep_their_turn() -> None:
 
 
 def test_asking_again_keeps_the_turn_and_ends_the_rest() -> None:
-    crew = Crew()
+    crew = Crew(Machine(), job="digits")
     for node in ("a", "b", "c"):
-        crew.make_idle(crew.add(node, 0.0), 0.0)
+        crew.make_idle(crew.add(node))
     a = crew.get("a")
     assert a is not None
     crew.rest(a)
-    crew.make_idle(a, 1.0)
+    crew.make_idle(a)
     crew.remove("b")
     first = crew.first_in_line()
     assert first is a
-    crew.make_busy(a, "working", 2.0)
+    crew.make_busy(a, WorkerState.WORKING)
     crew.release()
     assert line_of(crew) == ["c"], "who works does not rest"
 
 
 def test_a_line_does_not_remember_all_who_ever_stood_in_it() -> None:
-    crew = Crew()
-    waiting = crew.add("first", 0.0)
-    crew.make_idle(waiting, 0.0)
-    for number in range(1000):
+    crew = Crew(Machine(), job="digits")
+    waiting = crew.add("first")
+    crew.make_idle(waiting)
+    for _ in range(1000):
         for node in ("x", "y"):
-            crew.make_idle(crew.add(node, 0.0), float(number))
+            crew.make_idle(crew.add(node))
         crew.remove("x")
         crew.remove("y")
     assert len(crew._line._heap) < 100

@@ -1,4 +1,4 @@
-"""What recent versions changed, coded: how one who holds an older model is brought to the newest. Pure state."""
+"""The coded changes of recent versions: they bring a worker with an older model to the newest. Pure state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shoal.wire.messages import Tensors
 
 
 class Changes:
-    """One array a version. Those that together are longer than the model are of no use, and are not kept."""
+    """One array a version. Arrays that together are longer than the model are of no use, and are not kept."""
 
     def __init__(self, *, whole_bytes: int) -> None:
         self._whole_bytes = whole_bytes
@@ -35,7 +35,7 @@ class Changes:
         self._bytes = 0
 
     def since(self, base: int, version: int) -> Tensors | None:
-        """What makes ``version`` of ``base``, by the number of each version in between; None: the whole model does."""
+        """The changes from ``base`` to ``version``, by number of version; None: the whole model must be sent."""
         lacks = version - base
         if version != self._newest or not 0 < lacks <= len(self._arrays):
             return None

@@ -1,4 +1,4 @@
-"""The course of a training: the model, how far it is, and what survives a crash. Pure state; time is an argument.
+"""The course of a training: the model, how far it is, and what survives a crash. Pure state.
 
 Model, momentum, version and ledger change here and nowhere else, so that they cannot disagree.
 """
@@ -22,6 +22,7 @@ from shoal.learning.staleness import PER_PARAMETER, Lateness
 from shoal.learning.touches import ENTRIES_PER_PLACE, Touches, scale_of
 from shoal.roles.changes import Changes
 from shoal.roles.formation import Report
+from shoal.roles.machine import Machine
 from shoal.roles.online import padded
 from shoal.wire.coded import code_with, sizes_of
 from shoal.wire.limits import LABELS_MAX
@@ -32,13 +33,13 @@ from shoal.workload.ledger import Applied, Lease, Ledger
 #: Evaluations that are carried along; the registry has them all. A checkpoint's header is bounded.
 EVALUATIONS_KEPT = 1000
 
-#: What is left of the labels of an update after each that follows: half of it after some 700.
+#: The labels of an update count this much less with each that follows: half after some 700.
 LABELS_DECAY = 0.999
 
 #: Places that are remembered of a model's recent versions, however small it is.
 ENTRIES_LEAST = 1 << 14
 
-#: What a checkpoint holds besides the model goes by names that begin so.
+#: Tensors of a checkpoint besides the model have names that begin so.
 OURS = "shoal."
 VELOCITY = f"{OURS}velocity"
 RESIDUAL = f"{OURS}residual"
@@ -56,18 +57,19 @@ class _Good:
 
 
 class Course:
-    def __init__(self, spec: JobSpec, layout: Layout, model: np.ndarray) -> None:
+    def __init__(self, machine: Machine, spec: JobSpec, layout: Layout, model: np.ndarray) -> None:
+        self._machine = machine
         self._spec = spec
         self._layout = layout
         self.model = model
         self.velocity = np.zeros(layout.parameters_size, dtype=np.float32)
         self._down = Codec.parse(spec.plan.down)
         self._sizes = sizes_of(layout)
-        #: What the model was to move by and did not yet, since it was not sent; None: all is sent.
+        #: The part of past steps that was not sent yet, by which the model did not move; None: all is sent.
         self.residual = None if self._down.form == "dense" else np.zeros(layout.size, dtype=np.float32)
-        #: Not part of a snapshot: one who holds an older version gets the whole model from a new leader.
+        #: Not part of a snapshot: a worker that holds an older version gets the whole model from a new leader.
         self.changes = Changes(whole_bytes=model.nbytes)
-        #: How the model moved by what is merged, where sub-leaders took the step.
+        #: How the model moved by the merged updates, where sub-leaders took the step.
         self._moved: np.ndarray | None = None
         self._touches = _touches(layout.size) if spec.plan.staleness == PER_PARAMETER else None
         self.version = 0
@@ -90,16 +92,17 @@ class Course:
         #: again. Nothing in between is in the history.
         self.went_back: tuple[tuple[int, int], ...] = ()
 
-    def start(self, now_s: float) -> None:
-        self._started_s = now_s
+    def start(self) -> None:
+        self._started_s = self._machine.now_s
 
-    def stop(self, now_s: float) -> None:
+    def stop(self) -> None:
         """The job is over, though its last version may wait for long to be made durable."""
-        self._stopped_s = now_s if self._stopped_s is None else self._stopped_s
+        self._stopped_s = self._machine.now_s if self._stopped_s is None else self._stopped_s
 
-    def elapsed_s(self, now_s: float) -> float:
+    @property
+    def elapsed_s(self) -> float:
         """Time spent on this job, over all of its leaders."""
-        until_s = now_s if self._stopped_s is None else self._stopped_s
+        until_s = self._machine.now_s if self._stopped_s is None else self._stopped_s
         return self._elapsed_before_s + until_s - self._started_s
 
     # The model moves -----------------------------------------------------------------------------------
@@ -110,7 +113,7 @@ class Course:
         return examples_in(lease.batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
 
     def merge(self, lease: Lease, update: Update, delta: np.ndarray | Sparse) -> None:
-        """Take a checked update into the next version. What is late counts less."""
+        """Take a checked update into the next version. A late update counts less."""
         scale = self.scale_of(lease, update)
         self._partial.add(self._damped(delta, lease.version), weight=float(update.examples), scale=scale)
         self.lateness.seen(self.version - lease.version)
@@ -118,7 +121,7 @@ class Course:
         self.ledger.merge(lease)
 
     def scale_of(self, lease: Lease, update: Update) -> float:
-        """What an update of this lease is worth: as late as it is, and as common as its labels are (FLeet)."""
+        """The weight of an update of this lease, by its staleness and by how common its labels are (FLeet)."""
         scale = self.lateness.weight(self._spec.plan.staleness, self.version - lease.version)
         if self._labels is None or not update.labels:
             return scale
@@ -128,7 +131,7 @@ class Course:
         return scale
 
     def similarity(self, counts: np.ndarray | None) -> float | None:
-        """How much labels are like those learned from so far; None: nobody can tell."""
+        """How much labels are like those learned from so far; None: not known."""
         return None if self._labels is None or counts is None else self._labels.similarity(counts)
 
     def _damped(self, delta: np.ndarray | Sparse, version: int) -> np.ndarray | Sparse:
@@ -144,8 +147,8 @@ class Course:
     def merge_sum(
         self, reports: Sequence[Report], mean: np.ndarray, weight: float, *, moved: np.ndarray | None = None
     ) -> None:
-        """Take what sub-leaders summed up into the next version: their updates as one. ``moved``: they have taken the
-        step for it, and this is how the model moved."""
+        """Take a sum of sub-leaders into the next version: its updates as one. ``moved``: how the model moved, where
+        the sub-leaders have taken the step."""
         oldest = min(report.lease.version for report in reports)
         self._partial.add(self._damped(mean, oldest), weight=weight)
         self._moved = moved
@@ -157,8 +160,8 @@ class Course:
             assert lease is not None, f"lease {report.lease.id} was summed up and is not lent"
             self.ledger.merge(lease)
 
-    def advance(self, now_s: float) -> list[Applied]:
-        """Turn what is merged into the next version; returns its place in the history."""
+    def advance(self) -> list[Applied]:
+        """Turn the merged updates into the next version; returns their rows in the history."""
         plan = self._spec.plan
         change, self.velocity = outer_change(
             self.velocity,
@@ -172,25 +175,25 @@ class Course:
         self.model.flags.writeable = False
         self.version += 1
         examples = int(self._partial.weight)
-        self._steps.append((now_s, examples))
+        self._steps.append((self._machine.now_s, examples))
         self.train_loss, self._loss_sum = self._loss_sum / examples, 0.0
         self._partial.clear()
         return self.ledger.apply(self.version)
 
     def _move(self, change: np.ndarray) -> None:
-        """A version is what everyone holds, bit for bit: the model moves by what is sent, and the rest is kept."""
+        """All workers hold the same version, bit for bit: the model moves by the coded change, and the rest is kept."""
         moved = change if self.residual is None else self._sent_of(self.residual, change)
         before, model = self.model, self.model.copy()
         add_to(model, moved)
         self.model = model
         if self._touches is not None:
-            # Where it did move: what is too small to change a value changes nothing that anyone could be late for.
+            # Only where it did move: no update is late for a change that is too small to change a value.
             places = moved.places if isinstance(moved, Sparse) else np.flatnonzero(moved)
             self._touches.note(places[model[places] != before[places]])
 
     def _sent_of(self, residual: np.ndarray, change: np.ndarray) -> np.ndarray | Sparse:
         if self._moved is not None:
-            # Cut and coded by each sub-leader: one who lacks a part of it is sent the whole model.
+            # Cut and coded by each sub-leader: a worker that lacks a part of it is sent the whole model.
             sent, self._moved = self._moved, None
             self.changes.clear()
             self.residual = residual + change - sent
@@ -200,7 +203,7 @@ class Course:
         return coded.values
 
     def brings(self, base: int) -> tuple[int, Tensors]:
-        """What makes the present version of ``base``, and that; or the whole model, and -1."""
+        """``base``, and the changes from it to the present version; or -1, and the whole model."""
         if base >= 0 and (changes := self.changes.since(base, self.version)) is not None:
             return base, changes
         return -1, {"model": self.model}
@@ -210,7 +213,7 @@ class Course:
     def _remembered(self) -> _Good:
         return _Good(self.version, self.model, self.velocity, self.residual, self.ledger.snapshot())
 
-    def found_good(self) -> None:
+    def on_found_good(self) -> None:
         """The present version is one to go back to."""
         self._good = self._remembered()
 
@@ -220,7 +223,7 @@ class Course:
 
     def go_back(self) -> None:
         """Make the version that was found good last the next one, its ledger with it. Numbers of versions only grow:
-        whoever holds one that is given up is never taken for up to date."""
+        a worker that holds a dropped version is never taken for up to date."""
         good = self._good
         self.version += 1
         self.went_back = (*self.went_back, (good.version, self.version))
@@ -236,7 +239,7 @@ class Course:
 
     # How good it is ------------------------------------------------------------------------------------
 
-    def evaluated(self, view: EvaluationView) -> None:
+    def on_evaluated(self, view: EvaluationView) -> None:
         self.evaluations.append(view)
         del self.evaluations[:-EVALUATIONS_KEPT]
 
@@ -249,17 +252,17 @@ class Course:
         """The present version is."""
         return self.latest is not None and self.latest.version == self.version
 
-    def rates(self, now_s: float) -> tuple[float, float]:
+    def rates(self) -> tuple[float, float]:
         """Rounds and examples a second, lately."""
         if len(self._steps) < 2:
             return 0.0, 0.0
-        span_s = max(now_s - self._steps[0][0], 1e-9)
+        span_s = max(self._machine.now_s - self._steps[0][0], 1e-9)
         examples = sum(count for _, count in self._steps) - self._steps[0][1]
         return (len(self._steps) - 1) / span_s, examples / span_s
 
     # What survives -------------------------------------------------------------------------------------
 
-    def snapshot(self, now_s: float) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a successor needs, as tensors and JSON values. No array of it changes later."""
         tensors = {**self._layout.views(self.model), VELOCITY: self.velocity}
         if self.residual is not None:
@@ -268,7 +271,7 @@ class Course:
         state = {
             "version": self.version,
             "ledger": self.ledger.snapshot(),
-            "elapsed_s": self.elapsed_s(now_s),
+            "elapsed_s": self.elapsed_s,
             "evaluations": rows,
             "went_back": [list(pair) for pair in self.went_back],
         }

@@ -1,20 +1,23 @@
-"""The workers of a job as its leader knows them: who has work, who waits, who is slow and why. Pure state."""
+"""The workers of a job as its leader records them: which work, wait or are slow, and why. A part of the leader."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from statistics import median
 
-from shoal.wire.messages import DeviceState, WorkerView, clip
+from shoal.roles.machine import Machine
+from shoal.states import WorkerState
+from shoal.wire.messages import DeviceState, Wait, WorkerView, clip
 
 #: Workers listed in a progress report, those in trouble first.
 VIEWS_MAX = 200
 
-#: In a crew larger than that, whom to list is chosen this often: it means looking at everyone.
+#: Among more workers than that, those to list are chosen this often: it means looking at every worker.
 CHOOSE_EVERY_S = 2.0
 
 #: A worker without work for longer than this is told why.
@@ -24,28 +27,25 @@ BORED_AFTER_S = 1.0
 WAIT_EVERY_S = 10.0
 TOLD_AGAIN_MAX = 200
 
-#: A worker that broke the contract this often gets no more leases.
+#: A worker that broke the contract this often gets no further lease.
 VIOLATIONS_MAX = 3
 
-#: What is shown of a worker's pace is of so many leases.
+#: The shown pace of a worker is the median of so many leases.
 LATELY = 3
-
-#: States of one who has a lease.
-AT_WORK = ("delivering", "working", "waiting", "evaluating")
 
 
 @dataclass(slots=True)
 class Member:
     node: str
-    state: str = "ready"
-    reason: str = ""
+    state: WorkerState = WorkerState.READY
+    reason: str | None = None
     since_s: float = 0.0
     #: (term, version) of the model it holds.
     holds: tuple[int, int] = (0, -1)
     #: The version its last merged update was made against.
     contributed_to: int = -1
     #: The last reason to wait it was sent.
-    told: str = ""
+    told: str | None = None
     batches: int = 0
     failures: int = 0
     #: Its latest lease failed.
@@ -53,18 +53,18 @@ class Member:
     violations: int = 0
     #: How many of them were unusual updates since the last that was merged: one that is merged makes up for these.
     unusual: int = 0
-    #: What it was last refused for.
-    offence: str = ""
-    #: Why it gets no lease of this job, whatever it did; empty: nothing of that kind.
-    set_aside: str = ""
+    #: The last reason for which its update was refused.
+    offence: str | None = None
+    #: Why it gets no lease of this job, whatever it did; None: it is not set aside.
+    set_aside: str | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     durations_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
     #: It came too late so often in a row that it is waited for this many times as long.
     stretch: float = 1.0
-    #: What their trainer said it took of these.
+    #: How long its trainer trained for these leases.
     trainings_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
-    #: What it says of its link; 0: not known.
+    #: The rates of its link as it told them; 0: not known.
     up_bytes_per_s: float = 0.0
     down_bytes_per_s: float = 0.0
     medium: str = ""
@@ -74,7 +74,7 @@ class Member:
 
     @property
     def left_out(self) -> bool:
-        return self.violations >= VIOLATIONS_MAX or bool(self.set_aside)
+        return self.violations >= VIOLATIONS_MAX or self.set_aside is not None
 
     @property
     def why_left_out(self) -> str:
@@ -82,19 +82,16 @@ class Member:
 
     @property
     def place_in_report(self) -> tuple[int, float, str]:
-        """What people want to see first: those that fail, then those that are slow, else in the order of names."""
+        """People want to see first the workers that fail, then the slow ones, else in the order of names."""
         lease_s = self.durations_s[-1] if self.durations_s else 0.0
         return -self.failures - self.violations, -lease_s, self.node
-
-    def now(self, state: str, now_s: float, *, reason: str = "") -> None:
-        self.state, self.reason, self.since_s = state, reason, now_s
 
     def view(self, *, typical_s: float) -> WorkerView:
         lease_s = lately_s(self.durations_s)
         return WorkerView(
             node=self.node,
-            state=self.state,
-            reason=clip(self.reason, 200),
+            state=self.state.value,
+            reason=clip(self.reason or "", 200),
             batches=self.batches,
             lease_s=lease_s,
             slowness=lease_s / typical_s if typical_s and lease_s else 1.0,
@@ -115,7 +112,7 @@ class _Line:
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
-        #: A heap. Entries of those who stepped out are dropped when they come to the front, or when they are most.
+        #: A heap. Entries of nodes that stepped out are dropped at the front, or when they are most of it.
         self._heap: list[tuple[int, str]] = []
 
     def add(self, node: str, turn: int) -> None:
@@ -129,7 +126,7 @@ class _Line:
     def remove(self, node: str) -> None:
         turn = self._turns.pop(node, None)
         if self._heap and self._heap[-1] == (turn, node):
-            # It came last and goes first, as those do who are given work at once.
+            # It came last and goes first, as a node that is given work at once.
             self._heap.pop()
 
     def first(self) -> str | None:
@@ -142,22 +139,28 @@ class _Line:
 
 
 class Crew:
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine, *, job: str) -> None:
+        self._machine = machine
+        self._job = job
         self._members: dict[str, Member] = {}
-        #: Those without a lease, in the order they became so, and their turn: first ready, first served.
+        #: Workers without a lease, in the order they became so, and their turn: first ready, first served.
         self._idle: OrderedDict[str, int] = OrderedDict()
         self._last_turn = 0
-        #: Each idle one is in the line for work, or rests until the version moves, or is left out. Of those who are
-        #: left out, the ones who were not looked at since are kept.
+        #: Each idle worker is in the line for work, or rests until the version moves, or is left out. Workers that are
+        #: left out are kept until ``take_outcasts``.
         self._line = _Line()
         self._resting: dict[str, None] = {}
         self._outcasts: dict[str, None] = {}
-        #: Idle ones who were not told why, by since when; and those who were, by when.
+        #: Idle workers that were not told why, the longest first; and those that were, by when.
         self._untold: OrderedDict[str, None] = OrderedDict()
         self._told_s: OrderedDict[str, float] = OrderedDict()
+        #: Workers that are silent, or whose session broke.
+        self.suspects: set[str] = set()
+        #: Nodes that the manager wants back, and why. They get no further lease.
+        self.leaving: dict[str, str] = {}
         self._left_out = 0
-        #: What those who went had done, and why they were set aside: leaving does not clear a record.
-        self._offences: dict[str, tuple[int, str, str]] = {}
+        #: The offences of workers that went, and why they were set aside: leaving does not clear a record.
+        self._offences: dict[str, tuple[int, str | None, str | None]] = {}
         self._chosen: list[str] = []
         self._chosen_s = -CHOOSE_EVERY_S
 
@@ -167,16 +170,16 @@ class Crew:
     def get(self, node: str) -> Member | None:
         return self._members.get(node)
 
-    def add(self, node: str, now_s: float) -> Member:
-        member = self._members[node] = Member(node=node, since_s=now_s)
-        member.violations, member.offence, member.set_aside = self._offences.pop(node, (0, "", ""))
+    def add(self, node: str) -> Member:
+        member = self._members[node] = Member(node=node, since_s=self._machine.now_s)
+        member.violations, member.offence, member.set_aside = self._offences.pop(node, (0, None, None))
         self._left_out += member.left_out
         return member
 
     def remove(self, node: str) -> None:
         member = self._members.pop(node)
         self._left_out -= member.left_out
-        if member.violations or member.set_aside:
+        if member.violations or member.set_aside is not None:
             self._offences[node] = (member.violations, member.offence, member.set_aside)
         self._not_idle(node)
 
@@ -185,25 +188,25 @@ class Crew:
         """Members that may have leases."""
         return len(self._members) - self._left_out
 
-    def offended(self, member: Member, reason: str, *, is_unusual: bool = False) -> None:
-        """It broke the contract. Too often, and it is left out."""
+    def on_violation(self, member: Member, reason: str, *, is_unusual: bool = False) -> None:
+        """A worker broke the contract. Too often, and it is left out."""
         was_left_out = member.left_out
         member.violations += 1
         member.unusual += is_unusual
         member.reason = member.offence = reason
         self._left_out += member.left_out - was_left_out
 
-    def merged(self, member: Member) -> None:
-        """An update of it was taken. A few that were unusual before it were chance."""
+    def on_merged(self, member: Member) -> None:
+        """An update of this worker was merged. A few unusual updates before it were chance."""
         was_left_out = member.left_out
         member.violations, member.unusual = member.violations - member.unusual, 0
         self._left_out += member.left_out - was_left_out
 
     def set_aside(self, node: str, reason: str) -> None:
-        """No more leases for this one, whether it is here or not."""
+        """Lend nothing to this worker any more, whether it is here or not."""
         member = self._members.get(node)
         if member is None:
-            violations, offence, _ = self._offences.get(node, (0, "", ""))
+            violations, offence, _ = self._offences.get(node, (0, None, None))
             self._offences[node] = (violations, offence, reason)
             return
         self._left_out += not member.left_out
@@ -214,25 +217,25 @@ class Crew:
             self._outcasts[node] = None
 
     def any_healthy(self) -> bool:
-        """Someone is here who may train and whose latest lease did not fail."""
+        """A worker is here that may train and whose latest lease did not fail."""
         return any(not (member.is_failing or member.left_out) for member in self._members.values())
 
     def at_work(self) -> tuple[str, ...]:
-        """Those who may train and are at it or ready to, by name: not who fails, is late, or was only heard of."""
+        """Workers that train or are ready to, by name: not those that fail, are late, or never asked for work."""
         return tuple(
             node
             for node, member in sorted(self._members.items())
-            if not member.left_out and (node in self._idle or member.state in AT_WORK)
+            if not member.left_out and (node in self._idle or member.state.may_hold_lease)
         )
 
     def nodes(self) -> list[str]:
         return sorted(self._members)
 
     def able(self) -> list[Member]:
-        """Those who may have leases, by name."""
+        """Workers that may have leases, by name."""
         return [self._members[node] for node in sorted(self._members) if not self._members[node].left_out]
 
-    # Who has no work -----------------------------------------------------------------------------------
+    # Workers without work -----------------------------------------------------------------------------------
 
     def idle(self) -> Iterator[Member]:
         return (self._members[node] for node in self._idle)
@@ -240,10 +243,13 @@ class Crew:
     def is_idle(self, node: str) -> bool:
         return node in self._idle
 
-    def make_idle(self, member: Member, now_s: float) -> None:
+    def set_state(self, member: Member, state: WorkerState, *, reason: str | None = None) -> None:
+        member.state, member.reason, member.since_s = state, reason, self._machine.now_s
+
+    def make_idle(self, member: Member) -> None:
         node = member.node
-        member.now("ready", now_s)
-        member.told = ""
+        self.set_state(member, WorkerState.READY)
+        member.told = None
         turn = self._idle.get(node)
         if turn is None:
             turn = self._idle[node] = self._last_turn = self._last_turn + 1
@@ -257,8 +263,8 @@ class Crew:
         else:
             self._line.add(node, turn)
 
-    def make_busy(self, member: Member, state: str, now_s: float, *, reason: str = "") -> None:
-        member.now(state, now_s, reason=reason)
+    def make_busy(self, member: Member, state: WorkerState, *, reason: str | None = None) -> None:
+        self.set_state(member, state, reason=reason)
         self._not_idle(member.node)
 
     def _not_idle(self, node: str) -> None:
@@ -270,44 +276,65 @@ class Crew:
             others.pop(node, None)
 
     def first_in_line(self) -> Member | None:
-        """The one who waits for work longest, of those who may have it."""
+        """The worker that waits for work longest, of those that may have it."""
         node = self._line.first()
         return None if node is None else self._members[node]
 
     def rest(self, member: Member) -> None:
-        """It may not start yet: it is passed over until ``release``, so that nobody has to look at it again."""
+        """A worker may not start yet: it is passed over until ``release``."""
         if member.node in self._idle:
             self._line.remove(member.node)
             self._resting[member.node] = None
 
     def park(self, member: Member) -> None:
-        """It was told when to ask again: until it does, nobody looks at it."""
+        """A worker was told when to ask again: it is passed over until it does."""
         if member.node in self._idle:
             self._line.remove(member.node)
             self._untold.pop(member.node, None)
             self._told_s.pop(member.node, None)
 
     def release(self) -> None:
-        """Those who rest may have their turn: the version moved, or what is to be done is another thing."""
+        """Resting workers may have their turn: the version moved, or other work is lent now."""
         for node in self._resting:
             self._line.add(node, self._idle[node])
         self._resting.clear()
 
     def take_outcasts(self) -> list[Member]:
-        """Those left out who became idle since this was asked last."""
+        """Workers that are left out and became idle since the last call."""
         outcasts = [self._members[node] for node in self._outcasts]
         self._outcasts.clear()
         return outcasts
 
+    def tell(self, member: Member, reason: str, *, retry_after_s: float | None = None) -> None:
+        """Tell a worker why it gets no work: once a reason; each time, where it is told when to ask again."""
+        member.state, member.reason = WorkerState.WAITING, reason
+        if member.told == reason and not retry_after_s:
+            return
+        member.told = reason
+        if retry_after_s:
+            self._machine.send(member.node, Wait(job=self._job, reason=clip(reason), retry_after_s=retry_after_s))
+            return
+        self._machine.send(member.node, _wait(self._job, reason))
+
+    def expect_nothing(self, reason: str) -> None:
+        """No lease counts any more: what its holder trains is of no use. It says so, or is ready; until then nothing is
+        awaited of it."""
+        for node in sorted(self._members):
+            member = self._members[node]
+            if node not in self._idle and member.state.may_hold_lease:
+                self.set_state(member, WorkerState.LATE, reason=reason)
+
     # What people see -----------------------------------------------------------------------------------
 
-    def bored(self, now_s: float) -> list[Member]:
-        """Those who may be shown why they wait. Of many, the ones who have waited longest."""
+    def bored(self) -> list[Member]:
+        """Workers whose reason to wait is shown. Of many, those that have waited longest."""
+        now_s = self._machine.now_s
         first = (self._members[node] for node in islice(self._idle, VIEWS_MAX))
         return [member for member in first if now_s - member.since_s > BORED_AFTER_S and not member.left_out]
 
-    def take_untold(self, now_s: float) -> list[Member]:
-        """Those to be told why they wait: soon after they became idle, and then now and then."""
+    def take_untold(self) -> list[Member]:
+        """Workers to be told why they wait: soon after they became idle, and then now and then."""
+        now_s = self._machine.now_s
         due: list[Member] = []
         while self._untold:
             member = self._members[next(iter(self._untold))]
@@ -323,16 +350,23 @@ class Crew:
             self._told_s.move_to_end(member.node)
         return due
 
-    def views(self, *, typical_s: float, now_s: float | None = None) -> tuple[WorkerView, ...]:
-        """Everyone by name; of a large crew, those in trouble first. Without a time, they are chosen anew."""
-        chosen = sorted(self._members) if len(self._members) <= VIEWS_MAX else self._choose(now_s)
+    def views(self, *, typical_s: float) -> tuple[WorkerView, ...]:
+        """Every worker by name; of many, those in trouble first."""
+        chosen = sorted(self._members) if len(self._members) <= VIEWS_MAX else self._choose()
         members = (self._members.get(node) for node in chosen)
         return tuple(member.view(typical_s=typical_s) for member in members if member is not None)
 
-    def _choose(self, now_s: float | None) -> list[str]:
-        if now_s is None or not 0 <= now_s - self._chosen_s < CHOOSE_EVERY_S or not self._chosen:
+    def _choose(self) -> list[str]:
+        now_s = self._machine.now_s
+        if not 0 <= now_s - self._chosen_s < CHOOSE_EVERY_S or not self._chosen:
             # Chosen before they are built: a thousand views would cost more than the leader's work.
             worst = nsmallest(VIEWS_MAX, self._members.values(), key=lambda member: member.place_in_report)
             self._chosen = [member.node for member in worst]
-            self._chosen_s = -CHOOSE_EVERY_S if now_s is None else now_s
+            self._chosen_s = now_s
         return self._chosen
+
+
+@lru_cache(maxsize=4)
+def _wait(job: str, reason: str) -> Wait:
+    """The same reason for many workers is one message."""
+    return Wait(job=job, reason=clip(reason))

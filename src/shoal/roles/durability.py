@@ -1,4 +1,4 @@
-"""What is durable and what is not yet: one save at a time, history carried until it is safe. Pure state."""
+"""Which versions are durable and which are at risk: one save at a time, history carried until it is safe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from shoal.roles.actions import Action, Save
+from shoal.roles.actions import Save
+from shoal.roles.machine import Machine
 from shoal.roles.reunion import Side
 from shoal.wire.messages import EvaluationView, Tensors
 from shoal.workload.ledger import Applied
@@ -14,11 +15,19 @@ from shoal.workload.ledger import Applied
 #: A last version that could not be saved is tried again after this time.
 RETRY_S = 2.0
 
+#: Batches of history that a leader cut off from its manager goes on for before it waits: work that is not durable may
+#: be lost, and its history is held in memory.
+AT_RISK_MAX = 100_000
+
+#: How soon it is saved then, and how often that is tried, whatever the plan says.
+AT_RISK_SAVE_S = 1.0
+
 Snapshot = Callable[[], tuple[Tensors, dict[str, Any]]]
 
 
 class Durability:
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         #: The newest version that survives a crash; -1 before the first.
         self.version = -1
         self._saving: int | None = None
@@ -33,30 +42,30 @@ class Durability:
         #: Why the last save failed, and when; None: it did not.
         self._problem: str | None = None
         self._failed_s = -math.inf
-        #: How many of the rows at risk were there when the manager was last lost sight of; None: it is in sight.
+        #: How many of the rows at risk were there when the manager was lost; None: it is in reach.
         self._before_cut: int | None = None
-        #: Batches of this leader's term, and who trained them.
+        #: Batches of this leader's term, and the workers that trained them.
         self._term_batches = 0
         self._term_workers: set[str] = set()
 
-    def start(self, now_s: float) -> None:
-        self._since_s = now_s
+    def start(self) -> None:
+        self._since_s = self._machine.now_s
 
-    def applied(self, rows: list[Applied]) -> None:
+    def on_applied(self, rows: list[Applied]) -> None:
         self._applied += rows
         self._term_batches += len(rows)
         self._term_workers.update(row.node for row in rows)
 
-    def cut_off(self) -> None:
-        """The manager is out of sight: what is applied from here on is this leader's side of a cut."""
+    def on_manager_lost(self) -> None:
+        """The manager is out of reach: batches applied from here on are this leader's side of a cut."""
         if self._before_cut is None:
             self._before_cut = len(self._applied)
 
     @property
     def unsaved(self) -> Side:
-        """What would be lost with this leader. After a cut, what its own side of the cut made: before, workers of the
-        other side took part too."""
-        # A leader may be heard again before it knows that it was cut off: then who trained last is on its side.
+        """The work that would be lost with this leader. After a cut, the work of its own side of the cut: before,
+        workers of the other side took part too."""
+        # A leader may be heard again before it knows of the cut: then the workers that trained last are on its side.
         nodes = [row.node for row in self._applied]
         since = nodes[self._before_cut :] if self._before_cut is not None else nodes[-2 * len(set(nodes)) :]
         batches = len(since) if self._before_cut is not None else len(nodes)
@@ -64,20 +73,29 @@ class Durability:
 
     @property
     def of_term(self) -> Side:
-        """What this leader made under its term."""
+        """The work that this leader applied under its term."""
         return Side(batches=self._term_batches, workers=len(self._term_workers))
 
-    def evaluated(self, view: EvaluationView) -> None:
+    def on_evaluated(self, view: EvaluationView) -> None:
         self._evaluations.append(view)
 
-    def due(self, now_s: float, *, every_s: float) -> bool:
+    def due(self, *, every_s: float) -> bool:
         """Something is at risk, and has been for long enough."""
-        return bool(self._applied) and now_s - self._since_s >= every_s
+        if self.held_up() is not None and not self.is_saving:
+            # Every worker waits for this save.
+            every_s = min(every_s, AT_RISK_SAVE_S)
+        return bool(self._applied) and self._machine.now_s - self._since_s >= every_s
 
     @property
     def at_risk(self) -> int:
         """Batches in the history that a crash would take back."""
         return len(self._applied)
+
+    def held_up(self) -> str | None:
+        """Why nothing more may be lent before a version is durable; None: it may."""
+        if self.at_risk < AT_RISK_MAX:
+            return None
+        return f"{self.at_risk} batches are not durable yet: work goes on when they are"
 
     @property
     def is_behind(self) -> bool:
@@ -88,17 +106,17 @@ class Durability:
     def is_saving(self) -> bool:
         return self._saving is not None
 
-    def save(self, version: int, snapshot: Snapshot, now_s: float) -> list[Action]:
+    def save(self, version: int, snapshot: Snapshot) -> None:
         """Ask for a version to be made durable. While another save runs, the wish is remembered."""
         if self._saving is not None:
             self._wanted = True
-            return []
-        self._saving, self._wanted, self._since_s = version, False, now_s
+            return
+        self._saving, self._wanted, self._since_s = version, False, self._machine.now_s
         self._in_flight = (len(self._applied), len(self._evaluations))
         after = self.version if self._back_to is None else min(self.version, self._back_to)
         self._saves_back = self._back_to is not None
         tensors, state = snapshot()
-        return [
+        self._machine.act(
             Save(
                 version=version,
                 tensors=tensors,
@@ -107,9 +125,9 @@ class Durability:
                 applied=tuple(self._applied),
                 evaluations=tuple(self._evaluations),
             )
-        ]
+        )
 
-    def saved(self, version: int) -> bool:
+    def on_saved(self, version: int) -> bool:
         """A save came through. True if another was asked for meanwhile."""
         if version != self._saving:
             return False
@@ -123,9 +141,9 @@ class Durability:
         self.version = max(self.version, version)
         return self._wanted
 
-    def went_back(self, version: int) -> None:
-        """What was at risk above this version is in no history any more. What is durable of it, or is being saved, goes
-        with the next save: that begins here."""
+    def on_went_back(self, version: int) -> None:
+        """Unsaved history above this version is dropped. Durable history above it is dropped by the next save, which
+        begins at this version."""
         applied, evaluations = self._in_flight
         flying = sum(row.version <= version for row in self._applied[:applied])
         judged = sum(view.version <= version for view in self._evaluations[:evaluations])
@@ -136,13 +154,13 @@ class Durability:
         self._saves_back = False
         self._before_cut = None if self._before_cut is None else min(self._before_cut, len(self._applied))
 
-    def failed(self, now_s: float, reason: str) -> bool:
+    def on_failed(self, reason: str) -> bool:
         """Nothing was lost; what was at risk still is, and is tried again when due. False: the reason is known."""
-        self._saving, self._wanted, self._since_s = None, False, now_s
-        self._failed_s = now_s
+        self._saving, self._wanted = None, False
+        self._since_s = self._failed_s = self._machine.now_s
         is_new, self._problem = reason != self._problem, reason
         return is_new
 
-    def may_retry(self, now_s: float) -> bool:
+    def may_retry(self) -> bool:
         """Nothing is being saved, nor did a save just fail."""
-        return self._saving is None and now_s - self._failed_s >= RETRY_S
+        return self._saving is None and self._machine.now_s - self._failed_s >= RETRY_S

@@ -1,4 +1,4 @@
-"""One formation: which sub-leaders sum up what for whom, how far it is set up, what has arrived by it. Pure state."""
+"""One formation: its sub-leaders, their parts and members, how far it is set up, which updates arrived. Pure state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.workload.ledger import Lease
 
 @dataclass(slots=True)
 class Share:
-    """A sub-leader: a part of the model, and whose updates of it meet there."""
+    """A sub-leader: its part of the model, and the members that send it their updates of that part."""
 
     node: str
     start: int
@@ -34,7 +34,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An update of which every sub-leader has its piece."""
+    """An update that the sub-leaders have, each its piece."""
 
     lease: Lease
     update: Update
@@ -55,12 +55,12 @@ class Formation:
     patience_s: float
     #: Workers that reach every sub-leader of their route.
     routed: set[str] = field(default_factory=set)
-    #: Workers that do not, and whom they do not reach.
+    #: Workers that do not, and the sub-leaders that they do not reach.
     unreached: dict[str, tuple[str, ...]] = field(default_factory=dict)
     routes_told: bool = False
-    #: Why nothing can be summed up by it any more; empty: it can. And whose fault it was, if anybody's who is here.
-    broken: str = ""
-    broken_by: str = ""
+    #: Why its sub-leaders can sum up nothing any more; None: they can. And the node at fault, if one is.
+    broken: str | None = None
+    broken_by: str | None = None
     #: Updates that are with the sub-leaders and in no version yet, by lease.
     arrived: dict[int, Report] = field(default_factory=dict)
     #: In a shard, by sub-leader: its part of the mean of the next version, and how its part moved if that was coded.

@@ -1,8 +1,8 @@
-"""Jobs whose examples are the devices' own: how much each trains on, who is refused, what is new and how it was judged.
+"""Jobs whose examples are the devices' own: how many each trains on, which device waits, how new examples were judged.
 
-A part of the leader, and pure. There is no ledger of examples: nobody but a device knows what it has. What the leader
-lends are leases of an epoch, as always; how many examples one stands for is said when it is lent (FLeet §2.1), and what
-came of it when its update comes. Work that is ``sized`` goes by what a device is predicted to take.
+A part of the leader, and pure. There is no ledger of examples: only a device knows its own. The leader lends leases of
+an epoch, as always; it names a number of examples when it lends (FLeet §2.1), and the update names how many were used.
+``sized`` work goes by the time and energy that a device is predicted to need.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from shoal.errors import Misuse, PeerViolation
 from shoal.plan import Plan
 from shoal.roles.crew import Member
+from shoal.roles.machine import Machine
 from shoal.wire.limits import LABELS_MAX, LOSS_SUM_MAX
 from shoal.wire.messages import DeviceState, EvaluationView, Tensors, Update
 from shoal.workload.batches import MASK, mix
@@ -23,13 +24,13 @@ from shoal.workload.profile.logrls import LogRls
 from shoal.workload.requests import Accepted, Budget, Intake, Request, Rules
 from shoal.workload.steering import Steering
 
-#: What a checkpoint holds of profilers goes by names that begin so.
+#: The tensors of profilers in a checkpoint have names that begin so.
 PROFILE = "shoal.profile."
 
-#: One that has no examples yet is asked again so much later.
+#: A device that has no examples yet is asked again so much later.
 EMPTY_S = 30.0
 
-#: Leases of which it is remembered what they were lent for: more than may be out.
+#: Leases whose number of examples is remembered: more than may be out.
 LENT_KEPT = 1 << 17
 
 #: Without a pace to steer at, as many may come as can.
@@ -45,7 +46,8 @@ class NotNow:
 
 
 class Online:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, machine: Machine, plan: Plan) -> None:
+        self._machine = machine
         self._plan = plan
         self._intake = _intake(plan) if plan.work == "sized" else None
         self._draws = 0
@@ -58,13 +60,13 @@ class Online:
 
     # Lending ---------------------------------------------------------------------------------------------
 
-    def wants(self, worker: Member, similarity: float | None, now_s: float) -> tuple[int, str] | NotNow:
+    def wants(self, worker: Member, similarity: float | None) -> tuple[int, str | None] | NotNow:
         """How many of its examples a device trains on now, and why so many; or that it does not."""
-        device = worker.device
+        now_s, device = self._machine.now_s, worker.device
         if device is not None and not device.examples:
             return NotNow("it has no examples of its own yet", EMPTY_S)
         if self._intake is None:
-            return self._plan.lease_batches * self._plan.batch_size, ""
+            return self._plan.lease_batches * self._plan.batch_size, None
         if now_s < worker.not_before_s:
             return NotNow(worker.told or "it was told when to come again", worker.not_before_s - now_s)
         request = Request(
@@ -83,10 +85,10 @@ class Online:
         self._draws += 1
         return mix(self._plan.seed, self._draws) / (MASK + 1)
 
-    def lent(self, lease: int, examples: int) -> None:
+    def on_lent(self, lease: int, examples: int) -> None:
         self._lent[lease] = examples
         if len(self._lent) > LENT_KEPT:
-            # Leases that came to nothing are not told of here. The oldest are the first that nobody will ask for.
+            # Leases that were taken back are not removed here. The oldest are the least likely to be asked for.
             del self._lent[next(iter(self._lent))]
 
     def examples_max(self, lease: int) -> int:
@@ -94,29 +96,29 @@ class Online:
         return self._lent.get(lease, self._plan.lease_batches * self._plan.batch_size)
 
     def labels_of(self, node: str) -> np.ndarray | None:
-        """What it trained on last; None: it never said."""
+        """The labels that a device trained on last; None: it never said."""
         return self._labels.get(node)
 
-    # What a new leader begins with ------------------------------------------------------------------------
+    # What survives a leader ------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """What is known of devices, as arrays."""
+        """What profilers learned of devices, as arrays."""
         return {} if self._intake is None else {f"{PROFILE}{name}": a for name, a in self._intake.snapshot().items()}
 
-    def restore(self, tensors: Tensors) -> str:
-        """Go on from a snapshot; why not, where it is none: devices are then measured anew."""
+    def restore(self, tensors: Tensors) -> str | None:
+        """Continue from a snapshot. Returns why that failed; then every device is measured from the beginning."""
         learned = {name.removeprefix(PROFILE): array for name, array in tensors.items() if name.startswith(PROFILE)}
         if self._intake is not None:
             try:
                 self._intake.restore(learned)
             except Misuse as error:
                 return str(error)
-        return ""
+        return None
 
-    # What came of it -------------------------------------------------------------------------------------
+    # Results -------------------------------------------------------------------------------------
 
     def check(self, update: Update, *, examples_max: int) -> None:
-        """What an update says of examples that only its device has seen must at least add up."""
+        """An update's figures about examples that only its device has seen must at least add up."""
         if not 0 <= update.fresh_correct <= update.fresh <= examples_max:
             raise PeerViolation(
                 f"{update.fresh_correct} of {update.fresh} new examples right, in a lease of {examples_max}"
@@ -126,8 +128,8 @@ class Online:
         if update.labels and not self._plan.share_labels:
             raise PeerViolation("labels are counted where the plan does not allow it")
 
-    def took(self, worker: Member, update: Update) -> None:
-        """A device has done its part, wherever its update is: what that took, and how it is now."""
+    def on_delivered(self, worker: Member, update: Update) -> None:
+        """A device has done its part, wherever its update is: learn the time, the energy and its present state."""
         before, worker.device = worker.device, update.state or worker.device
         if self._intake is not None:
             spent: dict[str, float] = {}
@@ -139,8 +141,8 @@ class Online:
         if update.labels:
             self._labels[worker.node] = padded(update.labels)
 
-    def merged(self, lease: int, update: Update) -> None:
-        """An update is in the next version. Until then it may have to be sent anew, and is still to be known."""
+    def on_merged(self, lease: int, update: Update) -> None:
+        """An update is in the next version. Until then it may have to be sent again, and its lease is remembered."""
         self._lent.pop(lease, None)
         self._fresh += update.fresh
         self._fresh_correct += update.fresh_correct
@@ -164,14 +166,14 @@ class Online:
 
 
 def padded(labels: tuple[int, ...]) -> np.ndarray:
-    """Counts of as many labels as there may be: nobody tells beforehand how many a task has."""
+    """Counts of as many labels as there may be: the number of a task's labels is not known beforehand."""
     counts = np.zeros(LABELS_MAX, dtype=np.int64)
     counts[: len(labels)] = labels
     return counts
 
 
 def features_of(node: str, device: DeviceState | None) -> Features:
-    """What a profiler goes by. A figure that no device can have is one that is not known."""
+    """The features that a profiler goes by. A figure that no device can have counts as unknown."""
     told: dict[str, float | None] = {}
     for field in fields(DeviceState):
         value = getattr(device, field.name, None)

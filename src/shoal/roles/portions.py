@@ -1,4 +1,4 @@
-"""Fixed shares as a leader sees them: when an epoch is divided anew, among whom, and why. Pure; holds no batches."""
+"""Fixed shares: when a leader divides an epoch again, among which workers, and why. Pure; holds no batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from shoal.roles.crew import Crew
 from shoal.workload.ledger import Ledger
 
-#: What a leader records when those who may work have changed, or what someone held is free again.
+#: Kinds of records that say: the workers changed, or batches that a worker held are free again.
 _CHANGES = frozenset(
     ("epoch", "resumed", "joined", "lost", "released", "failed", "refused", "expired", "lease-returned")
 )
@@ -16,24 +16,24 @@ _CHANGES = frozenset(
 class Portions:
     def __init__(self, *, work: str) -> None:
         self._is_fixed = work == "fixed"
-        #: Someone may have come or gone since it was last looked.
+        #: A worker may have come or gone since the last look.
         self._is_due = self._is_fixed
 
-    def noted(self, kind: str) -> None:
+    def on_record(self, kind: str) -> None:
         """The leader recorded a decision of this kind."""
         if kind in _CHANGES:
-            self.changed()
+            self.on_changed()
 
-    def changed(self) -> None:
+    def on_changed(self) -> None:
         self._is_due = self._is_fixed
 
     def cut(self, ledger: Ledger, crew: Crew, *, may_work: Callable[[str], bool] = lambda node: True) -> str | None:
-        """Divide what is free among those who may work, if they are others than before. Returns why it was done."""
+        """Divide the free batches among the workers, if they are others than before. Returns why it was done."""
         if not self._is_due:
             return None
         workers = tuple(node for node in crew.at_work() if may_work(node))
         if not workers:
-            # Whoever comes first is a change.
+            # The first worker to come is a change.
             return None
         self._is_due = False
         before = ledger.sharers
@@ -43,7 +43,7 @@ class Portions:
         return _reason(ledger, before=before, workers=workers)
 
     def why_idle(self, node: str, ledger: Ledger, reason: str) -> str:
-        """Why one waits whose share is done; else the reason that all have."""
+        """Why a worker waits whose share is done; else the reason that all have."""
         if not ledger.sharers or ledger.left_for(node):
             return reason
         return f"its share of epoch {ledger.epoch + 1} is done; {reason}"

@@ -2,21 +2,21 @@
 
 Pure state, fed with each merged update and each version. It makes of them what ``topology.saturation`` judges, soundly:
 
-- A synchronous round is everyone's one lease: lent at one moment, all merged, nothing amiss meanwhile. What was cut
-  short by the end of an epoch, or in which someone came, went, failed or was late, says nothing about the link; nor
-  does the first round after an evaluation, for which nobody is sent the model.
-- Where nobody waits for others (``buffered``, ``async``) a round is as many updates as there are workers, while all of
-  them are busy. Each has one lease at any time, so by Little's law a round takes as long as a lease does in the mean.
+- A synchronous round is one lease of each worker: lent at one moment, all merged, nothing amiss meanwhile. A round that
+  was cut short by the end of an epoch, or in which a worker came, went, failed or was late, says nothing about the
+  link; nor does the first round after an evaluation, for which no worker is sent the model.
+- Where no worker waits for others (``buffered``, ``async``) a round is as many updates as there are workers, while all
+  of them are busy. Each has one lease at any time, so by Little's law a round takes as long as a lease in the mean.
 
-What is the link's fault and what a slow device's? Nobody sees when a link is idle; but each lease says how long it
-took, and how much of that was training. The wait for stragglers is estimated as what the round would have been shorter
-if nobody had trained for longer than a typical lease does: from the time of each lease, what it trained beyond the
-typical is cut off, and the longest that is left is compared with the longest there was. While others queue for the link
-that is nothing, however slow the last one trained; while the link is free, it is all that the slowest took longer. It
-is never more than that. Where nobody waits, it is the mean of what was cut off.
+Is the link slow, or a device? The leader does not see when a link is idle; but it knows how long each lease took, and
+how much of that was training. It estimates the wait for stragglers as the time by which the round would have been
+shorter if no worker had trained for longer than a typical lease does: from the time of each lease, the training beyond
+the typical is cut off, and the longest remaining time is compared with the longest time. While others queue for the
+link the difference is nothing, however slow the last worker trained; while the link is free, it is all that the slowest
+took longer. It is never longer than that. Where no worker waits, it is the mean of the times that were cut off.
 
-Typical is the median of the medians of recent rounds. Sizes are compared as if they trained alike, so all is measured
-anew once a typical lease takes another time than when the comparison began: devices of another kind joined, or got hot.
+Typical is the median of the medians of recent rounds. Sizes are compared as if they trained alike, so the comparison
+starts again once a typical lease takes another time than at its beginning: devices of another kind joined, or got hot.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from statistics import median
 
 import numpy as np
 
+from shoal.roles.machine import Machine
 from shoal.topology.saturation import GAINS, UNSURE, Decision, Gain, Round, Saturation, crew, percent
 from shoal.topology.scaling import Scaling
 from shoal.workload.ledger import Lease
 
-#: Rounds whose medians tell what is typical.
+#: Rounds whose medians give the typical time of training.
 _TYPICAL_ROUNDS = 15
 #: A typical lease that takes this many times as long as before, or as short, is of another kind of training.
 _ANOTHER_KIND = 1.25
-#: Rounds of which people are shown the median.
+#: People are shown the median of so many rounds.
 _SHOWN_ROUNDS = 9
 #: The law is fitted again once there are this many times as many rounds.
 _FIT_AGAIN = 1.25
@@ -96,7 +97,7 @@ class _Gathering:
 
 
 class _Together:
-    """Rounds of a pace in which everyone waits for everyone."""
+    """Rounds of a pace in which every worker waits for every other."""
 
     def __init__(self) -> None:
         self.gathering = _Gathering()
@@ -106,7 +107,7 @@ class _Together:
         if not len(self.gathering):
             self._issued_s = issued_s
         elif issued_s != self._issued_s:
-            # Someone began later than the rest.
+            # A worker began later than the rest.
             self.gathering.is_disturbed = True
         self.gathering.add(lease_s, train_s)
         return None
@@ -126,7 +127,7 @@ class _Together:
 
 
 class _Flowing:
-    """Rounds of a pace in which nobody waits for anybody."""
+    """Rounds of a pace in which no worker waits for another."""
 
     def __init__(self) -> None:
         self.gathering = _Gathering()
@@ -157,13 +158,18 @@ class _Flowing:
 class Pulse:
     """Hears of merges and versions; says how long a round takes and what the last worker to join brought."""
 
-    def __init__(self, *, pace: str) -> None:
+    def __init__(self, machine: Machine, *, pace: str) -> None:
+        self._machine = machine
+        self.restart(pace)
+
+    def restart(self, pace: str) -> None:
+        """The job goes on at another pace: forget every round."""
         self._rounds: _Together | _Flowing = _Together() if pace == "sync" else _Flowing()
         self._typicals_s: deque[float] = deque(maxlen=_TYPICAL_ROUNDS)
         self._shown: deque[tuple[float, float]] = deque(maxlen=_SHOWN_ROUNDS)
         self._begin_anew()
         #: The last verdict that was recorded.
-        self._told = ""
+        self._told: str | None = None
         #: When the last version was made, and whether the round it ended was like others.
         self._stepped_s = 0.0
         self._was_sound = False
@@ -180,13 +186,14 @@ class Pulse:
 
     # What happens --------------------------------------------------------------------------------------
 
-    def merged(self, lease: Lease, *, train_s: float, now_s: float, workers: int, others: int) -> None:
-        """A lease was merged; ``others`` of the ``workers`` are at work besides the one whose it was."""
-        lease_s = max(0.0, now_s - lease.issued_s)
+    def on_merged(self, lease: Lease, *, train_s: float, workers: int, others: int) -> None:
+        """A lease was merged; ``others`` of the ``workers`` are at work besides its own."""
+        lease_s = max(0.0, self._machine.now_s - lease.issued_s)
         self._count(self._rounds.merged(lease.issued_s, lease_s, train_s, workers=workers, others=others))
 
-    def stepped(self, *, workers: int, now_s: float) -> float | None:
-        """What was merged is a version. Returns the seconds since the one before, if both rounds were like others."""
+    def on_version(self, *, workers: int) -> float | None:
+        """Every merged update is in a version. Returns the seconds since the version before, if both rounds count."""
+        now_s = self._machine.now_s
         done = self._rounds.stepped(workers=workers)
         self._count(done)
         took_s, was_sound = now_s - self._stepped_s, self._was_sound
@@ -199,7 +206,7 @@ class Pulse:
             self._shown[-1] = (took_s, sync_s + took_s - lease_s)
         return took_s
 
-    def noted(self, kind: str) -> None:
+    def on_record(self, kind: str) -> None:
         """The leader recorded a decision of this kind."""
         if kind in _DISTURBS:
             self._rounds.gathering.is_disturbed = True
@@ -236,7 +243,7 @@ class Pulse:
     # What comes of it ----------------------------------------------------------------------------------
 
     def look(self) -> str | None:
-        """Judge anew, now and then. Returns what is worth a record: saturated, or no longer."""
+        """Judge again, if a round was counted. Returns a reason to record: saturated, or no longer."""
         if self._counted == self._looked_at:
             return None
         self._looked_at = self._counted

@@ -1,13 +1,14 @@
 """How updates meet in a job: straight at its leader, or in sub-leaders that the leader set up. A part of the leader.
 
-The leader lends, keeps the only ledger and decides, whatever the shape is: that stays a star of small messages. What
-has a shape is where tensors meet. A *formation* says which sub-leaders sum up what for whom; a new one is set up while
-the old one still holds, and begins to hold between two versions. A lease is lent by a formation; its worker cuts the
-update to the parts of the sub-leaders, and once each has its piece the leader hears of it (``arrived``). When all that
-is awaited has arrived, the sub-leaders are told which leases to sum up: every part of a version is of the same ones.
+The leader lends, keeps the only ledger and decides, whatever the shape is: that stays a star of small messages. Only
+the paths of tensors have a shape. A *formation* names the sub-leaders, their parts of the model and their members; a
+new one is set up while the old one still holds, and begins to hold between two versions. A lease is lent by a
+formation; its worker cuts the update to the parts of the sub-leaders, and once each has its piece the worker tells the
+leader (``arrived``). When every awaited update has arrived, the leader tells the sub-leaders which leases to sum up:
+every part of a version is of the same ones.
 
 Nothing is lost with a sub-leader. A worker keeps its update until the leader speaks again, and an update that has
-arrived is still a lease in the ledger: the next formation, or the leader itself, gets it anew (``Go``).
+arrived is still a lease in the ledger: the next formation, or the leader itself, gets it again (``Go``).
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
-from shoal.roles.actions import Action, Record, Send
+from shoal.roles.actions import Record
 from shoal.roles.course import Course
 from shoal.roles.formation import Formation, Report, Share
+from shoal.roles.machine import Machine
 from shoal.wire.coded import cut, decode, decode_exact, entries_max, norm_of, sizes_of
 from shoal.wire.messages import Count, Disband, Form, Formed, Gathered, Go, JobSpec, Pass, Route, Routed, clip
 from shoal.workload.ledger import Lease
 
-#: How long sub-leaders and routes may take to be set up: this, or so many times a lease. What is said about it waits
+#: How long sub-leaders and routes may take to be set up: this, or so many times a lease. Messages about it wait
 #: behind models that are on their way.
 FORM_S = 12.0
 FORM_LEASES = 3.0
 
-#: While everyone waits for them, since what holds is broken, they have this long.
+#: While every worker waits for them, since the present formation is broken, they have this long.
 FORM_HURRY_S = 1.0
 
 #: A sum that takes longer than this, and several times as long as a lease's transfer may, does not come any more.
 GATHER_S = 10.0
 
 
-#: Values of few bits are rounded, up or down: what is sent may be longer than what was to be, by this at most.
+#: Values of few bits are rounded, up or down: a coded sum may be this many times as long as the exact one.
 ROUNDING = 2.0
 
 
@@ -58,22 +60,30 @@ class Summed:
 
 
 def _is_silent(formation: Formation, share: Share, told: int) -> bool:
-    """In a tree one who is not answered goes straight to the leader. In a shard of two there is only one to tell."""
+    """Enough members got no answer. In a tree they go straight to the leader; in a shard of two only one asks."""
     least = min(2, len(share.members) - 1) if formation.kind == "shard" else 2
     return told >= max(1, least) and 3 * told >= len(share.members)
 
 
 class Shape:
     def __init__(
-        self, *, spec: JobSpec, term: int, layout: Layout, course: Course, norm_max: Callable[[], float] = lambda: 0.0
+        self,
+        machine: Machine,
+        *,
+        spec: JobSpec,
+        term: int,
+        layout: Layout,
+        course: Course,
+        norm_max: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._machine = machine
         self._spec = spec
         self._term = term
         self._layout = layout
         self._course = course
         #: The largest norm that an update may have now; 0: any that is finite.
         self._norm_max = norm_max
-        #: What sub-leaders were told of that last, and before.
+        #: The norms that sub-leaders were told: the last, and the one before.
         self._norms_told = (0.0, 0.0)
         self._sizes = sizes_of(layout)
         self._entries = entries_max(Codec.parse(spec.plan.codec), self._sizes)
@@ -83,7 +93,7 @@ class Shape:
         #: The one that is being set up.
         self.next: Formation | None = None
         self._last = 0
-        self._why_star = ""
+        self._why_star: str | None = None
         #: Lease -> the formation by which it was lent. Leases that are not here go straight to the leader.
         self._lent: dict[int, int] = {}
         #: Worker -> the formation and version whose values its sub-leaders gave out to it.
@@ -91,21 +101,24 @@ class Shape:
 
     # Setting up ------------------------------------------------------------------------------------------
 
-    def begin(
-        self, kind: str, shares: Sequence[Share], *, reason: str, now_s: float, lease_s: float = 0.0
-    ) -> list[Action]:
+    def begin(self, kind: str, shares: Sequence[Share], *, reason: str, lease_s: float = 0.0) -> None:
         """Have sub-leaders set up; then routes are tried; then it may hold (``is_ready``, ``hold``)."""
-        dropped = self._drop_next("another is set up in its place")
+        self._drop_next("another is set up in its place")
         self._last += 1
+        now_s = self._machine.now_s
         patience_s = max(FORM_S, FORM_LEASES * lease_s)
         self.next = Formation(
             number=self._last, kind=kind, shares=list(shares), reason=reason, begun_s=now_s, patience_s=patience_s
         )
-        told = self._record("forming", f"{self.next.notation}: {reason}")
-        return [*dropped, told, *(self._form(self.next, share) for share in self.next.shares)]
+        self._record("forming", f"{self.next.notation}: {reason}")
+        for share in self.next.shares:
+            self._send_form(self.next, share)
 
-    def _form(self, formation: Formation, share: Share, *, with_part: bool = False) -> Send:
-        """With its part: where that stands now."""
+    def _send_form(self, formation: Formation, share: Share, *, with_part: bool = False) -> None:
+        self._machine.send(share.node, self._form(formation, share, with_part=with_part))
+
+    def _form(self, formation: Formation, share: Share, *, with_part: bool = False) -> Form:
+        """What a sub-leader is told of its share; ``with_part``: also the model, velocity and residual of it."""
         size = self._layout.parameters_size
         parameters = min(max(size - share.start, 0), share.stop - share.start)
         tensors: dict[str, np.ndarray] = {}
@@ -115,7 +128,7 @@ class Shape:
             if self._course.residual is not None:
                 tensors["residual"] = self._course.residual[share.start : share.stop]
         plan = self._spec.plan
-        form = Form(
+        return Form(
             job=self._spec.job,
             term=self._term,
             formation=formation.number,
@@ -135,7 +148,6 @@ class Shape:
             norm_max=self._norm_told(),
             tensors=tensors,
         )
-        return Send(to=share.node, message=form)
 
     def _norm_told(self) -> float:
         norm = self._norm_max()
@@ -146,26 +158,27 @@ class Shape:
     def _part_sizes(self, share: Share) -> tuple[int, ...]:
         return cut(self._sizes, share.start, share.stop)[1]
 
-    def formed(self, sender: str, message: Formed) -> list[Action]:
+    def on_formed(self, sender: str, message: Formed) -> None:
         formation = self.next if self.next and self.next.number == message.formation else None
         share = formation.share_led_by(sender) if formation else None
         if formation is None or share is None:
-            return []
+            return
         if not message.endpoint:
             formation.broken, formation.broken_by = f"{sender} could not be set up: {message.reason}", sender
-            return []
+            return
         share.endpoint = message.endpoint
         if not formation.is_formed or formation.routes_told:
-            return []
+            return
         formation.routes_told = True
-        return [self._route(formation, worker) for worker in formation.members]
+        for worker in formation.members:
+            self._route(formation, worker)
 
-    def _route(self, formation: Formation, worker: str) -> Send:
+    def _route(self, formation: Formation, worker: str) -> None:
         hops = formation.hops_of(worker)
         route = Route(job=self._spec.job, term=self._term, formation=formation.number, hops=hops)
-        return Send(to=worker, message=route)
+        self._machine.send(worker, route)
 
-    def routed(self, sender: str, message: Routed) -> None:
+    def on_routed(self, sender: str, message: Routed) -> None:
         formation = self._numbered(message.formation)
         if formation is None or sender not in formation.members:
             return
@@ -176,26 +189,28 @@ class Shape:
             formation.unreached.pop(sender, None)
             formation.routed.add(sender)
 
-    def again(self, lease: Lease) -> list[Action]:
-        """Its worker does not know how to send its update, though it could: it is told once more."""
+    def again(self, lease: Lease) -> None:
+        """A worker lost its route, though the formation holds: send the route again."""
         assert self.now is not None
-        return [self._route(self.now, lease.worker), self.go(lease)]
+        self._route(self.now, lease.worker)
+        self.go(lease)
 
     def _numbered(self, number: int) -> Formation | None:
         return next((each for each in (self.now, self.next) if each is not None and each.number == number), None)
 
-    def is_ready(self, now_s: float) -> bool:
+    def is_ready(self) -> bool:
         """The next formation can hold: everyone reaches everyone, or has had time to."""
         formation = self.next
         if formation is None or formation.broken or not formation.is_formed:
             return False
-        late = now_s - formation.begun_s > (formation.patience_s if self.held_up() is None else FORM_HURRY_S)
+        patience_s = formation.patience_s if self.held_up() is None else FORM_HURRY_S
+        late = self._machine.now_s - formation.begun_s > patience_s
         settled = all(member in formation.routed or member in formation.unreached for member in formation.members)
         return formation.is_routed or ((late or settled) and self._enough_routed(formation))
 
     def complaints(self) -> list[str]:
-        """Sub-leaders of what holds that do not answer a third of those who send to them, and more than one: the fault
-        of one is its own."""
+        """Sub-leaders of the present formation that do not answer a third of their members, and more than one member:
+        the fault of one is its own."""
         now = self.now
         if now is None or now.broken or not now.unreached:
             return []
@@ -203,22 +218,22 @@ class Shape:
         return [share.node for share in now.shares if _is_silent(now, share, told[share.node])]
 
     def _enough_routed(self, formation: Formation) -> bool:
-        """Those who do not reach their sub-leader in a tree go straight to the leader; in a shard they must wait."""
+        """Members that do not reach their sub-leader go straight to the leader in a tree; in a shard they must wait."""
         missing = sum(member not in formation.routed for member in formation.members)
         return missing * 4 <= len(formation.members)
 
-    def trouble(self, now_s: float) -> tuple[str, list[str]]:
-        """Why the formation that is being set up will not do, and through whom; empty: it may."""
+    def trouble(self) -> tuple[str, list[str]] | None:
+        """Why the formation that is being set up is given up, and the nodes at fault; None: it is not."""
         formation = self.next
         if formation is None:
-            return "", []
+            return None
         if formation.broken:
-            return formation.broken, [formation.broken_by] if formation.broken_by else []
+            return formation.broken, [formation.broken_by] if formation.broken_by is not None else []
         away = list(dict.fromkeys(node for nodes in formation.unreached.values() for node in nodes))
         if formation.is_formed and len(formation.unreached) * 4 > len(formation.members):
             return f"{len(formation.unreached)} workers do not reach {', '.join(away[:4])}", away
-        if now_s - formation.begun_s <= formation.patience_s or self.is_ready(now_s):
-            return "", []
+        if self._machine.now_s - formation.begun_s <= formation.patience_s or self.is_ready():
+            return None
         slow = [share.node for share in formation.shares if not share.endpoint]
         if slow:
             return f"{', '.join(slow[:4])} did not answer in {formation.patience_s:g} s", slow
@@ -226,36 +241,36 @@ class Shape:
 
     # Holding ---------------------------------------------------------------------------------------------
 
-    def hold(self, now_s: float) -> list[Action]:
+    def hold(self) -> None:
         """The next formation holds from now on. What was lent by the one before goes by this one."""
         formation = self.next
         assert formation is not None
         old, self.now, self.next = self.now, formation, None
         self._given.clear()
-        actions: list[Action] = [
-            self._record("shape", f"{formation.notation}, after {now_s - formation.begun_s:.1f} s: {formation.reason}")
-        ]
+        took_s = self._machine.now_s - formation.begun_s
+        self._record("shape", f"{formation.notation}, after {took_s:.1f} s: {formation.reason}")
         if formation.kind == "shard":
-            actions += [self._form(formation, share, with_part=True) for share in formation.shares]
+            for share in formation.shares:
+                self._send_form(formation, share, with_part=True)
         if old is not None:
-            # Also to those who have heard of one in between that came to nothing.
-            actions += self._disband([old, formation], formation.number - 1, "another formation holds")
-        return actions
+            # Also to members of a formation in between that was given up.
+            self._disband([old, formation], formation.number - 1, "another formation holds")
 
-    def star(self, reason: str) -> list[Action]:
+    def star(self, reason: str) -> None:
         """No formation holds, and none is set up: updates go straight to the leader."""
         old, dropped = self.now, self.next
         self.now = self.next = None
         self._why_star = reason
         self._given.clear()
-        told: list[Action] = [self._record("shape", f"star: {reason}")] if old is not None else []
-        return [*told, *self._disband([each for each in (old, dropped) if each is not None], self._last, reason)]
+        if old is not None:
+            self._record("shape", f"star: {reason}")
+        self._disband([each for each in (old, dropped) if each is not None], self._last, reason)
 
-    def give_up_next(self) -> list[Action]:
-        return self._drop_next("it could not be set up")
+    def give_up_next(self) -> None:
+        self._drop_next("it could not be set up")
 
-    def breaks(self, reason: str) -> None:
-        """Nothing can be summed up by what holds any more."""
+    def mark_broken(self, reason: str) -> None:
+        """The sub-leaders of the present formation can sum up nothing any more."""
         if self.now is not None:
             self.now.broken = self.now.broken or reason
 
@@ -268,31 +283,32 @@ class Shape:
         return self.now.notation if self.now is not None else "star"
 
     @property
-    def reason(self) -> str:
+    def reason(self) -> str | None:
         return self.now.reason if self.now is not None else self._why_star
 
     @property
-    def next_kind(self) -> str:
-        return self.next.kind if self.next is not None else ""
+    def next_kind(self) -> str | None:
+        return self.next.kind if self.next is not None else None
 
-    def _drop_next(self, reason: str) -> list[Action]:
+    def _drop_next(self, reason: str) -> None:
         old, self.next = self.next, None
         if old is None:
-            return []
+            return
         if self.now is not None:
             # The one that holds has a lower number: it must not be taken for this one. It is forgotten in its turn.
-            return []
-        return self._disband([old], old.number, reason)
+            return
+        self._disband([old], old.number, reason)
 
-    def _disband(self, formations: Sequence[Formation], up_to: int, reason: str) -> list[Action]:
+    def _disband(self, formations: Sequence[Formation], up_to: int, reason: str) -> None:
         disband = Disband(job=self._spec.job, term=self._term, formation=up_to, reason=clip(reason))
         nodes = dict.fromkeys(node for each in formations for node in (*each.members, *each.sub_leaders))
-        return [Send(to=node, message=disband) for node in nodes]
+        for node in nodes:
+            self._machine.send(node, disband)
 
     def redeliver(self, leases: Sequence[Lease], is_here: Callable[[str], bool]) -> tuple[list[Lease], list[Lease]]:
-        """Leases that were lent by a formation that is no more go by the one that holds, or straight to the leader.
+        """Leases that were lent by an earlier formation go by the present one, or straight to the leader.
 
-        Returns them, and the leases that cannot: they must be lent anew.
+        Returns them, and the leases that cannot: they must be lent again.
         """
         going: list[Lease] = []
         astray: list[Lease] = []
@@ -314,15 +330,14 @@ class Shape:
         """The formation by which its update goes; 0: straight to the leader."""
         return self._lent.get(lease, 0)
 
-    def go(self, lease: Lease) -> Send:
+    def go(self, lease: Lease) -> None:
         go = Go(job=self._spec.job, term=self._term, lease=lease.id, formation=self._lent.get(lease.id, 0))
-        return Send(to=lease.worker, message=go)
+        self._machine.send(lease.worker, go)
 
     # Workers come and go -----------------------------------------------------------------------------------
 
-    def joined(self, node: str) -> list[Action]:
-        """A worker is here: it gets a place in what holds, and in what is being set up."""
-        actions: list[Action] = []
+    def on_joined(self, node: str) -> None:
+        """A worker came: it gets a place in the present formation, and in the next."""
         for formation in (self.now, self.next):
             if formation is None or formation.broken or formation.shares_of(node):
                 continue
@@ -331,15 +346,13 @@ class Shape:
                 shares = [min(shares, key=lambda share: (len(share.members), share.node))]
             for share in shares:
                 share.members.append(node)
-                actions.append(self._form(formation, share))
+                self._send_form(formation, share)
             if formation.routes_told:
-                actions.append(self._route(formation, node))
-        return actions
+                self._route(formation, node)
 
-    def left(self, node: str, reason: str) -> list[Action]:
-        """A worker is gone. With a sub-leader, what it summed up is."""
+    def on_left(self, node: str, reason: str) -> None:
+        """A worker is gone. If it was a sub-leader, its sum is gone too."""
         self._given.pop(node, None)
-        actions: list[Action] = []
         for formation in (self.now, self.next):
             if formation is None:
                 continue
@@ -350,8 +363,7 @@ class Shape:
             for share in formation.shares_of(node):
                 share.members.remove(node)
                 if share.node != node and not formation.broken:
-                    actions.append(self._form(formation, share))
-        return actions
+                    self._send_form(formation, share)
 
     def is_sub_leader(self, node: str) -> bool:
         return any(f is not None and f.share_led_by(node) is not None for f in (self.now, self.next))
@@ -363,26 +375,26 @@ class Shape:
         now = self.now
         return now.number if now is not None and not now.broken and node in now.routed else 0
 
-    def hindrance(self, node: str) -> str:
-        """Why this worker cannot be lent anything now; empty: it can."""
+    def hindrance(self, node: str) -> str | None:
+        """Why this worker cannot be lent anything now; None: it can."""
         now = self.now
         if now is None or now.kind != "shard":
-            return ""
+            return None
         if any(share.asked is not None for share in now.shares):
             # Every share of it is of the same leases: no other can be part of it any more.
             return f"version {self._course.version + 1} is being summed up"
         if node in now.routed:
-            return ""
+            return None
         away = now.unreached.get(node, ())
         return f"does not reach {', '.join(away[:4]) or 'every node'} that leads a share of the model"
 
     def is_left_out(self, node: str) -> bool:
-        """Whether it takes no part in a shard: it does not reach all who lead a share."""
+        """Whether a worker takes no part in a shard: it does not reach every sub-leader."""
         now = self.now
         return now is not None and now.kind == "shard" and not now.broken and node not in now.routed
 
     def held_up(self) -> str | None:
-        """Why nobody can be lent anything now."""
+        """Why no worker can be lent anything now; None: the present formation holds."""
         return f"shared out anew: {self.now.broken}" if self.now is not None and self.now.broken else None
 
     def lend(self, lease: int, formation: int) -> None:
@@ -415,8 +427,8 @@ class Shape:
         )
         return share.node, message
 
-    def lacks_values(self, node: str) -> None:
-        """It did not get the values that its sub-leaders gave out."""
+    def on_values_missing(self, node: str) -> None:
+        """A worker did not get the values that its sub-leaders gave out."""
         self._given.pop(node, None)
 
     # Summing up --------------------------------------------------------------------------------------------
@@ -429,32 +441,32 @@ class Shape:
         return self.now is not None and any(report.lease.worker == node for report in self.now.arrived.values())
 
     def is_due(self, lease: Lease, formation: int) -> bool:
-        """Whether a report by this formation is of how the lease was lent, and of what holds."""
+        """Whether the lease was lent by this formation, and this formation holds."""
         now = self.now
         holds = now is not None and not now.broken and now.number == formation
         return holds and self._lent.get(lease.id, 0) == formation
 
-    def bars_whole(self, lease: int) -> str:
-        """Why the update of this lease may not come whole, to the leader; empty: it may."""
+    def bars_whole(self, lease: int) -> str | None:
+        """Why the leader may not take the whole update of this lease itself; None: it may."""
         if self.has_arrived(lease):
             return f"lease {lease} is with the sub-leaders already"
         if self.now is not None and self.now.kind == "shard" and lease in self._lent:
-            # They take the step themselves: what they have not summed up would be missing from their parts.
+            # They take the step themselves: an update that the leader merged alone would be missing from their parts.
             return f"lease {lease} goes to the sub-leaders of a shard"
-        return ""
+        return None
 
-    def reported(self, report: Report) -> list[Action]:
+    def on_report(self, report: Report) -> None:
         """Every sub-leader of the worker's route has its piece."""
         now = self.now
         assert now is not None
         if report.lease.id in now.arrived:
-            return []
+            return
         if now.kind == "shard":
             now.arrived[report.lease.id] = report
-            return []
+            return
         share = now.shares_of(report.lease.worker)[0]
         now.arrived[report.lease.id] = replace(report, at=share.node)
-        return [Send(to=share.node, message=self._count([report]))]
+        self._machine.send(share.node, self._count([report]))
 
     def forget(self, lease: int) -> None:
         """A lease was taken back."""
@@ -479,43 +491,49 @@ class Shape:
             norm_max=self._norm_told(),
         )
 
-    def gather(self, leases: Sequence[Lease], now_s: float) -> list[Action]:
-        """Ask for the sums of those from whom nothing more is awaited, given all the leases that are lent."""
+    def gather(self, leases: Sequence[Lease]) -> bool:
+        """Ask the sub-leaders from whose members no update is awaited for their sums, given all leases that are lent.
+
+        True: at least one sub-leader was asked.
+        """
         now = self.now
         if now is None or now.broken or not now.arrived:
-            return []
+            return False
         awaited = [lease for lease in leases if self._lent.get(lease.id) == now.number and lease.id not in now.arrived]
         if now.kind == "shard":
             if awaited or any(share.asked is not None for share in now.shares):
-                return []
+                return False
             reports = list(now.arrived.values())
-            return [self._ask(share, reports, reports, now_s) for share in now.shares]
-        actions: list[Action] = []
+            for share in now.shares:
+                self._ask(share, reports, reports)
+            return True
         waited_for = {lease.worker for lease in awaited}
         asked = {lease for share in now.shares for lease in share.asked or ()}
+        is_asked = False
         for share in now.shares:
             if share.asked is not None or waited_for.intersection(share.members):
                 continue
             here = [r for r in now.arrived.values() if r.at == share.node and r.lease.id not in asked]
             if here:
                 # They were counted as they came.
-                actions.append(self._ask(share, here, [], now_s))
-        return actions
+                self._ask(share, here, [])
+                is_asked = True
+        return is_asked
 
-    def _ask(self, share: Share, of: Sequence[Report], counted: Sequence[Report], now_s: float) -> Send:
+    def _ask(self, share: Share, of: Sequence[Report], counted: Sequence[Report]) -> None:
         share.asked = tuple(report.lease.id for report in of)
-        share.asked_s = now_s
-        return Send(to=share.node, message=self._count(counted, last=True))
+        share.asked_s = self._machine.now_s
+        self._machine.send(share.node, self._count(counted, last=True))
 
-    def late(self, now_s: float, *, allowance_s: float) -> str:
-        """The sub-leader from whom a sum does not come; empty: there is none."""
+    def late(self, *, allowance_s: float) -> str | None:
+        """The sub-leader whose sum is overdue; None: there is none."""
         limit_s = max(GATHER_S, allowance_s)
         now = self.now
         if now is None or now.broken:
-            return ""
+            return None
         # In a shard the sums that came wait for the others.
         missing = [share for share in now.shares if share.asked is not None and share.node not in now.sums]
-        return next((share.node for share in missing if now_s - share.asked_s > limit_s), "")
+        return next((share.node for share in missing if self._machine.now_s - share.asked_s > limit_s), None)
 
     def awaits(self, sender: str, formation: int) -> bool:
         """Whether this sub-leader was asked for a sum that has not come."""
@@ -524,9 +542,9 @@ class Shape:
         return share is not None and share.asked is not None
 
     def without_its_piece(self, sender: str, message: Gathered) -> Report | None:
-        """The one update that a sub-leader lacks although its worker said that everyone had a piece of it.
+        """The one update that a sub-leader lacks although its worker said that every sub-leader had a piece of it.
 
-        One that lacks several has lost them. One that lacks a single one among others was never sent it.
+        A sub-leader that lacks several updates has lost them. One that lacks a single update never got it.
         """
         now = self.now
         share = now.share_led_by(sender) if now is not None and now.number == message.formation else None
@@ -536,7 +554,7 @@ class Shape:
         is_part = set(message.leases) < set(share.asked)
         return now.arrived.get(lacking[0]) if is_part and len(lacking) == 1 else None
 
-    def gathered(self, sender: str, message: Gathered) -> Summed | None:
+    def on_gathered(self, sender: str, message: Gathered) -> Summed | None:
         """A sum has come. Returns updates to be merged, if they are whole by it.
 
         Raises PeerViolation for a sum that is not what was asked for: its sub-leader can be no part of a formation.
@@ -584,12 +602,12 @@ class Shape:
         return mean, change if isinstance(change, Sparse) else np.array(change)
 
     def _check_norm(self, what: str, update: np.ndarray | Sparse, most: float) -> None:
-        """A sub-leader is believed no more than a worker: what came of updates is no longer than they may be."""
+        """A sub-leader is not trusted further than a worker: its sum is no longer than updates may be."""
         if (norm := norm_of(update)) > ROUNDING * most:
             raise PeerViolation(f"{what} of norm {norm:.3g}, where at most {most:.3g} can come of the updates")
 
     def _step_max(self, mean: np.ndarray, share: Share) -> float:
-        """The most that a part can move by: what was held back of it, what momentum carries on, and this mean."""
+        """The most that a part can move by: its residual, its momentum, and this mean."""
         plan, course, part = self._spec.plan, self._course, slice(share.start, share.stop)
         held_back = norm_of(course.residual[part]) if course.residual is not None else 0.0
         velocity = norm_of(course.velocity[part]) * plan.momentum + norm_of(mean)
@@ -616,5 +634,6 @@ class Shape:
         del formation.arrived[report.lease.id]
         self._lent.pop(report.lease.id, None)
 
-    def _record(self, kind: str, reason: str) -> Record:
-        return Record(kind=kind, reason=clip(reason), job=self._spec.job)
+    def _record(self, kind: str, reason: str) -> None:
+        # Not by ``Leader.record``: the round statistics are not told of these.
+        self._machine.act(Record(kind=kind, reason=clip(reason), job=self._spec.job))

@@ -1,8 +1,8 @@
-"""Which shape and pace a job is to have, from who works for it and how its rounds go. A part of the leader.
+"""Which shape and pace a job is to have, from its workers and its rounds. A part of the leader.
 
-It says what it would like; the leader sets it up. Where the plan names a shape, that is it. ``auto`` begins as a star,
-whose rounds show what links and devices are like, then takes what is predicted to be fastest, watches whether rounds
-are as predicted, and chooses anew with what it learned if they are not.
+It chooses; the aggregation controller sets the choice up. A shape that the plan names is taken. ``auto`` begins as a
+star, measures links and devices by its rounds, takes the shape that is predicted to be fastest, watches whether rounds
+are as predicted, and chooses again with the measured times if they are not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from shoal.plan import Plan
 from shoal.roles.crew import Member
 from shoal.roles.formation import Share
 from shoal.roles.links import Links
+from shoal.roles.machine import Machine
 from shoal.topology import predict
 from shoal.topology.choose import SHAPES, Choice, Off, Watch, choose, choose_again
 from shoal.topology.cluster import Cluster, Node
@@ -29,7 +30,7 @@ LEAST = {"star": 1, "tree": 3, "shard": 2}
 #: Every worker of a shard is connected with every other: beyond this many, that is too much to ask of them.
 SHARD_MOST = 64
 
-#: Workers come one after the other: it is waited so long for the next before anything is set up.
+#: Workers come one after the other: a formation is set up this long after the last came.
 SETTLED_S = 2.0
 
 #: Rounds of a star that are seen before ``auto`` chooses.
@@ -38,13 +39,13 @@ ROUNDS_FIRST = 3
 #: Once a formation failed, the next is tried this much later, and ever later.
 AGAIN_S = (2.0, 5.0, 15.0, 60.0, 300.0)
 
-#: One through whom a formation failed is no sub-leader for this long, and ever longer.
+#: A node that made a formation fail is no sub-leader for this long, and ever longer.
 UNFIT_S = (10.0, 30.0, 120.0, 600.0)
 
-#: A round made of late updates is worth less: where nobody is waited for, it must be this many times as fast.
+#: A round made of late updates is worth less: a pace that waits for no worker must be this many times as fast.
 LATE_COSTS = 1.5
 
-#: One who trains for longer than this many times what is usual is not waited for in a buffered round.
+#: A worker that trains for longer than this many medians is not waited for in a buffered round.
 STRAGGLES = 1.5
 
 
@@ -55,19 +56,21 @@ class Wanted:
     kind: str
     shares: tuple[Share, ...]
     reason: str
-    pace: str = ""
+    #: None: the present one.
+    pace: str | None = None
     #: Updates in a version of a buffered pace.
     buffer: int = 1
 
 
 class Shaping:
-    def __init__(self, plan: Plan, *, size: int, wire_bytes: float = 0.0) -> None:
-        """``wire_bytes``: what a model or an update takes on the wire, in the mean of both ways; 0: all its values."""
+    def __init__(self, machine: Machine, plan: Plan, *, size: int, wire_bytes: float | None = None) -> None:
+        """``wire_bytes``: the bytes of a model or an update on the wire, in the mean of both ways; None: uncoded."""
+        self._machine = machine
         self._plan = plan
         self._size = size
-        self._wire_bytes = wire_bytes or 4.0 * size
+        self._wire_bytes = 4.0 * size if wire_bytes is None else wire_bytes
         self._links = Links(model_bytes=self._wire_bytes)
-        #: When someone last came or went.
+        #: When a worker last came or went.
         self._changed_s = 0.0
         #: Not before this.
         self._again_s = 0.0
@@ -75,9 +78,9 @@ class Shaping:
         #: Node -> until when it is no sub-leader.
         self._unfit: dict[str, float] = {}
         self._times_unfit: Counter[str] = Counter()
-        #: Rounds since someone came or went, or the shape changed; and of which shape they are.
+        #: Rounds since a worker came or went, or the shape changed; and their shape.
         self._rounds: deque[float] = deque(maxlen=16)
-        self._rounds_of = ""
+        self._rounds_of: str | None = None
         self._choice: Choice | None = None
         self._watch: Watch | None = None
         self._off: Off | None = None
@@ -87,33 +90,33 @@ class Shaping:
 
     # What happens ----------------------------------------------------------------------------------------
 
-    def changed(self, now_s: float) -> None:
-        """Someone came or went."""
-        self._changed_s = now_s
+    def on_workers_changed(self) -> None:
+        """A worker came or went."""
+        self._changed_s = self._machine.now_s
         self._rounds.clear()
         self._watch = None
 
-    def failed(self, nodes: Sequence[str], now_s: float) -> None:
-        """A formation came to nothing, through these."""
-        self.unfit(nodes, now_s)
-        self._again_s = now_s + AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
+    def on_failed(self, nodes: Sequence[str]) -> None:
+        """A formation failed because of these nodes."""
+        self.exclude(nodes)
+        self._again_s = self._machine.now_s + AGAIN_S[min(self._failures, len(AGAIN_S) - 1)]
         self._failures += 1
-        # What was chosen is not what there is: after some rounds of that it is chosen anew.
+        # The choice does not hold: after some rounds of the present shape another is chosen.
         self._rounds.clear()
         self._watch = None
 
-    def unfit(self, nodes: Sequence[str], now_s: float) -> None:
-        """These are no sub-leaders for a while."""
+    def exclude(self, nodes: Sequence[str]) -> None:
+        """Choose none of these nodes as a sub-leader for a while."""
         for node in nodes:
             self._times_unfit[node] += 1
             after_s = UNFIT_S[min(self._times_unfit[node], len(UNFIT_S)) - 1]
-            self._unfit[node] = max(self._unfit.get(node, 0.0), now_s + after_s)
+            self._unfit[node] = max(self._unfit.get(node, 0.0), self._machine.now_s + after_s)
 
-    def held(self) -> None:
-        """A version was made in the shape that was wanted."""
+    def on_sum_merged(self) -> None:
+        """The shape works: the leader merged a sum of its sub-leaders."""
         self._failures = 0
 
-    def round(self, round_s: float, kind_now: str) -> None:
+    def on_round(self, round_s: float, kind_now: str) -> None:
         """One version after another, with nothing amiss in between."""
         if kind_now != self._rounds_of:
             self._rounds.clear()
@@ -124,38 +127,35 @@ class Shaping:
 
     @property
     def is_star(self) -> bool:
-        """It is one by its plan, at a pace that stays: nothing else will ever be wanted."""
+        """The plan asks for a star at a pace that stays: no other shape will ever be wanted."""
         return self._plan.shape == "star" and self._plan.pace != "auto"
 
-    # What is wanted --------------------------------------------------------------------------------------
+    # The next shape --------------------------------------------------------------------------------------
 
-    def wanted(
-        self, workers: Sequence[Member], present: Sequence[str], kind_now: str, pace_now: str, now_s: float
-    ) -> Wanted | None:
-        """What to change to, given who works and who leads in part now; None: stay."""
+    def wanted(self, workers: Sequence[Member], present: Sequence[str], kind_now: str, pace_now: str) -> Wanted | None:
+        """What to change to, given the workers and the present sub-leaders; None: stay."""
+        now_s = self._machine.now_s
         if now_s - self._changed_s < SETTLED_S or now_s < self._again_s or not workers:
             return None
         plan = self._plan
         if plan.shape == "auto" or plan.pace == "auto":
-            return self._best(workers, present, kind_now, pace_now, now_s)
+            return self._best(workers, present, kind_now, pace_now)
         if (kind_now, pace_now) == ("star", "sync") and self._rounds:
             self._links.observe(workers)
         if plan.shape != kind_now:
-            return self.arranged(plan.shape, workers, now_s)
-        return self._shared_out_anew(workers, present, now_s) if kind_now == "shard" else None
+            return self.arrange(plan.shape, workers)
+        return self._share_out_again(workers, present) if kind_now == "shard" else None
 
-    def _shared_out_anew(self, workers: Sequence[Member], present: Sequence[str], now_s: float) -> Wanted | None:
-        """Those who came since lead nothing: once many of them would, all is shared out anew."""
+    def _share_out_again(self, workers: Sequence[Member], present: Sequence[str]) -> Wanted | None:
+        """Workers that came since lead nothing: once many of them would, the shares are divided again."""
         if (len(workers) - len(present)) * 4 < len(workers):
             return None
-        wanted = self.arranged("shard", workers, now_s)
-        # One whose link is too slow for a share leads nothing then either.
+        wanted = self.arrange("shard", workers)
+        # A worker whose link is too slow for a share leads nothing then either.
         new = sum(share.node not in present for share in wanted.shares) if wanted is not None else 0
         return wanted if new * 4 >= len(workers) else None
 
-    def _best(
-        self, workers: Sequence[Member], present: Sequence[str], kind_now: str, pace_now: str, now_s: float
-    ) -> Wanted | None:
+    def _best(self, workers: Sequence[Member], present: Sequence[str], kind_now: str, pace_now: str) -> Wanted | None:
         is_first = self._watch is None and len(self._rounds) >= ROUNDS_FIRST
         if self._off is None and not is_first:
             return None
@@ -188,12 +188,12 @@ class Shaping:
         self._views = _views(choice, cluster, self._wire_bytes, paces=self._plan.pace == "auto")
         kind, reason = choice.best.shape, "; ".join(filter(None, (why, choice.reason)))
         if (kind, pace) == (kind_now, pace_now):
-            # The same; but those who came since may lead nothing yet.
-            return self._shared_out_anew(workers, present, now_s) if kind == "shard" else None
+            # The same; but workers that came since may lead nothing yet.
+            return self._share_out_again(workers, present) if kind == "shard" else None
         if kind == "star":
             return Wanted("star", (), reason, pace, buffer)
         groups = len(choice.tree.groups) if choice.tree is not None else 0
-        wanted = self.arranged(kind, workers, now_s, sub_leaders=groups)
+        wanted = self.arrange(kind, workers, sub_leaders=groups)
         return replace(wanted, reason=reason, pace=pace, buffer=buffer) if wanted is not None else None
 
     def _shapes(self, workers: int, pace: str) -> tuple[str, ...]:
@@ -220,12 +220,12 @@ class Shaping:
             return "buffered", quick, f"{why}, {together_s:.2f} s in step"
         return "sync", 1, ""
 
-    def arranged(self, kind: str, workers: Sequence[Member], now_s: float, *, sub_leaders: int = 0) -> Wanted | None:
-        """This shape for these workers; None: they are too few, or none of them may lead in part."""
+    def arrange(self, kind: str, workers: Sequence[Member], *, sub_leaders: int = 0) -> Wanted | None:
+        """This shape for these workers; None: they are too few, or none of them may be a sub-leader."""
         if len(workers) < LEAST[kind] or kind == "star":
             return None
         cluster = self._links.cluster(workers)
-        fit = [node for node in cluster.workers if self._unfit.get(node.name, 0.0) <= now_s]
+        fit = [node for node in cluster.workers if self._unfit.get(node.name, 0.0) <= self._machine.now_s]
         if not fit:
             return None
         if kind == "tree":

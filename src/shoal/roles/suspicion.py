@@ -1,15 +1,18 @@
-"""Whether the devices are bad or the model is: who contributed since it was last found good, whose results are bad now.
+"""Whether devices are bad, their data, or the model: from failures of batches, contributions and bad results.
 
-A part of the leader, and pure. One device whose updates are unusual or not finite is at fault itself. When most of them
-turn so, what they have in common is: the model. Then those who moved it since it was last evaluated are set aside,
-honest or not: nobody can tell them apart.
+A part of the leader, and pure. One device whose updates are unusual or not finite is at fault itself. When most devices
+send such updates, the model is at fault: it is all they have in common. Then the devices that moved it since it was
+last found good are set aside, honest or not: the leader cannot tell them apart.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
+from shoal.roles.crew import Crew, Member
 from shoal.wire.messages import EvaluationView
+from shoal.workload.ledger import Lease
 
 #: One device alone is no witness against the model.
 WITNESSES_LEAST = 2
@@ -20,24 +23,52 @@ LOSS_TIMES = 2.0
 ACCURACY_SHARE = 0.5
 
 
+#: A batch that failed this often, and not on one broken device among good ones, fails the job: its code or data is
+#: broken, not the devices.
+BATCH_FAILURES_MAX = 4
+
+
+class BatchFailures:
+    """Which batches failed on which workers, in this epoch or evaluation."""
+
+    def __init__(self) -> None:
+        self.by_batch: dict[int, Counter[str]] = {}
+
+    def clear(self) -> None:
+        self.by_batch.clear()
+
+    def on_failed(self, worker: Member, lease: Lease, reason: str, crew: Crew) -> str | None:
+        """The lease of a worker failed. Returns why the job has to fail; None: the batches are lent again."""
+        for batch in lease.batches:
+            self.by_batch.setdefault(batch, Counter())[worker.node] += 1
+        worker.is_failing = True
+        worst = max(lease.batches, key=lambda batch: self.by_batch[batch].total())
+        times = self.by_batch[worst].total()
+        if times < BATCH_FAILURES_MAX:
+            return None
+        if len(self.by_batch[worst]) == 1 and crew.any_healthy():
+            return None
+        return f"batch {worst} of epoch {lease.epoch + 1} failed {times} times, last on {worker.node}: {reason}"
+
+
 class Suspicion:
     def __init__(self) -> None:
-        #: Who is in the model since it was last found good.
+        #: Devices whose updates are in the model since it was last found good.
         self._contributed: set[str] = set()
-        #: Devices whose latest results were bad: of which batches the last one was, and how many in a row.
+        #: Devices whose latest results were bad: the batches of the last one, and how many in a row.
         self._bad: dict[str, tuple[tuple[int, ...], int]] = {}
         #: Batches that were bad when the model last went back.
         self._tried: set[tuple[int, ...]] = set()
         self._best_loss = float("inf")
         self._best_accuracy = 0.0
 
-    def merged(self, nodes: Collection[str]) -> None:
+    def on_merged(self, nodes: Collection[str]) -> None:
         """Updates of these devices are in the next version."""
         self._contributed.update(nodes)
         for node in nodes:
             self._bad.pop(node, None)
 
-    def bad(self, node: str, batches: tuple[int, ...]) -> None:
+    def on_bad(self, node: str, batches: tuple[int, ...]) -> None:
         """A result of this device was not finite, or larger than is usual."""
         _, times = self._bad.get(node, ((), 0))
         self._bad[node] = (batches, times + 1)
@@ -58,13 +89,13 @@ class Suspicion:
         self._best_accuracy = max(self._best_accuracy, view.accuracy)
         return not is_worse
 
-    def found_good(self) -> None:
-        """What the model is now is not held against anyone."""
+    def on_found_good(self) -> None:
+        """The present model is good: no device is held to account for it."""
         self._contributed.clear()
 
     def witnesses(self, able: Collection[str]) -> list[str]:
-        """Those whose results are bad now, if they are most of those who may train: then it is the model. Unless all of
-        them had the same batches: then it may be the data.
+        """Devices whose results are bad now, if they are most of those that may train: then the model is at fault.
+        Unless all of them had the same batches: then it may be the data.
 
         Devices that have returned nothing meanwhile are not waited for once the witnesses were bad twice each, or as
         often together.
@@ -81,7 +112,7 @@ class Suspicion:
         return bad if 2 * len(bad) > len(heard if is_repeated else able) else []
 
     def take_contributors(self) -> list[str]:
-        """Who moved the model since it was last found good. It goes back, and everyone begins again."""
+        """The devices that moved the model since it was last found good. It goes back, and all of them begin again."""
         contributed = sorted(self._contributed)
         self._tried = {batches for batches, _ in self._bad.values()}
         self._contributed.clear()

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from shoal.roles.crew import VIEWS_MAX, VIOLATIONS_MAX, Crew, Member
+from shoal.roles.machine import Machine
+from shoal.states import WorkerState
 
 
 def test_first_ready_first_served() -> None:
-    crew = Crew()
+    crew = Crew(Machine(), job="digits")
     for node in ("c", "a", "b"):
-        crew.make_idle(crew.add(node, 0.0), 0.0)
+        crew.make_idle(crew.add(node))
     a = crew.get("a")
     assert a is not None
-    crew.make_busy(a, "working", 1.0)
+    crew.make_busy(a, WorkerState.WORKING)
     assert [member.node for member in crew.idle()] == ["c", "b"]
-    crew.make_idle(a, 2.0)
+    crew.make_idle(a)
     assert [member.node for member in crew.idle()] == ["c", "b", "a"]
     assert crew.nodes() == ["a", "b", "c"]
 
 
 def test_those_left_out_are_counted_until_they_go() -> None:
-    crew = Crew()
-    bad, good = crew.add("bad", 0.0), crew.add("good", 0.0)
+    crew = Crew(Machine(), job="digits")
+    bad, good = crew.add("bad"), crew.add("good")
     for _ in range(VIOLATIONS_MAX + 2):
-        crew.offended(bad, "not finite")
+        crew.on_violation(bad, "not finite")
     assert (len(crew), crew.trusted) == (2, 1)
     assert bad.offence == "not finite"
     assert crew.any_healthy()
@@ -33,9 +35,9 @@ def test_those_left_out_are_counted_until_they_go() -> None:
 
 
 def test_a_large_crew_shows_those_in_trouble_first() -> None:
-    crew = Crew()
+    crew = Crew(Machine(), job="digits")
     for number in range(VIEWS_MAX + 100):
-        crew.add(f"n{number:04}", 0.0).durations_s.append(1.0)
+        crew.add(f"n{number:04}").durations_s.append(1.0)
     slow, failing = crew.get("n0250"), crew.get("n0290")
     assert slow is not None
     assert failing is not None
@@ -60,14 +62,14 @@ def test_what_is_shown_of_a_pace_follows_within_a_few_leases() -> None:
 
 
 def test_who_is_set_aside_gets_nothing_wherever_it_is() -> None:
-    crew = Crew()
-    here = crew.add("here", 0.0)
-    crew.make_idle(here, 0.0)
+    crew = Crew(Machine(), job="digits")
+    here = crew.add("here")
+    crew.make_idle(here)
     crew.set_aside("here", "set aside: it broke the model")
     crew.set_aside("away", "set aside: it broke the model")
     assert crew.trusted == 0
     assert crew.first_in_line() is None
     assert crew.take_outcasts() == [here]
-    assert crew.add("away", 1.0).why_left_out == "set aside: it broke the model"
+    assert crew.add("away").why_left_out == "set aside: it broke the model"
     crew.remove("here")
-    assert crew.add("here", 2.0).left_out
+    assert crew.add("here").left_out

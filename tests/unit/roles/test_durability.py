@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.roles.actions import Save
 from shoal.roles.durability import Durability
+from shoal.roles.machine import Machine
 from shoal.wire.messages import EvaluationView
 from shoal.workload.ledger import Applied
 
@@ -14,24 +15,25 @@ def row(batch: int) -> Applied:
     return Applied(epoch=0, batch=batch, version=1, node="a", lease=batch)
 
 
-def save(durability: Durability, version: int, now_s: float = 0.0) -> Save | None:
+def save(durability: Durability, version: int) -> Save | None:
     def snapshot() -> tuple[dict[str, Any], dict[str, Any]]:
         return {}, {"version": version}
 
-    actions = durability.save(version, snapshot, now_s)
+    durability.save(version, snapshot)
+    actions = durability._machine.take_actions()
     assert len(actions) <= 1
     return actions[0] if actions else None  # type: ignore[return-value]
 
 
 def test_a_save_carries_the_history_since_the_last_one() -> None:
-    durability = Durability()
-    durability.applied([row(0), row(1)])
+    durability = Durability(Machine())
+    durability.on_applied([row(0), row(1)])
     first = save(durability, 1)
     assert first is not None
     assert first.applied == (row(0), row(1))
-    durability.applied([row(2)])
+    durability.on_applied([row(2)])
     assert durability.version == -1
-    assert not durability.saved(1)
+    assert not durability.on_saved(1)
     assert durability.version == 1
     second = save(durability, 2)
     assert second is not None
@@ -39,25 +41,25 @@ def test_a_save_carries_the_history_since_the_last_one() -> None:
 
 
 def test_one_save_at_a_time_and_the_wish_is_remembered() -> None:
-    durability = Durability()
+    durability = Durability(Machine())
     assert save(durability, 1)
     assert save(durability, 2) is None
     assert durability.is_saving
-    assert durability.saved(1), "another was asked for meanwhile"
+    assert durability.on_saved(1), "another was asked for meanwhile"
     again = save(durability, 3)
     assert again is not None
     assert again.version == 3
-    assert not durability.saved(3)
+    assert not durability.on_saved(3)
 
 
 def test_what_a_failed_save_carried_is_carried_by_the_next() -> None:
-    durability = Durability()
+    durability = Durability(Machine())
     view = EvaluationView(version=1, epoch=1, accuracy=0.5, loss=1.0, examples=10, seconds=3.0)
-    durability.applied([row(0)])
-    durability.evaluated(view)
+    durability.on_applied([row(0)])
+    durability.on_evaluated(view)
     save(durability, 1)
-    durability.applied([row(1)])
-    durability.failed(5.0, "no space")
+    durability.on_applied([row(1)])
+    durability.on_failed("no space")
     assert not durability.is_saving
     again = save(durability, 2)
     assert again is not None
@@ -66,22 +68,30 @@ def test_what_a_failed_save_carried_is_carried_by_the_next() -> None:
 
 
 def test_a_save_is_due_when_something_has_been_at_risk_for_long_enough() -> None:
-    durability = Durability()
-    durability.start(10.0)
-    assert not durability.due(99.0, every_s=5.0), "nothing is at risk"
-    durability.applied([row(0)])
-    assert not durability.due(14.9, every_s=5.0)
-    assert durability.due(15.0, every_s=5.0)
-    save(durability, 1, now_s=15.0)
-    durability.failed(16.0, "no space")
-    assert not durability.due(20.9, every_s=5.0), "it was tried a moment ago"
-    assert durability.due(21.0, every_s=5.0)
+    machine = Machine()
+    durability = Durability(machine)
+    machine.now_s = 10.0
+    durability.start()
+    machine.now_s = 99.0
+    assert not durability.due(every_s=5.0), "nothing is at risk"
+    durability.on_applied([row(0)])
+    machine.now_s = 14.9
+    assert not durability.due(every_s=5.0)
+    machine.now_s = 15.0
+    assert durability.due(every_s=5.0)
+    save(durability, 1)
+    machine.now_s = 16.0
+    durability.on_failed("no space")
+    machine.now_s = 20.9
+    assert not durability.due(every_s=5.0), "it was tried a moment ago"
+    machine.now_s = 21.0
+    assert durability.due(every_s=5.0)
 
 
 def test_an_answer_to_another_save_changes_nothing() -> None:
-    durability = Durability()
-    durability.applied([row(0)])
+    durability = Durability(Machine())
+    durability.on_applied([row(0)])
     save(durability, 3)
-    assert not durability.saved(2)
+    assert not durability.on_saved(2)
     assert durability.is_saving
     assert durability.version == -1

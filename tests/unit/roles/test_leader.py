@@ -19,7 +19,8 @@ from shoal.roles.actions import Action, Record, Save, SetTimer
 from shoal.roles.course import EVALUATIONS_KEPT, VELOCITY
 from shoal.roles.durability import RETRY_S
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested, TimerFired
-from shoal.roles.leader import BATCH_FAILURES_MAX, LEASE_GRACE_S, TICK_S
+from shoal.roles.leading.leases import LEASE_GRACE_S, TICK_S
+from shoal.roles.suspicion import BATCH_FAILURES_MAX
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Evaluated,
@@ -1216,7 +1217,7 @@ def test_workers_who_are_wanted_back_are_let_go_of_before_the_hand_over(begin: S
 def test_a_leader_that_cannot_save_waits_before_too_much_is_at_risk(
     begin: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.roles.leader.AT_RISK_MAX", 3)
+    monkeypatch.setattr("shoal.roles.durability.AT_RISK_MAX", 3)
     story = begin(examples=100, checkpoint_every_s=3600.0)
     story.ready("a")
     for _ in range(3):

@@ -73,7 +73,7 @@ def says(troupe: Troupe, node: str, message: Message) -> None:
 
 
 def shape(troupe: Troupe) -> str:
-    return troupe.leader.progress(troupe.now_s).shape
+    return troupe.progress.shape
 
 
 def checked(troupe: Troupe) -> None:
@@ -140,13 +140,13 @@ def test_a_round_of_a_shard_word_by_word() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_leader_is_sent_no_update_and_sends_few_models(kind: str) -> None:
     troupe = formed(kind)
-    before = troupe.leader.progress(troupe.now_s).bytes_down
+    before = troupe.progress.bytes_down
     troupe.round()
     whole_bytes = troupe.leader.model.nbytes
     brings = [array for _, to, m in troupe.heard if isinstance(m, Pass | Work) for array in m.tensors.values()]
     assert sum(array.nbytes for array in brings) / whole_bytes == {"tree": 2, "shard": 0}[kind]
     # What devices give out to one another is told too: each of four gets the model once.
-    models = (troupe.leader.progress(troupe.now_s).bytes_down - before) / whole_bytes
+    models = (troupe.progress.bytes_down - before) / whole_bytes
     assert models == {"tree": 2 + 4, "shard": 4}[kind]
 
 
@@ -166,7 +166,7 @@ def test_in_a_tree_without_waiting_groups_wait_for_nobody_but_their_own(pace: st
     troupe.trains("d")
     troupe.talks()
     assert troupe.leader.version == version + 2
-    assert troupe.leader.progress(troupe.now_s).staleness_max >= 1
+    assert troupe.progress.staleness_max >= 1
     checked(troupe)
 
 
@@ -630,7 +630,7 @@ def test_a_spoilt_piece_is_its_workers_fault_and_its_batch_is_trained_again(kind
     for _ in range(2):
         troupe.round()
     assert troupe.leader.version > version
-    assert [view.failures for view in troupe.leader.progress(troupe.now_s).workers] == [0, 0, 0, 1]
+    assert [view.failures for view in troupe.progress.workers] == [0, 0, 0, 1]
     checked(troupe)
 
 
@@ -700,7 +700,7 @@ def test_only_a_sub_leader_finds_pieces_spoilt() -> None:
     says(troupe, "e", lie)
     assert troupe.leader._course.ledger.get(lease.id) is not None
     says(troupe, "a", replace(lie, lease=lease.id + 100))
-    assert troupe.leader.progress(troupe.now_s).refused == 0
+    assert troupe.progress.refused == 0
     checked(troupe)
 
 
@@ -759,7 +759,7 @@ def test_a_sub_leader_of_a_shard_that_was_not_told_where_its_part_stands_is_repl
 
 def test_what_is_said_by_the_unknown_or_under_another_term_is_not_heard() -> None:
     troupe = formed("shard")
-    before = troupe.leader.progress(troupe.now_s)
+    before = troupe.progress
     for message in (
         Formed(job="job", term=2, formation=1, endpoint="x:1"),
         Routed(job="job", term=1, formation=1),
@@ -769,7 +769,7 @@ def test_what_is_said_by_the_unknown_or_under_another_term_is_not_heard() -> Non
         Spoilt(job="job", term=1, formation=1, lease=1, node="a", reason="no"),
     ):
         says(troupe, "stranger", message)
-    assert troupe.leader.progress(troupe.now_s) == before
+    assert troupe.progress == before
     checked(troupe)
 
 
@@ -832,7 +832,7 @@ def test_time_is_over_while_updates_are_with_the_sub_leaders(kind: str, asked: b
         troupe.round()
     assert troupe.ended == "the time limit of 15 s is over"
     assert troupe.leader.version == version
-    assert troupe.leader.progress(troupe.now_s).state == "finished"
+    assert troupe.progress.state == "finished"
     troupe.check_versions()
 
 
@@ -878,7 +878,7 @@ def test_what_was_lent_by_formations_is_forgotten_with_its_leases() -> None:
 
 def test_a_formation_is_told_to_people() -> None:
     troupe = formed("tree", *"abcde")
-    told = troupe.leader.progress(troupe.now_s)
+    told = troupe.progress
     assert told.shape == "tree 1-2-5"
     assert told.shape_reason == "2 sub-leaders (2, as asked), those with the best links: a, b"
     assert troupe.recorded("forming") == [f"tree 1-2-5: {told.shape_reason}"]
@@ -888,12 +888,12 @@ def test_a_formation_is_told_to_people() -> None:
 
 def test_bytes_between_devices_are_traffic_of_the_job() -> None:
     troupe = formed("shard")
-    before = troupe.leader.progress(troupe.now_s)
+    before = troupe.progress
     troupe.lies = lambda sender, to, message: (
         replace(message, bytes_up=1000, bytes_down=3000) if isinstance(message, Gathered) else message
     )
     troupe.round()
-    after = troupe.leader.progress(troupe.now_s)
+    after = troupe.progress
     shares = len(troupe.leader.sub_leaders)
     assert after.bytes_up - before.bytes_up >= 1000 * shares
     assert after.bytes_down - before.bytes_down >= 3000 * shares

@@ -16,6 +16,7 @@ from shoal.roles.crew import Member
 from shoal.roles.custody import packed, unpacked, version_of
 from shoal.roles.events import Received, Saved, Started
 from shoal.roles.leader import Leader
+from shoal.roles.machine import Machine
 from shoal.roles.online import EMPTY_S, LENT_KEPT, NotNow, Online, features_of
 from shoal.wire.messages import DeviceState, JobSpec, Message, Ready, Refused, Update, Wait, Work
 from shoal.workload.profile.logrls import DEVICES_LASTING
@@ -30,7 +31,13 @@ def update(lease: int = 1, **told: Any) -> Update:
 
 
 def sized(**changes: Any) -> Online:
-    return Online(Plan(data="local", work="sized", budget_s=1.0, **changes))
+    return Online(Machine(), Plan(data="local", work="sized", budget_s=1.0, **changes))
+
+
+def at(online: Online, now_s: float) -> Online:
+    """The same, at this time."""
+    online._machine.now_s = now_s
+    return online
 
 
 def member(device: DeviceState | None = HELD) -> Member:
@@ -38,13 +45,13 @@ def member(device: DeviceState | None = HELD) -> Member:
 
 
 def test_leased_work_is_what_the_plan_says() -> None:
-    online = Online(Plan(data="local", batch_size=16, lease_batches=4))
-    assert online.wants(member(), None, 0.0) == (64, "")
+    online = Online(Machine(), Plan(data="local", batch_size=16, lease_batches=4))
+    assert online.wants(member(), None) == (64, None)
     assert online.examples_max(7) == 64
 
 
 def test_a_device_without_examples_is_asked_again() -> None:
-    told = sized().wants(member(DeviceState()), None, 0.0)
+    told = sized().wants(member(DeviceState()), None)
     assert told == NotNow("it has no examples of its own yet", EMPTY_S)
 
 
@@ -52,16 +59,16 @@ def test_sized_work_grows_into_its_budget() -> None:
     online, worker = sized(), member()
     sizes: list[int] = []
     for lease in range(1, 9):
-        wanted = online.wants(worker, None, float(lease))
+        wanted = at(online, float(lease)).wants(worker, None)
         assert isinstance(wanted, tuple)
         examples, why = wanted
         assert why
-        online.lent(lease, examples)
+        online.on_lent(lease, examples)
         assert online.examples_max(lease) == examples
         sizes.append(examples)
         # A hundred examples a second.
-        online.took(worker, update(lease, examples=examples, train_s=examples / 100, state=HELD))
-        online.merged(lease, update(lease))
+        online.on_delivered(worker, update(lease, examples=examples, train_s=examples / 100, state=HELD))
+        online.on_merged(lease, update(lease))
     assert sizes[0] < sizes[-1]
     assert 40 <= sizes[-1] <= 110, sizes
 
@@ -69,40 +76,42 @@ def test_sized_work_grows_into_its_budget() -> None:
 def test_what_is_known_of_devices_goes_to_the_next_leader() -> None:
     online, worker = sized(budget_joules=50.0), member()
     for lease in range(1, 6):
-        wanted = online.wants(worker, None, float(lease))
+        wanted = at(online, float(lease)).wants(worker, None)
         assert isinstance(wanted, tuple)
         spent = {"train_s": wanted[0] / 100, "joules": wanted[0] / 10}
-        online.took(worker, update(lease, examples=wanted[0], state=HELD, **spent))
+        online.on_delivered(worker, update(lease, examples=wanted[0], state=HELD, **spent))
     after, anew = sized(budget_joules=50.0), sized(budget_joules=50.0)
-    assert after.restore(online.snapshot()) == ""
-    asked = [each.wants(member(), None, 100.0) for each in (online, after, anew)]
+    assert after.restore(online.snapshot()) is None
+    asked = [at(each, 100.0).wants(member(), None) for each in (online, after, anew)]
     assert asked[0] == asked[1]
     assert asked[0] != asked[2]
     assert anew.restore({"shoal.profile.time.margins": np.zeros(2)}) == "what was learned has no devices"
-    assert Online(Plan(data="local")).snapshot() == {}
-    assert Online(Plan(data="local")).restore(online.snapshot()) == "", "another plan: what was learned is of no use"
+    assert Online(Machine(), Plan(data="local")).snapshot() == {}
+    assert Online(Machine(), Plan(data="local")).restore(online.snapshot()) is None, (
+        "another plan: what was learned is of no use"
+    )
 
 
 def test_what_goes_to_the_next_leader_is_small_however_many_devices_there_were() -> None:
     online = sized()
     for number in range(DEVICES_LASTING + 500):
         worker = Member(node=f"device-{number:05}", device=HELD)
-        online.took(worker, update(examples=10, train_s=0.1, state=HELD))
+        online.on_delivered(worker, update(examples=10, train_s=0.1, state=HELD))
     learned = online.snapshot()
     assert len(learned["shoal.profile.time.states"]) == DEVICES_LASTING
     assert learned["shoal.profile.time.devices"].tobytes().startswith(b"device-00500"), "those heard last"
     assert sum(array.nbytes for array in learned.values()) < 400_000
-    assert sized().restore(learned) == ""
+    assert sized().restore(learned) is None
 
 
 def test_who_comes_too_often_is_told_when_to_come_again() -> None:
     online = sized(requests_per_s=0.01)
     first, second = member(), Member(node="pa", device=HELD)
-    assert isinstance(online.wants(first, None, 0.0), tuple)
-    told = online.wants(second, None, 1.0)
+    assert isinstance(online.wants(first, None), tuple)
+    told = at(online, 1.0).wants(second, None)
     assert isinstance(told, NotNow)
     assert told.retry_after_s > 10
-    again = online.wants(second, None, 2.0)
+    again = at(online, 2.0).wants(second, None)
     assert isinstance(again, NotNow)
     assert again.retry_after_s == pytest.approx(told.retry_after_s - 1.0), "the same place, however often it asks"
 
@@ -110,17 +119,17 @@ def test_who_comes_too_often_is_told_when_to_come_again() -> None:
 def test_a_lease_that_is_sent_anew_is_still_known() -> None:
     """Its sub-leader was lost after it was told of: only once it is in a version is it over."""
     online, worker = sized(), member()
-    online.lent(3, 200)
-    online.took(worker, update(3))
+    online.on_lent(3, 200)
+    online.on_delivered(worker, update(3))
     assert online.examples_max(3) == 200
-    online.merged(3, update(3))
+    online.on_merged(3, update(3))
     assert online.examples_max(3) == 64
 
 
 def test_what_was_lent_is_not_remembered_without_end() -> None:
     online = sized()
     for lease in range(LENT_KEPT + 10):
-        online.lent(lease, 5)
+        online.on_lent(lease, 5)
     assert online.examples_max(3) != 5
     assert online.examples_max(LENT_KEPT) == 5
 
@@ -143,8 +152,8 @@ def test_what_cannot_be_is_refused(told: dict[str, Any], why: str) -> None:
 def test_new_examples_make_an_evaluation_once() -> None:
     online = sized()
     assert online.view(version=3, epoch=1, seconds=9.0) is None
-    online.merged(1, update(1, fresh=10, fresh_correct=7, fresh_loss_sum=5.0))
-    online.merged(2, update(2, fresh=30, fresh_correct=23, fresh_loss_sum=7.0))
+    online.on_merged(1, update(1, fresh=10, fresh_correct=7, fresh_loss_sum=5.0))
+    online.on_merged(2, update(2, fresh=30, fresh_correct=23, fresh_loss_sum=7.0))
     view = online.view(version=3, epoch=1, seconds=9.0)
     assert view is not None
     assert (view.version, view.examples, view.accuracy, view.loss) == (3, 40, 0.75, 0.3)
@@ -198,7 +207,7 @@ def test_a_lease_is_one_of_an_epoch_and_names_its_examples(begin: Callable[..., 
     story.says(delta(second, fresh=2, fresh_correct=2, state=HELD), 3.0)
     told = [action.reason for action in story.actions if isinstance(action, Record) and action.kind == "evaluated"]
     assert told == ["epoch 1: 75.00% of 4 new examples right before they were trained on, loss 0.0000"]
-    assert story.leader.progress(3.0).accuracy == 0.75
+    assert story.leader.progress().accuracy == 0.75
 
 
 def test_more_examples_than_were_lent_are_refused(begin: Callable[..., Story]) -> None:

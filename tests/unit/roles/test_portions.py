@@ -114,7 +114,7 @@ def test_whose_share_is_done_waits_and_hears_why(begin: Start) -> None:
     story.tick()
     story.tick(1.0)
     assert story.waits["a"] == "its share of epoch 1 is done; version 5 waits for b"
-    (of_a,) = [worker for worker in story.leader.progress(story.now_s).workers if worker.node == "a"]
+    (of_a,) = [worker for worker in story.leader.progress().workers if worker.node == "a"]
     assert (of_a.state, of_a.reason) == ("waiting", story.waits["a"])
     story.update("b", "b", "b", "b")
     assert story.leader.epoch == 1

@@ -13,6 +13,7 @@ from shoal.plan import Until
 from shoal.roles.actions import Record, Save, Send
 from shoal.roles.events import Event, Received, Saved, Started
 from shoal.roles.leader import Leader
+from shoal.roles.machine import Machine
 from shoal.roles.pulse import _TYPICAL_ROUNDS, Pulse
 from shoal.topology.saturation import GAINS, ROUNDS_KEPT, ROUNDS_MIN, SATURATED, UNSURE
 from shoal.wire.messages import Evaluated, JobSpec, Message, Ready, Update, Work
@@ -30,15 +31,18 @@ class Told(Pulse):
     """A pulse that is told of whole rounds."""
 
     def __init__(self, pace: str = "sync") -> None:
-        super().__init__(pace=pace)
+        self.clock = Machine()
+        super().__init__(self.clock, pace=pace)
         self.now_s = 100.0
 
     def round(self, leases: Leases, *, workers: int | None = None, **changes: Any) -> None:
         crew = len(leases) if workers is None else workers
         for lease_s, train_s in leases:
             given = {"workers": crew, "others": crew - 1, **changes}
-            self.merged(lease(self.now_s), train_s=train_s, now_s=self.now_s + lease_s, **given)
-        self.stepped(workers=crew, now_s=self.now_s)
+            self.clock.now_s = self.now_s + lease_s
+            self.on_merged(lease(self.now_s), train_s=train_s, **given)
+        self.clock.now_s = self.now_s
+        self.on_version(workers=crew)
         self.now_s += max(lease_s for lease_s, _ in leases)
 
     @property
@@ -73,7 +77,7 @@ def test_a_round_in_which_something_happened_is_not_counted_and_the_next_is(kind
     pulse = Told(pace)
     for _ in range(4):
         pulse.round(even(3, 1.5))
-    pulse.noted(kind)
+    pulse.on_record(kind)
     counted = pulse._counted
     pulse.round(even(3, 9.0))
     assert pulse._counted == counted
@@ -86,7 +90,7 @@ def test_a_round_in_which_something_happened_is_not_counted_and_the_next_is(kind
 @pytest.mark.parametrize("kind", ["epoch", "suspect", "saturation", "save-failed"])
 def test_what_does_not_touch_a_round_does_not_disturb_it(kind: str) -> None:
     pulse = Told()
-    pulse.noted(kind)
+    pulse.on_record(kind)
     pulse.round(even(3, 1.5))
     assert pulse.round_s == pytest.approx(1.5)
 
@@ -99,9 +103,12 @@ def test_a_round_cut_short_by_the_end_of_an_epoch_is_not_counted() -> None:
 
 def test_a_round_in_which_one_began_later_is_not_counted() -> None:
     pulse = Told()
-    pulse.merged(lease(100.0), train_s=1.0, now_s=101.5, workers=2, others=1)
-    pulse.merged(lease(101.0), train_s=1.0, now_s=102.5, workers=2, others=0)
-    pulse.stepped(workers=2, now_s=0.0)
+    pulse.clock.now_s = 101.5
+    pulse.on_merged(lease(100.0), train_s=1.0, workers=2, others=1)
+    pulse.clock.now_s = 102.5
+    pulse.on_merged(lease(101.0), train_s=1.0, workers=2, others=0)
+    pulse.clock.now_s = 0.0
+    pulse.on_version(workers=2)
     assert pulse.round_s == 0.0
 
 
@@ -165,7 +172,7 @@ def test_a_worker_that_claims_to_have_trained_longer_than_it_was_away_is_not_bel
 def grow(pulse: Told, curve: dict[int, float], *, rounds: int = ROUNDS_MIN + 5) -> list[str]:
     told = []
     for workers, lease_s in curve.items():
-        pulse.noted("joined")
+        pulse.on_record("joined")
         for number in range(rounds):
             # Times never are all the same.
             pulse.round(even(workers, lease_s * (1 + 0.001 * (number % 3))))
@@ -257,7 +264,7 @@ class Led:
 
     @property
     def round_s(self) -> float:
-        return self.leader.progress(self.now_s).round_s
+        return self.leader.progress().round_s
 
 
 def test_a_leader_counts_whole_rounds_and_not_the_first_after_joining_or_an_evaluation(

@@ -17,6 +17,7 @@ from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Record, Send
 from shoal.roles.course import Course
 from shoal.roles.formation import Formation, Report, Share
+from shoal.roles.machine import Machine
 from shoal.roles.shape import FORM_S, GATHER_S, Shape
 from shoal.wire.messages import (
     Count,
@@ -65,28 +66,40 @@ class Shaped:
 
     def __init__(self, spec: JobSpec) -> None:
         layout = Layout.of([("w", (4,), "parameter"), ("b", (2,), "buffer")])
-        self.course = Course(spec, layout, np.arange(6, dtype=np.float32))
+        self.machine = Machine()
+        self.course = Course(self.machine, spec, layout, np.arange(6, dtype=np.float32))
         self.course.velocity = np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32)
-        self.shape = Shape(spec=spec, term=1, layout=layout, course=self.course)
-        self.now_s = 50.0
+        self.shape = Shape(self.machine, spec=spec, term=1, layout=layout, course=self.course)
+        self.now_s = self.machine.now_s = 50.0
+
+    def at(self, after_s: float = 0.0) -> Shape:
+        """The shape, so much later."""
+        self.machine.now_s = self.now_s + after_s
+        return self.shape
+
+    def does(self, act: Callable[..., object], *given: Any, **named: Any) -> list[Action]:
+        """The actions that follow from this call alone."""
+        self.machine.take_actions()
+        act(*given, **named)
+        return self.machine.take_actions()
 
     def begins(self, kind: str) -> list[Action]:
-        return self.shape.begin(kind, shares_of(kind), reason="it is worth it", now_s=self.now_s)
+        return self.does(self.shape.begin, kind, shares_of(kind), reason="it is worth it")
 
     def says_formed(self, node: str, formation: int = 1, **changes: Any) -> list[Action]:
         given: dict[str, Any] = {"endpoint": f"{node}:7071"} | changes
-        return self.shape.formed(node, Formed(job="digits", term=1, formation=formation, **given))
+        return self.does(self.shape.on_formed, node, Formed(job="digits", term=1, formation=formation, **given))
 
     def says_routed(self, *nodes: str, formation: int = 1, unreached: tuple[str, ...] = ()) -> None:
         for node in nodes:
-            self.shape.routed(node, Routed(job="digits", term=1, formation=formation, unreached=unreached))
+            self.shape.on_routed(node, Routed(job="digits", term=1, formation=formation, unreached=unreached))
 
     def set_up(self, kind: str, formation: int = 1) -> list[Action]:
         self.begins(kind)
         for node in ("a", "b"):
             self.says_formed(node, formation)
         self.says_routed(*WORKERS, formation=formation)
-        return self.shape.hold(self.now_s)
+        return self.does(self.shape.hold)
 
     def passes_on(self, node: str) -> tuple[str, Pass]:
         passed = self.shape.pass_on(node, nothing)
@@ -104,18 +117,19 @@ class Shaped:
         actions: list[Action] = []
         for one in leases:
             update = Update(job="digits", term=1, lease=one.id, version=one.version, examples=10 * one.id, formation=1)
-            actions += self.shape.reported(Report(one, update, scale))
+            actions += self.does(self.shape.on_report, Report(one, update, scale))
         return actions
 
     def gathered(self, node: str, leases: tuple[int, ...], *values: float, **changes: Any) -> Any:
         given: dict[str, Any] = {"job": "digits", "term": 1, "formation": 1, "version": 1, "leases": leases}
         given |= {"weight": float(sum(10 * one for one in leases))}
         mean = np.array(values, dtype=np.float32)
-        return self.shape.gathered(node, Gathered(tensors={"mean": mean}, **given | changes))
+        return self.shape.on_gathered(node, Gathered(tensors={"mean": mean}, **given | changes))
 
     def goes(self, leases: list[Lease]) -> list[tuple[str, int, int]]:
         """Who is told by which formation its update of which lease goes."""
-        return [(to, go.lease, go.formation) for to, go in sent([self.shape.go(one) for one in leases], Go)]
+        actions = [action for one in leases for action in self.does(self.shape.go, one)]
+        return [(to, go.lease, go.formation) for to, go in sent(actions, Go)]
 
     @property
     def now(self) -> Formation:
@@ -138,13 +152,13 @@ def shaped(make_spec: Callable[..., JobSpec]) -> Shaped:
 
 def test_it_begins_as_a_star(shaped: Shaped) -> None:
     shape = shaped.shape
-    assert (shape.kind, shape.notation, shape.reason, shape.next_kind) == ("star", "star", "", "")
-    assert (shape.way("a"), shape.values_by("a"), shape.hindrance("a"), shape.held_up()) == (0, 0, "", None)
-    assert shape.trouble(0.0) == ("", [])
-    assert shape.late(1e9, allowance_s=0.0) == ""
-    assert not shape.is_ready(0.0)
-    assert shape.gather([], 0.0) == []
-    assert shape.star("as it was") == [], "nobody is told what was so before"
+    assert (shape.kind, shape.notation, shape.reason, shape.next_kind) == ("star", "star", None, None)
+    assert (shape.way("a"), shape.values_by("a"), shape.hindrance("a"), shape.held_up()) == (0, 0, None, None)
+    assert shape.trouble() is None
+    assert shaped.at(1e9).late(allowance_s=0.0) is None
+    assert not shape.is_ready()
+    assert not shape.gather([])
+    assert shaped.does(shape.star, "as it was") == [], "nobody is told what was so before"
     assert shape.reason == "as it was"
 
 
@@ -194,11 +208,11 @@ def test_what_is_said_of_another_formation_or_by_another_is_not_heard(shaped: Sh
 def test_it_is_ready_once_everyone_reaches_everyone(shaped: Shaped) -> None:
     shaped.begins("tree")
     shaped.says_routed(*WORKERS)
-    assert not shaped.shape.is_ready(shaped.now_s), "no sub-leader is set up"
+    assert not shaped.at().is_ready(), "no sub-leader is set up"
     shaped.says_formed("a")
     shaped.says_formed("b")
-    assert shaped.shape.is_ready(shaped.now_s)
-    actions = shaped.shape.hold(shaped.now_s + 1.5)
+    assert shaped.at().is_ready()
+    actions = shaped.does(shaped.at(1.5).hold)
     assert recorded(actions, "shape") == ["tree 1-2-4, after 1.5 s: it is worth it"]
     assert not sent(actions, Form), "a tree has no part to tell"
     assert (shaped.shape.kind, shaped.shape.notation, shaped.shape.next) == ("tree", "tree 1-2-4", None)
@@ -210,11 +224,11 @@ def test_a_few_who_are_out_of_reach_do_not_hold_it_up(shaped: Shaped) -> None:
     shaped.says_formed("a")
     shaped.says_formed("b")
     shaped.says_routed("a", "b", "c")
-    assert not shaped.shape.is_ready(shaped.now_s), "d may only be slow"
-    assert shaped.shape.is_ready(shaped.now_s + FORM_S + 0.1), "but it had its time"
+    assert not shaped.at().is_ready(), "d may only be slow"
+    assert shaped.at(FORM_S + 0.1).is_ready(), "but it had its time"
     shaped.says_routed("d", unreached=("b",))
-    assert shaped.shape.is_ready(shaped.now_s), "or says that it does not"
-    shaped.shape.hold(shaped.now_s)
+    assert shaped.at().is_ready(), "or says that it does not"
+    shaped.does(shaped.at().hold)
     assert shaped.shape.way("d") == 0
     assert shaped.shape.way("c") == 1
     shaped.says_routed("d")
@@ -227,8 +241,8 @@ def test_those_out_of_reach_of_a_shard_must_wait_and_hear_why(shaped: Shaped) ->
     shaped.says_formed("b")
     shaped.says_routed("a", "b", "c")
     shaped.says_routed("d", unreached=("b",))
-    shaped.shape.hold(shaped.now_s)
-    assert shaped.shape.hindrance("c") == ""
+    shaped.does(shaped.at().hold)
+    assert shaped.shape.hindrance("c") is None
     assert shaped.shape.hindrance("d") == "does not reach b that leads a share of the model"
     assert shaped.shape.hindrance("new") == "does not reach every node that leads a share of the model"
 
@@ -238,10 +252,10 @@ def test_many_who_are_out_of_reach_are_trouble_and_who_is_not_reached_is_named(s
     shaped.says_formed("a")
     shaped.says_formed("b")
     shaped.says_routed("c", unreached=("a",))
-    assert shaped.shape.trouble(shaped.now_s) == ("", [])
+    assert shaped.at().trouble() is None
     shaped.says_routed("d", unreached=("b",))
-    assert shaped.shape.trouble(shaped.now_s) == ("2 workers do not reach a, b", ["a", "b"])
-    assert not shaped.shape.is_ready(shaped.now_s + 99)
+    assert shaped.at().trouble() == ("2 workers do not reach a, b", ["a", "b"])
+    assert not shaped.at(99).is_ready()
 
 
 @pytest.mark.parametrize("kind", ["tree", "shard"])
@@ -249,8 +263,8 @@ def test_a_sub_leader_that_several_do_not_reach_is_complained_of(shaped: Shaped,
     assert shaped.shape.complaints() == []
     shaped.set_up(kind)
     # In the tree c and d alone send to another; another one comes for each of the two.
-    shaped.shape.joined("e")
-    shaped.shape.joined("f")
+    shaped.does(shaped.shape.on_joined, "e")
+    shaped.does(shaped.shape.on_joined, "f")
     assert shaped.shape.complaints() == []
     shaped.says_routed("d", unreached=("b",))
     assert shaped.shape.complaints() == [], "the fault of one is its own"
@@ -259,14 +273,14 @@ def test_a_sub_leader_that_several_do_not_reach_is_complained_of(shaped: Shaped,
     shaped.says_routed("f")
     assert shaped.shape.complaints() == [], "it answered after all"
     shaped.says_routed("f", unreached=("b",))
-    shaped.shape.breaks("b is done without")
+    shaped.shape.mark_broken("b is done without")
     assert shaped.shape.complaints() == [], "once"
 
 
 def test_a_third_of_those_who_send_there_must_complain(shaped: Shaped) -> None:
     shaped.set_up("shard")
     for node in "efg":
-        shaped.shape.joined(node)
+        shaped.does(shaped.shape.on_joined, node)
     shaped.says_routed("c", "d", unreached=("a",))
     assert shaped.shape.complaints() == [], "two of seven"
     shaped.says_routed("e", unreached=("a", "b"))
@@ -276,7 +290,7 @@ def test_a_third_of_those_who_send_there_must_complain(shaped: Shaped) -> None:
 def test_in_a_shard_of_two_the_other_ones_word_is_enough(shaped: Shaped) -> None:
     shaped.set_up("shard")
     for node in ("c", "d"):
-        shaped.shape.left(node, "gone")
+        shaped.does(shaped.shape.on_left, node, "gone")
     shaped.says_routed("a", unreached=("b",))
     assert shaped.shape.complaints() == ["b"]
 
@@ -284,15 +298,15 @@ def test_in_a_shard_of_two_the_other_ones_word_is_enough(shaped: Shaped) -> None
 def test_one_who_cannot_lead_is_the_trouble_and_not_one_who_did_not_answer_yet(shaped: Shaped) -> None:
     shaped.begins("tree")
     assert shaped.says_formed("b", endpoint="", reason="no door") == []
-    assert shaped.shape.trouble(shaped.now_s) == ("b could not be set up: no door", ["b"])
-    assert not shaped.shape.is_ready(shaped.now_s)
+    assert shaped.at().trouble() == ("b could not be set up: no door", ["b"])
+    assert not shaped.at().is_ready()
 
 
 def test_one_who_does_not_answer_in_time_is_trouble(shaped: Shaped) -> None:
     shaped.begins("tree")
     shaped.says_formed("a")
-    assert shaped.shape.trouble(shaped.now_s + FORM_S) == ("", [])
-    assert shaped.shape.trouble(shaped.now_s + FORM_S + 0.1) == ("b did not answer in 12 s", ["b"])
+    assert shaped.at(FORM_S).trouble() is None
+    assert shaped.at(FORM_S + 0.1).trouble() == ("b did not answer in 12 s", ["b"])
 
 
 def test_too_few_routes_in_time_are_trouble_that_is_nobodys(shaped: Shaped) -> None:
@@ -300,13 +314,13 @@ def test_too_few_routes_in_time_are_trouble_that_is_nobodys(shaped: Shaped) -> N
     shaped.says_formed("a")
     shaped.says_formed("b")
     shaped.says_routed("a", "b")
-    late_s = shaped.now_s + FORM_S + 0.1
-    assert shaped.shape.trouble(late_s) == ("too few workers reached their sub-leaders in 12 s", [])
+    late_s = FORM_S + 0.1
+    assert shaped.at(late_s).trouble() == ("too few workers reached their sub-leaders in 12 s", [])
 
 
 def test_what_came_to_nothing_is_forgotten_by_all_who_heard_of_it(shaped: Shaped) -> None:
     shaped.begins("tree")
-    disbanded = sent(shaped.shape.give_up_next(), Disband)
+    disbanded = sent(shaped.does(shaped.shape.give_up_next), Disband)
     assert {(to, disband.formation) for to, disband in disbanded} == {(node, 1) for node in WORKERS}
     assert shaped.shape.next is None
     actions = shaped.begins("shard")
@@ -315,16 +329,18 @@ def test_what_came_to_nothing_is_forgotten_by_all_who_heard_of_it(shaped: Shaped
 
 def test_while_one_holds_what_came_to_nothing_is_forgotten_with_it(shaped: Shaped) -> None:
     shaped.set_up("tree")
-    shaped.shape.breaks("a lied")
+    shaped.shape.mark_broken("a lied")
     shaped.begins("shard")
-    assert {form.formation for _, form in sent(shaped.shape.joined("e"), Form)} == {2}, "what is broken gets nobody new"
-    assert shaped.shape.give_up_next() == [], "a number up to it would end the one that holds"
+    assert {form.formation for _, form in sent(shaped.does(shaped.shape.on_joined, "e"), Form)} == {2}, (
+        "what is broken gets nobody new"
+    )
+    assert shaped.does(shaped.shape.give_up_next) == [], "a number up to it would end the one that holds"
     shaped.begins("shard")
-    shaped.shape.joined("e")
+    shaped.does(shaped.shape.on_joined, "e")
     for node in ("a", "b"):
         shaped.says_formed(node, 3)
     shaped.says_routed(*WORKERS, formation=3)
-    disbanded = sent(shaped.shape.hold(shaped.now_s), Disband)
+    disbanded = sent(shaped.does(shaped.at().hold), Disband)
     assert {to for to, _ in disbanded} == {*WORKERS, "e"}
     assert {disband.formation for _, disband in disbanded} == {2}
 
@@ -342,18 +358,18 @@ def test_the_parts_of_a_shard_are_told_where_they_stand(shaped: Shaped) -> None:
 
 def test_a_part_without_parameters_has_no_velocity(shaped: Shaped) -> None:
     shares = [Share("a", 0, 5, list(WORKERS)), Share("b", 5, 6, list(WORKERS))]
-    forms = dict(sent(shaped.shape.begin("shard", shares, reason="", now_s=0.0), Form))
+    forms = dict(sent(shaped.does(shaped.shape.begin, "shard", shares, reason=""), Form))
     assert (forms["a"].parameters, forms["b"].parameters) == (4, 0)
     for node in ("a", "b"):
         shaped.says_formed(node)
-    forms = dict(sent(shaped.shape.hold(0.0), Form))
+    forms = dict(sent(shaped.does(shaped.at().hold), Form))
     assert forms["b"].tensors["velocity"].size == 0
 
 
 def test_a_star_again_ends_everything(shaped: Shaped) -> None:
     shaped.set_up("tree")
     shaped.begins("shard")
-    actions = shaped.shape.star("it is not worth it")
+    actions = shaped.does(shaped.shape.star, "it is not worth it")
     assert recorded(actions, "shape") == ["star: it is not worth it"]
     disbanded = sent(actions, Disband)
     assert {(to, disband.formation, disband.reason) for to, disband in disbanded} == {
@@ -363,14 +379,14 @@ def test_a_star_again_ends_everything(shaped: Shaped) -> None:
 
 
 def test_what_is_broken_holds_everyone_up_and_its_first_reason_stays(shaped: Shaped) -> None:
-    shaped.shape.breaks("there is none to break")
+    shaped.shape.mark_broken("there is none to break")
     assert shaped.shape.held_up() is None
     shaped.set_up("tree")
-    shaped.shape.breaks("a lied")
-    shaped.shape.breaks("b lied")
+    shaped.shape.mark_broken("a lied")
+    shaped.shape.mark_broken("b lied")
     assert shaped.shape.held_up() == "shared out anew: a lied"
     assert shaped.shape.way("c") == 0
-    assert shaped.shape.gather(shaped.lends("a"), 0.0) == []
+    assert shaped.does(shaped.at().gather, shaped.lends("a")) == []
 
 
 # Workers come and go ---------------------------------------------------------------------------------------------
@@ -378,34 +394,34 @@ def test_what_is_broken_holds_everyone_up_and_its_first_reason_stays(shaped: Sha
 
 def test_a_joiner_of_a_tree_goes_where_the_fewest_are(shaped: Shaped) -> None:
     shaped.set_up("tree")
-    shaped.shape.left("d", "gone")
-    actions = shaped.shape.joined("e")
+    shaped.does(shaped.shape.on_left, "d", "gone")
+    actions = shaped.does(shaped.shape.on_joined, "e")
     assert [(to, form.members) for to, form in sent(actions, Form)] == [("b", ("b", "e"))]
     assert not dict(sent(actions, Form))["b"].tensors
     assert [(to, [hop.node for hop in route.hops]) for to, route in sent(actions, Route)] == [("e", ["b"])]
     assert shaped.shape.way("e") == 0
     shaped.says_routed("e")
     assert shaped.shape.way("e") == 1
-    assert shaped.shape.joined("e") == [], "it has its place"
+    assert shaped.does(shaped.shape.on_joined, "e") == [], "it has its place"
 
 
 def test_a_joiner_of_a_shard_is_told_to_all(shaped: Shaped) -> None:
     shaped.set_up("shard")
-    actions = shaped.shape.joined("e")
+    actions = shaped.does(shaped.shape.on_joined, "e")
     assert [(to, form.members) for to, form in sent(actions, Form)] == [
         ("a", (*WORKERS, "e")),
         ("b", (*WORKERS, "e")),
     ]
     ((to, route),) = sent(actions, Route)
     assert (to, [hop.node for hop in route.hops]) == ("e", ["a", "b"])
-    assert shaped.shape.hindrance("e") != ""
+    assert shaped.shape.hindrance("e") is not None
     shaped.says_routed("e")
-    assert shaped.shape.hindrance("e") == ""
+    assert shaped.shape.hindrance("e") is None
 
 
 def test_a_joiner_while_one_is_set_up_is_part_of_it(shaped: Shaped) -> None:
     shaped.begins("tree")
-    actions = shaped.shape.joined("e")
+    actions = shaped.does(shaped.shape.on_joined, "e")
     assert sent(actions, Form)
     assert not sent(actions, Route), "routes come when all are set up"
     shaped.says_formed("a")
@@ -414,26 +430,26 @@ def test_a_joiner_while_one_is_set_up_is_part_of_it(shaped: Shaped) -> None:
 
 def test_one_who_leaves_is_a_member_no_more(shaped: Shaped) -> None:
     shaped.set_up("shard")
-    actions = shaped.shape.left("d", "gone")
+    actions = shaped.does(shaped.shape.on_left, "d", "gone")
     assert [(to, form.members) for to, form in sent(actions, Form)] == [("a", ("a", "b", "c")), ("b", ("a", "b", "c"))]
     assert shaped.shape.held_up() is None
-    assert shaped.shape.left("d", "gone") == []
+    assert shaped.does(shaped.shape.on_left, "d", "gone") == []
 
 
 def test_with_a_sub_leader_the_formation_is_gone(shaped: Shaped) -> None:
     shaped.set_up("tree")
     assert shaped.shape.is_sub_leader("a")
     assert not shaped.shape.is_sub_leader("c")
-    assert shaped.shape.left("a", "silent") == []
+    assert shaped.does(shaped.shape.on_left, "a", "silent") == []
     assert shaped.shape.held_up() == "shared out anew: a, a sub-leader, is gone: silent"
 
 
 def test_a_sub_leader_that_leaves_while_one_is_set_up_is_nobodys_fault(shaped: Shaped) -> None:
     shaped.begins("tree")
     shaped.says_formed("a")
-    shaped.shape.left("a", "silent")
-    assert shaped.shape.trouble(shaped.now_s) == ("a, a sub-leader, is gone: silent", [])
-    assert not shaped.shape.is_ready(shaped.now_s)
+    shaped.does(shaped.shape.on_left, "a", "silent")
+    assert shaped.at().trouble() == ("a, a sub-leader, is gone: silent", [])
+    assert not shaped.at().is_ready()
 
 
 # Values -----------------------------------------------------------------------------------------------------------
@@ -453,7 +469,7 @@ def test_in_a_tree_one_model_for_all_of_a_group(shaped: Shaped) -> None:
 
 def test_values_are_not_promised_to_one_who_does_not_reach_its_sub_leader(shaped: Shaped) -> None:
     shaped.set_up("tree")
-    shaped.shape.joined("e")
+    shaped.does(shaped.shape.on_joined, "e")
     shaped.passes_on("a")
     assert shaped.shape.values_by("e") == 0
     assert shaped.shape.pass_on("e", nothing) is None
@@ -462,7 +478,7 @@ def test_values_are_not_promised_to_one_who_does_not_reach_its_sub_leader(shaped
 def test_one_who_lacks_its_values_is_not_promised_them_again(shaped: Shaped) -> None:
     shaped.set_up("tree")
     shaped.passes_on("a")
-    shaped.shape.lacks_values("c")
+    shaped.shape.on_values_missing("c")
     assert (shaped.shape.values_by("a"), shaped.shape.values_by("c")) == (1, 0)
     assert shaped.shape.pass_on("c", nothing) is None, "it is sent the model by itself"
 
@@ -474,7 +490,7 @@ def test_values_of_a_formation_that_is_over_are_not_promised(shaped: Shaped) -> 
     assert shaped.shape.values_by("a") == 0
     shaped.passes_on("a")
     assert shaped.shape.values_by("a") == 2
-    shaped.shape.star("")
+    shaped.does(shaped.shape.star, "")
     assert shaped.shape.values_by("a") == 0
 
 
@@ -491,11 +507,11 @@ def test_in_a_tree_updates_are_counted_as_they_come_and_summed_up_by_group(shape
     assert shaped.shape.has_arrived(1)
     assert shaped.shape.awaits_sum("a")
     assert not shaped.shape.awaits_sum("c")
-    assert shaped.shape.gather(leases, shaped.now_s) == [], "c of its group is awaited"
+    assert shaped.does(shaped.at().gather, leases) == [], "c of its group is awaited"
     shaped.reports(leases[2])
-    ((to, count),) = sent(shaped.shape.gather(leases, shaped.now_s), Count)
+    ((to, count),) = sent(shaped.does(shaped.at().gather, leases), Count)
     assert (to, count.leases, count.last) == ("a", (), True), "they were counted before"
-    assert shaped.shape.gather(leases, shaped.now_s) == [], "asked once"
+    assert shaped.does(shaped.at().gather, leases) == [], "asked once"
     summed = shaped.gathered("a", (1, 3), 1, 2, 3, 4, 5, 6)
     assert [report.lease.id for report in summed.reports] == [1, 3]
     assert summed.mean.tolist() == [1, 2, 3, 4, 5, 6]
@@ -508,10 +524,10 @@ def test_in_a_tree_an_update_counts_where_it_is_although_its_worker_is_gone(shap
     shaped.set_up("tree")
     leases = shaped.lends(*WORKERS)
     shaped.reports(leases[2])
-    shaped.shape.left("c", "silent")
+    shaped.does(shaped.shape.on_left, "c", "silent")
     assert shaped.shape.has_arrived(3)
     shaped.reports(leases[0])
-    ((to, _),) = sent(shaped.shape.gather(leases, shaped.now_s), Count)
+    ((to, _),) = sent(shaped.does(shaped.at().gather, leases), Count)
     assert to == "a"
     assert shaped.gathered("a", (3, 1), 1, 2, 3, 4, 5, 6) is not None
 
@@ -520,7 +536,7 @@ def test_a_group_is_not_asked_for_nothing(shaped: Shaped) -> None:
     shaped.set_up("tree")
     leases = shaped.lends("b")
     shaped.reports(leases[0])
-    assert [to for to, _ in sent(shaped.shape.gather(leases, shaped.now_s), Count)] == ["b"]
+    assert [to for to, _ in sent(shaped.does(shaped.at().gather, leases), Count)] == ["b"]
 
 
 def test_one_who_joins_a_group_that_was_summed_up_is_summed_up_again(shaped: Shaped) -> None:
@@ -528,13 +544,13 @@ def test_one_who_joins_a_group_that_was_summed_up_is_summed_up_again(shaped: Sha
     first, second = lease(1, "a"), lease(2, "c")
     shaped.shape.lend(1, 1)
     shaped.reports(first)
-    shaped.shape.gather([first], shaped.now_s)
+    shaped.does(shaped.at().gather, [first])
     shaped.shape.lend(2, 1)
     shaped.reports(second)
-    assert shaped.shape.gather([first, second], shaped.now_s) == [], "the first sum is under way"
+    assert shaped.does(shaped.at().gather, [first, second]) == [], "the first sum is under way"
     # What was counted meanwhile may not be in it.
     assert shaped.gathered("a", (1,), 1, 1, 1, 1, 1, 1) is not None
-    ((_, count),) = sent(shaped.shape.gather([second], shaped.now_s), Count)
+    ((_, count),) = sent(shaped.does(shaped.at().gather, [second]), Count)
     assert count.last
     assert shaped.gathered("a", (2,), 1, 1, 1, 1, 1, 1) is not None
 
@@ -557,19 +573,19 @@ def test_in_a_shard_every_part_is_of_the_same_leases_and_whole_when_all_have_com
     shaped.set_up("shard")
     leases = shaped.lends("a", "c")
     assert shaped.reports(leases[0]) == []
-    assert shaped.shape.gather(leases, shaped.now_s) == [], "c is awaited"
+    assert shaped.does(shaped.at().gather, leases) == [], "c is awaited"
     shaped.reports(leases[1])
-    counts = sent(shaped.shape.gather(leases, shaped.now_s), Count)
+    counts = sent(shaped.does(shaped.at().gather, leases), Count)
     assert [to for to, _ in counts] == ["a", "b"]
     assert {(count.leases, count.weights, count.last) for _, count in counts} == {((1, 2), (10.0, 20.0), True)}
-    assert shaped.shape.gather(leases, shaped.now_s) == []
+    assert shaped.does(shaped.at().gather, leases) == []
     assert shaped.shape.hindrance("d") == "version 1 is being summed up", "no other can be part of it any more"
     assert shaped.gathered("b", (1, 2), 4, 5, 6) is None
     assert shaped.gathered("b", (1, 2), 4, 5, 6) is None, "said twice is no second part"
     summed = shaped.gathered("a", (2, 1), 1, 2, 3)
     assert summed.mean.tolist() == [1, 2, 3, 4, 5, 6]
     assert summed.weight == 30.0
-    assert shaped.shape.hindrance("d") == ""
+    assert shaped.shape.hindrance("d") is None
     shaped.course.version = 1
     assert shaped.shape.values_by("d") == 1, "its sub-leaders give it out already"
     assert shaped.gathered("a", (2, 1), 1, 2, 3) is None, "nothing is asked any more"
@@ -581,7 +597,7 @@ def test_in_a_shard_a_lease_that_is_taken_back_spoils_only_what_was_asked_for(sh
     shaped.reports(*leases)
     shaped.shape.forget(2)
     assert shaped.shape.held_up() is None
-    shaped.shape.gather(leases[:1], shaped.now_s)
+    shaped.does(shaped.at().gather, leases[:1])
     shaped.shape.forget(1)
     assert shaped.shape.held_up() == "shared out anew: lease 1 is in a sum and was taken back"
     assert shaped.gathered("a", (1,), 1, 2, 3) is None
@@ -607,12 +623,12 @@ def test_a_sum_of_something_else_is_refused(shaped: Shaped, kind: str, changes: 
     shaped.set_up(kind)
     leases = shaped.lends("a", "b", "c")
     shaped.reports(leases[0], leases[2])
-    shaped.shape.gather([leases[0], leases[2]], shaped.now_s)
+    shaped.does(shaped.at().gather, [leases[0], leases[2]])
     given: dict[str, Any] = {"job": "digits", "term": 1, "formation": 1, "version": 1, "leases": (1, 3), "weight": 40.0}
     given |= {"tensors": {"mean": np.ones(6 if kind == "tree" else 3, dtype=np.float32)}}
     with pytest.raises(PeerViolation, match=why):
-        shaped.shape.gathered("a", Gathered(**given | changes))
-    shaped.shape.gathered("a", Gathered(**given))
+        shaped.shape.on_gathered("a", Gathered(**given | changes))
+    shaped.shape.on_gathered("a", Gathered(**given))
 
 
 def test_a_sum_that_nobody_asked_for_is_not_heard(shaped: Shaped) -> None:
@@ -620,10 +636,10 @@ def test_a_sum_that_nobody_asked_for_is_not_heard(shaped: Shaped) -> None:
     leases = shaped.lends("a", "c")
     shaped.reports(*leases)
     assert shaped.gathered("a", (1, 2), 1, 1, 1, 1, 1, 1) is None, "not asked yet"
-    shaped.shape.gather(leases, shaped.now_s)
+    shaped.does(shaped.at().gather, leases)
     assert shaped.gathered("c", (1, 2), 1, 1, 1, 1, 1, 1) is None, "c is no sub-leader"
     assert shaped.gathered("a", (1, 2), 1, 1, 1, 1, 1, 1, formation=2) is None
-    shaped.shape.breaks("it is over")
+    shaped.shape.mark_broken("it is over")
     assert shaped.gathered("a", (1, 2), 1, 1, 1, 1, 1, 1) is None
 
 
@@ -632,17 +648,17 @@ def test_who_owes_a_sum_for_too_long_is_late(shaped: Shaped, kind: str) -> None:
     shaped.set_up(kind)
     leases = shaped.lends(*WORKERS)
     shaped.reports(*leases)
-    shaped.shape.gather(leases, shaped.now_s)
-    assert shaped.shape.late(shaped.now_s + GATHER_S, allowance_s=3.0) == ""
-    assert shaped.shape.late(shaped.now_s + GATHER_S + 0.1, allowance_s=30.0) == "", "as long as a lease may take"
-    assert shaped.shape.late(shaped.now_s + GATHER_S + 0.1, allowance_s=3.0) == "a"
+    shaped.does(shaped.at().gather, leases)
+    assert shaped.at(GATHER_S).late(allowance_s=3.0) is None
+    assert shaped.at(GATHER_S + 0.1).late(allowance_s=30.0) is None, "as long as a lease may take"
+    assert shaped.at(GATHER_S + 0.1).late(allowance_s=3.0) == "a"
     if kind == "tree":
         shaped.gathered("a", (1, 3), 1, 1, 1, 1, 1, 1)
     else:
         shaped.gathered("a", (1, 2, 3, 4), 1, 1, 1)
-    assert shaped.shape.late(shaped.now_s + GATHER_S + 0.1, allowance_s=3.0) == "b", "a did what was asked of it"
-    shaped.shape.breaks("b is late")
-    assert shaped.shape.late(1e9, allowance_s=3.0) == ""
+    assert shaped.at(GATHER_S + 0.1).late(allowance_s=3.0) == "b", "a did what was asked of it"
+    shaped.shape.mark_broken("b is late")
+    assert shaped.at(1e9).late(allowance_s=3.0) is None
 
 
 # Going another way ------------------------------------------------------------------------------------------------
@@ -665,7 +681,7 @@ def test_what_was_lent_by_one_goes_by_the_next(shaped: Shaped) -> None:
 def test_in_a_star_again_it_goes_whole_to_the_leader(shaped: Shaped) -> None:
     shaped.set_up("shard")
     leases = shaped.lends("a", "b")
-    shaped.shape.star("too few")
+    shaped.does(shaped.shape.star, "too few")
     going, astray = shaped.shape.redeliver(leases, lambda node: True)
     assert shaped.goes(going) == [("a", 1, 0), ("b", 2, 0)]
     assert astray == []
@@ -681,7 +697,7 @@ def test_one_who_does_not_reach_the_next_goes_straight_or_not_at_all(shaped: Sha
         shaped.says_formed(node, 2)
     shaped.says_routed("a", "b", "c", formation=2)
     shaped.says_routed("d", formation=2, unreached=("b",))
-    shaped.shape.hold(shaped.now_s)
+    shaped.does(shaped.at().hold)
     going, astray = shaped.shape.redeliver(leases, lambda node: True)
     if kind == "tree":
         assert (shaped.goes(going), astray) == ([("d", 1, 0)], [])
@@ -695,7 +711,7 @@ def test_a_report_is_due_by_the_way_it_was_lent_alone(shaped: Shaped) -> None:
     assert shaped.shape.is_due(one, 1)
     assert not shaped.shape.is_due(one, 0)
     assert not shaped.shape.is_due(lease(9, "a"), 1)
-    shaped.shape.breaks("gone")
+    shaped.shape.mark_broken("gone")
     assert not shaped.shape.is_due(one, 1)
 
 
@@ -704,11 +720,11 @@ def test_an_update_comes_whole_only_where_no_sub_leader_has_it_or_must(shaped: S
     leases = shaped.lends("a", "c")
     shaped.reports(leases[0])
     assert shaped.shape.bars_whole(1) == "lease 1 is with the sub-leaders already"
-    assert shaped.shape.bars_whole(2) == "", "one who cannot reach its sub-leader any more"
+    assert shaped.shape.bars_whole(2) is None, "one who cannot reach its sub-leader any more"
     shaped.set_up("shard", 2)
     shaped.shape.redeliver(leases, lambda node: True)
     assert shaped.shape.bars_whole(2) == "lease 2 goes to the sub-leaders of a shard"
-    shaped.shape.breaks("gone")
-    assert shaped.shape.bars_whole(2) != "", "the next shard would not know of it either"
-    shaped.shape.star("too few")
-    assert shaped.shape.bars_whole(2) == ""
+    shaped.shape.mark_broken("gone")
+    assert shaped.shape.bars_whole(2) is not None, "the next shard would not know of it either"
+    shaped.does(shaped.shape.star, "too few")
+    assert shaped.shape.bars_whole(2) is None

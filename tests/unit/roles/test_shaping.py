@@ -9,6 +9,7 @@ import pytest
 
 from shoal.plan import Plan
 from shoal.roles.crew import Member
+from shoal.roles.machine import Machine
 from shoal.roles.shaping import AGAIN_S, LEAST, ROUNDS_FIRST, SETTLED_S, SHARD_MOST, UNFIT_S, Shaping, Wanted
 from shoal.topology.choose import ROUNDS_OFF, ROUNDS_SETTLING
 
@@ -22,14 +23,20 @@ def crew(count: int, **changes: Any) -> list[Member]:
 
 
 def shaping_of(**plan: Any) -> Shaping:
-    return Shaping(Plan(**plan), size=SIZE)
+    return Shaping(Machine(), Plan(**plan), size=SIZE)
+
+
+def at(shaping: Shaping, now_s: float) -> Shaping:
+    """The same, at this time."""
+    shaping._machine.now_s = now_s
+    return shaping
 
 
 def wanted(
     shaping: Shaping, workers: Sequence[Member], now_s: float, kind: str = "star", **changes: Any
 ) -> Wanted | None:
     given: dict[str, Any] = {"present": (), "pace_now": "sync"} | changes
-    return shaping.wanted(workers, given["present"], kind, given["pace_now"], now_s)
+    return at(shaping, now_s).wanted(workers, given["present"], kind, given["pace_now"])
 
 
 def leads(told: Wanted | None) -> list[str]:
@@ -55,7 +62,7 @@ def test_a_star_wants_nothing() -> None:
 def test_a_tree_of_about_the_square_root() -> None:
     told = wanted(shaping_of(shape="tree"), crew(9), 100.0)
     assert told is not None
-    assert (told.kind, told.pace) == ("tree", "")
+    assert (told.kind, told.pace) == ("tree", None)
     assert leads(told) == ["w00", "w01", "w02"]
     assert [share.members[0] for share in told.shares] == leads(told), "each is of its own group"
     assert sorted(node for share in told.shares for node in share.members) == [f"w{place:02}" for place in range(9)]
@@ -101,7 +108,7 @@ def test_one_with_a_slow_link_leads_nothing_and_is_a_member() -> None:
 
 
 def test_a_model_smaller_than_the_crew_is_led_by_some() -> None:
-    shaping = Shaping(Plan(shape="shard"), size=3)
+    shaping = Shaping(Machine(), Plan(shape="shard"), size=3)
     told = wanted(shaping, crew(8), 100.0)
     assert told is not None
     assert [(share.start, share.stop) for share in told.shares] == [(0, 1), (1, 2), (2, 3)]
@@ -117,7 +124,7 @@ def test_too_few_workers_have_no_shape(kind: str) -> None:
 
 def test_it_is_waited_until_nobody_comes_or_goes() -> None:
     shaping = shaping_of(shape="tree")
-    shaping.changed(100.0)
+    at(shaping, 100.0).on_workers_changed()
     assert wanted(shaping, crew(9), 100.0 + SETTLED_S - 0.1) is None
     assert wanted(shaping, crew(9), 100.0 + SETTLED_S) is not None
 
@@ -148,12 +155,12 @@ def test_pauses_grow_with_each_failure_and_end_with_the_first_version() -> None:
     shaping = shaping_of(shape="tree")
     now_s = 1000.0
     for pause_s in (*AGAIN_S, AGAIN_S[-1], AGAIN_S[-1]):
-        shaping.failed([], now_s)
+        at(shaping, now_s).on_failed([])
         assert wanted(shaping, crew(9), now_s + pause_s - 0.1) is None
         assert wanted(shaping, crew(9), now_s + pause_s) is not None
         now_s += 1000.0
-    shaping.held()
-    shaping.failed([], now_s)
+    shaping.on_sum_merged()
+    at(shaping, now_s).on_failed([])
     assert wanted(shaping, crew(9), now_s + AGAIN_S[0]) is not None
 
 
@@ -162,7 +169,7 @@ def test_one_through_whom_it_failed_leads_nothing_for_a_while(kind: str) -> None
     shaping = shaping_of(shape=kind, sub_leaders=2)
     workers = crew(4)
     assert "w00" in leads(wanted(shaping, workers, 1000.0))
-    shaping.failed(["w00"], 1000.0)
+    at(shaping, 1000.0).on_failed(["w00"])
     told = wanted(shaping, workers, 1000.0 + AGAIN_S[0])
     assert "w00" not in leads(told)
     assert told is not None
@@ -173,17 +180,17 @@ def test_one_through_whom_it_failed_leads_nothing_for_a_while(kind: str) -> None
     for pause_s in (*UNFIT_S[1:], UNFIT_S[-1]):
         now_s += 1000.0
         assert "w00" in leads(wanted(shaping, workers, now_s)), "all is forgiven, and nothing forgotten"
-        shaping.unfit(["w00"], now_s)
+        at(shaping, now_s).exclude(["w00"])
         assert "w00" not in leads(wanted(shaping, workers, now_s + pause_s - 0.1))
         assert "w00" in leads(wanted(shaping, workers, now_s + pause_s))
 
 
 def test_where_nobody_may_lead_there_is_no_formation() -> None:
     shaping = shaping_of(shape="shard")
-    shaping.failed([f"w{place:02}" for place in range(3)], 1000.0)
+    at(shaping, 1000.0).on_failed([f"w{place:02}" for place in range(3)])
     assert wanted(shaping, crew(3), 1000.0 + AGAIN_S[0]) is None
-    assert shaping.arranged("tree", crew(3), 1001.0) is None
-    assert shaping.arranged("star", crew(3), 2000.0) is None
+    assert at(shaping, 1001.0).arrange("tree", crew(3)) is None
+    assert at(shaping, 2000.0).arrange("star", crew(3)) is None
 
 
 # auto -------------------------------------------------------------------------------------------------------------
@@ -206,7 +213,7 @@ def trains(worker: Member, *, lease_s: float, train_s: float) -> None:
 
 def seen(shaping: Shaping, rounds: int, round_s: float, kind: str = "star") -> None:
     for _ in range(rounds):
-        shaping.round(round_s, kind)
+        shaping.on_round(round_s, kind)
 
 
 #: What a round of a star of sixteen takes at 100 Mbit/s, and of a shard.
@@ -224,7 +231,7 @@ def test_auto_watches_some_rounds_of_a_star_first() -> None:
     seen(shaping, ROUNDS_FIRST - 1, STAR_S)
     assert wanted(shaping, workers, 100.0) is None
     assert (shaping.views, shaping.predicted_s) == ((), 0.0)
-    shaping.changed(50.0)
+    at(shaping, 50.0).on_workers_changed()
     seen(shaping, 1, STAR_S)
     assert wanted(shaping, workers, 100.0) is None, "those before someone came do not count"
     seen(shaping, ROUNDS_FIRST - 1, STAR_S)
@@ -302,7 +309,7 @@ def test_rounds_of_another_shape_than_was_chosen_say_nothing_of_it() -> None:
 def test_auto_tries_again_after_a_formation_that_came_to_nothing() -> None:
     shaping, workers, told = chosen()
     assert "w03" in leads(told)
-    shaping.failed(["w03"], 200.0)
+    at(shaping, 200.0).on_failed(["w03"])
     seen(shaping, ROUNDS_FIRST, STAR_S)
     assert wanted(shaping, workers, 200.0 + AGAIN_S[0] - 0.1) is None
     told = wanted(shaping, workers, 200.0 + AGAIN_S[0])
@@ -313,7 +320,7 @@ def test_auto_tries_again_after_a_formation_that_came_to_nothing() -> None:
 def test_what_rounds_of_one_shape_took_is_not_taken_for_another() -> None:
     shaping, workers, _ = chosen()
     seen(shaping, ROUNDS_FIRST, SHARD_S, "shard")
-    shaping.failed([], 200.0)
+    at(shaping, 200.0).on_failed([])
     seen(shaping, ROUNDS_FIRST - 1, STAR_S, "star")
     assert wanted(shaping, workers, 300.0) is None, "too few rounds of a star"
 
@@ -321,7 +328,7 @@ def test_what_rounds_of_one_shape_took_is_not_taken_for_another() -> None:
 @pytest.mark.parametrize("came", [4, 6])
 def test_auto_after_someone_came_chooses_anew(came: int) -> None:
     shaping, _, told = chosen()
-    shaping.changed(200.0)
+    at(shaping, 200.0).on_workers_changed()
     assert shaping.predicted_s == 0
     more = busy(16 + came, lease_s=1.4)
     seen(shaping, ROUNDS_FIRST, 1.45, "shard")
@@ -363,7 +370,7 @@ def test_pace_auto_comes_back_into_step_when_the_stragglers_are_gone() -> None:
     shaping, workers = shaping_of(shape="star", pace="auto"), with_stragglers(6, 2)
     seen(shaping, ROUNDS_FIRST, 10.2)
     assert wanted(shaping, workers, 100.0) is not None
-    shaping.changed(200.0)
+    at(shaping, 200.0).on_workers_changed()
     seen(shaping, ROUNDS_FIRST, 1.2)
     told = wanted(shaping, workers[:6], 300.0, pace_now="buffered")
     assert told is not None

@@ -133,10 +133,11 @@ def test_json_of_an_older_release_takes_defaults() -> None:
 def test_a_full_progress_report_fits_an_envelope() -> None:
     # 200 workers in trouble, with the longest names and reasons that need four bytes a character.
     from shoal.roles.crew import VIEWS_MAX, Crew
+    from shoal.roles.machine import Machine
 
-    crew = Crew()
+    crew = Crew(Machine(), job="digits")
     for number in range(VIEWS_MAX + 50):
-        crew.add(f"{number:063}", 0.0).reason = "😀" * 4096
+        crew.add(f"{number:063}").reason = "😀" * 4096
     views = crew.views(typical_s=1.0)
     assert len(views) == VIEWS_MAX
     progress = Progress(job="j" * 63, term=1, state="training", reason="😀" * 4096, workers=views)
