@@ -1,0 +1,50 @@
+"""docs/roles.md tells of the states that the code has, and of no others."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from shoal.roles import actions, events
+from shoal.wire.messages import MESSAGES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "roles.md").read_text()
+SECTIONS = {
+    enum: body for enum, body in re.findall(r"^## [^\n]*: `(shoal[\w.]+)`\n(.*?)(?=^## |\Z)", PAGE, flags=re.M | re.S)
+}
+
+
+def rows_of(body: str) -> list[list[str]]:
+    lines = [line for line in body.splitlines() if line.startswith("| ") and not line.startswith("| state |")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def states_of(name: str) -> set[str]:
+    module, _, enum = name.rpartition(".")
+    return {str(state) for state in getattr(importlib.import_module(module), enum)}
+
+
+def test_every_machine_that_has_states_has_a_table() -> None:
+    told = {name.rpartition(".")[2] for name in SECTIONS}
+    assert told == {"JobState", "LeadershipStage", "Liveness", "LeaderPhase", "WorkerState", "WorkerPhase"}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_table_has_every_state_and_no_other(name: str) -> None:
+    states, rows = states_of(name), rows_of(SECTIONS[name])
+    assert {state for row in rows for state in row[0].split(", ")} == states
+    for state, event, after, _ in rows:
+        reached = set(re.findall(r"[a-z]+", after)) & states
+        assert reached or after == "same", f"{state} on {event} leads nowhere: {after}"
+    first = next(iter(rows))[0].split(", ")[0]
+    entered = {word for row in rows for word in re.findall(r"[a-z]+", row[2])} & states
+    assert entered | {first} == states, "a state that nothing leads to"
+
+
+def test_whatever_is_named_exists() -> None:
+    known = {*MESSAGES, *vars(events), *vars(actions)}
+    named = {word for word in re.findall(r"`([A-Z]\w+)`", PAGE)}
+    assert named <= known, named - known
