@@ -9,8 +9,9 @@ from unittest.mock import patch
 import pytest
 
 from shoal.learning.partial import Partial
-from shoal.roles.flock.conductor import Conductor
-from shoal.roles.flock.mate import Mate
+from shoal.roles.flock.coordinator import Coordinator
+from shoal.roles.flock.peer import Peer
+from shoal.roles.flock.states import CommandKind
 from shoal.sim.flock_hunt import FAULTS, flock_disaster, hunt_flock
 
 SEEDS = 120
@@ -50,31 +51,31 @@ def every_update_weighs_the_same() -> Iterator[None]:
 @contextmanager
 def mean_applied_for_each_pair() -> Iterator[None]:
     """The paper's Δw = (N - 1) W, taken at its word."""
-    mean = Mate._mean
+    mean = Peer._mean
 
-    def times(self: Mate) -> object:
+    def times(self: Peer) -> object:
         return mean(self) * max(1, len(self._of) - 1)
 
-    with patch.object(Mate, "_mean", times):
+    with patch.object(Peer, "_mean", times):
         yield
 
 
 @contextmanager
 def nobody_begins_anew() -> Iterator[None]:
-    """Who handed its update on has none any more: what a lost holder had is lost."""
-    with patch.object(Conductor, "_restart", lambda self, mates, out: None):
+    """A peer that handed its update on does not keep it: the updates of a lost holder are lost."""
+    with patch.object(Coordinator, "_restart", lambda self, peers: None):
         yield
 
 
 @contextmanager
 def sender_goes_on() -> Iterator[None]:
     """Algorithm 1: a sender does not wait for the next version."""
-    call = Conductor._call
+    call = Coordinator._call
 
-    def no_rest(self: Conductor, out: object, name: str, kind: str, **more: object) -> object:
-        return call(self, out, name, "keep" if kind == "rest" else kind, **more)  # type: ignore[arg-type]
+    def no_rest(self: Coordinator, name: str, kind: CommandKind, **more: object) -> object:
+        return call(self, name, CommandKind.KEEP if kind is CommandKind.REST else kind, **more)  # type: ignore[arg-type]
 
-    with patch.object(Conductor, "_call", no_rest):
+    with patch.object(Coordinator, "_call", no_rest):
         yield
 
 

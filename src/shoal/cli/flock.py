@@ -112,8 +112,8 @@ def train(
     from shoal.training.find import find_task
     from shoal.transport.discovery import check_installed
 
-    mates = _mates(mate or [])
-    if not mates:
+    peers = _peers(mate or [])
+    if not peers:
         # Before anything is prepared, which takes minutes.
         check_installed(
             "a flock, whose devices find each other by multicast DNS,",
@@ -122,7 +122,7 @@ def train(
     key = _secret(secret_file)
     folder = checked(data) if data is not None else None
     if folder is not None:
-        # Before the task is made ready: what it holds out, it may have of its own too.
+        # Before the task is prepared: its held-out examples may be the device's own too.
         os.environ[LOCAL_VARIABLE] = str(folder)
     find_task(task)
     numbers = {"batch_size": batch_size, "learning_rate": learning_rate}
@@ -140,7 +140,7 @@ def train(
             whenever=whenever,
             host=host,
             port=port,
-            mates=mates,
+            peers=peers,
         )
     )
     from shoal.runtime.flock import save_orders, stored_model
@@ -148,7 +148,7 @@ def train(
     save_orders(home, orders)
     if anew:
         stored_model(home, orders.plan_sha256).unlink(missing_ok=True)
-    _become_mate(home, data=folder, out=out, json=json, quiet=quiet)
+    _become_peer(home, data=folder, out=out, json=json, quiet=quiet)
 
 
 def _secret(file: Path | None) -> FlockSecret:
@@ -170,7 +170,7 @@ def _secret(file: Path | None) -> FlockSecret:
 
 
 def _warn_if_readable(file: Path) -> None:
-    """A secret that other users of this device can read."""
+    """Warn of a secret that other users of this device can read."""
     from shoal.cli import console
 
     if file.stat().st_mode & ~_OWN_MODE & 0o777:
@@ -186,14 +186,14 @@ def _node(name: str) -> str:
     return name or default_name()
 
 
-def _mates(given: list[str]) -> dict[str, str]:
-    mates = {}
+def _peers(given: list[str]) -> dict[str, str]:
+    peers = {}
     for text in given:
         name, separator, where = text.partition("=")
         if not separator or ":" not in where:
             raise Misuse(f"--mate is written NAME=HOST:PORT, such as attic=192.168.1.20:7100; {text!r} is not")
-        mates[name] = where
-    return mates
+        peers[name] = where
+    return peers
 
 
 async def _orders(
@@ -210,9 +210,9 @@ async def _orders(
     whenever: bool,
     host: str,
     port: int,
-    mates: dict[str, str],
+    peers: dict[str, str],
 ) -> Orders:
-    """Make the task ready on this device, and write down what it is to do."""
+    """Prepare the task on this device, and put its orders together."""
     import hashlib
     import json as json_module
 
@@ -243,7 +243,7 @@ async def _orders(
         for shard in ready.prepared.paths(manifest):
             blobs.put(Path(shard))
     spec = spec_of(ready, plan, job=key.flock)
-    # What must be the same for all: not what each has of its own, nor how its first model came out.
+    # All peers must agree on these: not on their own data, nor on the first model, which may differ.
     agreed = [spec.bundle, spec.entry, spec.kwargs_json, to_json(plan), rounds, examples, ready.prepared.layout.sha256]
     return Orders(
         secret=key,
@@ -254,13 +254,13 @@ async def _orders(
         thresholds=ANY_TIME if whenever else USUAL,
         host=host,
         port=port,
-        mates=mates,
-        multicast=not mates or is_installed(),
+        peers=peers,
+        multicast=not peers or is_installed(),
     )
 
 
-def _become_mate(home: Path, *, data: Path | None, out: Path | None, json: bool, quiet: bool) -> None:
-    # A new program in this process: what the command line took is given back.
+def _become_peer(home: Path, *, data: Path | None, out: Path | None, json: bool, quiet: bool) -> None:
+    # A new program in this process: it gives the command line's memory back.
     command = [sys.executable, "-m", "shoal.runtime.flock", "--home", str(home.absolute())]
     for option, value in (("--data", data), ("--out", out)):
         if value is not None:

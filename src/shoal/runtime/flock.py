@@ -1,7 +1,7 @@
-"""A device of a flock: its door, its lines to the others, its trainer, its disk, around one mate. Decides nothing.
+"""A device of a flock: its server, its lines to the others, its trainer, its disk, around one peer. Decides nothing.
 
-Run as ``python -m shoal.runtime.flock --home DIR``, where the command line left what to do. There is no manager: every
-mate dials every other, says over that line what it has to say, and hears at its own door.
+Run as ``python -m shoal.runtime.flock --home DIR``, where the command line left its orders. There is no manager: every
+peer dials every other, sends over that line only, and receives at its own server only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shoal.errors import Corrupt, PeerViolation, ShoalError
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, End, Record, Save
 from shoal.roles.events import Connected, Disconnected, Felt, Received, Saved, SaveFailed, StopRequested
-from shoal.roles.flock.mate import Mate, Version
+from shoal.roles.flock.peer import Peer, Version
 from shoal.roles.flock.settings import FlockSettings
 from shoal.runtime import probe, sensors
 from shoal.runtime.host import RoleHost
@@ -45,7 +45,8 @@ from shoal.transport.base import Session
 from shoal.transport.flock_secret import FlockSecret
 from shoal.transport.gathering import Gathering
 from shoal.transport.grpc import GrpcLink, GrpcServer
-from shoal.transport.identity import Identity, Peer, load_private_json, save_private_json
+from shoal.transport.identity import Identity, load_private_json, save_private_json
+from shoal.transport.identity import Peer as RemoteIdentity
 from shoal.transport.join_code import endpoint
 from shoal.transport.signing import sign
 from shoal.wire import tensors
@@ -56,7 +57,7 @@ from shoal.wire.messages import Blob, Given, JobSpec, Message, Part, Renew
 
 log = logging.getLogger("shoal")
 
-#: Where the command line leaves what to do, and where the newest version lies.
+#: The file with the orders, and the file with the newest version.
 ORDERS_FILE = "flock.json"
 MODEL_FILE = "model.safetensors"
 
@@ -66,13 +67,13 @@ SENSE_EVERY_S = 2.0
 
 
 def stored_model(home: Path, plan_sha256: str) -> Path:
-    """Where a device keeps the newest version of one plan."""
+    """The file in which a device keeps the newest version of one plan."""
     return home / "flock" / plan_sha256[:16] / MODEL_FILE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
-    """What one device of a flock is to do."""
+    """The settings of one device of a flock, as its user gave them."""
 
     secret: FlockSecret
     node: str
@@ -83,13 +84,13 @@ class Orders:
     #: The address that others reach this device at; empty: that of its first network.
     host: str = ""
     port: int = 0
-    #: Mates by hand, where the network carries no multicast: name -> where.
-    mates: dict[str, str] = field(default_factory=dict)
+    #: Peers by hand, where the network carries no multicast: name -> endpoint.
+    peers: dict[str, str] = field(default_factory=dict)
     multicast: bool = True
 
 
 class Flock(AnyKey):
-    """A service and a listener (see ``transport.base``), and what a worker's driver asks of its surroundings."""
+    """A service and a listener (see ``transport.base``), and the surroundings of a worker's driver."""
 
     def __init__(
         self, orders: Orders, places: Places, *, child_module: str = "shoal.training.child", pace_s: float = 0.0
@@ -101,11 +102,11 @@ class Flock(AnyKey):
         spec = sign(orders.spec, operator)
         self._blobs = BlobStore(places.cache / "blobs")
         self._layout, first = first_model(self._blobs.path(spec.initial))
-        #: Where the newest version lies.
+        #: The file with the newest version.
         self.model_file = stored_model(places.home, orders.plan_sha256)
         self.model_file.parent.mkdir(parents=True, exist_ok=True)
         version = self._stored() or Version(number=0, model=first)
-        self.mate = Mate(
+        self.peer = Peer(
             node=orders.node,
             spec=spec,
             plan_sha256=orders.plan_sha256,
@@ -114,9 +115,9 @@ class Flock(AnyKey):
             thresholds=orders.thresholds,
         )
         self._labour = Labour(spec, self, member=identity, cache=places.cache, child_module=child_module, pace_s=pace_s)
-        # A merge of large models is done beside the loop, so that nobody thinks this device lost meanwhile.
+        # A thread merges large models: the loop stays free, and other peers do not think this device lost meanwhile.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="merge")
-        self._host = RoleHost("mate", self._perform, executor=self._executor)
+        self._host = RoleHost("peer", self._perform, executor=self._executor)
         self._lines: dict[str, _Line] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Future[str] | None = None
@@ -125,7 +126,7 @@ class Flock(AnyKey):
     # Its life ----------------------------------------------------------------------------------------------
 
     async def run(self) -> str:
-        """Until the last version is made, or it cannot go on; why it ended."""
+        """Run until the last version is made, or the peer cannot go on; return the reason of the end."""
         orders = self._orders
         self._ended = asyncio.get_running_loop().create_future()
         here = orders.host or probe.own_address()
@@ -134,14 +135,14 @@ class Flock(AnyKey):
         log.info("%s of %s listens at %s", orders.node, orders.secret.flock, endpoint(here, port))
         gathering = None
         try:
-            for name, where in orders.mates.items():
+            for name, where in orders.peers.items():
                 self._found(name, where)
             if orders.multicast:
                 gathering = Gathering(
                     flock=orders.secret.flock, node=orders.node, host=here, port=port, found=self._found
                 )
                 await gathering.start()
-            self._host.start(self.mate)
+            self._host.start(self.peer)
             self._begin(self._sense())
             return await self._ended
         finally:
@@ -165,7 +166,7 @@ class Flock(AnyKey):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # What the mate wants done --------------------------------------------------------------------------------
+    # The peer's actions --------------------------------------------------------------------------------
 
     async def _perform(self, host: RoleHost, action: Action) -> None:
         match action:
@@ -191,7 +192,7 @@ class Flock(AnyKey):
             self._ended.set_result(reason)
 
     async def _sense(self) -> None:
-        """How the device is, for the mate to judge whether it has time for others."""
+        """Read the sensors, for the peer to judge whether this device has time for others."""
         before = None
         while True:
             own_s = time.process_time() + self._labour.cpu_s()
@@ -227,7 +228,7 @@ class Flock(AnyKey):
         draft.replace(self.model_file)
 
     def _stored(self) -> Version | None:
-        """What this device held when it last ran, if it can be read and is of this plan."""
+        """The version this device held when it last ran, if it can be read and is of this plan."""
         if not self.model_file.exists():
             return None
         try:
@@ -253,16 +254,16 @@ class Flock(AnyKey):
         if line is not None and line.endpoint == where:
             return
         if line is not None:
-            # It started anew, elsewhere.
+            # The peer restarted at another address.
             line.hang_up("it is at another address")
             line.endpoint = where
             return
         line = self._lines[name] = _Line(name, where, self._identity, self._host.post)
         self._begin(line.hold())
 
-    # What others say, at the door ----------------------------------------------------------------------------
+    # Messages of other peers ----------------------------------------------------------------------------
 
-    def role_now(self, peer: Peer) -> str:
+    def role_now(self, peer: RemoteIdentity) -> str:
         if peer.role != "node" or peer.node == self._orders.node:
             raise NotHere("another mate of the flock is expected", peer=peer.node)
         return "mate"
@@ -288,24 +289,24 @@ class Flock(AnyKey):
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None
 
-    def turned_away(self, peer: Peer, reason: str) -> None:
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         log.warning("%s was turned away: %s", peer.node, reason)
 
-    async def operate(self, peer: Peer, message: Message) -> NoReturn:
+    async def operate(self, peer: RemoteIdentity, message: Message) -> NoReturn:
         raise PeerViolation("nobody operates a flock", peer=peer.node)
 
-    async def renew(self, peer: Peer, message: Renew) -> NoReturn:
+    async def renew(self, peer: RemoteIdentity, message: Renew) -> NoReturn:
         raise PeerViolation("a mate makes its own certificate", peer=peer.node)
 
-    def blob_path(self, peer: Peer, blob: Blob) -> NoReturn:
+    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> NoReturn:
         raise PeerViolation("a flock has no blobs", peer=peer.node)
 
-    async def store_blob(self, peer: Peer, blob: Blob, chunks: AsyncIterator[memoryview]) -> NoReturn:
+    async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> NoReturn:
         raise PeerViolation("a flock has no blobs", peer=peer.node)
 
 
 class _Line:
-    """A line to one mate, dialled again and again. A listener that hears nothing: mates answer at their own line."""
+    """A line to one peer, dialled again and again. Nothing comes over it: other peers answer over their own lines."""
 
     def __init__(self, name: str, where: str, identity: Identity, post: Callable[[Any], None]) -> None:
         self.endpoint = where
@@ -363,7 +364,7 @@ class _Line:
 
 
 def save_orders(home: Path, orders: Orders) -> None:
-    """For this user's eyes alone: the secret is among them."""
+    """Write the orders, readable by this user alone: the secret is among them."""
     save_private_json(
         home / ORDERS_FILE,
         {
@@ -375,15 +376,15 @@ def save_orders(home: Path, orders: Orders) -> None:
             "thresholds": json.dumps(dataclasses.asdict(orders.thresholds)),
             "host": orders.host,
             "port": str(orders.port),
-            "mates": json.dumps(orders.mates),
+            "peers": json.dumps(orders.peers),
             "multicast": "yes" if orders.multicast else "no",
         },
     )
 
 
 def load_orders(home: Path) -> Orders:
-    """What the command line left in a device's home."""
-    names = ("secret", "node", "spec", "plan_sha256", "settings", "thresholds", "host", "port", "mates", "multicast")
+    """The orders that the command line left in a device's home."""
+    names = ("secret", "node", "spec", "plan_sha256", "settings", "thresholds", "host", "port", "peers", "multicast")
     texts = dict(zip(names, load_private_json(home / ORDERS_FILE, names), strict=True))
     return Orders(
         secret=FlockSecret.parse(texts["secret"]),
@@ -394,27 +395,27 @@ def load_orders(home: Path) -> Orders:
         thresholds=Thresholds(**json.loads(texts["thresholds"])),
         host=texts["host"],
         port=int(texts["port"]),
-        mates=json.loads(texts["mates"]),
+        peers=json.loads(texts["peers"]),
         multicast=texts["multicast"] == "yes",
     )
 
 
 async def run_flock(home: Path, *, child_module: str, pace_s: float) -> dict[str, Any]:
-    """Run until it is over or a signal comes; what came of it."""
+    """Run until the flock is over or a signal comes; return the outcome."""
     began_s = time.monotonic()
     flock = Flock(load_orders(home), Places(home), child_module=child_module, pace_s=pace_s)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, flock.stop, "it was stopped")
     reason = await flock.run()
-    standing = flock.mate.standing()
+    status = flock.peer.status()
     return {
-        "version": standing.version,
-        "digest": standing.digest,
-        "made_of": standing.made_of,
-        "is_over": standing.is_over,
-        "tested_version": standing.tested,
-        "accuracy": standing.correct / standing.examples if standing.examples else None,
+        "version": status.version,
+        "digest": status.digest,
+        "made_of": status.made_of,
+        "is_over": status.is_over,
+        "tested_version": status.tested,
+        "accuracy": status.correct / status.examples if status.examples else None,
         "model": str(flock.model_file),
         "reason": reason,
         "seconds": round(time.monotonic() - began_s, 3),

@@ -1,6 +1,6 @@
-"""A flock in virtual time: the deployed mates on simulated machines and links. Nobody is in the middle.
+"""A flock in virtual time: the deployed peers on simulated machines and links. There is no manager.
 
-Its training is a sum of numbers that anyone can work out again, so that every version can be checked on paper.
+Training is replaced by a sum of numbers that can be computed again, so that every version can be checked on paper.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
-from shoal.roles.flock.mate import Mate, Version
+from shoal.roles.flock.peer import Peer, Version
 from shoal.roles.flock.settings import FlockSettings
 from shoal.sim.chance import Chance
 from shoal.sim.kernel import Kernel
@@ -49,24 +49,24 @@ from shoal.sim.process import Machine, Process
 from shoal.wire.lanes import Lane, lane_of
 from shoal.wire.messages import JobSpec, Message
 
-#: How long a mate takes to be found and dialled, and until it is tried again.
+#: How long a peer takes to be found and dialled, and until it is dialled again.
 DIAL_S = 0.05
 DIAL_AGAIN_S = 1.0
-#: What the start of a process and its trainer takes.
+#: How long a process and its trainer take to start.
 PREPARE_S = 0.5
 
 PLAN = hashlib.sha256(b"a flock").hexdigest()
 
 
 def toy_update(node: str, base: str, size: int) -> np.ndarray:
-    """What a mate's training gives: its own, for each model that it begins from."""
+    """The update of one peer, trained from one model: the two names decide it."""
     seed = int.from_bytes(hashlib.blake2b(f"{node}\0{base}".encode(), digest_size=8).digest(), "little")
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SimulatedMate:
-    """A device as it is given."""
+class SimulatedPeer:
+    """A device, its link, and how fast it trains."""
 
     node: str
     line: Line
@@ -75,15 +75,15 @@ class SimulatedMate:
 
 
 class Watcher(Protocol):
-    """Who looks on."""
+    """An observer of every event."""
 
     def handled(self, world: FlockWorld, node: str, before: Version, actions: list[Action]) -> None:
-        """One event of one mate: what it held before, and what it led to."""
+        """A peer handled an event: the version it held before, and the actions it decided on."""
         ...
 
 
 class _Wire:
-    """What one mate says to another."""
+    """The line from one peer to another, a flow for each lane."""
 
     def __init__(self, network: Network, sender: str, receiver: str) -> None:
         self._flows: dict[Lane, Flow] = {lane: network.flow(sender, receiver) for lane in Lane}
@@ -100,23 +100,24 @@ class _Wire:
 
 @dataclass(slots=True)
 class _Device:
-    what: SimulatedMate
+    what: SimulatedPeer
     machine: Machine
     process: Process
-    role: Mate | None = None
+    role: Peer | None = None
     timers: dict[str, int] = field(default_factory=dict)
     number: int = 0
     #: The newest version on its disk.
     saved: Version | None = None
-    #: Which of its trainings to come fail.
+    #: How its next trainings fail, the first one first.
     troubles: list[str] = field(default_factory=list)
-    ended: str = ""
+    #: Why its role ended.
+    ended: str | None = None
 
 
 class FlockWorld:
     def __init__(
         self,
-        devices: list[SimulatedMate],
+        devices: list[SimulatedPeer],
         *,
         spec: JobSpec,
         settings: FlockSettings,
@@ -134,7 +135,7 @@ class FlockWorld:
         self._watcher = watcher
         self._firsts = dict(firsts or {})
         self.devices: dict[str, _Device] = {}
-        #: Called with the sender, the receiver and the message when something is said.
+        #: Called with the sender, the receiver and the message of each send.
         self.overhear: list[Callable[[str, str, Message], None]] = []
         self.records: list[tuple[float, str, str, str]] = []
         self._wires: dict[tuple[str, str], _Wire] = {}
@@ -152,7 +153,7 @@ class FlockWorld:
         device.process = Process(device.machine, self.kernel, ())
         device.timers.clear()
         first = device.saved or Version(number=0, model=self._firsts.get(node, np.zeros(self._size, np.float32)).copy())
-        device.role = Mate(node=node, spec=self._spec, plan_sha256=PLAN, settings=self.settings, first=first)
+        device.role = Peer(node=node, spec=self._spec, plan_sha256=PLAN, settings=self.settings, first=first)
         device.process.later(0.0, self._handle, device, Started())
         for other in self.devices:
             if other != node:
@@ -161,7 +162,7 @@ class FlockWorld:
                     self._dial(self.devices[other].process, other, node)
 
     def kill(self, node: str) -> None:
-        """As kill -9 does: what is not on its disk is gone, and the machine says so to all who call."""
+        """As kill -9 does: the peer keeps its disk only, and its machine refuses every dialler."""
         device = self.devices[node]
         if not device.process.alive:
             return
@@ -197,7 +198,7 @@ class FlockWorld:
     def alive(self) -> list[str]:
         return [name for name, device in self.devices.items() if device.process.alive]
 
-    def role(self, node: str) -> Mate:
+    def role(self, node: str) -> Peer:
         role = self.devices[node].role
         if role is None:
             raise Misuse(f"{node} does not run")
@@ -211,7 +212,7 @@ class FlockWorld:
 
     def _handle(self, device: _Device, event: Event) -> None:
         role = device.role
-        if role is None or device.ended:
+        if role is None or device.ended is not None:
             return
         before = role.version
         actions = role.handle(event, self.kernel.now_s)
@@ -262,7 +263,7 @@ class FlockWorld:
             self._handle(device, TimerFired(name=name))
 
     def _train(self, device: _Device, action: Train) -> None:
-        trouble = device.troubles.pop(0) if device.troubles else ""
+        trouble = device.troubles.pop(0) if device.troubles else None
         if trouble == "hang":
             return
         base = device.role.version.digest if device.role is not None else ""

@@ -1,7 +1,7 @@
-"""A disaster of a flock, drawn from a seed, and what must hold all the same. A seed that fails replays.
+"""A disaster of a flock, drawn from a seed, and the invariants that must hold. A seed that fails replays.
 
-Checked: every version is, on paper, the exact weighted mean of the updates it names, all made from one model; of the
-mates that were there throughout none is missing; all who live end with the same last version; and it ends.
+Checked: every version is, on paper, the exact weighted mean of the updates it names, all made from one model; no
+peer that was there throughout is missing; all living peers end with the same last version; and it ends.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Action
 from shoal.roles.events import Felt
-from shoal.roles.flock.mate import Version, digest_of
+from shoal.roles.flock.peer import Version, digest_of
 from shoal.roles.flock.settings import FlockSettings
 from shoal.sim.chance import Chance, Stream
-from shoal.sim.flock import FlockWorld, SimulatedMate, toy_update
+from shoal.sim.flock import FlockWorld, SimulatedPeer, toy_update
 from shoal.sim.invariants import Violation
 from shoal.sim.jobs import bare_spec
 from shoal.sim.network import Line
@@ -33,7 +33,7 @@ TOLERANCE = 1e-5
 
 FAULTS = ("kill", "partition", "pause", "busy", "fail", "hang", "slow", "ambush")
 
-#: Moments at which someone is killed in mid-sentence, by what is said then.
+#: Moments at which a peer is killed in mid-sentence, by the message that is sent then.
 MOMENTS: dict[str, type[Message]] = {"merging": Part, "asking": Want, "giving": Given, "calling": Call}
 
 
@@ -44,7 +44,7 @@ class Mishap:
     at_s: float
     #: How long it lasts; a kill: until it is started again, and 0: never.
     for_s: float = 0.0
-    #: An ambush: at what, at which time of it, and who of the two is struck.
+    #: An ambush: at which message, at which one of them, and which end of it is killed.
     moment: str = ""
     count: int = 0
     whom: str = ""
@@ -53,10 +53,10 @@ class Mishap:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlockDisaster:
     seed: int
-    mates: tuple[SimulatedMate, ...]
+    peers: tuple[SimulatedPeer, ...]
     settings: FlockSettings
     mishaps: tuple[Mishap, ...]
-    #: They begin with models of their own.
+    #: The peers begin with different models.
     differ: bool
 
 
@@ -64,8 +64,8 @@ def flock_disaster(seed: int) -> FlockDisaster:
     stream = Chance(seed).stream("flock")
     count = 2 + stream.below(6)
     names = [f"m{number}" for number in range(count)]
-    mates = tuple(
-        SimulatedMate(
+    peers = tuple(
+        SimulatedPeer(
             node=name,
             line=Line(
                 up=Steady(stream.lognormal(60_000.0, 0.8)),
@@ -83,7 +83,7 @@ def flock_disaster(seed: int) -> FlockDisaster:
         rounds=1 + stream.below(4), devices=count, patience_s=stream.pick((6.0, 20.0)), train_max_s=60.0
     )
     mishaps = tuple(_mishap(stream, names) for _ in range(stream.below(4)))
-    # A majority stays, so that there is someone to end it.
+    # A majority stays, so that the flock can end.
     for_good: list[str] = []
     kept: list[Mishap] = []
     for each in mishaps:
@@ -93,7 +93,7 @@ def flock_disaster(seed: int) -> FlockDisaster:
                 continue
             for_good.append(each.who[0])
         kept.append(each)
-    return FlockDisaster(seed=seed, mates=mates, settings=settings, mishaps=tuple(kept), differ=stream.happens(0.2))
+    return FlockDisaster(seed=seed, peers=peers, settings=settings, mishaps=tuple(kept), differ=stream.happens(0.2))
 
 
 def _mishap(stream: Stream, names: list[str]) -> Mishap:
@@ -115,12 +115,12 @@ def _mishap(stream: Stream, names: list[str]) -> Mishap:
 
 @dataclass(slots=True)
 class _Paper:
-    """Works out every version again."""
+    """Computes every version again, on paper."""
 
     examples: dict[str, int]
     #: Versions that were made, by hash.
     known: dict[str, Version] = field(default_factory=dict)
-    #: Who is there throughout, unhurt.
+    #: Peers that no fault befalls.
     there: set[str] = field(default_factory=set)
 
     def handled(self, world: FlockWorld, node: str, before: Version, actions: list[Action]) -> None:
@@ -146,8 +146,9 @@ class _Paper:
             raise Violation(
                 f"version {now.number} by {node} of {', '.join(of)} is off its weighted mean by {worst:.3g}"
             )
-        conductor = world.devices[device.role.conductor].role
-        left_out = conductor.left_out if conductor is not None else frozenset(world.devices)
+        followed = device.role.coordinator
+        coordinator = world.devices[followed].role if followed is not None else None
+        left_out = coordinator.left_out if coordinator is not None else frozenset(world.devices)
         missing = [name for name in sorted(self.there) if name not in of and name not in left_out]
         if missing:
             raise Violation(f"version {now.number} by {node} of {', '.join(of)} lacks {', '.join(missing)}")
@@ -159,13 +160,13 @@ class FlockCase:
 
     def __init__(self, what: FlockDisaster) -> None:
         self.what = what
-        self.paper = _Paper({each.node: each.examples for each in what.mates})
+        self.paper = _Paper({each.node: each.examples for each in what.peers})
         firsts = {}
         if what.differ:
-            firsts = {each.node: toy_update(each.node, "first", SIZE) for each in what.mates}
+            firsts = {each.node: toy_update(each.node, "first", SIZE) for each in what.peers}
         plan = Plan(data="local", until=Until(epochs=what.settings.rounds))
         self.world = FlockWorld(
-            list(what.mates),
+            list(what.peers),
             spec=bare_spec("flock", plan, examples=0, test_examples=100),
             settings=what.settings,
             size=SIZE,
@@ -173,8 +174,8 @@ class FlockCase:
             watcher=self.paper,
             firsts=firsts,
         )
-        self._unhurt = {each.node for each in what.mates}
-        # Who is cut off from whom depends on where one stands: then nobody is expected to be there throughout.
+        self._unhurt = {each.node for each in what.peers}
+        # A partition has two sides, and either may go on: then no peer is expected to be there throughout.
         if any(each.kind in ("partition", "pause", "slow") for each in what.mishaps):
             self._unhurt.clear()
         self.paper.there = self._unhurt
@@ -235,7 +236,7 @@ class FlockCase:
         ends = {name: device.saved for name, device in world.devices.items() if device.ended}
         last = {version.digest for version in ends.values() if version is not None and version.number > 0}
         numbers = {version.number for version in ends.values() if version is not None}
-        # Two halves that do not hear each other both go on; so does one of two that comes back too late.
+        # Two halves that do not hear each other both go on; so does a peer that comes back too late.
         splits = [each for each in self.what.mishaps if each.kind in ("partition", "pause", "kill", "ambush")]
         halves = 2 if any(each.for_s for each in splits) else 1
         if not 1 <= len(last) <= halves or numbers != {self.what.settings.rounds}:
@@ -247,19 +248,19 @@ class FlockCase:
         left = [name for name, each in devices.items() if each.process.alive]
         if not any(each.ended for each in devices.values()):
             return self._never_began(left)
-        # Who was away when the others ended, and comes back for less than half of them, waits for someone to come.
+        # A peer that returns after the others ended may find less than half of them, and waits.
         return all(name not in self._unhurt and self._waits(name) for name in left)
 
     def _never_began(self, left: list[str]) -> bool:
-        """One was lost for good before the first round, and the others wait for it, as they were told to."""
+        """A peer was lost for good before the first round, and the others wait for it, as their settings say."""
         is_late = self.world.kernel.now_s > LIMIT_S / 2
         return is_late and len(left) < self.what.settings.devices and not any(self.world.role(n).term for n in left)
 
     def _waits(self, name: str) -> bool:
         role = self.world.role(name)
-        follows = self.world.devices[role.conductor] if role.conductor else None
+        follows = self.world.devices[role.coordinator] if role.coordinator else None
         return (
-            not role.conductor
+            not role.coordinator
             or role.is_halted
             or (follows is not None and follows.role is not None and follows.role.is_halted)
         )
@@ -268,9 +269,9 @@ class FlockCase:
         told = []
         for name, device in self.world.devices.items():
             if device.role is None:
-                told.append(f"{name} {'ended' if device.ended else 'dead'}")
+                told.append(f"{name} {'ended' if device.ended is not None else 'dead'}")
                 continue
-            each = device.role.standing()
+            each = device.role.status()
             told.append(
                 f"{name} v{each.version} {each.phase} round {each.round} of {len(each.of)} term {each.term}"
                 f" {each.conductor} heard {each.heard} took {each.took}"
@@ -279,7 +280,7 @@ class FlockCase:
 
 
 class _Ambush:
-    """Kills one of two at the moment that something is said between them, for the n-th time."""
+    """Kills one of two peers while the n-th message of a kind is on its way between them."""
 
     def __init__(self, case: FlockCase, mishap: Mishap) -> None:
         self._case = case
@@ -293,7 +294,7 @@ class _Ambush:
         if self._seen != self._mishap.count:
             return
         whom = sender if self._mishap.whom == "sender" else receiver
-        # In the midst of it: what is large is on its way for a while.
+        # In the midst of it: a large message is on its way for a while.
         self._case.world.kernel.after(0.01, self._case.strike, whom, self._mishap.for_s)
 
 

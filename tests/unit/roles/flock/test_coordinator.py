@@ -1,10 +1,10 @@
-"""Who calls the pairs: what it calls for, from how mates stand; each rule once, by itself."""
+"""The coordinator: its commands for given statuses of the peers; each rule once, by itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from shoal.roles.flock.conductor import ALIKE_BELOW_S, Conductor, Decisions, Ways
+from shoal.roles.flock.coordinator import ALIKE_BELOW_S, Coordinator, Decisions, Ways
 from shoal.roles.flock.settings import FlockSettings
 from shoal.wire.messages import Call, Standing
 
@@ -13,20 +13,20 @@ SETTINGS = FlockSettings(rounds=3, devices=3, patience_s=10.0)
 
 
 class Flock:
-    """Mates that heed every call, unless a test says otherwise."""
+    """Peers that heed every command, unless a test says otherwise."""
 
     def __init__(self, *names: str, settings: FlockSettings = SETTINGS) -> None:
-        self.conductor = Conductor(term=1, settings=settings, size_bytes=400, now_s=0.0)
-        self.mates = {name: Standing(plan=PLAN, term=1, version=0, digest="d0") for name in names}
+        self.coordinator = Coordinator(term=1, settings=settings, size_bytes=400, now_s=0.0)
+        self.peers = {name: Standing(plan=PLAN, term=1, version=0, digest="d0") for name in names}
         self.now_s = 0.0
 
     def set(self, name: str, **change: Any) -> None:
-        fields = {field: getattr(self.mates[name], field) for field in Standing.__slots__} | change
-        self.mates[name] = Standing(**fields)
+        fields = {field: getattr(self.peers[name], field) for field in Standing.__slots__} | change
+        self.peers[name] = Standing(**fields)
 
     def look(self, *, heeded: bool = True, after_s: float = 0.0) -> dict[str, Call]:
         self.now_s += after_s
-        decided: Decisions = self.conductor.decide(self.now_s, self.mates)
+        decided: Decisions = self.coordinator.decide(self.now_s, self.peers)
         self.notes = dict(decided.notes)
         for name, call in decided.calls:
             if heeded:
@@ -50,9 +50,9 @@ def test_all_are_called_to_train_once() -> None:
 def test_a_call_is_said_again_until_it_is_heeded() -> None:
     flock = Flock("a", "b")
     calls = flock.look(heeded=False)
-    assert dict(flock.conductor.unheeded(flock.mates)) == calls
+    assert dict(flock.coordinator.unheeded(flock.peers)) == calls
     flock.set("a", heard=calls["a"].number)
-    assert set(dict(flock.conductor.unheeded(flock.mates))) == {"b"}
+    assert set(dict(flock.coordinator.unheeded(flock.peers))) == {"b"}
 
 
 def test_the_two_that_are_free_first_merge_and_who_spent_more_gives() -> None:
@@ -93,17 +93,17 @@ def test_the_root_makes_the_version_once_nobody_is_missing() -> None:
 def test_who_gave_its_update_to_one_that_is_lost_begins_anew() -> None:
     flock = Flock("a", "b", "c")
     merged(flock)
-    del flock.mates["b"]
+    del flock.peers["b"]
     assert kinds(flock.look()) == {"c": "anew"}
 
 
 def test_one_that_comes_back_with_a_sum_begins_anew_since_others_did() -> None:
     flock = Flock("a", "b", "c")
     merged(flock)
-    away = flock.mates.pop("b")
+    away = flock.peers.pop("b")
     flock.look()
     flock.holds("c")
-    flock.mates["b"] = away
+    flock.peers["b"] = away
     assert kinds(flock.look(heeded=False))["b"] == "anew"
 
 
@@ -114,18 +114,18 @@ def test_one_that_comes_back_after_its_update_was_handed_on_rests() -> None:
     flock.holds("b")
     flock.holds("c", spent_joules=9.0)
     calls = flock.look(after_s=1.0)
-    away = flock.mates.pop("c")
+    away = flock.peers.pop("c")
     flock.look()
     flock.holds("b", "b", "c", took=calls["b"].merge)
     flock.look()
-    flock.mates["c"] = away
+    flock.peers["c"] = away
     assert kinds(flock.look(heeded=False))["c"] == "rest"
 
 
 def test_one_that_started_anew_does_not_train_twice_for_one_version() -> None:
     flock = Flock("a", "b", "c")
     merged(flock)
-    flock.mates["c"] = Standing(plan=PLAN, term=1, version=0, digest="d0", heard=99)
+    flock.peers["c"] = Standing(plan=PLAN, term=1, version=0, digest="d0", heard=99)
     assert flock.look() == {}
 
 
@@ -142,7 +142,7 @@ def test_a_merge_is_called_off_before_its_sender_is_asked_for_again() -> None:
     assert not any(each.other == call.other for name, each in flock.look().items() if name != receiver)
 
 
-def test_a_sum_of_a_former_conductor_is_begun_anew() -> None:
+def test_a_sum_of_a_former_coordinator_is_begun_anew() -> None:
     flock = Flock("a", "b")
     flock.look()
     flock.holds("a")
@@ -195,7 +195,7 @@ def test_less_than_half_of_a_flock_waits_and_says_so() -> None:
         flock.set(name, version=1, digest="d1", made_of=5)
     assert flock.look() == {}
     assert "2 of the 5 that made version 1 are here" in flock.notes["waits"]
-    flock.mates["c"] = flock.mates["a"]
+    flock.peers["c"] = flock.peers["a"]
     assert set(kinds(flock.look()).values()) == {"train"}
 
 
