@@ -1,4 +1,4 @@
-"""Pools, their executors and an analyst, all of them real roles, in virtual time: lent, lost, late and lied about.
+"""A client, pools and their executors, all of them real roles, in virtual time: with losses, delays and lies.
 
 Links are as a network's: what is on its way when a session ends is gone. Chance decides how long everything takes, so
 that what comes from different peers is in any order.
@@ -17,7 +17,8 @@ import numpy as np
 from shoal.offload.kinds import compute, measured
 from shoal.offload.tiling import product
 from shoal.roles.actions import Action, Deliver, Multiply, Record, Role, Send, SetTimer
-from shoal.roles.analyst import Analyst
+from shoal.roles.broker import Broker
+from shoal.roles.client import Client
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -31,7 +32,6 @@ from shoal.roles.events import (
 )
 from shoal.roles.executor import Executor, Means
 from shoal.roles.product import Policy, cut
-from shoal.roles.scheduler import Scheduler
 from shoal.wire.encoding import decode_envelope, encode_envelope
 from shoal.wire.messages import Message, Result, with_tensors
 
@@ -76,15 +76,15 @@ class Market:
         self._order = itertools.count()
         self.now_s = 0.0
         self._secret = bytes(self._chance.integers(0, 256, 32, dtype=np.uint8))
-        self.analyst = Analyst(pools=tuple(pools), policy=policy, secret=self._secret, wait_s=wait_s)
+        self.client = Client(pools=tuple(pools), policy=policy, secret=self._secret, wait_s=wait_s)
         self.policy = policy
         self.devices: dict[str, Device] = {}
-        self._actors: dict[str, Actor] = {"analyst": Actor(self.analyst, "analyst")}
+        self._actors: dict[str, Actor] = {"analyst": Actor(self.client, "analyst")}
         #: (one end, the other) -> which session it is, while there is one.
         self._sessions: dict[tuple[str, str], int] = {}
         self.delivered: dict[int, np.ndarray] = {}
         self.records: list[tuple[str, Record]] = []
-        #: (pool, executor) whose lies the analyst looked at.
+        #: (pool, executor) whose lies the client looked at.
         self.seen_lying: set[str] = set()
         self._lies: dict[int, str] = {}
         #: Pool -> which sides of each mask came to it, by what was sent.
@@ -94,11 +94,11 @@ class Market:
         self.reorders = False
         self._last_s: dict[tuple[str, str], float] = {}
         for pool, executors in pools.items():
-            self._actors[pool] = Actor(Scheduler(), pool)
+            self._actors[pool] = Actor(Broker(), pool)
             for number in range(executors):
                 name = f"{pool}-{number}"
                 self.devices[name] = Device(pool, name, speed=float(self._chance.uniform(0.5, 2.0)) * 1e7)
-                self._actors[name] = Actor(Executor(scheduler=pool, means=MEANS), name)
+                self._actors[name] = Actor(Executor(broker=pool, means=MEANS), name)
         self._deliver("analyst", Started())
         for pool in pools:
             self.dial(pool)
@@ -111,7 +111,7 @@ class Market:
         heapq.heappush(self._heap, (self.now_s + after_s, next(self._order), act))
 
     def _ends(self, name: str) -> tuple[str, str]:
-        """A pool is dialled by the analyst, an executor dials its pool."""
+        """A pool is dialled by the client, an executor dials its pool."""
         return ("analyst", name) if name not in self.devices else (name, self.devices[name].pool)
 
     def dial(self, name: str) -> None:
@@ -136,16 +136,16 @@ class Market:
         self.hang_up(name, "killed")
         actor = self._actors[name]
         actor.life += 1
-        actor.role, actor.timers = Executor(scheduler=self.devices[name].pool, means=MEANS), {}
+        actor.role, actor.timers = Executor(broker=self.devices[name].pool, means=MEANS), {}
         self.at(back_after_s, lambda: self.dial(name))
 
-    def kill_scheduler(self, pool: str, *, back_after_s: float) -> None:
+    def kill_broker(self, pool: str, *, back_after_s: float) -> None:
         mine = [name for name, device in self.devices.items() if device.pool == pool]
         for name in (pool, *mine):
             self.hang_up(name, "the scheduler was killed")
         actor = self._actors[pool]
         actor.life += 1
-        actor.role, actor.timers = Scheduler(), {}
+        actor.role, actor.timers = Broker(), {}
         for name in (pool, *mine):
             self.at(back_after_s * float(self._chance.uniform(1, 1.5)), lambda name=name: self.dial(name))
 
@@ -160,16 +160,16 @@ class Market:
     def run(self, *, until: Callable[[], bool], limit_s: float = 600.0) -> None:
         ends_s = self.now_s + limit_s
         while not until():
-            assert self._heap, f"nothing is going to happen any more; {self.analyst._todo} {self.analyst._asks}"
+            assert self._heap, f"nothing is going to happen any more; {self.client._todo} {self.client._asks}"
             self.now_s, _, act = heapq.heappop(self._heap)
             assert self.now_s < ends_s, f"not done within {limit_s} s"
             act()
 
     def open(self) -> Market:
-        """Wait until every executor is measured, and the analyst knows."""
+        """Wait until every executor is measured, and the client knows."""
 
         def is_open() -> bool:
-            advert = self.analyst.advert
+            advert = self.client.advert
             return advert is not None and advert.executors == len(self.devices)
 
         self.run(until=is_open)
@@ -181,8 +181,8 @@ class Market:
         return self.delivered[number]
 
     def liars_told(self, pool: str) -> dict[str, int]:
-        scheduler: Any = self._actors[pool].role
-        return {view.node: view.caught for view in scheduler.views() if view.caught}
+        broker: Any = self._actors[pool].role
+        return {view.node: view.caught for view in broker.views() if view.caught}
 
     def role(self, name: str) -> Any:
         return self._actors[name].role
@@ -257,7 +257,7 @@ class Market:
     def _note_lie(self, to: str, pool: str, message: Message) -> None:
         if to != "analyst" or not isinstance(message, Result) or not message.tensors:
             return
-        ask = self.analyst._asks.get(message.task)
+        ask = self.client._asks.get(message.task)
         if ask is not None and self.devices[message.executor].lie is not None:
             self.seen_lying.add(f"{pool}/{message.executor}")
 

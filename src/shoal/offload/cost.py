@@ -91,7 +91,7 @@ class Home:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """What the analyst sends and receives for one product."""
+    """The bytes that the client sends and receives for one product."""
 
     bytes_out: int
     bytes_in: int
@@ -127,7 +127,7 @@ def check_modes(privacy: str, verify: str) -> None:
 
 
 def traffic(shape: Shape, *, masked: bool, verify: Verify) -> Traffic:
-    """The right one goes to each pool once; its scheduler hands it on. A seed, and the words around, are not counted.
+    """The right one goes to each pool once; its broker hands it on. Seeds and message framing are not counted.
 
     Masked: one pool gets a share as large as ``left`` and the other a seed; both return a result, two numbers a value.
     """
@@ -155,7 +155,7 @@ def own_seconds(shape: Shape, home: Home, *, masked: bool, verify: Verify) -> fl
 
 
 def spread_seconds(shape: Shape, pool: Advert, *, masked: bool) -> float:
-    """Until every executor has the right one: its scheduler sends it to each, over a link taken to be like ours."""
+    """Until every executor has the right one: its broker sends it to each, over a link taken to be like ours."""
     size = LIMBS * DIGIT_BYTES if masked else VALUE_BYTES
     return pool.executors * size * shape.right / pool.bytes_per_s if pool.bytes_per_s > 0 else 0.0
 

@@ -50,12 +50,12 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advert:
-    """What a pool, or several together, say they can: measured by their schedulers."""
+    """The speed of one pool, or of several together, as their brokers measured it."""
 
     executors: int
     #: All executors together, float32.
     operations_per_s: float
-    #: That the analyst moves to the pools and back, its own work for them included; 0 while it is not known.
+    #: Between the client and the pools, there and back, its own work for them included; 0 while it is not known.
     bytes_per_s: float
     #: There and back, with nothing to do.
     latency_s: float

@@ -1,7 +1,7 @@
-"""One product on its way: its tiles, how each is hidden, what came back for it and whether that is believed.
+"""One product on its way: its tiles, the mask of each, the replies to each and whether they are believed.
 
-Knows neither pools nor time. How a product is cut is settled before anyone is asked, from its shape alone, so that its
-bits do not depend on who is there, who dies and who lies.
+Knows neither pools nor time. The shape of a product alone decides how it is cut, before any pool is asked, so that its
+bits do not depend on the executors that take part, die or lie.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SPOT_LEAST = 1 / 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """What may be seen of a product, and how results come to be believed."""
+    """What executors may see of a product, and how their results are checked."""
 
     privacy: Privacy = "none"
     verify: Verify = "freivalds"
@@ -63,22 +63,22 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A result that came for one side of a tile; from nobody, if it was computed at home."""
+    """A result for one side of a tile, and the pool and the executor that sent it; None: computed at home."""
 
-    pool: str
-    node: str
+    pool: str | None
+    node: str | None
     array: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What became of a tile: its part of the product, or which sides are to be asked for again."""
+    """The outcome for a tile: its part of the product, or the sides to ask for again."""
 
     value: np.ndarray | None
     again: tuple[int, ...] = ()
-    #: Who was wrong, and how that was seen.
+    #: The wrong replies, and how each was found out.
     liars: tuple[tuple[Reply, str], ...] = ()
-    #: Whose results held when they were checked.
+    #: The replies that were checked and are right.
     held: tuple[Reply, ...] = ()
     #: Multiply-adds that this took here.
     operations: int = 0
@@ -86,18 +86,18 @@ class Verdict:
 
 @dataclass(slots=True)
 class TileWork:
-    """A tile that is not done. Sides are what is asked for: of a mask two, of replicas one each, else one."""
+    """A tile that is not done. Each side is asked for by itself: two of a mask, one of each replica, else one."""
 
     tile: Tile
     sides: tuple[int, ...]
     replies: dict[int, Reply] = field(default_factory=dict)
     #: Pool -> sides of it that this pool was ever sent. Both of a mask are never sent to one.
     saw: dict[str, set[int]] = field(default_factory=dict)
-    #: Times that something came to nothing: refused, late, wrong.
+    #: How often an ask for it was refused, late or wrong.
     failures: int = 0
-    #: Executors that had a hand in it and failed.
+    #: Pool -> executors that failed at it.
     avoid: dict[str, set[str]] = field(default_factory=dict)
-    #: What is sent, made once.
+    #: Side -> the tensors to send, made once.
     tensors: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
     fixed: masking.FixedLeft | None = None
 
@@ -106,7 +106,7 @@ class TileWork:
 
 
 class Known:
-    """A right side as it is sent, and what is worked out of it once a version."""
+    """A right side as it is sent, and its checks and digits, worked out once a version."""
 
     def __init__(self, right: np.ndarray, digest: str, *, is_masked: bool) -> None:
         self.digest = digest
@@ -135,7 +135,7 @@ class Known:
 
 
 class Product:
-    """``left`` times ``right``, as it is asked for."""
+    """``left`` times ``right``, tile by tile."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Product:
         self._shuffled = shuffled
         self._left = shuffle.shuffle_left(left, shuffled) if shuffled is not None else np.ascontiguousarray(left)
         rows, inner = left.shape
-        #: Of what is asked for: the digits of a right side lie side by side.
+        #: Of the matrices that are sent: the digits of a right side lie side by side.
         self.inner, self.columns = inner, known.sent.shape[1]
         self._width = known.right.shape[1]
         self.cut = cut(rows, inner, self.columns, operations=policy.tile_operations)
@@ -184,13 +184,13 @@ class Product:
         return int(work.tile.rows * self.inner * self.columns)
 
     def bytes_of(self, work: TileWork, side: int) -> int:
-        """What this side takes there and back."""
+        """The bytes of this side, there and back."""
         kind = KINDS[self.kind(side)]
         out = kind.seed_bytes or 4 * work.tile.rows * self.inner
         return int(out + 4 * work.tile.rows * self.columns)
 
     def tensors(self, work: TileWork, side: int) -> dict[str, np.ndarray]:
-        """What is sent for this side of a tile."""
+        """The tensors to send for this side of a tile."""
         if side not in work.tensors:
             rows = self._left[work.tile.start : work.tile.stop]
             if not self.is_masked:
@@ -219,7 +219,7 @@ class Product:
         text = f"mask of tile {work.tile.number} of product {self.number}".encode()
         return hashlib.sha256(self._seed + text).digest()[:SEED_BYTES]
 
-    # What came back -------------------------------------------------------------------------------------
+    # Replies -------------------------------------------------------------------------------------------
 
     def settle(
         self,
@@ -229,7 +229,7 @@ class Product:
         must_check: Callable[[Reply], bool],
         sides: tuple[int, ...] | None = None,
     ) -> Verdict:
-        """Every side was answered: is it believed? ``sides``: those there are, where no more can be had."""
+        """Check a tile whose every side was answered. ``sides``: the answered ones, where no more can be had."""
         replies = {side: work.replies[side] for side in sides or work.sides}
         if self.is_masked:
             verdict = self._settle_masked(work, replies, chance, must_check)
@@ -253,7 +253,7 @@ class Product:
         must_check: Callable[[Reply], bool],
     ) -> Verdict:
         side, reply = next(iter(replies.items()))
-        if not reply.node or not must_check(reply):
+        if reply.node is None or not must_check(reply):
             return Verdict(value=reply.array)
         judgement = self.known.check(chance).judge(self.tensors(work, side)["left"], reply.array)
         operations = self._checking(work)
@@ -298,7 +298,7 @@ class Product:
         assert work.fixed is not None
         whole = masking.combined(replies[0].array, replies[1].array)
         operations = whole.size * 2
-        away = [reply for reply in replies.values() if reply.node and must_check(reply)]
+        away = [reply for reply in replies.values() if reply.node is not None and must_check(reply)]
         if away:
             wrong = self.known.exact(chance).wrong_rows(work.fixed.values, whole)
             operations += TRIALS_EXACT * work.tile.rows * (self.inner + self.columns)
@@ -308,7 +308,7 @@ class Product:
         return Verdict(value=value, held=tuple(away), operations=operations)
 
     def _whose_fault(self, work: TileWork, replies: dict[int, Reply], rows: np.ndarray, operations: int) -> Verdict:
-        """The sum is wrong: one row, computed here, tells which of the two is."""
+        """The sum is wrong: one row, computed here, tells which of the two sides is."""
         assert self.known.fixed is not None
         faults = masking.liars(
             rows,

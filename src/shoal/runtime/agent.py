@@ -103,7 +103,7 @@ class Agent:
             # Most devices do not: they need not pay for what it takes.
             from shoal.runtime.lending import Lending
 
-            self._lending = Lending(scheduler=self._manager, send=self.send)
+            self._lending = Lending(broker=self._manager, send=self.send)
         self._link_bytes_per_s = 0.0
         self._medium = ""
         self._endings: set[asyncio.Task[None]] = set()

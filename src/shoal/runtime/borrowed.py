@@ -1,7 +1,7 @@
-"""Products computed by pools: an analyst in a thread of its own, with a line to each scheduler. ``multiply`` waits.
+"""Products computed by pools: a client in a thread of its own, with a line to each broker. ``multiply`` waits.
 
 A pool is the folder of an operator's identity (or the home that holds one), or a line of `shoal token create --role
-operator`. The program that asks needs neither asyncio nor to know who computes.
+operator`. The program that asks needs no asyncio, and knows no executor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.offload.products import Advert, Array, Report, Secret, check
 from shoal.roles.actions import Action, Deliver, Multiply, Record, Send
-from shoal.roles.analyst import WAIT_S, Analyst
+from shoal.roles.client import WAIT_S, Client
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -53,7 +53,7 @@ from shoal.wire.messages import Message, Result
 
 log = logging.getLogger("shoal")
 
-#: How long a pool may take to be reached at first, before a program is told what it can.
+#: How long a pool may take to be reached at first, before a program hears its speed.
 FIRST_S = 10.0
 
 #: Results larger than this are checked in a thread, while the next one comes in.
@@ -62,7 +62,7 @@ CHECKED_BESIDE_BYTES = 64 << 10
 CONNECT_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 10.0
 
-#: A product to learn from what the link carries: 1 MB out, and next to no work.
+#: A product that measures the link: 1 MB out, and almost no work.
 _PROBE = (256, 1024, 8)
 #: The first one also brings the right side.
 PROBES = 3
@@ -85,13 +85,13 @@ class Borrowed:
         verify: Verify = "freivalds",
         wait_s: float = WAIT_S,
         tile_operations: int = TILE_OPERATIONS,
-        purpose: str = "",
+        purpose: str | None = None,
     ) -> None:
-        """``wait_s``: how long tiles wait for a pool that went away before they are done here."""
+        """``wait_s``: how long tiles wait for a lost pool before they are computed here."""
         policy = Policy(privacy=privacy, verify=verify, tile_operations=tile_operations)
         folders = [_folder_of(pool) for pool in ([pools] if isinstance(pools, str | Path) else pools)]
         self._folders = _named(folders, must_differ=privacy == "mask")
-        self._analyst = Analyst(
+        self._client = Client(
             pools=tuple(self._folders), policy=policy, secret=secrets.token_bytes(32), wait_s=wait_s, purpose=purpose
         )
         self._asking = threading.Lock()
@@ -103,14 +103,14 @@ class Borrowed:
         self._loop = asyncio.new_event_loop()
         self._checking = ThreadPoolExecutor(1, thread_name_prefix="shoal-check")
         self._multiplier = Multiplier(threads=threads_told(otherwise=os.cpu_count() or 1))
-        self._host = RoleHost("analyst", self._perform, executor=self._checking, is_heavy=_is_heavy)
+        self._host = RoleHost("client", self._perform, executor=self._checking, is_heavy=_is_heavy)
         self._lines: dict[str, _PoolLine] = {}
         self._computing: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="shoal-borrowed", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
-    # What a program asks --------------------------------------------------------------------------------
+    # Called by the program --------------------------------------------------------------------------------
 
     def multiply(self, left: Array, right: Array, *, secret: Secret, name: str) -> Array:
         check(left, right)
@@ -125,7 +125,7 @@ class Borrowed:
             try:
                 return done.result()
             except BaseException:
-                # Also Ctrl-C: whoever computes parts of it is told that nobody waits.
+                # Also Ctrl-C: the pools hear that nobody waits for the product.
                 self._post(ProductUnwanted(product=number))
                 raise
             finally:
@@ -134,30 +134,30 @@ class Borrowed:
 
     @property
     def report(self) -> Report:
-        return dataclasses.replace(self._analyst.report, seconds=self._seconds)
+        return dataclasses.replace(self._client.report, seconds=self._seconds)
 
     @property
     def advert(self) -> Advert | None:
-        """What the pools can, measured; at first it waits a moment for those that are not there yet."""
+        """The measured speed of the pools; at first it waits a moment for pools that are not connected yet."""
         ends_s = self._began_s + FIRST_S
-        while (told := self._analyst.advert) is None or told.pools < len(self._folders):
+        while (told := self._client.advert) is None or told.pools < len(self._folders):
             if time.monotonic() > ends_s:
                 break
             time.sleep(0.05)
         if told is not None and not told.bytes_per_s:
             rows, inner, columns = _PROBE
-            # Nothing of anyone's.
+            # The numbers are nobody's data.
             may_be_seen: Secret = "none"
             left, right = np.ones((rows, inner), dtype=np.float32), np.ones((inner, columns), dtype=np.float32)
             for _ in range(PROBES):
                 self.multiply(left, right, secret=may_be_seen, name="a look at the link")
-            told = self._analyst.advert
+            told = self._client.advert
         return told
 
     @property
     def network(self) -> str:
-        """``1-2-3``: an analyst, its schedulers, the executors of each."""
-        return self._analyst.network
+        """``1-2-3``: a client, its brokers, the executors of each."""
+        return self._client.network
 
     def close(self) -> None:
         if self._is_over:
@@ -193,9 +193,9 @@ class Borrowed:
             self._loop.close()
 
     async def _begin(self) -> None:
-        self._host.start(self._analyst)
+        self._host.start(self._client)
         for name, folder in self._folders.items():
-            line = self._lines[name] = _PoolLine(name, folder, self._host, self._analyst)
+            line = self._lines[name] = _PoolLine(name, folder, self._host, self._client)
             line.start()
 
     async def _end(self) -> None:
@@ -207,7 +207,7 @@ class Borrowed:
         await asyncio.to_thread(self._multiplier.stop)
         await asyncio.gather(*self._computing, return_exceptions=True)
         self._checking.shutdown(wait=True)
-        # What gRPC leaves behind of calls that were cut off.
+        # Tasks that gRPC leaves behind for calls that were cut off.
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
@@ -239,13 +239,13 @@ class Borrowed:
 
 
 class _PoolLine:
-    """A listener (see ``transport.base``) on the work stream to one scheduler: dialled, held, dialled again."""
+    """A listener (see ``transport.base``) on the work stream to one broker: dialled, held, dialled again."""
 
-    def __init__(self, name: str, folder: Path, host: RoleHost, analyst: Analyst) -> None:
+    def __init__(self, name: str, folder: Path, host: RoleHost, client: Client) -> None:
         self._name = name
         self._folder = folder
         self._host = host
-        self._analyst = analyst
+        self._client = client
         self._session: Session | None = None
         self._holding: asyncio.Task[None] | None = None
 
@@ -262,7 +262,7 @@ class _PoolLine:
         while True:
             was_open = False
             try:
-                # The endpoint and the certificate are read anew: a manager may have moved, a certificate run out.
+                # The endpoint and the certificate are read again: a manager may have moved, a certificate run out.
                 access = await kept_fresh(self._folder, now_s=time.time())
                 link = GrpcLink(access.identity, server_node=access.manager_node, endpoint=access.manager_endpoint)
                 reason = await link.borrow(self, connect_timeout_s=CONNECT_TIMEOUT_S)
@@ -291,7 +291,7 @@ class _PoolLine:
         await self._host.deliver(Received(sender=self._name, message=message, size_bytes=size_bytes))
 
     def payload_limit(self, session: Session, message: Message) -> int:
-        return self._analyst.result_limit(message.task) if isinstance(message, Result) else 0
+        return self._client.result_limit(message.task) if isinstance(message, Result) else 0
 
     def awaits(self, session: Session, message: Message) -> bool:
         return True
@@ -310,11 +310,11 @@ def _is_heavy(event: Event) -> bool:
             return False
 
 
-# Which pool is meant ----------------------------------------------------------------------------------------
+# Folders of pools -------------------------------------------------------------------------------------------
 
 
 def _folder_of(pool: str | Path) -> Path:
-    """Where the identity is with which a pool is reached; made now, if a line is all there is."""
+    """The folder with the identity to reach a pool by; a line is enrolled now."""
     if isinstance(pool, str) and pool.startswith("shoal://"):
         return _joined(pool)
     folder = Path(pool).expanduser()
@@ -328,7 +328,7 @@ def _folder_of(pool: str | Path) -> Path:
 
 
 def _joined(line: str) -> Path:
-    """A line is good for so many: who joined by it once is found again by the authority it names."""
+    """Enrol by a line, once: the folder of an earlier enrolment is found by the authority that the line names."""
     code = JoinCode.parse(line)
     name = hashlib.sha256(str(code.ca_sha256).encode()).hexdigest()[:16]
     folder = default_home() / "pools" / name

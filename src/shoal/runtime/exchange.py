@@ -1,7 +1,7 @@
-"""The manager's side of lending: its scheduler, and the sessions of those who lend and those who borrow.
+"""The manager's side of lending: its broker, and the sessions of executors and clients.
 
-An analyst comes as an operator, with a work stream and nothing else; several may come under one name, so each session
-is an analyst of its own. Decides nothing.
+A client connects as an operator, with a work stream and nothing else; several may connect under one name, so each
+session is a client of its own. Decides nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from shoal.errors import Misuse
 from shoal.roles.actions import Action, Record, Send
+from shoal.roles.broker import Broker
 from shoal.roles.events import Connected, Disconnected, Event, Liveness, MemberHeld, PeerChanged, Received
-from shoal.roles.scheduler import Scheduler
 from shoal.runtime.host import RoleHost
 from shoal.transport.base import Session
 from shoal.wire.lanes import Lane
@@ -29,26 +29,26 @@ class Exchange:
         """``held``: members that an operator holds back, and how; ``note`` writes a decision down."""
         self._held = dict(held)
         self._note = note
-        #: Set up when someone first lends or borrows: most clusters never do.
-        self._scheduler: Scheduler | None = None
-        #: Large matrices are copied and hashed there, so that heartbeats do not wait.
+        #: Set up with the first executor or client: most clusters never have one.
+        self._broker: Broker | None = None
+        #: A thread copies and hashes large matrices, so that heartbeats do not wait.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shoal-exchange")
-        self._host = RoleHost("scheduler", self._perform, executor=self._thread)
+        self._host = RoleHost("broker", self._perform, executor=self._thread)
         self._numbers = itertools.count(1)
-        #: Analyst or node -> its work stream.
+        #: Client or node -> its work stream.
         self._sessions: dict[str, Session] = {}
-        self._analysts: dict[Session, str] = {}
-        #: Nodes that said they lend, and those of which the scheduler knows.
+        self._clients: dict[Session, str] = {}
+        #: Nodes that said they lend, and those that the broker knows.
         self._lends: set[str] = set()
         self._lending: set[str] = set()
 
     def _open(self) -> None:
-        if self._scheduler is None:
-            self._scheduler = Scheduler(held={node: hold for node, hold in self._held.items() if hold})
-            self._host.start(self._scheduler)
+        if self._broker is None:
+            self._broker = Broker(held={node: hold for node, hold in self._held.items() if hold})
+            self._host.start(self._broker)
 
     def _post(self, event: Event) -> None:
-        if self._scheduler is not None:
+        if self._broker is not None:
             self._host.post(event)
 
     async def stop(self) -> None:
@@ -56,7 +56,7 @@ class Exchange:
         self._thread.shutdown(wait=True)
 
     def views(self) -> tuple[LenderView, ...]:
-        return self._scheduler.views() if self._scheduler is not None else ()
+        return self._broker.views() if self._broker is not None else ()
 
     # Sessions -------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class Exchange:
         if session.peer.role == "operator":
             self._open()
             name = f"{session.peer.node}/{next(self._numbers)}"
-            self._analysts[session], self._sessions[name] = name, session
+            self._clients[session], self._sessions[name] = name, session
             return
         node = session.peer.node
         self._over(node, "connected again")
@@ -76,10 +76,10 @@ class Exchange:
     def closed(self, session: Session, reason: str) -> None:
         if session.lane is not Lane.WORK:
             return
-        analyst = self._analysts.pop(session, "")
-        if analyst:
-            del self._sessions[analyst]
-            self._post(Disconnected(node=analyst, reason=reason))
+        client = self._clients.pop(session, "")
+        if client:
+            del self._sessions[client]
+            self._post(Disconnected(node=client, reason=reason))
         elif self._sessions.get(session.peer.node) is session:
             del self._sessions[session.peer.node]
             self._over(session.peer.node, reason)
@@ -97,7 +97,7 @@ class Exchange:
         if change.state is Liveness.LOST:
             self._lending.discard(change.node)
         elif change.state is Liveness.ALIVE:
-            # It was given up, and is heard again on the same session.
+            # It was lost, and is heard again on the same session.
             self._look_at(change.node)
 
     def held(self, event: MemberHeld) -> None:
@@ -106,7 +106,7 @@ class Exchange:
         self._look_at(event.node)
 
     def _look_at(self, node: str) -> None:
-        """Who lends, is here, and may speak: one that waits to be approved may not answer."""
+        """Tell the broker of a node that lends, has a session and is approved."""
         is_here = node in self._lends and node in self._sessions and self._held.get(node) != "pending"
         if is_here and node not in self._lending:
             self._open()
@@ -122,24 +122,24 @@ class Exchange:
 
     def payload_limit(self, session: Session, message: Message) -> int:
         match message:
-            case Task() if session in self._analysts:
+            case Task() if session in self._clients:
                 return TASK_MAX_BYTES
-            case Right() if session in self._analysts:
+            case Right() if session in self._clients:
                 return RIGHT_MAX_BYTES
-            case Result() if self._scheduler is not None:
-                return self._scheduler.result_limit(session.peer.node, message.task)
+            case Result() if self._broker is not None:
+                return self._broker.result_limit(session.peer.node, message.task)
             case _:
                 return 0
 
     def awaits(self, session: Session, message: Message) -> bool:
-        if isinstance(message, Result) and self._scheduler is not None:
-            return self._scheduler.awaits_result(session.peer.node, message.task)
+        if isinstance(message, Result) and self._broker is not None:
+            return self._broker.awaits_result(session.peer.node, message.task)
         return True
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        """Returns once its tensors are not needed any more."""
-        sender = self._analysts.get(session, session.peer.node)
-        if self._scheduler is None:
+        """Returns once the role is done with its tensors."""
+        sender = self._clients.get(session, session.peer.node)
+        if self._broker is None:
             # From a node that never said it lends.
             return
         await self._host.deliver(Received(sender=sender, message=message, size_bytes=size_bytes))

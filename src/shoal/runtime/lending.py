@@ -18,7 +18,7 @@ from shoal.wire.messages import Message, Right, Task
 
 log = logging.getLogger("shoal")
 
-#: Of the memory that is free as it begins: a right side is held here and in the child, a task and its result as well.
+#: Shares of the memory that is free at the start: this process and the child each hold a copy.
 RIGHTS_SHARE = 1 / 8
 TASK_SHARE = 1 / 32
 
@@ -27,7 +27,7 @@ NICE = 10
 
 
 def means_here() -> Means:
-    """What this device can spare."""
+    """The memory that this device can spare."""
     free_bytes = probe.memory_free_mb() << 20 or 1 << 30
     return Means(
         task_max_bytes=min(TASK_MAX_BYTES, int(free_bytes * TASK_SHARE)),
@@ -36,17 +36,17 @@ def means_here() -> Means:
 
 
 class Lending:
-    def __init__(self, *, scheduler: str, send: Callable[[str, Message], None]) -> None:
-        self._scheduler = scheduler
+    def __init__(self, *, broker: str, send: Callable[[str, Message], None]) -> None:
+        self._broker = broker
         self._send = send
         self._means = means_here()
-        # One core, unless more is asked for: a device that lends may have work of its own.
+        # One core, unless the user allows more: a device that lends may have work of its own.
         self._multiplier = Multiplier(threads=threads_told(otherwise=1), nice=NICE)
         self._host = RoleHost("executor", self._perform)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        self._host.start(Executor(scheduler=self._scheduler, means=self._means))
+        self._host.start(Executor(broker=self._broker, means=self._means))
         megabytes = self._means.rights_max_bytes >> 20
         log.info("this device multiplies for others, and keeps up to %d MB of right sides", megabytes)
 
@@ -59,10 +59,10 @@ class Lending:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def connected(self) -> None:
-        self._host.post(Connected(node=self._scheduler))
+        self._host.post(Connected(node=self._broker))
 
     def disconnected(self, reason: str) -> None:
-        self._host.post(Disconnected(node=self._scheduler, reason=reason))
+        self._host.post(Disconnected(node=self._broker, reason=reason))
 
     def payload_limit(self, message: Message) -> int:
         match message:
@@ -74,8 +74,8 @@ class Lending:
                 return 0
 
     async def received(self, message: Message, size_bytes: int) -> None:
-        """Returns once its tensors are not needed any more."""
-        await self._host.deliver(Received(sender=self._scheduler, message=message, size_bytes=size_bytes))
+        """Returns once the role is done with its tensors."""
+        await self._host.deliver(Received(sender=self._broker, message=message, size_bytes=size_bytes))
 
     async def _perform(self, host: RoleHost, action: Action) -> None:
         match action:

@@ -1,4 +1,4 @@
-"""An analyst, its pools and their executors: one story each."""
+"""A client, its pools and their executors: one story each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from market import MEANS, Market, at_home, one_entry
 from shoal.errors import Misuse
 from shoal.offload.kinds import digest_of
 from shoal.roles.actions import Multiply, Send
-from shoal.roles.analyst import Analyst, network_name
+from shoal.roles.client import Client, network_name
 from shoal.roles.events import Multiplied, ProductUnwanted, Received
 from shoal.roles.executor import Executor
 from shoal.roles.product import Policy
@@ -31,11 +31,11 @@ def test_a_product_from_a_pool_has_the_bits_it_has_at_home() -> None:
     left, right = sides()
     result = market.multiply(left, right)
     assert result.tobytes() == at_home(left, right, PLAIN).tobytes()
-    report = market.analyst.report
+    report = market.client.report
     assert (report.products, report.sent, report.liars) == (1, 1, ())
     assert report.operations_away == 500 * 30 * 20
     assert report.operations_home < report.operations_away
-    assert market.analyst.network == "1-1-3"
+    assert market.client.network == "1-1-3"
 
 
 def test_a_right_side_crosses_each_link_once_a_version() -> None:
@@ -67,7 +67,7 @@ def test_a_liar_is_caught_named_and_asked_no_more() -> None:
     market.devices["pond-1"].lie = one_entry
     left, right = sides()
     assert market.multiply(left, right).tobytes() == at_home(left, right, PLAIN).tobytes()
-    assert market.analyst.report.liars == ("pond/pond-1",)
+    assert market.client.report.liars == ("pond/pond-1",)
     assert market.liars_told("pond") == {"pond-1": 1}
     view = next(view for view in market.role("pond").views() if view.node == "pond-1")
     assert view.state == "excluded"
@@ -77,16 +77,16 @@ def test_a_liar_is_caught_named_and_asked_no_more() -> None:
     assert len([m for to, m in market.sent if to == "pond-1" and isinstance(m, Task)]) == given
 
 
-def test_a_scheduler_that_restarts_hears_again_who_was_caught() -> None:
+def test_a_broker_that_restarts_hears_again_who_was_caught() -> None:
     market = Market(PLAIN, pools={"pond": 3}).open()
     market.devices["pond-1"].lie = one_entry
     left, right = sides()
     market.multiply(left, right)
-    market.kill_scheduler("pond", back_after_s=1.0)
+    market.kill_broker("pond", back_after_s=1.0)
     assert market.liars_told("pond") == {}
     market.multiply(left, right, number=2)
     assert market.liars_told("pond") == {"pond-1": 1}
-    assert market.analyst.report.liars == ("pond/pond-1",)
+    assert market.client.report.liars == ("pond/pond-1",)
 
 
 def test_two_liars_that_agree_are_outvoted_by_the_check() -> None:
@@ -96,7 +96,7 @@ def test_two_liars_that_agree_are_outvoted_by_the_check() -> None:
         market.devices[name].lie = one_entry
     left, right = sides()
     assert market.multiply(left, right).tobytes() == at_home(left, right, policy).tobytes()
-    assert set(market.analyst.report.liars) == {"pond/pond-0", "pond/pond-3"}
+    assert set(market.client.report.liars) == {"pond/pond-0", "pond/pond-3"}
 
 
 def test_with_fewer_executors_than_replicas_those_there_are_are_checked() -> None:
@@ -105,7 +105,7 @@ def test_with_fewer_executors_than_replicas_those_there_are_are_checked() -> Non
     market.devices["pond-0"].lie = one_entry
     left, right = sides()
     assert market.multiply(left, right).tobytes() == at_home(left, right, policy).tobytes()
-    assert market.analyst.report.liars == ("pond/pond-0",)
+    assert market.client.report.liars == ("pond/pond-0",)
 
 
 def test_no_pool_sees_both_halves_of_a_mask() -> None:
@@ -134,7 +134,7 @@ def test_a_liar_among_masks_is_told_from_the_other_half() -> None:
         market = Market(policy, pools={"pond": 3, "lake": 3}, seed=3).open()
         market.devices[liar].lie = one_entry
         assert market.multiply(left, right).tobytes() == honest.tobytes()
-        assert market.analyst.report.liars == (f"{liar[:4]}/{liar}",)
+        assert market.client.report.liars == (f"{liar[:4]}/{liar}",)
 
 
 def test_a_shuffled_product_is_put_back() -> None:
@@ -152,7 +152,7 @@ def test_a_product_of_two_secrets_stays_at_home() -> None:
     left, right = sides()
     assert market.multiply(left, right, secret="both").tobytes() == at_home(left, right, policy).tobytes()
     assert not [message for _, message in market.sent if isinstance(message, Task | Right)]
-    assert market.analyst.report.sent == 0
+    assert market.client.report.sent == 0
     assert any("both sides are secret" in record.reason for _, record in market.records)
 
 
@@ -193,14 +193,14 @@ def test_an_executor_that_stalls_is_overtaken() -> None:
     assert market.multiply(left, right, number=2).tobytes() == at_home(left, right, PLAIN).tobytes()
     assert market.now_s - began_s < 10.0
     assert any(record.kind == "reissued" for _, record in market.records)
-    assert market.analyst.report.liars == ()
+    assert market.client.report.liars == ()
 
 
 def test_what_is_still_computed_of_one_product_is_not_taken_for_the_next() -> None:
     market = Market(PLAIN, pools={"pond": 0}, wait_s=0.0)
     (left, right), (other, _) = sides(), sides(seed=1)
     market.want(1, left, right)
-    assert market.analyst._at_home is not None
+    assert market.client._at_home is not None
     market._deliver("analyst", ProductUnwanted(product=1))
     assert market.multiply(other, right, number=2).tobytes() == at_home(other, right, PLAIN).tobytes()
     assert 1 not in market.delivered
@@ -210,18 +210,18 @@ def test_a_pool_does_not_answer_for_another() -> None:
     market = Market(dataclasses.replace(PLAIN, verify="none"), pools={"pond": 1, "lake": 1}).open()
     left, right = sides()
     market.want(1, left, right)
-    asked = {number: ask for number, ask in market.analyst._asks.items() if ask.pool == "pond"}
+    asked = {number: ask for number, ask in market.client._asks.items() if ask.pool == "pond"}
     for number in asked:
         forged = Result(task=number, executor="lake-0", tensors={"result": np.zeros((64, 20), dtype=np.float32)})
         market._deliver("analyst", Received(sender="lake", message=forged))
-    assert asked.keys() <= market.analyst._asks.keys()
+    assert asked.keys() <= market.client._asks.keys()
     market.run(until=lambda: 1 in market.delivered)
     assert market.delivered[1].tobytes() == at_home(left, right, PLAIN).tobytes()
 
 
 def test_masks_take_two_pools_and_no_replicas() -> None:
     with pytest.raises(Misuse, match="two pools"):
-        Analyst(pools=("pond",), policy=Policy(privacy="mask"), secret=bytes(32))
+        Client(pools=("pond",), policy=Policy(privacy="mask"), secret=bytes(32))
     with pytest.raises(Misuse, match="freivalds"):
         Policy(privacy="mask", verify="replicate")
     with pytest.raises(Misuse, match="privacy is one of"):
@@ -251,7 +251,7 @@ def task(left: np.ndarray, right: np.ndarray, *, number: int = 1, named: bool = 
 
 
 def test_an_executor_asks_once_for_a_right_side_that_it_lacks() -> None:
-    executor = Executor(scheduler="pond", means=MEANS)
+    executor = Executor(broker="pond", means=MEANS)
     left, right = sides(8)
     named = digest_of(right)
     asks = executor.handle(Received(sender="pond", message=task(left, right)), 0.0)
@@ -267,7 +267,7 @@ def test_an_executor_asks_once_for_a_right_side_that_it_lacks() -> None:
 
 
 def test_an_executor_does_not_multiply_by_what_is_not_what_its_name_says() -> None:
-    executor = Executor(scheduler="pond", means=MEANS)
+    executor = Executor(broker="pond", means=MEANS)
     left, right = sides(8)
     executor.handle(Received(sender="pond", message=task(left, right)), 0.0)
     wrong = Right(right=digest_of(right), tensors={"right": right + 1})
@@ -282,7 +282,7 @@ def test_an_executor_does_not_multiply_by_what_is_not_what_its_name_says() -> No
     [(1, 1 << 19, 1, "cut lower tiles"), (1, 1024, 1024, "right side has")],
 )
 def test_an_executor_refuses_what_it_cannot_hold(rows: int, inner: int, columns: int, words: str) -> None:
-    executor = Executor(scheduler="pond", means=MEANS)
+    executor = Executor(broker="pond", means=MEANS)
     left = np.zeros((rows, inner), dtype=np.float32)
     asked = dataclasses.replace(task(left, np.zeros((inner, 1), dtype=np.float32)), columns=columns)
     refusal = executor.handle(Received(sender="pond", message=asked), 0.0)[0]
@@ -292,7 +292,7 @@ def test_an_executor_refuses_what_it_cannot_hold(rows: int, inner: int, columns:
 
 
 def test_an_executor_says_what_it_can_when_it_is_measured() -> None:
-    executor = Executor(scheduler="pond", means=MEANS)
+    executor = Executor(broker="pond", means=MEANS)
     measure = Measure(number=7, rows=4, inner=4, columns=4)
     started = executor.handle(Received(sender="pond", message=measure), 0.0)[0]
     assert isinstance(started, Multiply)
@@ -314,4 +314,4 @@ def test_two_liars_that_agree_are_not_believed_for_want_of_a_third() -> None:
         device.lie = one_entry
     left, right = sides()
     assert market.multiply(left, right).tobytes() == at_home(left, right, policy).tobytes()
-    assert set(market.analyst.report.liars) == {"pond/pond-0", "pond/pond-1"}
+    assert set(market.client.report.liars) == {"pond/pond-0", "pond/pond-1"}

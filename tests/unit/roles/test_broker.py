@@ -1,4 +1,4 @@
-"""A scheduler alone: whom it gives what, whom it refuses, and what it makes of those who are held back or lost."""
+"""A broker alone: how it places tasks, what it refuses, and what it does about held and lost executors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from shoal.offload.kinds import digest_of
 from shoal.roles.actions import Action, Record, Send
+from shoal.roles.broker import STALE_LEAST_S, Broker
 from shoal.roles.events import Connected, Disconnected, Liveness, MemberHeld, PeerChanged, Received, TimerFired
-from shoal.roles.scheduler import STALE_LEAST_S, Scheduler
 from shoal.wire.messages import (
     AskPool,
     Caught,
@@ -32,17 +32,17 @@ NAMED = digest_of(RIGHT)
 
 
 class Desk:
-    """A scheduler, and what it said last."""
+    """A broker, and the actions it took last."""
 
     def __init__(self, *nodes: str, held: dict[str, str] | None = None) -> None:
-        self.scheduler = Scheduler(held=held)
+        self.broker = Broker(held=held)
         self.now_s = 0.0
         self.records: list[Record] = []
         self.connect(*nodes)
 
     def told(self, event: Any, after_s: float = 0.0) -> list[tuple[str, Message]]:
         self.now_s += after_s
-        actions: list[Action] = self.scheduler.handle(event, self.now_s)
+        actions: list[Action] = self.broker.handle(event, self.now_s)
         self.records += [action for action in actions if isinstance(action, Record)]
         return [(action.to, action.message) for action in actions if isinstance(action, Send)]
 
@@ -60,11 +60,11 @@ class Desk:
                 said = [item for item in self.hears(node, lend, took_s) if item[0] == node]
 
     def states(self) -> dict[str, str]:
-        return {view.node: view.state for view in self.scheduler.views()}
+        return {view.node: view.state for view in self.broker.views()}
 
-    def borrow(self, analyst: str = "op/1") -> Pool:
-        ((to, pool),) = self.hears(analyst, AskPool())
-        assert to == analyst
+    def borrow(self, client: str = "op/1") -> Pool:
+        ((to, pool),) = self.hears(client, AskPool())
+        assert to == client
         assert isinstance(pool, Pool)
         return pool
 
@@ -89,9 +89,9 @@ def kinds(said: list[tuple[str, Message]]) -> list[tuple[str, str]]:
     return [(to, type(message).__name__) for to, message in said]
 
 
-def test_an_executor_is_measured_by_the_schedulers_clock() -> None:
+def test_an_executor_is_measured_by_the_brokers_clock() -> None:
     desk = Desk("pi")
-    view = desk.scheduler.views()[0]
+    view = desk.broker.views()[0]
     # 10^9 a second were said by the clock of this test; what the executor says of itself is not asked.
     assert view.multiply_adds_per_s == pytest.approx(1e9, rel=0.05)
     assert view.latency_s == pytest.approx(0.001, rel=0.1)
@@ -130,11 +130,11 @@ def test_one_result_counts_when_two_have_the_task() -> None:
     late = desk.told(TimerFired(name="look"), after_s=STALE_LEAST_S * 2)
     ((second, again),) = [item for item in late if isinstance(item[1], Task)]
     assert {first, second} == {"a", "b"}
-    assert next(view.late for view in desk.scheduler.views() if view.node == first) == 1
+    assert next(view.late for view in desk.broker.views() if view.node == first) == 1
     ((to, passed),) = [item for item in desk.hears(second, result(again, 2.0)) if isinstance(item[1], Result)]
     assert (to, passed.task, passed.executor) == ("op/1", 1, second)  # type: ignore[attr-defined]
     assert not [item for item in desk.hears(first, result(given, 1.0)) if isinstance(item[1], Result)]
-    assert [view.tasks for view in desk.scheduler.views() if view.node == second] == [1]
+    assert [view.tasks for view in desk.broker.views() if view.node == second] == [1]
 
 
 def test_what_a_lost_executor_had_goes_to_another_and_it_may_have_it_again() -> None:
@@ -142,7 +142,7 @@ def test_what_a_lost_executor_had_goes_to_another_and_it_may_have_it_again() -> 
     desk.borrow()
     desk.hears("op/1", task())
     assert desk.hears("op/1", right())[-1][0] == "a"
-    # Nobody else is there: the analyst hears so, and looks elsewhere.
+    # Nobody else is there: the client hears so, and looks elsewhere.
     said = desk.told(Disconnected(node="a", reason="killed"))
     refusals = [message for to, message in said if isinstance(message, Result)]
     assert "nobody lends here now: 1 lost" in refusals[0].reason
@@ -177,7 +177,7 @@ def test_who_was_caught_is_asked_no_more_until_it_is_drained_and_undrained() -> 
     desk.told(MemberHeld(node="a", hold="drained"))
     desk.told(MemberHeld(node="a", hold=""))
     assert desk.states()["a"] == "ready"
-    assert next(view.caught for view in desk.scheduler.views() if view.node == "a") == 1
+    assert next(view.caught for view in desk.broker.views() if view.node == "a") == 1
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_replicas_of_a_tile_go_to_different_executors() -> None:
     given = [to for to, message in desk.hears("op/1", right()) if isinstance(message, Task)]
     assert sorted(given) == ["a", "b", "c"]
     assert said == []
-    # The fourth found nobody, and its analyst heard so.
+    # The fourth found nobody, and its client heard so.
 
 
 def test_a_result_of_another_shape_is_no_result() -> None:
@@ -231,4 +231,4 @@ def test_a_result_of_another_shape_is_no_result() -> None:
     wrong = Result(task=given.task, tensors={"result": np.zeros((1, 1), dtype=np.float32)})
     said = desk.hears(first, wrong)
     assert [to for to, message in said if isinstance(message, Task)] == [{"a": "b", "b": "a"}[first]]
-    assert next(view.refused for view in desk.scheduler.views() if view.node == first) == 1
+    assert next(view.refused for view in desk.broker.views() if view.node == first) == 1

@@ -1,72 +1,86 @@
-"""The executors of one scheduler: how fast each is, what it has to do, what it did. Knows no analyst and no tensors.
+"""The executors as their broker knows them: the speed, the tasks and the record of each. No clients, no tensors.
 
-Speed is by the scheduler's own clock: how fast an executor says it was is never believed.
+The broker measures speed by its own clock: it never believes the speed that an executor reports.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from shoal.offload import shares
 from shoal.wire.limits import SECONDS_MAX
 from shoal.wire.messages import Lend, LenderView, Measure, clip
 
-#: A measure of nearly nothing: what it takes is the way there and back. The first ones also start what multiplies.
+#: A measure of almost no work takes the latency alone. The first ones also start the child that multiplies.
 SMALLEST_SIDE = 16
 SMALLEST_TIMES = 3
 #: Then cubes of these sides, until one takes long enough to tell a rate from a delay.
 SIDES = (128, 256, 512, 1024)
 LONG_ENOUGH_S = 0.05
 
-#: Tasks that an executor has at a time: one it works on, one that is on its way meanwhile.
+#: Tasks that an executor has at a time: one to work on, one on its way meanwhile.
 SLOTS = 2
 
-#: Results in a row that took half or twice as long as expected, after which it is measured anew.
+#: Results in a row that took half or twice as long as expected, after which it is measured again.
 SURPRISES_MAX = 3
 SURPRISING = 2.0
 
-#: What a link is thought to carry until a task has shown it: a wired network's.
+#: The assumed rate of a link until a task has shown it: a wired network's.
 LINK_BYTES_PER_S = 1e8
 
-#: A rate is never believed to be lower: what is divided by it must be finite.
+#: The lowest rate: quotients by it stay finite.
 LEAST_PER_S = 1e3
 
 
 @dataclass(slots=True)
 class Issued:
-    """A task that an executor was given."""
+    """A task that the broker gave to an executor."""
 
     task: int
     at_s: float
     multiply_adds: int
     #: There and back, with the right side if that goes along.
     size_bytes: int
-    #: When another is given it as well.
+    #: When the broker gives it to another executor as well.
     due_s: float
-    #: It was given back: what still comes of it counts for nothing.
+    #: The broker took it back: its result does not count.
     is_over: bool = False
 
 
+class ExecutorState(StrEnum):
+    """Whether the broker gives an executor tasks. Operators read it in ``shoal status``."""
+
+    #: It is connected, and its first measure is not done.
+    MEASURED = "measured"
+    READY = "ready"
+    #: A client caught it with a wrong result.
+    EXCLUDED = "excluded"
+    #: An operator holds it back.
+    HELD = "held"
+    LOST = "lost"
+
+
 @dataclass(slots=True)
-class Lender:
+class ExecutorRecord:
     node: str
     is_connected: bool = False
-    #: ``pending``, ``drained`` or empty: whether an operator holds it back.
-    hold: str = ""
-    #: Why it is not believed any more.
-    excluded: str = ""
+    #: How an operator holds it back, such as ``drained``; None: it may be given tasks.
+    hold: str | None = None
+    #: Why the broker gives it no more tasks.
+    excluded: str | None = None
     #: As measured; 0: not yet.
     multiply_adds_per_s: float = 0.0
     latency_s: float = 0.0
     link_bytes_per_s: float = LINK_BYTES_PER_S
     task_max_bytes: int = 0
     rights_max_bytes: int = 0
-    #: Issue -> what it was given and has not answered.
+    #: Issue -> a task that it was given and has not answered.
     issued: dict[int, Issued] = field(default_factory=dict)
     #: Digests of right sides that were sent to it.
     holds: set[str] = field(default_factory=set)
-    reason: str = ""
+    reason: str | None = None
     tasks: int = 0
     multiply_adds: int = 0
     late: int = 0
@@ -80,18 +94,18 @@ class Lender:
     _surprises: int = 0
 
     @property
-    def state(self) -> str:
-        if self.excluded:
-            return "excluded"
+    def state(self) -> ExecutorState:
+        if self.excluded is not None:
+            return ExecutorState.EXCLUDED
         if not self.is_connected:
-            return "lost"
-        if self.hold:
-            return "held"
-        return "ready" if self.multiply_adds_per_s else "measured"
+            return ExecutorState.LOST
+        if self.hold is not None:
+            return ExecutorState.HELD
+        return ExecutorState.READY if self.multiply_adds_per_s else ExecutorState.MEASURED
 
     @property
     def is_ready(self) -> bool:
-        return self.state == "ready"
+        return self.state is ExecutorState.READY
 
     @property
     def has_room(self) -> bool:
@@ -99,8 +113,8 @@ class Lender:
 
     # Measures -------------------------------------------------------------------------------------------
 
-    def connected(self, now_s: float) -> Measure:
-        """There is a session: it is measured before it is given anything."""
+    def on_connected(self, now_s: float) -> Measure:
+        """A session opened: the executor is measured before it gets a task. Returns the first measure."""
         self.is_connected = True
         self.multiply_adds_per_s = self.latency_s = 0.0
         self._smallest_s.clear()
@@ -108,8 +122,8 @@ class Lender:
         self.holds.clear()
         return self._measure(SMALLEST_SIDE, now_s)
 
-    def disconnected(self, reason: str) -> list[Issued]:
-        """What it had to do, for others."""
+    def on_disconnected(self, reason: str) -> list[Issued]:
+        """Its session ended. Returns the tasks it had, for others."""
         self.is_connected = False
         self.reason = reason
         self._measuring = None
@@ -117,8 +131,8 @@ class Lender:
         left, self.issued = list(self.issued.values()), {}
         return left
 
-    def lent(self, lend: Lend, now_s: float) -> Measure | None:
-        """It did as it was asked; what to ask next, if anything."""
+    def on_measured(self, lend: Lend, now_s: float) -> Measure | None:
+        """A measure is done. Returns the next one, if any."""
         asked = self._measuring
         if asked is None or asked.number != lend.number:
             return None
@@ -132,16 +146,16 @@ class Lender:
             self.latency_s = min(self._smallest_s)
             self._smallest_s.clear()
             return self._measure(SIDES[0], now_s)
-        # Of a short one, most may be the way there and back: that is no reason to believe in any speed.
+        # A short one may be mostly latency, and says little about the speed.
         busy_s = max(took_s - self.latency_s, took_s / 4, 1e-6)
         self.multiply_adds_per_s = max(asked.rows * asked.inner * asked.columns / busy_s, LEAST_PER_S)
-        self.reason = ""
+        self.reason = None
         if busy_s >= LONG_ENOUGH_S or asked.rows >= SIDES[-1]:
             return None
         return self._measure(next(side for side in SIDES if side > asked.rows), now_s)
 
     def measure_again(self, now_s: float) -> Measure | None:
-        """Its results took another time than expected, again and again. Only while nothing else is asked of it."""
+        """Start a new measure if its last results took unexpectedly long or short, and it has no tasks now."""
         if self._surprises < SURPRISES_MAX or self.issued or self._measuring is not None or not self.is_connected:
             return None
         self._surprises = 0
@@ -157,7 +171,7 @@ class Lender:
     # Tasks ----------------------------------------------------------------------------------------------
 
     def takes_s(self, multiply_adds: int, size_bytes: int) -> float:
-        """What a task should take, alone."""
+        """The expected time of a task, alone."""
         return self.latency_s + multiply_adds / self._rate + size_bytes / self.link_bytes_per_s
 
     @property
@@ -165,16 +179,16 @@ class Lender:
         return max(self.multiply_adds_per_s, LEAST_PER_S)
 
     def busy_s(self) -> float:
-        """What it has to do should take."""
+        """The expected time of all tasks it has."""
         return sum(self.takes_s(issued.multiply_adds, issued.size_bytes) for issued in self.issued.values())
 
-    def answered(self, issue: int, now_s: float, *, counts: bool) -> Issued | None:
-        """A result, or a refusal, came. ``counts``: it says something about its speed."""
+    def on_answer(self, issue: int, now_s: float, *, counts: bool) -> Issued | None:
+        """A result, or a refusal, came. ``counts``: it tells something about the speed."""
         issued = self.issued.pop(issue, None)
         if issued is None:
             return None
         if counts:
-            # It began when it was given the task, or when it was done with the one before.
+            # It began with the task when it came, or when the one before was done.
             self._observed(issued, max(now_s - max(issued.at_s, self._answered_s), 1e-6))
         self._answered_s = now_s
         return issued
@@ -183,7 +197,7 @@ class Lender:
         expected_s = self.takes_s(issued.multiply_adds, issued.size_bytes)
         is_surprising = not expected_s / SURPRISING <= took_s <= expected_s * SURPRISING
         self._surprises = self._surprises + 1 if is_surprising else 0
-        # What it took beyond the latency was computing and moving, in the shares that were expected of them.
+        # The time beyond the latency is split between computing and moving as it was expected to be.
         computing_s = issued.multiply_adds / self._rate
         moving_s = issued.size_bytes / self.link_bytes_per_s
         each = max(took_s - self.latency_s, took_s / 10) / max(computing_s + moving_s, 1e-9)
@@ -191,14 +205,14 @@ class Lender:
         self.link_bytes_per_s = self._moved_towards(self.link_bytes_per_s, issued.size_bytes, moving_s * each)
 
     def _moved_towards(self, rate: float, count: int, took_s: float) -> float:
-        """A rate after one more observation, in proportion to what it has to do with it."""
+        """A rate after one more observation."""
         if count < 1 or took_s <= 0:
             return rate
-        before = shares.Lender(name=self.node, operations_per_s=rate)
+        before = shares.MeasuredExecutor(name=self.node, operations_per_s=rate)
         return max(shares.measured(before, operations=count, took_s=took_s).operations_per_s, LEAST_PER_S)
 
-    def is_late(self) -> None:
-        """It took too long: it is given less until it shows otherwise."""
+    def on_late(self) -> None:
+        """It took too long: it gets fewer tasks until its results come faster."""
         self.late += 1
         self._surprises = SURPRISES_MAX
         self.multiply_adds_per_s = max(self._rate / SURPRISING, LEAST_PER_S)
@@ -207,8 +221,8 @@ class Lender:
     def view(self) -> LenderView:
         return LenderView(
             node=self.node,
-            state=self.state,
-            reason=clip(self.excluded or self.reason, 400),
+            state=self.state.value,
+            reason=clip(self.excluded or self.reason or "", 400),
             multiply_adds_per_s=self.multiply_adds_per_s,
             latency_s=min(self.latency_s, SECONDS_MAX),
             tasks=self.tasks,
