@@ -2,7 +2,7 @@
 
 The bad mate is the real one, over the real transport, with its last word changed:
 
-    python -m benchmarks.attacks_mate LIE --home DIR ...      as ``shoal.runtime.flock`` is run
+    python -m benchmarks.attacks_mate LIE --home DIR ...      as ``shoal.flock.driver`` is run
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy as np
 
 from benchmarks.attacks_kit import ROOT, Outcome, end
 from benchmarks.flock import command, give_orders
+from shoal.flock import driver
+from shoal.flock.driver import load_orders, save_orders
+from shoal.flock.peer import Peer, Version
 from shoal.roles.actions import Action, Send
 from shoal.roles.events import Event
-from shoal.roles.flock.peer import Peer, Version
-from shoal.runtime import flock
-from shoal.runtime.flock import load_orders, save_orders
 from shoal.training.echo import UPDATE_VALUE
 from shoal.wire import tensors
 from shoal.wire.messages import Part
@@ -168,7 +168,7 @@ def _lies(homes: Mapping[str, Path], liars: Mapping[str, str]) -> int:
 
 
 def _model_of(home: Path) -> Path:
-    return flock.stored_model(home, load_orders(home).plan_sha256)
+    return driver.stored_model(home, load_orders(home).plan_sha256)
 
 
 def _made(home: Path) -> int:
@@ -180,7 +180,7 @@ def _made(home: Path) -> int:
 async def _started(home: Path, lie: str) -> asyncio.subprocess.Process:
     runs = command(home)
     if lie:
-        at = runs.index("shoal.runtime.flock")
+        at = runs.index("shoal.flock.driver")
         runs[at : at + 1] = ["benchmarks.attacks_mate", lie]
     with (home / "log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
@@ -230,8 +230,8 @@ class BadPeer(Peer):
 def main() -> int:
     BadPeer.lie = sys.argv.pop(1)
     # The driver builds whatever goes by this name.
-    vars(flock)["Peer"] = BadPeer
-    return flock.main()
+    vars(driver)["Peer"] = BadPeer
+    return driver.main()
 
 
 if __name__ == "__main__":
