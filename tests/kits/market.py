@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from shoal.offload.kinds import compute, measured
+from shoal.offload.roles.broker import Broker
+from shoal.offload.roles.client import Client
+from shoal.offload.roles.executor import Executor, Means
+from shoal.offload.roles.product import Policy, cut
 from shoal.offload.tiling import product
 from shoal.roles.actions import Action, Deliver, Multiply, Record, Role, Send, SetTimer
-from shoal.roles.broker import Broker
-from shoal.roles.client import Client
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -30,8 +32,6 @@ from shoal.roles.events import (
     Started,
     TimerFired,
 )
-from shoal.roles.executor import Executor, Means
-from shoal.roles.product import Policy, cut
 from shoal.wire.encoding import decode_envelope, encode_envelope
 from shoal.wire.messages import Message, Result, with_tensors
 

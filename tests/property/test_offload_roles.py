@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from market import Market, at_home, one_entry
 
-from shoal.roles.product import Policy
+from shoal.offload.roles.product import Policy
 from shoal.wire.messages import Task
 
 POOLS = ("pond", "lake", "mere")

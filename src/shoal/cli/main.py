@@ -19,7 +19,6 @@ from shoal.cli import (
     join,
     model,
     nodes,
-    offload,
     plan,
     simulate,
     status,
@@ -58,11 +57,11 @@ app.add_typer(token.app, name="token", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(attach.attach)
-app.add_typer(features.command("flock"), name="flock", rich_help_panel=_WORK)
+app.add_typer(features.provided("command", by="flock"), name="flock", rich_help_panel=_WORK)
 app.command(rich_help_panel=_WORK)(simulate.simulate)
 app.add_typer(plan.app, name="plan", rich_help_panel=_WORK)
 app.add_typer(model.app, name="model", rich_help_panel=_WORK)
-app.add_typer(offload.app, name="offload", rich_help_panel=_WORK)
+app.add_typer(features.provided("command", by="offload"), name="offload", rich_help_panel=_WORK)
 app.command(rich_help_panel=_LOOK)(status.status)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)

@@ -29,20 +29,20 @@ class SpotChecks:
         if not 0 < self.least <= 1 or self.halved_every < 1 or self.excluded_after < 1:
             raise Misuse("spot checks: the least chance is above 0 and at most 1; the counts are at least 1")
 
-    def chance(self, standing: Standing) -> float:
+    def chance(self, standing: CheckRecord) -> float:
         """How likely the next result of this executor is checked."""
         return max(self.least, 0.5 ** (standing.held // self.halved_every))
 
-    def checks(self, standing: Standing, *, draw: float) -> bool:
+    def checks(self, standing: CheckRecord, *, draw: float) -> bool:
         """``draw`` is uniform from 0 to 1, and not known to the executor."""
         return draw < self.chance(standing)
 
-    def after(self, standing: Standing, *, held: bool, reason: str = "") -> Standing:
+    def after(self, standing: CheckRecord, *, held: bool, reason: str = "") -> CheckRecord:
         """What an executor's standing is once a result of it was checked."""
         if held:
             return replace(standing, held=standing.held + 1, checked=standing.checked + 1)
         caught = standing.caught + 1
-        return Standing(
+        return CheckRecord(
             held=0,
             checked=standing.checked + 1,
             caught=caught,
@@ -52,7 +52,7 @@ class SpotChecks:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class CheckRecord:
     """What is known of one executor."""
 
     #: Checked results that held, since the last that did not: earned trust.

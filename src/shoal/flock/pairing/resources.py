@@ -32,7 +32,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class Availability:
     is_free: bool
     reason: str
 
@@ -46,7 +46,7 @@ ANY_TIME = Thresholds(
 )
 
 
-def judge(condition: Condition, thresholds: Thresholds = USUAL, *, was_free: bool = True) -> Verdict:
+def judge(condition: Condition, thresholds: Thresholds = USUAL, *, was_free: bool = True) -> Availability:
     """Busy if any of the five is beyond its limit; the first one is the reason."""
     more = 1.0 if was_free else 1.0 + thresholds.margin
     reasons = (
@@ -56,7 +56,7 @@ def judge(condition: Condition, thresholds: Thresholds = USUAL, *, was_free: boo
         _load(condition, thresholds.load_most / more),
     )
     reason = next((each for each in reasons if each is not None), None)
-    return Verdict(is_free=reason is None, reason=reason or _well(condition))
+    return Availability(is_free=reason is None, reason=reason or _well(condition))
 
 
 def _memory(condition: Condition, least_mb: float) -> str | None:

@@ -28,8 +28,10 @@ import numpy as np
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.offload.products import Advert, Array, Report, Secret, check
+from shoal.offload.roles.client import WAIT_S, Client
+from shoal.offload.roles.product import TILE_OPERATIONS, Policy, Privacy, Verify
+from shoal.offload.runtime.multiplier import Multiplier, threads_told
 from shoal.roles.actions import Action, Deliver, Multiply, Record, Send
-from shoal.roles.client import WAIT_S, Client
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -39,9 +41,7 @@ from shoal.roles.events import (
     Received,
 )
 from shoal.roles.liaison import BACKOFF_S
-from shoal.roles.product import TILE_OPERATIONS, Policy, Privacy, Verify
 from shoal.runtime.host import RoleHost
-from shoal.runtime.multiplier import Multiplier, threads_told
 from shoal.runtime.places import Places, default_home
 from shoal.transport.base import SHUT_OUT, Session
 from shoal.transport.enrol import Enrolled, enrol_blocking

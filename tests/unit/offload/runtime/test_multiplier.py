@@ -16,12 +16,12 @@ import pytest
 from shoal.errors import Corrupt
 from shoal.offload.kinds import SEED_BYTES
 from shoal.offload.masking import mask, share_product
+from shoal.offload.runtime import multiplier as module
+from shoal.offload.runtime.arena import Arena
+from shoal.offload.runtime.multiplier import Multiplier
 from shoal.offload.tiling import product
 from shoal.roles.actions import Multiply
 from shoal.roles.events import Multiplied, MultiplyFailed
-from shoal.runtime import multiplier as module
-from shoal.runtime.arena import Arena
-from shoal.runtime.multiplier import Multiplier
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:

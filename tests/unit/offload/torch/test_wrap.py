@@ -18,8 +18,8 @@ from torch import nn
 from shoal.errors import Misuse
 from shoal.offload.cost import Shape, Verdict
 from shoal.offload.products import Advert, Array, AtHome, Secret
-from shoal.training.offload.desk import HOLDS, PASSES, SECRET, Desk, Pass, shape_of
-from shoal.training.offload.wrap import bring_home, offload, offloading
+from shoal.offload.torch.desk import HOLDS, PASSES, SECRET, Desk, Pass, shape_of
+from shoal.offload.torch.wrap import bring_home, offload, offloading
 
 
 class Noting(AtHome):

@@ -18,7 +18,8 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.offload import shuffle
 from shoal.offload.kinds import check_result, digest_of, result_bytes
 from shoal.offload.products import Advert, Report
-from shoal.offload.trust import Standing
+from shoal.offload.roles.product import RIGHTS_KNOWN_MAX_BYTES, TILE_MAX_BYTES, Known, Policy, Product, Reply, TileWork
+from shoal.offload.trust import CheckRecord
 from shoal.roles.actions import Deliver, Multiply
 from shoal.roles.events import (
     Connected,
@@ -33,7 +34,6 @@ from shoal.roles.events import (
     TimerFired,
 )
 from shoal.roles.machine import Machine
-from shoal.roles.product import RIGHTS_KNOWN_MAX_BYTES, TILE_MAX_BYTES, Known, Policy, Product, Reply, TileWork
 from shoal.wire.messages import AskPool, Caught, Forget, NeedRight, Pool, Result, Right, Task, clip
 
 LOOK = "look"
@@ -134,7 +134,7 @@ class Client(Machine):
         #: The number of the multiplication that runs at home.
         self._at_home: int | None = None
         #: (pool, executor) -> its record of checks.
-        self._standings: dict[tuple[str | None, str], Standing] = {}
+        self._standings: dict[tuple[str | None, str], CheckRecord] = {}
         self._checks = policy.checks()
         self._bytes_per_s = 0.0
         self._said: set[str] = set()
@@ -528,7 +528,7 @@ class Client(Machine):
     def _must_check(self, reply: Reply) -> bool:
         if self._policy.verify == "none":
             return False
-        standing = Standing()
+        standing = CheckRecord()
         if reply.node is not None:
             standing = self._standings.get((reply.pool, reply.node), standing)
         return self._checks.checks(standing, draw=float(self._chance.random()))
@@ -537,7 +537,7 @@ class Client(Machine):
         """Write a check into the executor's record."""
         if reply.node is not None:
             key = (reply.pool, reply.node)
-            before = self._standings.get(key, Standing())
+            before = self._standings.get(key, CheckRecord())
             self._standings[key] = self._checks.after(before, held=held, reason=reason or "")
 
     def _catch(self, reply: Reply, reason: str) -> None:

@@ -10,11 +10,11 @@ from market import MEANS, Market, at_home, one_entry
 
 from shoal.errors import Misuse
 from shoal.offload.kinds import digest_of
+from shoal.offload.roles.client import Client, network_name
+from shoal.offload.roles.executor import Executor
+from shoal.offload.roles.product import Policy
 from shoal.roles.actions import Multiply, Send
-from shoal.roles.client import Client, network_name
 from shoal.roles.events import Multiplied, ProductUnwanted, Received
-from shoal.roles.executor import Executor
-from shoal.roles.product import Policy
 from shoal.wire.messages import Lend, Measure, NeedRight, Result, Right, Task
 
 PLAIN = Policy(tile_operations=64 * 30 * 20)

@@ -18,12 +18,12 @@ from typing import IO, Any
 import numpy as np
 
 from shoal.errors import Corrupt
+from shoal.offload.runtime.arena import Arena, aligned
 from shoal.roles.actions import Multiply
 from shoal.roles.events import Multiplied, MultiplyFailed
-from shoal.runtime.arena import Arena, aligned
 
 #: What the child runs.
-CHILD_MODULE = "shoal.runtime.multiply_child"
+CHILD_MODULE = "shoal.offload.runtime.multiply_child"
 
 #: Right sides that a child keeps.
 KEPT_MAX = 8

@@ -13,7 +13,7 @@ from torch import nn
 import shoal
 from shoal.errors import Misuse
 from shoal.offload.products import AtHome
-from shoal.training.offload.wrap import offloading
+from shoal.offload.torch.wrap import offloading
 
 
 def test_it_is_a_package_and_can_be_called() -> None:

@@ -1,7 +1,7 @@
-"""The process that multiplies: reads a task, computes it, writes the result, until nobody asks any more. numpy alone.
+"""The process that multiplies: reads a task, computes it, writes the result, until its parent closes. numpy alone.
 
-Run as ``python -m shoal.runtime.multiply_child ARENA NICE`` by ``multiplier``, which says in the environment how many
-threads the linear algebra has. The bits of a product do not depend on it (``offload.tiling``).
+``multiplier`` runs it as ``python -m shoal.offload.runtime.multiply_child ARENA NICE``, and sets the number of threads
+of the linear algebra in the environment. The bits of a product do not depend on that number (``offload.tiling``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.errors import ShoalError
 from shoal.offload.kinds import compute, measured
-from shoal.runtime.arena import Arena
+from shoal.offload.runtime.arena import Arena
 
 Compute = Callable[..., np.ndarray]
 

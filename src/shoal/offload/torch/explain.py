@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from shoal.errors import Misuse
 from shoal.offload.cost import Home, Privacy, Shape, Verdict, Verify, home_seconds, worth
 from shoal.offload.products import Advert
+from shoal.offload.torch.desk import PASSES, SECRET, Decision, Pass, shape_of
+from shoal.offload.torch.layers import why_not
 from shoal.task import Task
 from shoal.training.arrays import materialise
 from shoal.training.find import find_task, tasks_in
 from shoal.training.importer import make_task
 from shoal.training.inside import importing
-from shoal.training.offload.desk import PASSES, SECRET, Decision, Pass, shape_of
-from shoal.training.offload.layers import why_not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

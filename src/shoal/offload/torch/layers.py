@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, unfold
 
-from shoal.training.offload.affine import affine
-from shoal.training.offload.desk import PASSES, Desk, shape_of
+from shoal.offload.torch.affine import affine
+from shoal.offload.torch.desk import PASSES, Desk, shape_of
 
 
 class Linear(nn.Linear):

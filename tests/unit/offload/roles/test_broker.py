@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shoal.offload.kinds import digest_of
+from shoal.offload.roles.broker import STALE_LEAST_S, Broker
 from shoal.roles.actions import Action, Record, Send
-from shoal.roles.broker import STALE_LEAST_S, Broker
 from shoal.roles.events import Connected, Disconnected, Liveness, MemberHeld, PeerChanged, Received, TimerFired
 from shoal.wire.messages import (
     AskPool,

@@ -71,7 +71,7 @@ class Reply:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class TileVerdict:
     """The outcome for a tile: its part of the product, or the sides to ask for again."""
 
     value: np.ndarray | None
@@ -228,7 +228,7 @@ class Product:
         chance: np.random.Generator,
         must_check: Callable[[Reply], bool],
         sides: tuple[int, ...] | None = None,
-    ) -> Verdict:
+    ) -> TileVerdict:
         """Check a tile whose every side was answered. ``sides``: the answered ones, where no more can be had."""
         replies = {side: work.replies[side] for side in sides or work.sides}
         if self.is_masked:
@@ -251,17 +251,17 @@ class Product:
         replies: dict[int, Reply],
         chance: np.random.Generator,
         must_check: Callable[[Reply], bool],
-    ) -> Verdict:
+    ) -> TileVerdict:
         side, reply = next(iter(replies.items()))
         if reply.node is None or not must_check(reply):
-            return Verdict(value=reply.array)
+            return TileVerdict(value=reply.array)
         judgement = self.known.check(chance).judge(self.tensors(work, side)["left"], reply.array)
         operations = self._checking(work)
         if judgement.holds:
-            return Verdict(value=reply.array, held=(reply,), operations=operations)
-        return Verdict(value=None, again=(side,), liars=((reply, judgement.reason),), operations=operations)
+            return TileVerdict(value=reply.array, held=(reply,), operations=operations)
+        return TileVerdict(value=None, again=(side,), liars=((reply, judgement.reason),), operations=operations)
 
-    def _settle_replicas(self, work: TileWork, replies: dict[int, Reply], chance: np.random.Generator) -> Verdict:
+    def _settle_replicas(self, work: TileWork, replies: dict[int, Reply], chance: np.random.Generator) -> TileVerdict:
         left = self.tensors(work, 0)["left"]
         by_name = {f"{reply.pool} {reply.node}": (side, reply) for side, reply in replies.items()}
         arrays = {name: reply.array for name, (_, reply) in by_name.items()}
@@ -277,7 +277,7 @@ class Product:
             if not holds(settled.value):
                 reason = "replicas agree on what is not the product"
                 settled = trust.Settled(value=None, liars=tuple(sorted(arrays)), reason=reason)
-        return Verdict(
+        return TileVerdict(
             value=settled.value,
             again=() if settled.value is not None else tuple(replies),
             liars=tuple((by_name[name][1], settled.reason) for name in settled.liars),
@@ -291,7 +291,7 @@ class Product:
         replies: dict[int, Reply],
         chance: np.random.Generator,
         must_check: Callable[[Reply], bool],
-    ) -> Verdict:
+    ) -> TileVerdict:
         fixed = self.known.fixed
         assert fixed is not None
         self.tensors(work, 0)
@@ -305,9 +305,9 @@ class Product:
             if len(wrong):
                 return self._whose_fault(work, replies, wrong[:1], operations)
         value = masking.restored(whole, work.fixed, fixed)
-        return Verdict(value=value, held=tuple(away), operations=operations)
+        return TileVerdict(value=value, held=tuple(away), operations=operations)
 
-    def _whose_fault(self, work: TileWork, replies: dict[int, Reply], rows: np.ndarray, operations: int) -> Verdict:
+    def _whose_fault(self, work: TileWork, replies: dict[int, Reply], rows: np.ndarray, operations: int) -> TileVerdict:
         """The sum is wrong: one row, computed here, tells which of the two sides is."""
         assert self.known.fixed is not None
         faults = masking.liars(
@@ -320,7 +320,7 @@ class Product:
         )
         sides = tuple(side for side, is_wrong in enumerate(faults) if is_wrong)
         row = int(rows[0])
-        return Verdict(
+        return TileVerdict(
             value=None,
             again=sides,
             liars=tuple((replies[side], f"row {row} is not what it was asked for") for side in sides),

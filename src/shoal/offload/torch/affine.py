@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from shoal.errors import Misuse
 from shoal.offload.products import Array
-from shoal.training.offload.desk import Desk, Pass, shape_of
+from shoal.offload.torch.desk import Desk, Pass, shape_of
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, desk: Desk, layer: str) -> Tensor:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from shoal.errors import Misuse
+from shoal.offload.roles.broker import Broker
 from shoal.roles.actions import Action, Record, Send
-from shoal.roles.broker import Broker
 from shoal.roles.events import Connected, Disconnected, Event, Liveness, MemberHeld, PeerChanged, Received
 from shoal.runtime.host import RoleHost
+from shoal.runtime.pool import ManagerPool
 from shoal.transport.base import Session
 from shoal.wire.lanes import Lane
 from shoal.wire.limits import RIGHT_MAX_BYTES, TASK_MAX_BYTES
@@ -24,7 +25,7 @@ from shoal.wire.messages import LenderView, Message, Result, Right, Task
 log = logging.getLogger("shoal")
 
 
-class Exchange:
+class Exchange(ManagerPool):
     def __init__(self, *, held: Mapping[str, str], note: Callable[[Record], None]) -> None:
         """``held``: members that an operator holds back, and how; ``note`` writes a decision down."""
         self._held = dict(held)

@@ -16,6 +16,7 @@ import numpy as np
 
 from shoal.errors import PeerViolation
 from shoal.offload.kinds import check_inputs, check_result, digest_of, result_bytes, right_bytes
+from shoal.offload.roles.executors import SLOTS, ExecutorRecord, Issued
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -26,7 +27,6 @@ from shoal.roles.events import (
     Received,
     TimerFired,
 )
-from shoal.roles.executors import SLOTS, ExecutorRecord, Issued
 from shoal.roles.machine import Machine
 from shoal.wire.limits import (
     RIGHT_MAX_BYTES,

@@ -131,5 +131,5 @@ class Desk:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise Misuse(
             "an offloaded model holds a line to its pool and cannot be written whole: save model.state_dict(), "
-            "which is as before, or bring the model home first (shoal.training.offload.wrap.bring_home)"
+            "which is as before, or bring the model home first (shoal.offload.torch.wrap.bring_home)"
         )

@@ -12,8 +12,8 @@ from torch import nn
 from shoal.errors import Misuse
 from shoal.offload.cost import Privacy, Shape, Verdict, Verify, check_modes, worth
 from shoal.offload.products import Advertises, Products, Report, Secret
-from shoal.training.offload.desk import Decision, Desk, Weigh, log
-from shoal.training.offload.layers import Conv2d, Linear, why_not
+from shoal.offload.torch.desk import Decision, Desk, Weigh, log
+from shoal.offload.torch.layers import Conv2d, Linear, why_not
 
 Model = TypeVar("Model", bound=nn.Module)
 #: ``worth``: what is faster away, by the cost model. ``all``: every product of the layers that can be sent.
@@ -51,7 +51,7 @@ def offload(
     if not isinstance(model, nn.Module):
         raise Misuse(f"offload takes a torch module, not {type(model).__name__}")
     if any(layers_of(model)):
-        raise Misuse("this model is offloaded already: bring it home first (shoal.training.offload.wrap.bring_home)")
+        raise Misuse("this model is offloaded already: bring it home first (shoal.offload.torch.wrap.bring_home)")
     desk = Desk(products, _weigh(products, privacy, verify, send), at_end=at_end)
     found = 0
     for name, module in model.named_modules():
@@ -101,7 +101,7 @@ def _weigh(products: Products, privacy: Privacy, verify: Verify, send: Send) -> 
         return lambda shape, secret, pace: always(secret, privacy, "the pool does not say what it can")
     began_s = time.monotonic()
     # Here: measuring takes a moment, and only this needs it.
-    from shoal.training.offload.measure import measured_advert, measured_home
+    from shoal.offload.torch.measure import measured_advert, measured_home
 
     home, first = measured_home(), measured_advert(products, products)
     log.info("offload: measured for %.1f s: %s, %s", time.monotonic() - began_s, home, first)

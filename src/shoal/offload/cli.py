@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from shoal.offload.cost import Home
     from shoal.offload.products import Advert
-    from shoal.training.offload.explain import Explained
+    from shoal.offload.torch.explain import Explained
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
@@ -62,8 +62,8 @@ def explain(
     """
     from shoal.cli import console
     from shoal.offload.cost import check_modes
-    from shoal.training.offload.explain import asked_by, read, weighed
-    from shoal.training.offload.measure import measured_home
+    from shoal.offload.torch.explain import asked_by, read, weighed
+    from shoal.offload.torch.measure import measured_home
 
     check_modes(privacy, verify)
     asked = asked_by(*read(model, rows=batch, example=_shape(example)))
@@ -112,8 +112,8 @@ def _assumed(home: Home, *, executors: int, gmacs: float | None, mbps: float, la
 
 
 def _asked(pools: list[str]) -> Advert:
-    from shoal.runtime.borrowed import Borrowed
-    from shoal.training.offload.measure import measured_advert
+    from shoal.offload.runtime.borrowed import Borrowed
+    from shoal.offload.torch.measure import measured_advert
 
     with Borrowed(pools, privacy="none", verify="none") as borrowed:
         advert = measured_advert(borrowed, borrowed)

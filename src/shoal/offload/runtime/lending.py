@@ -7,12 +7,13 @@ import logging
 from collections.abc import Callable
 
 from shoal.errors import Misuse
+from shoal.offload.roles.executor import Executor, Means
+from shoal.offload.runtime.multiplier import Multiplier, threads_told
 from shoal.roles.actions import Action, Multiply, Record, Send
 from shoal.roles.events import Connected, Disconnected, Received
-from shoal.roles.executor import Executor, Means
 from shoal.runtime import probe
 from shoal.runtime.host import RoleHost
-from shoal.runtime.multiplier import Multiplier, threads_told
+from shoal.runtime.pool import AgentPool
 from shoal.wire.limits import RIGHTS_KEPT_MAX_BYTES, TASK_MAX_BYTES
 from shoal.wire.messages import Message, Right, Task
 
@@ -35,7 +36,7 @@ def means_here() -> Means:
     )
 
 
-class Lending:
+class Lending(AgentPool):
     def __init__(self, *, broker: str, send: Callable[[str, Message], None]) -> None:
         self._broker = broker
         self._send = send
