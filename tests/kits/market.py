@@ -79,7 +79,7 @@ class Market:
         self.client = Client(pools=tuple(pools), policy=policy, secret=self._secret, wait_s=wait_s)
         self.policy = policy
         self.devices: dict[str, Device] = {}
-        self._actors: dict[str, Actor] = {"analyst": Actor(self.client, "analyst")}
+        self._actors: dict[str, Actor] = {"client": Actor(self.client, "client")}
         #: (one end, the other) -> which session it is, while there is one.
         self._sessions: dict[tuple[str, str], int] = {}
         self.delivered: dict[int, np.ndarray] = {}
@@ -99,7 +99,7 @@ class Market:
                 name = f"{pool}-{number}"
                 self.devices[name] = Device(pool, name, speed=float(self._chance.uniform(0.5, 2.0)) * 1e7)
                 self._actors[name] = Actor(Executor(broker=pool, means=MEANS), name)
-        self._deliver("analyst", Started())
+        self._deliver("client", Started())
         for pool in pools:
             self.dial(pool)
         for name in self.devices:
@@ -112,7 +112,7 @@ class Market:
 
     def _ends(self, name: str) -> tuple[str, str]:
         """A pool is dialled by the client, an executor dials its pool."""
-        return ("analyst", name) if name not in self.devices else (name, self.devices[name].pool)
+        return ("client", name) if name not in self.devices else (name, self.devices[name].pool)
 
     def dial(self, name: str) -> None:
         ends = self._ends(name)
@@ -123,14 +123,14 @@ class Market:
             self._deliver(name, Connected(node=ends[1]))
             self._deliver(ends[1], Connected(node=name))
         else:
-            self._deliver("analyst", Connected(node=name))
+            self._deliver("client", Connected(node=name))
 
     def hang_up(self, name: str, reason: str = "cut") -> None:
         ends = self._ends(name)
         if self._sessions.pop(ends, None) is None:
             return
         self._deliver(ends[0], Disconnected(node=ends[1], reason=reason))
-        self._deliver(ends[1], Disconnected(node="analyst/1" if ends[0] == "analyst" else name, reason=reason))
+        self._deliver(ends[1], Disconnected(node="client/1" if ends[0] == "client" else name, reason=reason))
 
     def kill_executor(self, name: str, *, back_after_s: float) -> None:
         self.hang_up(name, "killed")
@@ -142,7 +142,7 @@ class Market:
     def kill_broker(self, pool: str, *, back_after_s: float) -> None:
         mine = [name for name, device in self.devices.items() if device.pool == pool]
         for name in (pool, *mine):
-            self.hang_up(name, "the scheduler was killed")
+            self.hang_up(name, "the broker was killed")
         actor = self._actors[pool]
         actor.life += 1
         actor.role, actor.timers = Broker(), {}
@@ -155,7 +155,7 @@ class Market:
     # Products -------------------------------------------------------------------------------------------
 
     def want(self, number: int, left: np.ndarray, right: np.ndarray, *, secret: str = "left") -> None:
-        self._deliver("analyst", ProductWanted(product=number, left=left, right=right, hidden=secret, name="layer"))
+        self._deliver("client", ProductWanted(product=number, left=left, right=right, hidden=secret, name="layer"))
 
     def run(self, *, until: Callable[[], bool], limit_s: float = 600.0) -> None:
         ends_s = self.now_s + limit_s
@@ -222,7 +222,7 @@ class Market:
         self.at(timer.after_s, fire)
 
     def _send(self, actor: Actor, to: str, message: Message) -> None:
-        to = "analyst" if to.startswith("analyst") else to
+        to = "client" if to.startswith("client") else to
         ends = (to, actor.name) if (to, actor.name) in self._sessions else (actor.name, to)
         session = self._sessions.get(ends)
         if session is None:
@@ -240,7 +240,7 @@ class Market:
         def arrive() -> None:
             if self._sessions.get(ends) != session:
                 return
-            sender = "analyst/1" if actor.name == "analyst" else actor.name
+            sender = "client/1" if actor.name == "client" else actor.name
             self._note_lie(to, actor.name, whole)
             self._deliver(to, Received(sender=sender, message=whole))
             for array in carried.values():
@@ -255,7 +255,7 @@ class Market:
             self.at(at_s - self.now_s, arrive)
 
     def _note_lie(self, to: str, pool: str, message: Message) -> None:
-        if to != "analyst" or not isinstance(message, Result) or not message.tensors:
+        if to != "client" or not isinstance(message, Result) or not message.tensors:
             return
         ask = self.client._asks.get(message.task)
         if ask is not None and self.devices[message.executor].lie is not None:

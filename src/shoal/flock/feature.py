@@ -1,4 +1,4 @@
-"""What the flock provides to the core."""
+"""The description of the flock for the core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shoal offload`: what of a model is worth sending away, and why."""
+"""`shoal offload`: which products of a model are worth sending away, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What borrowed compute provides to the core."""
+"""The description of borrowed compute for the core."""
 
 from __future__ import annotations
 

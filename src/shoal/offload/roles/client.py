@@ -538,7 +538,7 @@ class Client(Machine):
         if reply.node is not None:
             key = (reply.pool, reply.node)
             before = self._standings.get(key, CheckRecord())
-            self._standings[key] = self._checks.after(before, held=held, reason=reason or "")
+            self._standings[key] = self._checks.after(before, held=held, reason=reason)
 
     def _catch(self, reply: Reply, reason: str) -> None:
         """An executor gave a wrong result: tell its broker, and avoid it from now on."""

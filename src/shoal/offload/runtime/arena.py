@@ -3,7 +3,7 @@
 A pipe would carry the same in pieces of 64 kB, and on a busy machine each waits for its turn: a tile took a hundred
 times as long to hand over as to multiply.
 
-As in ``training.shared``: who made it maps it only if it is sealed against being cut short, and copies otherwise.
+As in ``training.shared``: its owner maps it only if it is sealed against being cut short, and copies otherwise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Arena:
         self._map: mmap.mmap | None = None
 
     def grow(self, size_bytes: int) -> None:
-        """Have at least this much; only who made it may."""
+        """Have at least this much; only its owner may grow it."""
         if os.fstat(self.fd).st_size < size_bytes:
             reserve(self.fd, -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
 
@@ -47,7 +47,7 @@ class Arena:
         return np.frombuffer(mapped, dtype, count, offset).reshape(tuple(shape))
 
     def copy(self, offset: int, dtype: str, shape: Sequence[int]) -> np.ndarray:
-        """An array of its own with what lies there."""
+        """A copy of the array there."""
         if self._is_safe:
             return np.array(self.at(offset, dtype, shape))
         array = np.empty(tuple(shape), dtype)
@@ -55,7 +55,7 @@ class Arena:
         return array
 
     def put(self, offset: int, array: np.ndarray) -> int:
-        """Copy an array there; where the next may begin."""
+        """Copy an array there, and return the offset where the next may begin."""
         if array.size and not self._is_safe:
             write_at(self.fd, array, offset)
         elif array.size:

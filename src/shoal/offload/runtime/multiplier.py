@@ -1,7 +1,7 @@
-"""Multiplies beside everything else: a child process, started when it is first asked. No torch.
+"""Multiplies in a child process, started with the first task. No torch.
 
-A child, and not a thread of this process: what is killed or runs out of memory is not the agent; it gives way to a
-device's own work; and how many threads the linear algebra has is settled when a process begins.
+A child, and not a thread of this process: it may be killed or run out of memory without the agent; it gives way to a
+device's own work; and the number of threads of the linear algebra is fixed when a process begins.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from shoal.offload.runtime.arena import Arena, aligned
 from shoal.roles.actions import Multiply
 from shoal.roles.events import Multiplied, MultiplyFailed
 
-#: What the child runs.
+#: The module that the child runs.
 CHILD_MODULE = "shoal.offload.runtime.multiply_child"
 
 #: Right sides that a child keeps.
 KEPT_MAX = 8
 KEPT_MAX_BYTES = 256 << 20
 
-#: What each library of linear algebra calls its number of threads.
+#: The variable of each library of linear algebra for its number of threads.
 _THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -40,21 +40,21 @@ _THREADS = (
 
 
 def threads_told(otherwise: int) -> int:
-    """How many cores this machine is to use for a product, as the environment says."""
+    """The number of cores for a product, if the environment sets one."""
     told = os.environ.get("OMP_NUM_THREADS", "")
     return int(told) if told.isdecimal() and int(told) else otherwise
 
 
 class Multiplier:
     def __init__(self, *, threads: int = 1, nice: int = 0) -> None:
-        """``nice``: how far a device's own work comes first."""
+        """``nice``: how much priority a device's own work has."""
         self._threads = threads
         self._nice = nice
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shoal-multiply")
         self._child: subprocess.Popen[bytes] | None = None
         self._arena = Arena()
         self._is_over = False
-        #: Right sides that the child has, by their handles, the one used last at the end. They are the very arrays.
+        #: Right sides that the child has, by their handles, the last used one at the end; compared by identity.
         self._kept: dict[int, np.ndarray] = {}
         self._handles = 0
 
@@ -67,7 +67,7 @@ class Multiplier:
         return await loop.run_in_executor(self._thread, self._multiply, ask)
 
     def stop(self) -> None:
-        """End the child, and with it whatever it does. Safe to call twice."""
+        """End the child, whatever it computes. Safe to call twice."""
         if self._is_over:
             return
         self._is_over = True
@@ -87,7 +87,7 @@ class Multiplier:
         else:
             reason = "the process that multiplies was ended"
         if answer is None:
-            # Killed, or out of memory: the next one begins anew.
+            # Killed, or out of memory: the next task starts another child.
             self._end_child()
             return MultiplyFailed(number=ask.number, reason=reason)
         header, result = answer
@@ -161,7 +161,7 @@ class Multiplier:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=os.environ | dict.fromkeys(_THREADS, str(self._threads)),
-                # Ctrl-C is for whoever waits for a product: the child ends with its standard input.
+                # Ctrl-C is for the program that waits: the child ends with its standard input.
                 start_new_session=True,
             )
         assert self._child.stdin is not None

@@ -23,7 +23,7 @@ Compute = Callable[..., np.ndarray]
 
 
 def serve(asks: BinaryIO, answers: BinaryIO, arena: Arena, multiply: Compute = compute) -> None:
-    """A line of JSON says what lies where in the arena, another answers. ``multiply`` is what an honest one does."""
+    """Answer each line of JSON that tells where tensors lie in the arena, by another. Tests replace ``multiply``."""
     #: Handle -> a right side that was sent once and is used again.
     kept: dict[int, np.ndarray] = {}
     for line in asks:
@@ -59,14 +59,14 @@ def _done(header: dict[str, Any], tensors: dict[str, np.ndarray], multiply: Comp
 
 
 def main(multiply: Compute = compute) -> None:
-    # What is printed by mistake must not be taken for an answer.
+    # Text that is printed by mistake must not pass for an answer.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     os.nice(int(sys.argv[2]))
     try:
         serve(sys.stdin.buffer, answers, Arena(int(sys.argv[1])), multiply)
     except BrokenPipeError:
-        # Whoever asked was killed meanwhile. Nothing is left to be said, nor to be written out.
+        # The parent was killed meanwhile: there is nothing left to answer or to flush.
         os._exit(0)
 
 

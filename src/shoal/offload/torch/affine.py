@@ -1,6 +1,6 @@
 """y = x Wᵀ + b and its gradients, each product at home or away. Knows torch's autograd, no layer and no peer.
 
-Three products, of which each may be sent on its own:
+Each of the three products may be sent on its own:
 
     forward           y  = x Wᵀ      left secret
     input gradient    dx = dy W      left secret
@@ -60,7 +60,7 @@ def _product(desk: Desk, layer: str, step: Pass, left: Tensor, right: Tensor, we
             f"{layer}, {step}: a product of {shape} came back as {given.dtype} of shape {given.shape}; "
             f"it is float32 of shape {(shape.rows, shape.columns)}"
         )
-    # What came out of a frame may not be written to, and the bias is added in place.
+    # An array from a frame is read-only, and the bias is added in place.
     return torch.from_numpy(given if given.flags.writeable else given.copy())
 
 

@@ -1,7 +1,7 @@
-"""Where the layers of one model bring their products: sent or done here, layer by layer and pass by pass. No torch.
+"""The desk of a model: decides for each product of its layers whether it is sent or computed here. No torch.
 
-A decision is made for each layer, pass and number of rows, and said in the log ("shoal"). It is weighed again from time
-to time: a pool grows and shrinks, and what products really took is set against what was expected of them.
+The desk decides for each layer, pass and number of rows, and logs the decision ("shoal"). It decides again from time to
+time: a pool grows and shrinks, and products take longer or shorter than expected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("shoal")
 Pass = Literal["forward", "input gradient", "weight gradient"]
 PASSES: tuple[Pass, ...] = ("forward", "input gradient", "weight gradient")
 
-#: Activations are secret, and what flows back through a layer; weights are not. A weight gradient is of two secrets.
+#: Activations and their gradients are secret, weights are not. A weight gradient is a product of two secrets.
 SECRET: dict[Pass, Secret] = {"forward": "left", "input gradient": "left", "weight gradient": "both"}
 
 #: ``pace``: how many times as long as expected products took, there and back.
@@ -31,13 +31,13 @@ Weigh = Callable[[Shape, Secret, float], Verdict]
 HOLDS = 20
 #: How much of the newest product goes into the pace.
 NEWEST = 0.25
-#: How much of the pace is forgotten when a product stays: whoever was slow once is tried again some day.
+#: How much of the pace is forgotten when a product stays: a pool that was slow once is tried again some day.
 FORGOTTEN = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What was decided for one pass of one layer, at one number of rows."""
+    """The decision for one pass of one layer, at one number of rows."""
 
     layer: str
     step: Pass
@@ -50,7 +50,7 @@ class Decision:
 
 
 def shape_of(step: Pass, *, rows: int, inputs: int, outputs: int) -> Shape:
-    """Of the product that a pass of an affine layer takes, for so many rows of examples."""
+    """The shape of the product of one pass of an affine layer, for so many rows of examples."""
     match step:
         case "forward":
             return Shape(rows=rows, inner=inputs, columns=outputs)
@@ -107,19 +107,19 @@ class Desk:
         return made
 
     def multiply(self, decision: Decision, left: Array, right: Array) -> Array:
-        """A product that is sent; what it took is set against what was expected."""
+        """Send a product, and compare its duration with the expected one."""
         name = f"{decision.layer}.{decision.step}"
         began_s = self._clock()
         result = self.products.multiply(left, right, secret=SECRET[decision.step], name=name)
         expected_s = decision.verdict.away_s
         if expected_s:
-            # What was expected had the pace in it already.
+            # The expected duration had the pace in it already.
             took = decision.verdict.pace * (self._clock() - began_s) / expected_s
             self._pace += NEWEST * (took - self._pace)
         return result
 
     def say_once(self, text: str) -> None:
-        """Of a layer that stays at home whatever it would cost."""
+        """Log once why a layer cannot be sent."""
         if text not in self._said:
             self._said.add(text)
             log.info("offload: %s", text)

@@ -1,4 +1,4 @@
-"""What of a model would be worth sending, before anything is sent: each product of one step, weighed. Measures nothing.
+"""Which products of a model would be worth sending: each product of one step, weighed. Sends and measures nothing.
 
 The model is run once on a batch, with hooks that look at its layers.
 """
@@ -34,12 +34,12 @@ class Explained:
 
     @property
     def home_s(self) -> float:
-        """All of them here."""
+        """The duration of all products here."""
         return sum(decision.verdict.home_s for decision in self.decisions)
 
     @property
     def best_s(self) -> float:
-        """Each where it is faster."""
+        """The duration with each product where it is faster."""
         return sum(
             decision.verdict.away_s if decision.verdict.sends and decision.verdict.away_s else decision.verdict.home_s
             for decision in self.decisions
@@ -52,18 +52,19 @@ class Explained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A product that a layer asks for, and why it must stay if it must."""
+    """A product that a layer asks for."""
 
     layer: str
     step: Pass
     shape: Shape
-    why_home: str
+    #: Why it cannot be sent; None: it can.
+    why_home: str | None
 
 
 def read(path: Path, *, rows: int, example: Sequence[int] | None) -> tuple[nn.Module, Any]:
     """The model of a file, and a batch for it: of its examples, or of zeros if the shape of an example is given.
 
-    A file defines a task (``shoal.Task``), or a function ``model()``; then ``example`` must say what goes in.
+    A file defines a task (``shoal.Task``), or a function ``model()``; then ``example`` must give an example's shape.
     """
     if path.is_file() and not tasks_in(path):
         with importing():
@@ -127,7 +128,7 @@ def asked_by(model: nn.Module, inputs: Any) -> list[Asked]:
 def weighed(asked: Sequence[Asked], *, home: Home, pool: Advert, privacy: Privacy, verify: Verify) -> Explained:
     decisions = []
     for each in asked:
-        if each.why_home:
+        if each.why_home is not None:
             verdict = Verdict(sends=False, reason=each.why_home, home_s=home_seconds(each.shape, home))
         else:
             verdict = worth(each.shape, SECRET[each.step], home=home, pool=pool, privacy=privacy, verify=verify)

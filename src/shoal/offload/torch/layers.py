@@ -1,7 +1,7 @@
 """``nn.Linear`` and ``nn.Conv2d`` whose products go over a desk. Same parameters, same names; knows no pool, no cost.
 
-A layer is made one of these in place (its class is changed): whatever holds it, hooks and ties included, goes on
-holding it, and ``state_dict``, ``parameters``, ``train`` and ``eval`` are those of torch.
+A layer becomes one of these in place (its class is changed): every reference to it stays, hooks and ties included, and
+``state_dict``, ``parameters``, ``train`` and ``eval`` are those of torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Linear(nn.Linear):
 
 
 class Conv2d(nn.Conv2d):
-    """As im2col: each place that the kernel comes to is a row. Those rows hold the kernel's size times the image."""
+    """As im2col: each place of the kernel is a row. The rows take the kernel's size times the image in memory."""
 
     _desk: Desk
     _name: str
@@ -64,37 +64,37 @@ class Conv2d(nn.Conv2d):
 
 
 def stays(layer: Linear | Conv2d, input: Tensor) -> bool:
-    """This call cannot go away, whatever it would cost."""
+    """Whether this call cannot be sent."""
     why = why_at_home(input, layer.weight)
-    if why:
+    if why is not None:
         layer._desk.say_once(f"{layer._name}: at home: {why}")
-    return bool(why) or not input.numel()
+    return why is not None or not input.numel()
 
 
-def why_at_home(input: Tensor, weight: Tensor) -> str:
-    """Why this call cannot go away, whatever it would cost; empty if it can."""
+def why_at_home(input: Tensor, weight: Tensor) -> str | None:
+    """Why this call cannot be sent; None if it can."""
     if input.dtype != torch.float32 or weight.dtype != torch.float32:
         return f"its values are {input.dtype} and {weight.dtype}, and only float32 is sent"
     if input.device.type != "cpu" or weight.device.type != "cpu":
         return f"it runs on {weight.device}: what is there already should stay there"
     if torch.is_autocast_enabled("cpu"):
         return "autocast is on, and only float32 is sent"
-    return ""
+    return None
 
 
-def why_not(module: nn.Module) -> str:
-    """Why a layer that multiplies by weights cannot be made one of these; empty if it can, or if it does not."""
+def why_not(module: nn.Module) -> str | None:
+    """Why a layer with weights cannot become one of these; None if it can, or if it has no weights to multiply by."""
     if type(module) is nn.Linear:
-        return ""
+        return None
     if type(module) is nn.Conv2d:
-        return f"it has {module.groups} groups: as many small products" if module.groups > 1 else ""
+        return f"it has {module.groups} groups: as many small products" if module.groups > 1 else None
     if isinstance(module, nn.Linear | nn.Conv2d):
         return f"{type(module).__name__} is a {type(module).__mro__[1].__name__} that may do something else"
-    return ""
+    return None
 
 
 def padded_images(layer: nn.Conv2d, images: Tensor) -> Tensor:
-    """With what the layer puts around them: numbers, "same" or "valid"; zeros or another mode."""
+    """The images with the layer's padding: numbers, "same" or "valid"; zeros or another mode."""
     around = layer._reversed_padding_repeated_twice
     if not any(around):
         return images
@@ -104,7 +104,7 @@ def padded_images(layer: nn.Conv2d, images: Tensor) -> Tensor:
 
 
 def places(layer: nn.Conv2d, padded: Tensor, side: int) -> int:
-    """How many places the kernel comes to, from top to bottom (side 0) or from left to right (1)."""
+    """The number of places of the kernel, from top to bottom (side 0) or from left to right (1)."""
     covered = layer.dilation[side] * (layer.kernel_size[side] - 1) + 1
     return (padded.shape[2 + side] - covered) // layer.stride[side] + 1
 

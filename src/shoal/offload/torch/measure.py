@@ -1,7 +1,7 @@
-"""How fast this device is at what offloading takes of it, and its way to a pool: a second or two of trying.
+"""Measures this device's own part of offloading, and its link to a pool, for a second or two.
 
-Means over a time, not the best of a few: a device with a quota of its processor shows it only over time. What is
-measured is the code that is used, on sizes that do not fit in a cache, as those of layers worth sending.
+Means over a time, not the best of a few: a device with a quota of its processor shows it only over time. The measured
+code is the code in use, on sizes that do not fit in a cache, like those of layers worth sending.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS, INNER, COLUMNS = 256, 1024, 1024
 EACH_S = 0.12
 #: How often two things are done in turn, to be compared.
 TURNS = 5
-#: What is copied in the making of a frame, and in the taking apart.
+#: Copies of the data in making a frame and in taking it apart.
 _COPIES = 2
 
 
@@ -83,9 +83,9 @@ _LINK_S = 0.5
 
 
 def measured_advert(products: Products, pool: Advertises) -> Advert | None:
-    """What a pool says, with the rate at which bytes really move there: of two products, what the larger took longer.
+    """The pool's own numbers, with a measured rate of the link: from two products, by their difference in duration.
 
-    A product's own time would not do: it has the latency in it, and whatever a scheduler waits for.
+    The duration of one product would not do: it includes the latency and the broker's queue.
     """
     advert = pool.advert
     if advert is None:
@@ -98,7 +98,7 @@ def measured_advert(products: Products, pool: Advertises) -> Advert | None:
 
 
 def _moved(products: Products, rows: int) -> tuple[float, int]:
-    # Nothing of anyone's: it may be seen.
+    # The numbers are nobody's data: they may be seen.
     left = np.ones((rows, _LINK_INNER), dtype=np.float32)
     right = np.ones((_LINK_INNER, _LINK_COLUMNS), dtype=np.float32)
     began_s = time.perf_counter()
@@ -107,7 +107,7 @@ def _moved(products: Products, rows: int) -> tuple[float, int]:
 
 
 def _sealed(matrix: Array) -> bytes:
-    """About what a byte takes to be sent: it is copied, and encrypted as TLS does it."""
+    """About the work to send a matrix: copied, and encrypted as TLS does it."""
     data = b""
     for _ in range(_COPIES):
         data = matrix.tobytes()
@@ -124,7 +124,7 @@ def mean_s(work: Callable[[], object], limit_s: float) -> float:
 
 
 def ratio(one: Callable[[], object], other: Callable[[], object], *, turns: int) -> float:
-    """How many times the processor time the one takes: a quota, or a crowd, would stretch the longer one more."""
+    """The ratio of their processor times: a quota, or a crowd, would stretch the longer wall time more."""
     took: tuple[list[float], list[float]] = ([], [])
     for _ in range(turns):
         for work, seconds in zip((one, other), took, strict=True):

@@ -1,4 +1,4 @@
-"""Make the layers of a model bring their products to a desk, and back. Knows layers, not how products are done."""
+"""Connect the layers of a model to a desk, and disconnect them. Knows layers, not how products are computed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOME: dict[type[nn.Module], type[nn.Linear] | type[nn.Conv2d]] = {Linear: nn.Li
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offloading:
-    """What an offloaded model did so far."""
+    """The decisions and products of an offloaded model so far."""
 
     layers: tuple[str, ...]
     decisions: tuple[Decision, ...]
@@ -43,7 +43,7 @@ def offload(
 ) -> Model:
     """Change the model's Linear and Conv2d layers in place, and give the same model back.
 
-    ``at_end`` is called when the model is brought home: by then nobody needs what the products hold.
+    ``at_end`` is called when the model is brought home: then the products may be closed.
     """
     check_modes(privacy, verify)
     if send not in get_args(Send):
@@ -56,7 +56,7 @@ def offload(
     found = 0
     for name, module in model.named_modules():
         why = why_not(module)
-        if why:
+        if why is not None:
             desk.say_once(f"{name or 'the model'}: at home: {why}")
         elif type(module) in _AWAY:
             module._desk, module._name = desk, name or "the model"
@@ -80,7 +80,7 @@ def bring_home(model: Model) -> Model:
 
 
 def offloading(model: nn.Module) -> Offloading:
-    """What was decided for each layer and pass so far, and what it came to."""
+    """The decisions for each layer and pass so far, and the report of the products."""
     layers = tuple(layers_of(model))
     if not layers:
         raise Misuse("this model is not offloaded: shoal.offload(model, pool)")
@@ -100,7 +100,7 @@ def _weigh(products: Products, privacy: Privacy, verify: Verify, send: Send) -> 
     if not isinstance(products, Advertises):
         return lambda shape, secret, pace: always(secret, privacy, "the pool does not say what it can")
     began_s = time.monotonic()
-    # Here: measuring takes a moment, and only this needs it.
+    # Imported here: only this needs it.
     from shoal.offload.torch.measure import measured_advert, measured_home
 
     home, first = measured_home(), measured_advert(products, products)
@@ -119,7 +119,7 @@ def _weigh(products: Products, privacy: Privacy, verify: Verify, send: Send) -> 
 
 
 def always(secret: Secret, privacy: Privacy, reason: str) -> Verdict:
-    """Send, unless that would show what is secret."""
+    """Send, unless that would show a secret."""
     if privacy == "mask" and secret == "both":
         return Verdict(sends=False, reason="both sides are secret, and a mask hides one", home_s=0.0)
     return Verdict(sends=True, reason=reason, home_s=0.0)

@@ -71,7 +71,7 @@ def test_a_liar_is_caught_named_and_asked_no_more() -> None:
     assert market.liars_told("pond") == {"pond-1": 1}
     view = next(view for view in market.role("pond").views() if view.node == "pond-1")
     assert view.state == "excluded"
-    assert "caught by analyst" in view.reason
+    assert "caught by client" in view.reason
     given = len([m for to, m in market.sent if to == "pond-1" and isinstance(m, Task)])
     market.multiply(left, right, number=2)
     assert len([m for to, m in market.sent if to == "pond-1" and isinstance(m, Task)]) == given
@@ -201,7 +201,7 @@ def test_what_is_still_computed_of_one_product_is_not_taken_for_the_next() -> No
     (left, right), (other, _) = sides(), sides(seed=1)
     market.want(1, left, right)
     assert market.client._at_home is not None
-    market._deliver("analyst", ProductUnwanted(product=1))
+    market._deliver("client", ProductUnwanted(product=1))
     assert market.multiply(other, right, number=2).tobytes() == at_home(other, right, PLAIN).tobytes()
     assert 1 not in market.delivered
 
@@ -213,7 +213,7 @@ def test_a_pool_does_not_answer_for_another() -> None:
     asked = {number: ask for number, ask in market.client._asks.items() if ask.pool == "pond"}
     for number in asked:
         forged = Result(task=number, executor="lake-0", tensors={"result": np.zeros((64, 20), dtype=np.float32)})
-        market._deliver("analyst", Received(sender="lake", message=forged))
+        market._deliver("client", Received(sender="lake", message=forged))
     assert asked.keys() <= market.client._asks.keys()
     market.run(until=lambda: 1 in market.delivered)
     assert market.delivered[1].tobytes() == at_home(left, right, PLAIN).tobytes()
