@@ -1,4 +1,4 @@
-"""How early a chain of pairs can end at all, whoever plans it. Pure formulas; knows no rule.
+"""A lower bound of the end of a chain of pairs, for any plan. Pure formulas; knows no rule.
 
 Give a partial that is ready at t the size 2^(t/d). A merge of x and y is ready at max(x, y) + d, so its size is twice
 the larger: at least the sum of both. Sizes therefore never shrink, and the last is at least the sum of the first:

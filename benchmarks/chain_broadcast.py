@@ -1,6 +1,6 @@
-"""How the root gives the model to everyone: a binomial broadcast, and what else it could do. Knows no rounds.
+"""How the root gives the model to all devices: a binomial broadcast, and its alternatives. Knows no rounds.
 
-Whoever has the model hands it on, so that those who have it double each time: ⌈log2 N⌉ rounds instead of N - 1
+Each device with the model hands it on, so that the holders double each time: ⌈log2 N⌉ rounds instead of N - 1
 (MDLdroid §3.2.3). Those who get it early hand it on most often; so they come in the order of what they have left. The
 root begins: it has the sum, and that one device schedules and another broadcasts would be one more hop.
 """
@@ -20,7 +20,7 @@ from shoal.topology.shard import phases_s
 
 
 def richest_first(devices: Sequence[Holder], *, root: str) -> list[str]:
-    """Everyone but the root, who has spent least first."""
+    """All devices but the root; the one that spent least first."""
     ordered = sorted(devices, key=lambda each: (each.spent_joules, each.name))
     return [each.name for each in ordered if each.name != root]
 
@@ -31,7 +31,7 @@ def rounds_needed(devices: int) -> int:
 
 
 def binomial(root: str, others: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Round by round (sender, receiver): all who have it send it to one who has not, in the order of ``others``."""
+    """Round by round (sender, receiver): each holder sends it to one device without it, in the order of ``others``."""
     if root in others or len(set(others)) < len(others):
         raise Misuse("a broadcast goes from the root to others, each named once")
     have, rounds = [root], []
@@ -66,9 +66,9 @@ def told_s(rounds: Sequence[Sequence[tuple[str, str]]], *, links: Links) -> dict
 
 
 def soonest(root: str, others: Sequence[str], *, links: Links) -> list[list[tuple[str, str]]]:
-    """For links that differ: the next of ``others`` is told by whoever gets it there first. One send a round.
+    """For links that differ: the next of ``others`` gets it from the holder that is soonest. One send a round.
 
-    On equal links that is the binomial broadcast. Of two that are as soon, the one who has it longer sends.
+    On equal links that is the binomial broadcast. Of two that are as soon, the one that has it longer sends.
     """
     free_s = {root: 0.0}
     order: list[list[tuple[str, str]]] = []

@@ -1,4 +1,4 @@
-"""Plays a rule, a plan or a fixed shape against ready times and links: when it ends, and who spends what. Offline.
+"""Plays a rule, a plan or a fixed shape against ready times and links: its end, and the energy of each device. Offline.
 
 The model. A device is ready once it has trained, or has come back from being busy. A merge occupies both devices for
 d(sender, receiver); merges of other devices go on beside it. The sender pays its radio for that long and is done. The
@@ -44,7 +44,7 @@ class Schedule:
     root: str
     #: When the root holds everything.
     makespan_s: float
-    #: Of each device, with what it had spent before.
+    #: Of each device, with the energy it had spent before.
     spent_joules: Mapping[str, float]
 
     @property
@@ -173,7 +173,7 @@ def ring_pairs(names: Sequence[str], *, returns: bool = False) -> list[tuple[str
 
 
 def tree(devices: Sequence[Holder], *, links: Links, energy: Energy | None = None, in_step: bool = False) -> Schedule:
-    """MDLdroid's Tree-scheduler: the same pairs in each round, whoever is busy. ``in_step``: level by level."""
+    """MDLdroid's Tree-scheduler: the same pairs in each round, busy or not. ``in_step``: level by level."""
     levels = tree_levels([each.name for each in devices])
     if not in_step:
         levels = [[pair for level in levels for pair in level]]

@@ -46,7 +46,7 @@ class Mishap:
     #: An ambush: at which message, at which one of them, and which end of it is killed.
     moment: str = ""
     count: int = 0
-    whom: str = ""
+    end: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +108,7 @@ def _mishap(stream: Stream, names: list[str]) -> Mishap:
         for_s=lasts_s,
         moment=stream.pick(tuple(MOMENTS)),
         count=1 + stream.below(6),
-        whom=stream.pick(("sender", "receiver")),
+        end=stream.pick(("sender", "receiver")),
     )
 
 
@@ -292,9 +292,9 @@ class _TargetedFault:
         self._seen += 1
         if self._seen != self._mishap.count:
             return
-        whom = sender if self._mishap.whom == "sender" else receiver
+        struck = sender if self._mishap.end == "sender" else receiver
         # In the midst of it: a large message is on its way for a while.
-        self._case.world.kernel.after(0.01, self._case.strike, whom, self._mishap.for_s)
+        self._case.world.kernel.after(0.01, self._case.strike, struck, self._mishap.for_s)
 
 
 def fuzz_flock(seed: int) -> None:

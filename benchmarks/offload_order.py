@@ -1,7 +1,7 @@
 """DCL's aggregation orders: static, seeded, chained by hashes; and sums that have the same bits each time. Pure.
 
 Adding floats in another order gives other bits. An order that can be made again makes a sum that can be made again, so
-that two who were asked the same must answer the same, bit for bit.
+that two executors with the same task must give the same result, bit for bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lagrange coded computing (Yu et al. 2019): K blocks in N shares; late, lying and curious executors at once. Pure.
+"""Lagrange coded computing (Yu et al. 2019): K blocks in N shares; late, lying and curious executors. Unused by roles.
 
 A polynomial u of degree K+T-1 goes through the K blocks at the points 1 to K, and through T random matrices at the T
 points after. A share is u at a further point. Any T shares together are uniform whatever the blocks are; a function f
@@ -30,7 +30,7 @@ _LOOKS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coding:
-    """How many of what; refused if it cannot work."""
+    """The numbers of blocks, colluders, stragglers and liars; refused if they cannot work."""
 
     blocks: int
     shares: int
@@ -102,7 +102,7 @@ def compute(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def decode(results: Mapping[int, np.ndarray], coding: Coding, *, seed: bytes) -> Decoded:
-    """f of every block, from enough results by share. The seed, known to none who computes, finds the liars.
+    """f of every block, from enough results by share. The seed, which no executor knows, finds the liars.
 
     n results find (n - needed)/2 liars. Fewer than ``liars`` results to spare are refused before; more liars than that
     are noticed (PeerViolation) unless they work together, which the number of liars in the coding is to rule out.
