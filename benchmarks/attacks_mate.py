@@ -2,7 +2,7 @@
 
 The bad mate is the real one, over the real transport, with its last word changed:
 
-    python -m benchmarks.attacks_mate LIE --home DIR ...      as ``shoal.runtime.flock`` is run
+    python -m benchmarks.attacks_mate LIE --home DIR ...      as ``shoal.flock.driver`` is run
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy as np
 
 from benchmarks.attacks_kit import ROOT, Outcome, end
 from benchmarks.flock import command, give_orders
+from shoal.flock import driver
+from shoal.flock.driver import load_orders, save_orders
+from shoal.flock.peer import Peer, Version
 from shoal.roles.actions import Action, Send
 from shoal.roles.events import Event
-from shoal.roles.flock.mate import Mate, Version
-from shoal.runtime import flock
-from shoal.runtime.flock import load_orders, save_orders
 from shoal.training.echo import UPDATE_VALUE
 from shoal.wire import tensors
 from shoal.wire.messages import Part
@@ -130,10 +130,10 @@ async def _fly(folder: Path, liars: Mapping[str, str], *, until: str = "") -> To
     ports = {name: _free_port(host) for name, host in hosts.items()}
     for name, home in homes.items():
         orders = load_orders(home)
-        mates = {other: f"{hosts[other]}:{ports[other]}" for other in names if other != name}
+        peers = {other: f"{hosts[other]}:{ports[other]}" for other in names if other != name}
         settings = dataclasses.replace(orders.settings, examples=EXAMPLES, beat_s=0.5, lost_after_s=3.0, patience_s=3.0)
         save_orders(
-            home, dataclasses.replace(orders, settings=settings, port=ports[name], mates=mates, multicast=False)
+            home, dataclasses.replace(orders, settings=settings, port=ports[name], peers=peers, multicast=False)
         )
     processes = {name: await _started(homes[name], liars.get(name, "")) for name in names}
     deaths: list[str] = []
@@ -168,7 +168,7 @@ def _lies(homes: Mapping[str, Path], liars: Mapping[str, str]) -> int:
 
 
 def _model_of(home: Path) -> Path:
-    return flock.stored_model(home, load_orders(home).plan_sha256)
+    return driver.stored_model(home, load_orders(home).plan_sha256)
 
 
 def _made(home: Path) -> int:
@@ -180,7 +180,7 @@ def _made(home: Path) -> int:
 async def _started(home: Path, lie: str) -> asyncio.subprocess.Process:
     runs = command(home)
     if lie:
-        at = runs.index("shoal.runtime.flock")
+        at = runs.index("shoal.flock.driver")
         runs[at : at + 1] = ["benchmarks.attacks_mate", lie]
     with (home / "log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
@@ -199,17 +199,17 @@ def _free_port(host: str) -> int:
 WEIGHTS = {"heavy": 1e9, "endless": 1e308, "infinite": math.inf}
 
 
-class BadMate(Mate):
+class BadPeer(Peer):
     """Decides as every mate does, and then says something else."""
 
     lie = ""
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         actions = super().handle(event, now_s)
-        if self.lie == "nan" and self.standing().phase == "holding":
+        if self.lie == "nan" and self.status().phase == "holding":
             spoilt = np.full(self.version.model.size, np.nan, np.float32)
             self.version = Version(number=self.version.number + 1, model=spoilt, made_of=len(HONEST) + 1)
-            BadMate.lie = "told"
+            BadPeer.lie = "told"
             print("LIED: a model that is not numbers", file=sys.stderr, flush=True)
         return [self._changed(action) for action in actions]
 
@@ -228,10 +228,10 @@ class BadMate(Mate):
 
 
 def main() -> int:
-    BadMate.lie = sys.argv.pop(1)
+    BadPeer.lie = sys.argv.pop(1)
     # The driver builds whatever goes by this name.
-    vars(flock)["Mate"] = BadMate
-    return flock.main()
+    vars(driver)["Peer"] = BadPeer
+    return driver.main()
 
 
 if __name__ == "__main__":

@@ -16,15 +16,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.chain_bound import lower_bound_s
+from benchmarks.chain_broadcast import binomial, compare, richest_first, soonest, told_s
+from benchmarks.chain_exact import exact_equal
+from benchmarks.chain_schedule import Energy, Schedule, play, ring, spent_variance, tree
 from benchmarks.common import finish, say
+from shoal.flock.pairing.ahead import WINDOW, LookAhead
+from shoal.flock.pairing.exact import DEVICES_MOST, exact
+from shoal.flock.pairing.links import EqualLinks, Links, NodeLinks, TableLinks, table_s
+from shoal.flock.pairing.pairs import EarliestTwo, Holder
 from shoal.sim.chance import Chance, Stream
-from shoal.topology.chain.ahead import WINDOW, LookAhead
-from shoal.topology.chain.bound import lower_bound_s
-from shoal.topology.chain.broadcast import binomial, compare, richest_first, soonest, told_s
-from shoal.topology.chain.exact import DEVICES_MOST, exact, exact_equal
-from shoal.topology.chain.links import EqualLinks, Links, NodeLinks, TableLinks, table_s
-from shoal.topology.chain.pairs import EarliestTwo, Standing
-from shoal.topology.chain.schedule import Energy, Schedule, play, ring, spent_variance, tree
 from shoal.topology.cluster import Node
 
 SIZES = tuple(range(3, 17))
@@ -35,7 +36,7 @@ SPREAD = 4.0
 #: Of seconds added up in another order.
 ROUNDING = 1e-9
 
-Play = Callable[[Sequence[Standing], Links, Energy], Schedule]
+Play = Callable[[Sequence[Holder], Links, Energy], Schedule]
 
 FIXED: dict[str, Play] = {
     "tree": lambda devices, links, energy: tree(devices, links=links, energy=energy),
@@ -53,12 +54,12 @@ RULES: dict[str, Play] = {
 }
 
 
-def drawn(count: int, chance: Stream) -> list[Standing]:
+def drawn(count: int, chance: Stream) -> list[Holder]:
     ready_s = [chance.between(0.0, MERGE_S) for _ in range(count)]
     waiting = list(range(count))
     for _ in range(chance.below(count // 2 + 1)):
         ready_s[waiting.pop(chance.below(len(waiting)))] += chance.between(0.0, 4 * MERGE_S)
-    return [Standing(name=f"d{place:03}", ready_s=each) for place, each in enumerate(ready_s)]
+    return [Holder(name=f"d{place:03}", ready_s=each) for place, each in enumerate(ready_s)]
 
 
 # Where merges are alike ----------------------------------------------------------------------------------

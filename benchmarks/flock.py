@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import PERNET, echo_job, finish, memory_mb, say
+from shoal.flock.driver import Orders, save_orders
+from shoal.flock.pairing.resources import ANY_TIME
+from shoal.flock.secret import FlockSecret
+from shoal.flock.settings import FlockSettings
 from shoal.plan import Plan, Until
-from shoal.roles.flock.settings import FlockSettings
-from shoal.runtime.flock import Orders, save_orders
 from shoal.runtime.places import Places
 from shoal.store.blobs import BlobStore
-from shoal.topology.chain.resources import ANY_TIME
 from shoal.training.ready import listing_of, spec_of
-from shoal.transport.flock_secret import FlockSecret
 
 SIZES = (2, 4, 8)
 QUICK_SIZES = (2, 4)
@@ -72,7 +72,7 @@ def give_orders(folder: Path, hosts: Mapping[str, str], *, rounds: int, values: 
 
 def command(home: Path) -> list[str]:
     """A mate that does all but train."""
-    runs = [sys.executable, "-m", "shoal.runtime.flock", "--home", str(home), "--json"]
+    runs = [sys.executable, "-m", "shoal.flock.driver", "--home", str(home), "--json"]
     return [*runs, "--child-module", "shoal.training.echo"]
 
 

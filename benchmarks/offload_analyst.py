@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.offload_modes import drawn
 from shoal.offload import tiling
 from shoal.offload.products import Array, AtHome, Products, Secret
-from shoal.roles.product import TILE_OPERATIONS, cut
-from shoal.runtime.borrowed import Borrowed
+from shoal.offload.roles.product import TILE_OPERATIONS, cut
+from shoal.offload.runtime.borrowed import Borrowed
 
 
 class TilesAtHome(AtHome):
@@ -104,7 +104,7 @@ def plain_advert(pools: Products) -> dict[str, Any] | None:
 
 def measure(settings: dict[str, Any]) -> dict[str, Any]:
     """What this device and its way to the pools take, by the same trials as when a model is offloaded."""
-    from shoal.training.offload.measure import measured_advert, measured_home
+    from shoal.offload.torch.measure import measured_advert, measured_home
 
     with Borrowed(settings["pools"], privacy="none", verify="freivalds") as pools:
         advert = measured_advert(pools, pools)
@@ -117,7 +117,7 @@ def train(settings: dict[str, Any]) -> dict[str, Any]:
     import torch
     from torch import nn
 
-    from shoal.training.offload.wrap import bring_home, offload, offloading
+    from shoal.offload.torch.wrap import bring_home, offload, offloading
 
     torch.set_num_threads(1)
     widths, rows = settings["widths"], settings["rows"]

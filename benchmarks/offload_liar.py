@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.runtime import agent, multiplier
+from shoal.offload.runtime import multiplier
+from shoal.runtime import agent
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shoal.offload.kinds import compute
-from shoal.runtime.multiply_child import main
+from shoal.offload.runtime.multiply_child import main
 
 
 def wrong(kind: str, tensors: Any, *, rows: int, inner: int, columns: int) -> np.ndarray:

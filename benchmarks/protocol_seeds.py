@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.common import finish, say
 from benchmarks.mutant_seeds import MUTANT_SEEDS, hunt_mutants, make_table, play
-from shoal.sim.flock_hunt import hunt_flock
+from shoal.flock.fuzz import fuzz_flock
 from shoal.sim.hunt import disaster
 
 COUNT = 10_000
@@ -43,7 +43,7 @@ CLUSTERS_A_FLOCK = 4
 def play_flock(seed: int) -> str:
     """Play one seed of a flock; what went wrong, or nothing."""
     try:
-        hunt_flock(seed)
+        fuzz_flock(seed)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

@@ -25,7 +25,7 @@ from papers.eddl.rows import Row
 from shoal.data import mnist
 from shoal.offload.cost import Privacy
 from shoal.offload.products import AtHome, Products
-from shoal.training.offload.wrap import bring_home, offload
+from shoal.offload.torch.wrap import bring_home, offload
 
 BATCH, RATE, SEED = 100, 0.1, 0
 #: One epoch; and enough to show the bits.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.topology.chain.pairs import Standing
+from shoal.flock.pairing.pairs import Holder
 
 #: §4.4.1: at most half of the devices.
 BUSY_MOST = 0.5
@@ -29,8 +29,8 @@ class Pattern:
         """All that a scheduler sees at the beginning."""
         return tuple(value > 0 for value in self.ready)
 
-    def standings(self) -> list[Standing]:
-        return [Standing(name=name_of(place), ready_s=value) for place, value in enumerate(self.ready)]
+    def standings(self) -> list[Holder]:
+        return [Holder(name=name_of(place), ready_s=value) for place, value in enumerate(self.ready)]
 
 
 def name_of(place: int) -> str:

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks.chain_broadcast import binomial, richest_first
 from shoal.errors import Misuse
-from shoal.topology.chain.broadcast import binomial, richest_first
-from shoal.topology.chain.pairs import EarliestTwo, Standing
+from shoal.flock.pairing.pairs import EarliestTwo, Holder
 
 _ROOT = Path(__file__).resolve().parents[2]
 _ANSWER_TIMEOUT_S = 180.0
@@ -122,7 +122,7 @@ class Crew:
                 task.result()
                 free[tasks.pop(task)] = time.monotonic() - began_s
             while pair := EarliestTwo().next_pair(
-                [Standing(name=name, ready_s=at_s, spent_joules=named[name].spent) for name, at_s in free.items()]
+                [Holder(name=name, ready_s=at_s, spent_joules=named[name].spent) for name, at_s in free.items()]
             ):
                 del free[pair.sender], free[pair.receiver]
                 merge = _merge(named[pair.sender], named[pair.receiver], whole=whole)
@@ -133,7 +133,7 @@ class Crew:
     async def _broadcast(self, root: _Process) -> None:
         """Who spent least has it first, and helps most."""
         named = {member.name: member for member in self.members}
-        standings = [Standing(name=name, ready_s=0.0, spent_joules=member.spent) for name, member in named.items()]
+        standings = [Holder(name=name, ready_s=0.0, spent_joules=member.spent) for name, member in named.items()]
         for pairs in binomial(root.name, richest_first(standings, root=root.name)):
             await asyncio.gather(*(_give(named[giver], named[taker]) for giver, taker in pairs))
 

@@ -14,8 +14,8 @@ import numpy as np
 from papers.mdldroid.busy import place_of
 from papers.mdldroid.decisions import State
 from papers.mdldroid.dqn import Agent
-from shoal.topology.chain.links import Links
-from shoal.topology.chain.pairs import Pair, Standing
+from shoal.flock.pairing.links import Links
+from shoal.flock.pairing.pairs import Holder, Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class AnyTwo:
     generator: np.random.Generator
 
     def next_pair(
-        self, free: Sequence[Standing], *, links: Links | None = None, coming: Sequence[Standing] = ()
+        self, free: Sequence[Holder], *, links: Links | None = None, coming: Sequence[Holder] = ()
     ) -> Pair | None:
         if len(free) < 2:
             return None
@@ -40,7 +40,7 @@ class AskedAgent:
     agent: Agent
 
     def next_pair(
-        self, free: Sequence[Standing], *, links: Links | None = None, coming: Sequence[Standing] = ()
+        self, free: Sequence[Holder], *, links: Links | None = None, coming: Sequence[Holder] = ()
     ) -> Pair | None:
         if len(free) < 2:
             return None

@@ -15,17 +15,17 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.chain_bound import lower_bound_s
+from benchmarks.chain_exact import exact_equal
+from benchmarks.chain_schedule import Energy, Schedule, follow, play, ring, spent_variance, tree
 from benchmarks.common import say
 from papers.eddl.rows import Row
 from papers.mdldroid.busy import LONGEST, Pattern, drawn, idle, name_of, place_of
 from papers.mdldroid.decisions import Game, TimedGame, best_return, perfect_pairs, return_of, threshold
 from papers.mdldroid.dqn import STRATEGIES, Agent, learn
 from papers.mdldroid.pairings import AnyTwo, AskedAgent
-from shoal.topology.chain.bound import lower_bound_s
-from shoal.topology.chain.exact import exact_equal
-from shoal.topology.chain.links import EqualLinks
-from shoal.topology.chain.pairs import EarliestTwo, Standing
-from shoal.topology.chain.schedule import Energy, Schedule, follow, play, ring, spent_variance, tree
+from shoal.flock.pairing.links import EqualLinks
+from shoal.flock.pairing.pairs import EarliestTwo, Holder
 
 SIZES = tuple(range(3, 17))
 PATTERNS = 1_000
@@ -52,30 +52,30 @@ MERGE = EqualLinks(each_s=1.0)
 ENERGY = Energy(send_watts=1.0, receive_watts=1.0, add_joules=1.0)
 
 #: Devices in, a round out.
-Scheduler = Callable[[Sequence[Standing]], Schedule]
+Scheduler = Callable[[Sequence[Holder]], Schedule]
 
 
-def earliest_two(devices: Sequence[Standing]) -> Schedule:
+def earliest_two(devices: Sequence[Holder]) -> Schedule:
     return play(EarliestTwo(), devices, links=MERGE, energy=ENERGY)
 
 
-def in_step_tree(devices: Sequence[Standing]) -> Schedule:
+def in_step_tree(devices: Sequence[Holder]) -> Schedule:
     return tree(devices, links=MERGE, energy=ENERGY, in_step=True)
 
 
-def plain_tree(devices: Sequence[Standing]) -> Schedule:
+def plain_tree(devices: Sequence[Holder]) -> Schedule:
     return tree(devices, links=MERGE, energy=ENERGY)
 
 
-def plain_ring(devices: Sequence[Standing]) -> Schedule:
+def plain_ring(devices: Sequence[Holder]) -> Schedule:
     return ring(devices, links=MERGE, energy=ENERGY)
 
 
-def closed_ring(devices: Sequence[Standing]) -> Schedule:
+def closed_ring(devices: Sequence[Holder]) -> Schedule:
     return ring(devices, links=MERGE, energy=ENERGY, returns=True)
 
 
-def planned(devices: Sequence[Standing], pairs: Sequence[tuple[int, int]]) -> Schedule:
+def planned(devices: Sequence[Holder], pairs: Sequence[tuple[int, int]]) -> Schedule:
     names = [(name_of(sender), name_of(receiver)) for sender, receiver in pairs]
     return follow(names, devices, links=MERGE, energy=ENERGY)
 
@@ -99,7 +99,7 @@ def any_two(seed: int) -> Scheduler:
     return lambda devices: play(rule, devices, links=MERGE, energy=ENERGY)
 
 
-def _busy(devices: Sequence[Standing]) -> list[bool]:
+def _busy(devices: Sequence[Holder]) -> list[bool]:
     return [each.ready_s > 0 for each in devices]
 
 

@@ -11,15 +11,15 @@ import asyncio
 from collections.abc import Sequence
 from statistics import fmean, median
 
+from benchmarks.chain_broadcast import rounds_needed
+from benchmarks.chain_schedule import play
 from benchmarks.common import say
 from papers.eddl.rows import Row
 from papers.mdldroid.busy import name_of
 from papers.mdldroid.crew import Crew, Seat
 from papers.mdldroid.setting import PARAMETERS
-from shoal.topology.chain.broadcast import rounds_needed
-from shoal.topology.chain.links import EqualLinks
-from shoal.topology.chain.pairs import EarliestTwo, Standing
-from shoal.topology.chain.schedule import play
+from shoal.flock.pairing.links import EqualLinks
+from shoal.flock.pairing.pairs import EarliestTwo, Holder
 from testbed.devices import Testbed, boards
 from testbed.namespaces import why_no_namespaces
 
@@ -72,7 +72,7 @@ def modelled(size: int, *, merge_share: float) -> Row:
 
     A master's one link carries N - 1 models in and N - 1 out; a chain's merges and its broadcast are ⌈log2 N⌉ each.
     """
-    devices = [Standing(name=name_of(place), ready_s=1 / size) for place in range(size)]
+    devices = [Holder(name=name_of(place), ready_s=1 / size) for place in range(size)]
     merged = play(EarliestTwo(), devices, links=EqualLinks(each_s=merge_share)).makespan_s
     return {
         "devices": size,

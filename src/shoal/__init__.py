@@ -15,7 +15,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from shoal import data
-    from shoal.api import Result, fit, offload
+    from shoal.api import Result, fit
+    from shoal.offload.api import offload
     from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
     from shoal.task import Task
 

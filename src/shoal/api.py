@@ -1,5 +1,4 @@
-"""``shoal.fit``: train a task on local processes or on a cluster, and get the model back. ``shoal.offload``: let others
-multiply for a model that is trained here. No torch here."""
+"""``shoal.fit``: train a task on local processes or on a cluster, and get the model back. No torch here."""
 
 from __future__ import annotations
 
@@ -7,11 +6,11 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from shoal.errors import Misuse, ShoalError
 from shoal.plan import Plan, Until
@@ -23,11 +22,7 @@ from shoal.training.inside import stop_if_importing
 if TYPE_CHECKING:
     from torch import nn
 
-    from shoal.offload.cost import Privacy, Verify
-    from shoal.offload.products import Products
     from shoal.wire.messages import JobView, Status
-
-Model = TypeVar("Model", bound="nn.Module")
 
 POLL_S = 0.5
 
@@ -110,50 +105,6 @@ def _run(work: Coroutine[Any, Any, Result]) -> Result:
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
-
-
-def offload(
-    model: Model,
-    pool: str | Path | Sequence[str | Path] | Products,
-    *,
-    privacy: Privacy = "mask",
-    verify: Verify = "freivalds",
-    send: Literal["worth", "all"] = "worth",
-) -> Model:
-    """Let executors that need not be trusted do the large products of ``model``; train it in a loop of your own.
-
-    ``pool`` is the home of a cluster that you operate or a line to join one, a list of these, or anything that
-    multiplies (``shoal.offload.products.Products``). The model's ``Linear`` and ``Conv2d`` layers are changed in place;
-    parameters, ``state_dict`` and autograd are as before.
-
-    ``privacy``: with ``"mask"`` nobody learns the examples, as long as two pools do not collude: it takes two, and
-    weight gradients stay here. ``"shuffle"`` only makes it harder. ``"none"`` hides nothing. ``verify``:
-    ``"freivalds"`` checks each result for a few percent of its cost; ``"replicate"`` compares three.
-
-    What is sent is what the cost model says is faster away; the log (``"shoal"``) tells, layer by layer. ``send="all"``
-    sends whatever can be sent.
-    """
-    from shoal.offload.cost import MASK_POOLS, check_modes
-    from shoal.training.offload.wrap import offload as offloaded
-
-    check_modes(privacy, verify)
-    if isinstance(pool, str | Path):
-        pool = [pool]
-    if not isinstance(pool, Sequence):
-        return offloaded(model, pool, privacy=privacy, verify=verify, send=send)
-    if privacy == "mask" and len(pool) < MASK_POOLS:
-        raise Misuse(
-            f"privacy='mask' takes {MASK_POOLS} pools that do not collude, and there is {len(pool)}: "
-            "name another, or say privacy='none' if executors may see the examples"
-        )
-    from shoal.runtime.borrowed import Borrowed
-
-    borrowed = Borrowed(pool, privacy=privacy, verify=verify)
-    try:
-        return offloaded(model, borrowed, privacy=privacy, verify=verify, send=send, at_end=borrowed.close)
-    except BaseException:
-        borrowed.close()
-        raise
 
 
 async def _fit(

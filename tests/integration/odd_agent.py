@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from shoal.runtime import agent, multiplier
+from shoal.offload.runtime import multiplier
+from shoal.runtime import agent
 
 if __name__ == "__main__":
     os.environ["ODD_MULTIPLIER"] = sys.argv.pop(1)

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from benchmarks.flock import command, give_orders
+from shoal.flock.secret import FlockSecret
 from shoal.training.echo import UPDATE_VALUE
-from shoal.transport.flock_secret import FlockSecret
 from shoal.wire import tensors
 from testbed.namespaces import Network, why_no_namespaces
 

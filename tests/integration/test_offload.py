@@ -16,11 +16,11 @@ import pytest
 from kit import Site, cluster_in, run
 
 from shoal.errors import Misuse
+from shoal.offload.roles.product import cut
+from shoal.offload.runtime.borrowed import Borrowed
+from shoal.offload.runtime.multiplier import Multiplier
 from shoal.roles.actions import Multiply
 from shoal.roles.events import Multiplied
-from shoal.roles.product import cut
-from shoal.runtime.borrowed import Borrowed
-from shoal.runtime.multiplier import Multiplier
 from shoal.wire.messages import LenderView
 
 #: Small tiles, and enough of them that a product takes seconds on slow executors.
@@ -250,7 +250,7 @@ def test_masked_products_by_two_clusters(tmp_path: Path) -> None:
 CTRL_C = """
 import sys
 import numpy as np
-from shoal.runtime.borrowed import Borrowed
+from shoal.offload.runtime.borrowed import Borrowed
 products = Borrowed(sys.argv[1], tile_operations=64 * 200 * 50)
 print("asking", flush=True)
 products.multiply(np.ones((64 * 600, 200), np.float32), np.ones((200, 50), np.float32), secret="left", name="layer")

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import shoal
+from shoal.offload.torch.wrap import bring_home, offloading
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
-from shoal.training.offload.wrap import bring_home, offloading
 
 
 async def ready(home: Path, executors: int) -> None:

@@ -1,4 +1,4 @@
-"""Pools, their executors and an analyst, all of them real roles, in virtual time: lent, lost, late and lied about.
+"""A client, pools and their executors, all of them real roles, in virtual time: with losses, delays and lies.
 
 Links are as a network's: what is on its way when a session ends is gone. Chance decides how long everything takes, so
 that what comes from different peers is in any order.
@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from shoal.offload.kinds import compute, measured
+from shoal.offload.roles.broker import Broker
+from shoal.offload.roles.client import Client
+from shoal.offload.roles.executor import Executor, Means
+from shoal.offload.roles.product import Policy, cut
 from shoal.offload.tiling import product
 from shoal.roles.actions import Action, Deliver, Multiply, Record, Role, Send, SetTimer
-from shoal.roles.analyst import Analyst
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -29,9 +32,6 @@ from shoal.roles.events import (
     Started,
     TimerFired,
 )
-from shoal.roles.executor import Executor, Means
-from shoal.roles.product import Policy, cut
-from shoal.roles.scheduler import Scheduler
 from shoal.wire.encoding import decode_envelope, encode_envelope
 from shoal.wire.messages import Message, Result, with_tensors
 
@@ -76,15 +76,15 @@ class Market:
         self._order = itertools.count()
         self.now_s = 0.0
         self._secret = bytes(self._chance.integers(0, 256, 32, dtype=np.uint8))
-        self.analyst = Analyst(pools=tuple(pools), policy=policy, secret=self._secret, wait_s=wait_s)
+        self.client = Client(pools=tuple(pools), policy=policy, secret=self._secret, wait_s=wait_s)
         self.policy = policy
         self.devices: dict[str, Device] = {}
-        self._actors: dict[str, Actor] = {"analyst": Actor(self.analyst, "analyst")}
+        self._actors: dict[str, Actor] = {"client": Actor(self.client, "client")}
         #: (one end, the other) -> which session it is, while there is one.
         self._sessions: dict[tuple[str, str], int] = {}
         self.delivered: dict[int, np.ndarray] = {}
         self.records: list[tuple[str, Record]] = []
-        #: (pool, executor) whose lies the analyst looked at.
+        #: (pool, executor) whose lies the client looked at.
         self.seen_lying: set[str] = set()
         self._lies: dict[int, str] = {}
         #: Pool -> which sides of each mask came to it, by what was sent.
@@ -94,12 +94,12 @@ class Market:
         self.reorders = False
         self._last_s: dict[tuple[str, str], float] = {}
         for pool, executors in pools.items():
-            self._actors[pool] = Actor(Scheduler(), pool)
+            self._actors[pool] = Actor(Broker(), pool)
             for number in range(executors):
                 name = f"{pool}-{number}"
                 self.devices[name] = Device(pool, name, speed=float(self._chance.uniform(0.5, 2.0)) * 1e7)
-                self._actors[name] = Actor(Executor(scheduler=pool, means=MEANS), name)
-        self._deliver("analyst", Started())
+                self._actors[name] = Actor(Executor(broker=pool, means=MEANS), name)
+        self._deliver("client", Started())
         for pool in pools:
             self.dial(pool)
         for name in self.devices:
@@ -111,8 +111,8 @@ class Market:
         heapq.heappush(self._heap, (self.now_s + after_s, next(self._order), act))
 
     def _ends(self, name: str) -> tuple[str, str]:
-        """A pool is dialled by the analyst, an executor dials its pool."""
-        return ("analyst", name) if name not in self.devices else (name, self.devices[name].pool)
+        """A pool is dialled by the client, an executor dials its pool."""
+        return ("client", name) if name not in self.devices else (name, self.devices[name].pool)
 
     def dial(self, name: str) -> None:
         ends = self._ends(name)
@@ -123,29 +123,29 @@ class Market:
             self._deliver(name, Connected(node=ends[1]))
             self._deliver(ends[1], Connected(node=name))
         else:
-            self._deliver("analyst", Connected(node=name))
+            self._deliver("client", Connected(node=name))
 
     def hang_up(self, name: str, reason: str = "cut") -> None:
         ends = self._ends(name)
         if self._sessions.pop(ends, None) is None:
             return
         self._deliver(ends[0], Disconnected(node=ends[1], reason=reason))
-        self._deliver(ends[1], Disconnected(node="analyst/1" if ends[0] == "analyst" else name, reason=reason))
+        self._deliver(ends[1], Disconnected(node="client/1" if ends[0] == "client" else name, reason=reason))
 
     def kill_executor(self, name: str, *, back_after_s: float) -> None:
         self.hang_up(name, "killed")
         actor = self._actors[name]
         actor.life += 1
-        actor.role, actor.timers = Executor(scheduler=self.devices[name].pool, means=MEANS), {}
+        actor.role, actor.timers = Executor(broker=self.devices[name].pool, means=MEANS), {}
         self.at(back_after_s, lambda: self.dial(name))
 
-    def kill_scheduler(self, pool: str, *, back_after_s: float) -> None:
+    def kill_broker(self, pool: str, *, back_after_s: float) -> None:
         mine = [name for name, device in self.devices.items() if device.pool == pool]
         for name in (pool, *mine):
-            self.hang_up(name, "the scheduler was killed")
+            self.hang_up(name, "the broker was killed")
         actor = self._actors[pool]
         actor.life += 1
-        actor.role, actor.timers = Scheduler(), {}
+        actor.role, actor.timers = Broker(), {}
         for name in (pool, *mine):
             self.at(back_after_s * float(self._chance.uniform(1, 1.5)), lambda name=name: self.dial(name))
 
@@ -155,21 +155,21 @@ class Market:
     # Products -------------------------------------------------------------------------------------------
 
     def want(self, number: int, left: np.ndarray, right: np.ndarray, *, secret: str = "left") -> None:
-        self._deliver("analyst", ProductWanted(product=number, left=left, right=right, hidden=secret, name="layer"))
+        self._deliver("client", ProductWanted(product=number, left=left, right=right, hidden=secret, name="layer"))
 
     def run(self, *, until: Callable[[], bool], limit_s: float = 600.0) -> None:
         ends_s = self.now_s + limit_s
         while not until():
-            assert self._heap, f"nothing is going to happen any more; {self.analyst._todo} {self.analyst._asks}"
+            assert self._heap, f"nothing is going to happen any more; {self.client._todo} {self.client._asks}"
             self.now_s, _, act = heapq.heappop(self._heap)
             assert self.now_s < ends_s, f"not done within {limit_s} s"
             act()
 
     def open(self) -> Market:
-        """Wait until every executor is measured, and the analyst knows."""
+        """Wait until every executor is measured, and the client knows."""
 
         def is_open() -> bool:
-            advert = self.analyst.advert
+            advert = self.client.advert
             return advert is not None and advert.executors == len(self.devices)
 
         self.run(until=is_open)
@@ -181,8 +181,8 @@ class Market:
         return self.delivered[number]
 
     def liars_told(self, pool: str) -> dict[str, int]:
-        scheduler: Any = self._actors[pool].role
-        return {view.node: view.caught for view in scheduler.views() if view.caught}
+        broker: Any = self._actors[pool].role
+        return {view.node: view.caught for view in broker.views() if view.caught}
 
     def role(self, name: str) -> Any:
         return self._actors[name].role
@@ -222,7 +222,7 @@ class Market:
         self.at(timer.after_s, fire)
 
     def _send(self, actor: Actor, to: str, message: Message) -> None:
-        to = "analyst" if to.startswith("analyst") else to
+        to = "client" if to.startswith("client") else to
         ends = (to, actor.name) if (to, actor.name) in self._sessions else (actor.name, to)
         session = self._sessions.get(ends)
         if session is None:
@@ -240,7 +240,7 @@ class Market:
         def arrive() -> None:
             if self._sessions.get(ends) != session:
                 return
-            sender = "analyst/1" if actor.name == "analyst" else actor.name
+            sender = "client/1" if actor.name == "client" else actor.name
             self._note_lie(to, actor.name, whole)
             self._deliver(to, Received(sender=sender, message=whole))
             for array in carried.values():
@@ -255,9 +255,9 @@ class Market:
             self.at(at_s - self.now_s, arrive)
 
     def _note_lie(self, to: str, pool: str, message: Message) -> None:
-        if to != "analyst" or not isinstance(message, Result) or not message.tensors:
+        if to != "client" or not isinstance(message, Result) or not message.tensors:
             return
-        ask = self.analyst._asks.get(message.task)
+        ask = self.client._asks.get(message.task)
         if ask is not None and self.devices[message.executor].lie is not None:
             self.seen_lying.add(f"{pool}/{message.executor}")
 

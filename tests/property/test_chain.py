@@ -6,17 +6,18 @@ import math
 
 import numpy as np
 import pytest
+from holdings import Holdings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.chain_bound import lower_bound_s, lower_bound_unequal_s
+from benchmarks.chain_exact import exact_equal, exact_schedule
+from benchmarks.chain_schedule import Schedule, play, ring, tree
+from shoal.flock.pairing.ahead import LookAhead
+from shoal.flock.pairing.exact import exact
+from shoal.flock.pairing.links import EqualLinks, TableLinks
+from shoal.flock.pairing.pairs import EarliestTwo, Holder
 from shoal.learning.partial import Partial
-from shoal.topology.chain.ahead import LookAhead
-from shoal.topology.chain.bound import lower_bound_s, lower_bound_unequal_s
-from shoal.topology.chain.exact import exact, exact_equal, exact_schedule
-from shoal.topology.chain.holdings import Holdings
-from shoal.topology.chain.links import EqualLinks, TableLinks
-from shoal.topology.chain.pairs import EarliestTwo, Standing
-from shoal.topology.chain.schedule import Schedule, play, ring, tree
 
 SIZE = 3
 #: Of seconds that are added in another order.
@@ -26,18 +27,18 @@ seconds = st.floats(0, 50, width=32)
 merge_times = st.floats(0.125, 8, width=32)
 
 
-def ready_devices(most: int) -> st.SearchStrategy[list[Standing]]:
+def ready_devices(most: int) -> st.SearchStrategy[list[Holder]]:
     spent = st.floats(0, 100, width=32)
     return st.lists(st.tuples(seconds, spent), min_size=1, max_size=most).map(
         lambda given_devices: [
-            Standing(name=f"d{place:02}", ready_s=ready_s, spent_joules=joules, weight=1.0 + place)
+            Holder(name=f"d{place:02}", ready_s=ready_s, spent_joules=joules, weight=1.0 + place)
             for place, (ready_s, joules) in enumerate(given_devices)
         ]
     )
 
 
 @st.composite
-def uneven(draw: st.DrawFn, most: int) -> tuple[list[Standing], TableLinks]:
+def uneven(draw: st.DrawFn, most: int) -> tuple[list[Holder], TableLinks]:
     devices = draw(ready_devices(most))
     count = len(devices)
     values = draw(st.lists(merge_times, min_size=count * count, max_size=count * count))
@@ -46,7 +47,7 @@ def uneven(draw: st.DrawFn, most: int) -> tuple[list[Standing], TableLinks]:
     )
 
 
-def holds(schedule: Schedule, devices: list[Standing]) -> None:
+def holds(schedule: Schedule, devices: list[Holder]) -> None:
     """All but the root send once, nobody is in two merges at once, nobody before it is ready."""
     senders = [merge.sender for merge in schedule.merges]
     assert sorted([*senders, schedule.root]) == sorted(each.name for each in devices)
@@ -62,7 +63,7 @@ def holds(schedule: Schedule, devices: list[Standing]) -> None:
 
 
 @given(ready_devices(16), merge_times)
-def test_earliest_two_is_less_than_a_merge_above_the_bound(devices: list[Standing], merge_s: float) -> None:
+def test_earliest_two_is_less_than_a_merge_above_the_bound(devices: list[Holder], merge_s: float) -> None:
     links = EqualLinks(each_s=merge_s)
     bound_s = lower_bound_s([each.ready_s for each in devices], merge_s=merge_s)
     schedule = play(EarliestTwo(), devices, links=links)
@@ -74,7 +75,7 @@ def test_earliest_two_is_less_than_a_merge_above_the_bound(devices: list[Standin
 
 
 @given(ready_devices(8), merge_times)
-def test_earliest_two_is_the_best_there_is_where_merges_are_alike(devices: list[Standing], merge_s: float) -> None:
+def test_earliest_two_is_the_best_there_is_where_merges_are_alike(devices: list[Holder], merge_s: float) -> None:
     best = exact_equal([each.ready_s for each in devices], merge_s=merge_s)
     assert play(EarliestTwo(), devices, links=EqualLinks(each_s=merge_s)).makespan_s == pytest.approx(best.makespan_s)
     # And so is looking ahead, which leaves it to that.
@@ -83,7 +84,7 @@ def test_earliest_two_is_the_best_there_is_where_merges_are_alike(devices: list[
 
 @given(uneven(6))
 @settings(max_examples=50)
-def test_no_schedule_is_better_than_the_exact_one_nor_below_the_bound(case: tuple[list[Standing], TableLinks]) -> None:
+def test_no_schedule_is_better_than_the_exact_one_nor_below_the_bound(case: tuple[list[Holder], TableLinks]) -> None:
     devices, links = case
     ready_s = [each.ready_s for each in devices]
     best_s = exact(ready_s, merge_s=links.seconds).makespan_s
@@ -104,7 +105,7 @@ def test_no_schedule_is_better_than_the_exact_one_nor_below_the_bound(case: tupl
 
 
 @given(ready_devices(12), st.randoms(use_true_random=False))
-def test_the_order_in_which_devices_are_listed_does_not_matter(devices: list[Standing], chance: object) -> None:
+def test_the_order_in_which_devices_are_listed_does_not_matter(devices: list[Holder], chance: object) -> None:
     shuffled = list(devices)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
     assert EarliestTwo().next_pair(devices) == EarliestTwo().next_pair(shuffled)

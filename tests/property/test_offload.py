@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.offload.lagrange import Coding, compute, decode, encode
+from benchmarks.offload_lagrange import Coding, compute, decode, encode
+from benchmarks.offload_order import sum_in_order
 from shoal.offload.masking import (
     combined,
     error_bound,
@@ -17,8 +18,7 @@ from shoal.offload.masking import (
     restored,
     share_product,
 )
-from shoal.offload.order import sum_in_order
-from shoal.offload.shares import Lender, ends_s, split
+from shoal.offload.shares import MeasuredExecutor, ends_s, split
 from shoal.offload.shuffle import dynamic_layer_shuffle, shuffle_left, unshuffle
 from shoal.offload.tiling import assemble, product, rows_each, tiles
 from shoal.offload.verify import Freivalds, FreivaldsExact
@@ -230,14 +230,14 @@ def test_parts_that_arrive_in_any_order_sum_to_the_same_bits(seed: int, count: i
     st.lists(st.tuples(st.floats(1, 1000), st.floats(0, 3), st.floats(0, 3)), min_size=1, max_size=6),
 )
 def test_no_tile_would_end_earlier_elsewhere(tiles_: int, measures: list[tuple[float, float, float]]) -> None:
-    lenders = [
-        Lender(name=f"e{number}", operations_per_s=speed, latency_s=latency_s, busy_s=busy_s)
+    executors = [
+        MeasuredExecutor(name=f"e{number}", operations_per_s=speed, latency_s=latency_s, busy_s=busy_s)
         for number, (speed, latency_s, busy_s) in enumerate(measures)
     ]
-    counts = split(tiles_, lenders, operations_each=50)
+    counts = split(tiles_, executors, operations_each=50)
     assert sum(counts.values()) == tiles_
-    end_s = ends_s(counts, lenders, operations_each=50)
-    for lender in lenders:
+    end_s = ends_s(counts, executors, operations_each=50)
+    for lender in executors:
         one_more = {name: count + (name == lender.name) for name, count in counts.items()}
         own_s = lender.busy_s + lender.latency_s + one_more[lender.name] * 50 / lender.operations_per_s
         # Had somebody room for one more before the end, the last tile would be theirs.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from market import Market, at_home, one_entry
 
-from shoal.roles.product import Policy
+from shoal.offload.roles.product import Policy
 from shoal.wire.messages import Task
 
 POOLS = ("pond", "lake", "mere")
@@ -26,7 +26,7 @@ def lazy(result: np.ndarray) -> np.ndarray:
 
 FAULTS = st.lists(
     st.tuples(
-        st.sampled_from(("kill executor", "kill scheduler", "freeze", "cut")),
+        st.sampled_from(("kill executor", "kill broker", "freeze", "cut")),
         st.integers(0, 7),
         st.floats(0.0, 0.4),
         st.floats(0.1, 3.0),
@@ -45,8 +45,8 @@ def afflict(market: Market, faults: list[tuple[str, int, float, float]]) -> None
         match kind:
             case "kill executor":
                 act: Any = lambda name=name, for_s=for_s: market.kill_executor(name, back_after_s=for_s)  # noqa: E731
-            case "kill scheduler":
-                act = lambda pool=pool, for_s=for_s: market.kill_scheduler(pool, back_after_s=for_s)  # noqa: E731
+            case "kill broker":
+                act = lambda pool=pool, for_s=for_s: market.kill_broker(pool, back_after_s=for_s)  # noqa: E731
             case "freeze":
                 act = lambda name=name, for_s=for_s: market.freeze(name, for_s * 10)  # noqa: E731
             case _:
@@ -89,10 +89,10 @@ def test_a_product_is_right_and_every_liar_is_named(verify: str, data: st.DataOb
         left, right = sides(seed + number, rows, 12, 8)
         result = market.multiply(left, right, number=number)
         assert result.tobytes() == at_home(left, right, market.policy).tobytes()
-    named = set(market.analyst.report.liars)
+    named = set(market.client.report.liars)
     lying = {f"{device.pool}/{device.name}" for device in market.devices.values() if device.lie is not None}
     assert named <= lying, "an honest one was named"
-    assert len(market.analyst.report.liars) == len(named), "each is named once"
+    assert len(market.client.report.liars) == len(named), "each is named once"
     if verify == "freivalds":
         assert named == market.seen_lying, "a liar whose result was looked at was not named"
 
@@ -104,7 +104,7 @@ def test_masked_products_are_right_and_no_pool_has_both_halves(data: st.DataObje
     left, right = sides(seed, rows, 12, 8)
     quiet = Market(market.policy, pools={"pond": 1, "lake": 1}, seed=seed).open()
     assert market.multiply(left, right).tobytes() == quiet.multiply(left, right).tobytes()
-    named = set(market.analyst.report.liars)
+    named = set(market.client.report.liars)
     lying = {f"{device.pool}/{device.name}" for device in market.devices.values() if device.lie is not None}
     assert named <= lying
     check_halves(market)

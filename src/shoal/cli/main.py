@@ -10,17 +10,15 @@ from typing import Annotated, cast
 
 import typer
 
-from shoal import __version__
+from shoal import __version__, features
 from shoal.cli import (
     attach,
     demo,
     doctor,
-    flock,
     jobs,
     join,
     model,
     nodes,
-    offload,
     plan,
     simulate,
     status,
@@ -59,11 +57,11 @@ app.add_typer(token.app, name="token", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(attach.attach)
-app.add_typer(flock.app, name="flock", rich_help_panel=_WORK)
+app.add_typer(features.provided("command", by="flock"), name="flock", rich_help_panel=_WORK)
 app.command(rich_help_panel=_WORK)(simulate.simulate)
 app.add_typer(plan.app, name="plan", rich_help_panel=_WORK)
 app.add_typer(model.app, name="model", rich_help_panel=_WORK)
-app.add_typer(offload.app, name="offload", rich_help_panel=_WORK)
+app.add_typer(features.provided("command", by="offload"), name="offload", rich_help_panel=_WORK)
 app.command(rich_help_panel=_LOOK)(status.status)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)

@@ -1,7 +1,8 @@
-"""Borrowed compute: products cut into tasks, hidden, checked, shared out. Pure functions and small state, numpy only.
+"""A feature: matrix products computed by devices that need not be trusted; cut into tasks, hidden, checked, shared out.
 
-``shoal.offload`` is also what people call: ``model = shoal.offload(model, pool)``. A package and a function of one name
-are one object in Python, so this one can be called; what it does then is in ``shoal.api``.
+The modules here are pure functions and small state on numpy arrays; ``roles`` decide, ``runtime`` drives them, and only
+``torch`` imports torch. ``shoal.offload`` is also a function: ``model = shoal.offload(model, pool)``. A package and a
+function of one name are one object in Python, so this package can be called: it calls ``api.offload``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 
 class _Called(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # By its name: imports run downward, and this is a door for people, not a way for code.
-        return import_module("shoal.api").offload(*args, **kwargs)
+        # Imported when it is called: agents and managers import this package too.
+        return import_module("shoal.offload.api").offload(*args, **kwargs)
 
 
 sys.modules[__name__].__class__ = _Called

@@ -1,4 +1,4 @@
-"""Is a product worth sending away: what it takes here, and what there. Pure; measures nothing itself.
+"""Whether a product is worth sending: its duration here, and away. Pure; measures nothing itself.
 
 A product of (n, k) by (k, m) takes n·k·m multiply-adds, and moves about n·k + k·m + n·m values. So it pays for layers
 that are wide, in both directions, and for many rows at once; and only where this device is slow compared with its link.
@@ -21,7 +21,7 @@ from shoal.offload.masking import LIMBS
 from shoal.offload.products import Advert, Secret
 
 Privacy = Literal["none", "shuffle", "mask"]
-#: ``spot``: by Freivalds, and less often those who have earned trust.
+#: ``spot``: by Freivalds, and less often for executors that have earned trust.
 Verify = Literal["freivalds", "replicate", "spot", "none"]
 
 VALUE_BYTES = 4
@@ -69,7 +69,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Home:
-    """What things take on this device, in seconds each, as measured."""
+    """The measured costs of this device, in seconds each."""
 
     #: One multiply-add of a float32 product.
     operation_s: float
@@ -91,7 +91,7 @@ class Home:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """What the analyst sends and receives for one product."""
+    """The bytes that the client sends and receives for one product."""
 
     bytes_out: int
     bytes_in: int
@@ -106,7 +106,7 @@ class Verdict:
     home_s: float
     #: None if it cannot be sent at all.
     away_s: float | None = None
-    #: Of these, masks and checks: what makes it wait even for a link and a pool that take no time.
+    #: Of these, masks and checks: they remain even with a link and a pool that take no time.
     own_s: float = 0.0
     link_s: float = 0.0
     pool_s: float = 0.0
@@ -127,7 +127,7 @@ def check_modes(privacy: str, verify: str) -> None:
 
 
 def traffic(shape: Shape, *, masked: bool, verify: Verify) -> Traffic:
-    """The right one goes to each pool once; its scheduler hands it on. A seed, and the words around, are not counted.
+    """The right one goes to each pool once; its broker hands it on. Seeds and message framing are not counted.
 
     Masked: one pool gets a share as large as ``left`` and the other a seed; both return a result, two numbers a value.
     """
@@ -144,7 +144,7 @@ def home_seconds(shape: Shape, home: Home) -> float:
 
 
 def own_seconds(shape: Shape, home: Home, *, masked: bool, verify: Verify) -> float:
-    """What sending takes of this device beside moving bytes: masks and checks."""
+    """This device's own work for a product that is sent, beside moving bytes: masks and checks."""
     own_s = 0.0
     if masked:
         own_s += shape.left * home.mask_s + shape.result * home.unmask_s
@@ -155,7 +155,7 @@ def own_seconds(shape: Shape, home: Home, *, masked: bool, verify: Verify) -> fl
 
 
 def spread_seconds(shape: Shape, pool: Advert, *, masked: bool) -> float:
-    """Until every executor has the right one: its scheduler sends it to each, over a link taken to be like ours."""
+    """Until every executor has the right side: its broker sends it to each, over a link like ours, we assume."""
     size = LIMBS * DIGIT_BYTES if masked else VALUE_BYTES
     return pool.executors * size * shape.right / pool.bytes_per_s if pool.bytes_per_s > 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""The kinds of task that an executor knows: what goes in, what comes out, how it is computed. Knows no peer, no wire.
+"""The kinds of task that an executor knows: inputs, result, computation. Knows no peer, no wire.
 
 ===========  =============================================  ==============================================
 kind         left side                                      result
@@ -118,16 +118,16 @@ def check_result(kind: str, tensors: Tensors, *, rows: int, columns: int) -> np.
 
 
 def compute(kind: str, tensors: Tensors, *, rows: int, inner: int, columns: int) -> np.ndarray:
-    """What an executor does. Raises PeerViolation where the sides do not fit."""
+    """Compute a task, as an executor does. Raises PeerViolation where the sides do not fit."""
     of = _known(kind)
     check_inputs(kind, tensors, rows=rows, inner=inner, columns=columns, named=False)
-    # What overflows or is no number is so wherever it is computed: whoever asked sees it in the result.
+    # An overflow is the same wherever it is computed: the client sees it in the result.
     with np.errstate(all="ignore"):
         return of.compute(tensors, rows, inner)
 
 
 def measured(rows: int, inner: int, columns: int) -> None:
-    """Multiply something of this size: what it takes is the answer."""
+    """Multiply matrices of this size: the caller takes the time."""
     product(np.full((rows, inner), 0.5, dtype=np.float32), np.full((inner, columns), 0.25, dtype=np.float32))
 
 

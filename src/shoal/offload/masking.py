@@ -1,4 +1,4 @@
-"""Hiding one side of a product from each of two who compute it: additive masks modulo 2^32. Knows no executors.
+"""Hiding one side of a product from each of two executors: additive masks modulo 2^32. Knows no executors.
 
 X is made whole numbers, R is drawn uniformly from 32 bits, and S = X - R modulo 2^32. One executor gets the 16-byte
 seed of R, the other S; each multiplies by the public W, and R·W + S·W = X·W modulo 2^32, exactly.
@@ -180,7 +180,7 @@ def restored(whole: np.ndarray, left: FixedLeft, right: FixedRight) -> np.ndarra
 def liars(
     rows: np.ndarray, *, seed: bytes, share: np.ndarray, right: FixedRight, a: np.ndarray, b: np.ndarray
 ) -> tuple[bool, bool]:
-    """Who was wrong in these rows: the holder of the seed, the holder of the share. Computed anew here, row by row.
+    """Whether the holder of the seed, and the holder of the share, was wrong in these rows. Computes the rows again.
 
     A check of the sum says in which rows something is wrong, not whose fault it is; modulo 2^32 it could not be asked
     of one share alone. One row is enough, and costs b·c of the a·b·c multiply-adds.

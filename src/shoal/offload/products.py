@@ -1,9 +1,9 @@
-"""Whoever multiplies matrices for a layer, here or elsewhere: one seam. Knows no torch, no peer, no clock of its own.
+"""The interface of everything that multiplies matrices for a layer, here or elsewhere. No torch, no peer, no clock.
 
-``multiply`` gives ``left @ right`` in float32. ``secret`` says what may not be shown to whoever helps:
+``multiply`` gives ``left @ right`` in float32. ``secret`` names the sides that executors may not see:
 
 - ``"none"``: both may be seen;
-- ``"left"``: the left one may not (activations, and what flows back through a layer);
+- ``"left"``: the left one may not (activations and their gradients);
 - ``"both"``: neither may (a weight gradient, of two secrets).
 """
 
@@ -23,14 +23,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What was multiplied so far, and at what cost."""
+    """The products so far, and their cost."""
 
     products: int = 0
     #: Of these, how many went out, at least in part.
     sent: int = 0
     bytes_out: int = 0
     bytes_in: int = 0
-    #: Multiply-adds here: products done at home, and what checking and masking took.
+    #: Multiply-adds here: products at home, checks and masks.
     operations_home: int = 0
     operations_away: int = 0
     #: Executors whose results were wrong, each once, in the order in which they were caught.
@@ -50,12 +50,12 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advert:
-    """What a pool, or several together, say they can: measured by their schedulers."""
+    """The speed of one pool, or of several together, as their brokers measured it."""
 
     executors: int
     #: All executors together, float32.
     operations_per_s: float
-    #: That the analyst moves to the pools and back, its own work for them included; 0 while it is not known.
+    #: Between the client and the pools, there and back, its own work for them included; 0 while it is not known.
     bytes_per_s: float
     #: There and back, with nothing to do.
     latency_s: float
@@ -74,14 +74,14 @@ class Products(Protocol):
 
 @runtime_checkable
 class Advertises(Protocol):
-    """Products that can tell what they are able to, so that what to send can be weighed beforehand."""
+    """Products that know the speed of their pools, so that the cost model can weigh a product before it is sent."""
 
     @property
     def advert(self) -> Advert | None: ...
 
 
 def check(left: Array, right: Array) -> None:
-    """Two float32 matrices that can be multiplied, or a Misuse that says what is wrong."""
+    """Raise Misuse unless these are two float32 matrices that can be multiplied."""
     for side, matrix in (("left", left), ("right", right)):
         if matrix.ndim != 2 or matrix.dtype != np.float32:
             raise Misuse(f"{side} is {matrix.dtype} of shape {matrix.shape}; a product takes two float32 matrices")
@@ -90,7 +90,7 @@ def check(left: Array, right: Array) -> None:
 
 
 class AtHome:
-    """Every product in this process, with numpy: what others are measured against, and what is fallen back to."""
+    """Every product in this process, with numpy: the baseline, and the fallback."""
 
     def __init__(self, *, clock: Callable[[], float] = lambda: 0.0) -> None:
         self._clock = clock

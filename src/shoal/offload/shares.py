@@ -1,7 +1,7 @@
-"""Who gets how many tiles: in proportion to what each was measured to do, so that all end together. Pure.
+"""How many tiles each executor gets: in proportion to its measured speed, so that all end together. Pure.
 
-Tiles are alike, so whoever would finish the next one first gets it; that is the best there is for alike tasks on unlike
-machines (Graham's list scheduling is exact here), and latency counts once for each executor, as it does on a line.
+Tiles are equal, so the executor that would finish the next one first gets it: the optimum for equal tasks on unequal
+machines (Graham's list scheduling is exact here). Latency counts once for each executor, as it does on a line.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ BELIEVED = 0.3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lender:
-    """An executor as it was measured."""
+class MeasuredExecutor:
+    """The measured speed of an executor."""
 
     name: str
     operations_per_s: float
     #: From a task sent to a result received, less the computing.
     latency_s: float = 0.0
-    #: What it still has to do.
+    #: The time its tasks will still take.
     busy_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -35,20 +35,20 @@ class Lender:
             raise Misuse(f"{self.name} has a latency of {self.latency_s} s and work for {self.busy_s} s: 0 or more")
 
 
-def split(tiles: int, lenders: Sequence[Lender], *, operations_each: int) -> dict[str, int]:
-    """How many tiles each gets; who would end last with one gets none."""
-    if not lenders:
+def split(tiles: int, executors: Sequence[MeasuredExecutor], *, operations_each: int) -> dict[str, int]:
+    """How many tiles each executor gets; one that would end last with a single tile gets none."""
+    if not executors:
         raise Misuse("there is nobody to share tiles among")
     if tiles < 0 or operations_each < 1:
         raise Misuse(f"{tiles} tiles of {operations_each} operations")
-    if len({lender.name for lender in lenders}) < len(lenders):
+    if len({executor.name for executor in executors}) < len(executors):
         raise Misuse("two lenders have one name")
-    counts = {lender.name: 0 for lender in sorted(lenders, key=lambda lender: lender.name)}
+    counts = {executor.name: 0 for executor in sorted(executors, key=lambda executor: executor.name)}
     queue = [
-        (lender.busy_s + lender.latency_s + operations_each / lender.operations_per_s, lender.name)
-        for lender in lenders
+        (executor.busy_s + executor.latency_s + operations_each / executor.operations_per_s, executor.name)
+        for executor in executors
     ]
-    seconds = {lender.name: operations_each / lender.operations_per_s for lender in lenders}
+    seconds = {executor.name: operations_each / executor.operations_per_s for executor in executors}
     heapq.heapify(queue)
     for _ in range(tiles):
         ends_s, name = queue[0]
@@ -57,23 +57,23 @@ def split(tiles: int, lenders: Sequence[Lender], *, operations_each: int) -> dic
     return counts
 
 
-def ends_s(counts: dict[str, int], lenders: Sequence[Lender], *, operations_each: int) -> float:
-    """When the last of them is done."""
+def ends_s(counts: dict[str, int], executors: Sequence[MeasuredExecutor], *, operations_each: int) -> float:
+    """When the last executor is done."""
     return max(
         (
-            lender.busy_s + lender.latency_s + counts[lender.name] * operations_each / lender.operations_per_s
-            for lender in lenders
-            if counts.get(lender.name)
+            executor.busy_s + executor.latency_s + counts[executor.name] * operations_each / executor.operations_per_s
+            for executor in executors
+            if counts.get(executor.name)
         ),
         default=0.0,
     )
 
 
-def measured(lender: Lender, *, operations: int, took_s: float) -> Lender:
-    """A lender after one more task: its throughput moved towards what was seen, so that the next split is fairer."""
+def measured(executor: MeasuredExecutor, *, operations: int, took_s: float) -> MeasuredExecutor:
+    """An executor after one more task: its speed moves towards the one observed, so that the next split is fairer."""
     if operations < 1 or not 0 < took_s < math.inf:
-        raise Misuse(f"{operations} operations in {took_s} s say nothing of {lender.name}")
+        raise Misuse(f"{operations} operations in {took_s} s say nothing of {executor.name}")
     # Seconds are averaged, not speeds: a stall then counts for what it cost.
-    seen = max(took_s - lender.latency_s, 0.1 * took_s) / operations
-    each_s = (1 - BELIEVED) / lender.operations_per_s + BELIEVED * seen
-    return replace(lender, operations_per_s=1 / each_s)
+    seen = max(took_s - executor.latency_s, 0.1 * took_s) / operations
+    each_s = (1 - BELIEVED) / executor.operations_per_s + BELIEVED * seen
+    return replace(executor, operations_per_s=1 / each_s)

@@ -1,6 +1,6 @@
 """DCL's shuffles: the order of rows, features and columns, from a seed. Obfuscation, not secrecy: see docs/privacy.md.
 
-A shuffle changes where a value is, never what it is. Whoever sees shuffled data has its histogram, and where rows are
+A shuffle changes the place of a value, never the value. Shuffled data shows its histogram, and where rows are
 shuffled alike in every task also which features go together: ``papers/dcl/attack.py`` puts pixels back from that.
 
 The numbers are Philox's (Salmon et al. 2011), whose bits are the same under every numpy, with a key by SHA-256 of what
@@ -19,7 +19,7 @@ from shoal.errors import Misuse
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shuffle:
-    """Three orders; place k of what is sent holds what was at place order[k]."""
+    """Three orders; place k of the shuffled matrix holds the value of place order[k]."""
 
     #: Of examples, a.
     rows: np.ndarray

@@ -1,7 +1,7 @@
-"""A product cut into tiles: blocks of rows of its left side. Knows neither who computes one nor what it hides.
+"""A product cut into tiles: blocks of rows of its left side. Knows no executors and no masks.
 
-The heights of tiles are decided before anybody is asked, so that the bits of a result do not depend on who computes
-which tile: a float32 product is fixed by its shape, on one kind of processor with one build of the linear algebra.
+The heights of tiles are decided before any executor is asked, so that the bits of a result do not depend on the
+executor of a tile: its shape fixes a float32 product, on one kind of processor with one build of the linear algebra.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def assemble(parts: Mapping[int, np.ndarray], cut: tuple[Tile, ...], columns: int) -> np.ndarray:
-    """The whole product from what came back for each tile, by its number."""
+    """The whole product from the results of the tiles, by their numbers."""
     missing = [tile.number for tile in cut if tile.number not in parts]
     if missing:
         raise Misuse(f"tiles {missing[:5]} of {len(cut)} have not come back yet: wait for them, or issue them again")

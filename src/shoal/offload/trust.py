@@ -1,6 +1,6 @@
-"""How far an executor is believed: earned by results that held, lost by one that did not. Pure; chance is an argument.
+"""How often an executor is checked: less with every right result, always after a wrong one. Chance is an argument.
 
-Trust spends checks where they are worth most; it is no proof. With a check of each result by chance p, somebody who
+Trust spends checks where they are worth most; it is no proof. With a check of each result by chance p, an executor that
 lies k times stays unseen with (1-p)^k. Where a wrong result must never pass, the least chance is 1.
 """
 
@@ -22,29 +22,29 @@ class SpotChecks:
     #: 1 checks every result. With 1/16, 16 lies are caught with a chance of 64 %, 100 lies with 99.8 %.
     least: float = 1.0
     halved_every: int = 32
-    #: A result beyond any rounding is no accident one wants twice.
+    #: A result beyond any rounding is no accident: once is enough.
     excluded_after: int = 1
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= 1 or self.halved_every < 1 or self.excluded_after < 1:
             raise Misuse("spot checks: the least chance is above 0 and at most 1; the counts are at least 1")
 
-    def chance(self, standing: Standing) -> float:
+    def chance(self, record: CheckRecord) -> float:
         """How likely the next result of this executor is checked."""
-        return max(self.least, 0.5 ** (standing.held // self.halved_every))
+        return max(self.least, 0.5 ** (record.held // self.halved_every))
 
-    def checks(self, standing: Standing, *, draw: float) -> bool:
+    def checks(self, record: CheckRecord, *, draw: float) -> bool:
         """``draw`` is uniform from 0 to 1, and not known to the executor."""
-        return draw < self.chance(standing)
+        return draw < self.chance(record)
 
-    def after(self, standing: Standing, *, held: bool, reason: str = "") -> Standing:
-        """What an executor's standing is once a result of it was checked."""
+    def after(self, record: CheckRecord, *, held: bool, reason: str | None = None) -> CheckRecord:
+        """The record of an executor after one more check."""
         if held:
-            return replace(standing, held=standing.held + 1, checked=standing.checked + 1)
-        caught = standing.caught + 1
-        return Standing(
+            return replace(record, held=record.held + 1, checked=record.checked + 1)
+        caught = record.caught + 1
+        return CheckRecord(
             held=0,
-            checked=standing.checked + 1,
+            checked=record.checked + 1,
             caught=caught,
             excluded=caught >= self.excluded_after,
             reason=reason,
@@ -52,18 +52,18 @@ class SpotChecks:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """What is known of one executor."""
+class CheckRecord:
+    """The checks of one executor so far."""
 
-    #: Checked results that held, since the last that did not: earned trust.
+    #: Right results since the last wrong one: earned trust.
     held: int = 0
     checked: int = 0
     #: How often it was caught.
     caught: int = 0
-    #: It is asked no more.
+    #: It gets no more tasks.
     excluded: bool = False
-    #: What it did when it was last caught.
-    reason: str = ""
+    #: How it was caught last.
+    reason: str | None = None
 
 
 def unseen(chance: float, *, lies: int) -> float:
@@ -73,7 +73,7 @@ def unseen(chance: float, *, lies: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """What replicas of one task came to: the value to believe, who said otherwise, and why."""
+    """The outcome of replicas of one task: the value to believe, the executors that differ, and the reason."""
 
     #: None: nothing is believed, the task is computed at home or asked of others.
     value: np.ndarray | None

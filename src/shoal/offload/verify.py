@@ -105,7 +105,7 @@ class Freivalds:
         self._usual = SLACK * U32 * math.sqrt(inner + columns)
 
     def holds(self, left: np.ndarray, result: np.ndarray) -> bool:
-        """Is ``result`` what ``left @ right`` may be in float32?"""
+        """Whether ``result`` may be ``left @ right`` in float32."""
         return self.judge(left, result).holds
 
     def judge(self, left: np.ndarray, result: np.ndarray) -> Judgement:
@@ -200,16 +200,16 @@ class FreivaldsExact:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vote:
-    """What most of those asked say, bit for bit; None if no answer has more than half of the votes."""
+    """The answer of most executors, bit for bit; None if no answer has more than half of the votes."""
 
     value: np.ndarray | None
-    #: Who said so, and who said otherwise, as places in the list.
+    #: Places in the list of the executors that agree with it, and of the others.
     agree: tuple[int, ...]
     differ: tuple[int, ...]
 
 
 def majority(results: Sequence[np.ndarray]) -> Vote:
-    """Replicas of one task, compared bit for bit. It fails when more than half of those asked lie together."""
+    """Replicas of one task, compared bit for bit. It fails when more than half of the executors lie together."""
     said: dict[tuple[str, tuple[int, ...], bytes], list[int]] = {}
     for place, result in enumerate(results):
         said.setdefault((result.dtype.str, result.shape, result.tobytes()), []).append(place)

@@ -7,7 +7,6 @@ from enum import StrEnum
 
 import numpy as np
 
-from shoal.topology.chain.resources import Condition
 from shoal.wire.messages import DeviceState, Message, Tensors
 
 
@@ -141,6 +140,21 @@ class LinkMeasured:
     down_bytes_per_s: float = 0.0
     #: The air it shares with others; empty: a link of its own.
     medium: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """The state of a device, as its sensors tell. None: not known, or there is no such sensor."""
+
+    memory_available_mb: float | None = None
+    #: The remaining charge, from 0 to 1.
+    battery: float | None = None
+    is_charging: bool | None = None
+    #: The share of its processors that other programs use, from 0 to 1. A device without a screen cannot tell whether a
+    #: person uses it.
+    in_use: float | None = None
+    #: Processes that want to run, per processor, ours among them.
+    load: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,6 +42,7 @@ from shoal.runtime.line import Line
 from shoal.runtime.outset import set_out
 from shoal.runtime.own_data import expose
 from shoal.runtime.places import Places, default_home
+from shoal.runtime.pool import AgentPool, agent_pool
 from shoal.runtime.renewal import Renewal
 from shoal.runtime.tenancy import sole_agent, successor
 from shoal.store.blobs import BlobStore
@@ -52,7 +53,6 @@ from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import Assign, Checkpoint, Form, Message, Pass, Values, Welcome, Work, is_of_pool
 
 if TYPE_CHECKING:
-    from shoal.runtime.lending import Lending
     from shoal.runtime.outpost import Outpost
 
 log = logging.getLogger("shoal")
@@ -98,12 +98,7 @@ class Agent:
         self._to_host: list[ToHosted] = []
         self._fetching: dict[str, asyncio.Lock] = {}
         #: What multiplies for others here, if this device lends.
-        self._lending: Lending | None = None
-        if lends:
-            # Most devices do not: they need not pay for what it takes.
-            from shoal.runtime.lending import Lending
-
-            self._lending = Lending(scheduler=self._manager, send=self.send)
+        self._lending: AgentPool | None = agent_pool(manager=self._manager, send=self.send) if lends else None
         self._link_bytes_per_s = 0.0
         self._medium = ""
         self._endings: set[asyncio.Task[None]] = set()

@@ -41,12 +41,12 @@ from shoal.roles.roster import JobRecord, Term, sides_kept
 from shoal.roles.switchboard import Switchboard, ToPeer
 from shoal.runtime import probe
 from shoal.runtime.contents import Contents
-from shoal.runtime.exchange import Exchange
 from shoal.runtime.exports import Exports
 from shoal.runtime.host import RoleHost
 from shoal.runtime.hosting import Hosting, caller_of, make_leader
 from shoal.runtime.journal import CLUSTER, Journal
 from shoal.runtime.places import Places
+from shoal.runtime.pool import manager_pool
 from shoal.runtime.publisher import Publisher, put_model
 from shoal.runtime.roll import HELD, Roll, RollCommand
 from shoal.store.blobs import BlobStore
@@ -141,7 +141,7 @@ class Home:
             prefers_devices=prefers_devices,
         )
         self._manager_host = RoleHost("manager", self._perform_manager)
-        self._exchange = Exchange(held=self.roll.held(), note=self._record)
+        self._exchange = manager_pool(held=self.roll.held(), note=self._record)
 
     @property
     def registry(self) -> Registry:

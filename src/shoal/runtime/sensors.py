@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.topology.chain.resources import Condition
+from shoal.roles.events import Condition
 from shoal.workload.profile.features import LIMITS, Features
 
 #: Zones whose name says that they are at the processor; else the warmest of all is taken.

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from shoal.errors import Misuse
-from shoal.offload.trust import SpotChecks, Standing, settle, unseen
+from shoal.offload.trust import CheckRecord, SpotChecks, settle, unseen
 
 A, B = np.zeros(3, np.float32), np.ones(3, np.float32)
 
 
 def test_checks_become_rarer_and_one_bad_result_ends_that() -> None:
     policy = SpotChecks(least=1 / 8, halved_every=10, excluded_after=2)
-    standing = Standing()
+    standing = CheckRecord()
     seen = []
     for _ in range(50):
         seen.append(policy.chance(standing))
@@ -30,15 +30,15 @@ def test_checks_become_rarer_and_one_bad_result_ends_that() -> None:
 
 def test_by_default_everything_is_checked_and_a_liar_is_out() -> None:
     policy = SpotChecks()
-    assert policy.chance(Standing(held=10**6)) == 1.0
-    assert policy.after(Standing(held=7), held=False).excluded
+    assert policy.chance(CheckRecord(held=10**6)) == 1.0
+    assert policy.after(CheckRecord(held=7), held=False).excluded
 
 
 def test_a_draw_below_the_chance_is_a_check() -> None:
     policy = SpotChecks(least=0.25, halved_every=1)
-    assert policy.checks(Standing(held=9), draw=0.2)
-    assert not policy.checks(Standing(held=9), draw=0.25)
-    assert policy.checks(Standing(), draw=0.999)
+    assert policy.checks(CheckRecord(held=9), draw=0.2)
+    assert not policy.checks(CheckRecord(held=9), draw=0.25)
+    assert policy.checks(CheckRecord(), draw=0.999)
 
 
 def test_many_lies_do_not_stay_unseen() -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from shoal.flock.pairing.resources import judge
+from shoal.roles.events import Condition
 from shoal.runtime import sensors
 from shoal.runtime.energy import ESTIMATED, MEASURED, EnergyMeter, Reading, watts_a_core
-from shoal.topology.chain.resources import Condition, judge
 
 
 def tree(root: Path, listing: dict[str, object]) -> Path:

@@ -1,0 +1,271 @@
+"""`shoal flock`: devices that train together with nothing but themselves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home, Json, TaskArguments
+from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from shoal.flock.driver import Orders
+    from shoal.flock.secret import FlockSecret
+    from shoal.runtime.places import Places
+
+SECRET_VARIABLE = "SHOAL_FLOCK_SECRET"
+
+#: Its owner may read and write, nobody else.
+_OWN_MODE = 0o600
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+
+
+@app.callback()
+def flock() -> None:
+    """Train on a bare network: no manager, no server. Devices that share a secret find each other."""
+
+
+@app.command()
+def secret(
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write it here, for you alone to read.", show_default=False),
+    ] = None,
+) -> None:
+    """Draw a secret for a new flock. Every device that has it is a mate: carry it to the devices by hand.
+
+    Example:  `shoal flock secret -o flock.key`
+    """
+    from shoal.cli import console
+    from shoal.flock.secret import FlockSecret
+
+    text = FlockSecret.draw().text
+    if out is None:
+        print(text)
+        return
+    try:
+        # Never over another flock's, which would be gone for good.
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWN_MODE)
+    except FileExistsError:
+        raise Misuse(f"{out} is there already: name another file, or remove it if its flock is over") from None
+    except OSError as error:
+        raise Misuse(f"{out} cannot be written: {error.strerror}") from None
+    with open(descriptor, "w", encoding="ascii") as file:
+        file.write(f"{text}\n")
+    console.say(f"Wrote {out}. Carry it to every device, and keep it to yourself: with it, any device is a mate.")
+
+
+@app.command()
+def train(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="A folder, `file.py` or `file.py:Class`: the same on every device.")
+    ],
+    devices: Annotated[int, typer.Option(metavar="N", help="Wait for so many devices before the first round.")],
+    rounds: Annotated[int, typer.Option(metavar="N", help="How often their models are merged into the next.")] = 20,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"Where the secret is; else {SECRET_VARIABLE}.", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="This device's own examples. They stay here.", show_default=False),
+    ] = None,
+    examples: Annotated[int, typer.Option(metavar="N", help="Examples a round; 0: all there are.")] = 0,
+    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples in one step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The size of a step.")] = None,
+    name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
+    host: Annotated[str, typer.Option(help="The address others reach it at.", show_default="of its network")] = "",
+    port: Annotated[int, typer.Option(help="Where to listen; 0: any free port.")] = 0,
+    mate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=HOST:PORT", help="A mate, where the network carries no multicast; repeatable."),
+    ] = None,
+    whenever: Annotated[
+        bool, typer.Option("--whenever", help="Merge also while this device is busy, low on battery or in use.")
+    ] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Forget what this device holds of an earlier run; say so on every device.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Copy the last model here.")] = None,
+    set_: TaskArguments = None,
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
+) -> None:
+    """Train with the other devices of the flock; run the same on each. Each ends with the model.
+
+    Example:  `shoal flock train task.py --devices 3 --secret-file flock.key --data /srv/readings`
+
+    A device that dies is trained on without; started again, it comes back, with the version it last held. Exit code 1:
+    it ended before the last round.
+    """
+    import asyncio
+
+    from shoal.data.local import LOCAL_VARIABLE
+    from shoal.runtime.own_data import checked
+    from shoal.runtime.places import Places
+    from shoal.training.find import find_task
+    from shoal.transport.discovery import check_installed
+
+    peers = _peers(mate or [])
+    if not peers:
+        # Before anything is prepared, which takes minutes.
+        check_installed(
+            "a flock, whose devices find each other by multicast DNS,",
+            " (or name the others: --mate NAME=HOST:PORT)",
+        )
+    key = _secret(secret_file)
+    folder = checked(data) if data is not None else None
+    if folder is not None:
+        # Before the task is prepared: its held-out examples may be the device's own too.
+        os.environ[LOCAL_VARIABLE] = str(folder)
+    find_task(task)
+    numbers = {"batch_size": batch_size, "learning_rate": learning_rate}
+    orders = asyncio.run(
+        _orders(
+            task,
+            key=key,
+            node=_node(name),
+            rounds=rounds,
+            devices=devices,
+            examples=examples,
+            numbers={key: value for key, value in numbers.items() if value is not None},
+            arguments=set_ or [],
+            places=Places(home),
+            whenever=whenever,
+            host=host,
+            port=port,
+            peers=peers,
+        )
+    )
+    from shoal.flock.driver import save_orders, stored_model
+
+    save_orders(home, orders)
+    if anew:
+        stored_model(home, orders.plan_sha256).unlink(missing_ok=True)
+    _become_peer(home, data=folder, out=out, json=json, quiet=quiet)
+
+
+def _secret(file: Path | None) -> FlockSecret:
+    from shoal.flock.secret import FlockSecret
+
+    text = os.environ.get(SECRET_VARIABLE, "")
+    if file is not None:
+        try:
+            text = file.read_text(encoding="ascii")
+            _warn_if_readable(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misuse(f"--secret-file {file}: {error}") from None
+    if not text:
+        raise Misuse(
+            "a flock needs its secret: `shoal flock secret -o flock.key`, then --secret-file flock.key"
+            f" (or {SECRET_VARIABLE})"
+        )
+    return FlockSecret.parse(text)
+
+
+def _warn_if_readable(file: Path) -> None:
+    """Warn of a secret that other users of this device can read."""
+    from shoal.cli import console
+
+    if file.stat().st_mode & ~_OWN_MODE & 0o777:
+        console.say(f"Warning: other users of this device may read {file}: chmod 600 {file}", "yellow")
+
+
+def _node(name: str) -> str:
+    from shoal.cli.join import default_name
+    from shoal.transport.identity import check_name
+
+    if name:
+        check_name("device", name)
+    return name or default_name()
+
+
+def _peers(given: list[str]) -> dict[str, str]:
+    peers = {}
+    for text in given:
+        name, separator, where = text.partition("=")
+        if not separator or ":" not in where:
+            raise Misuse(f"--mate is written NAME=HOST:PORT, such as attic=192.168.1.20:7100; {text!r} is not")
+        peers[name] = where
+    return peers
+
+
+async def _orders(
+    task: str,
+    *,
+    key: FlockSecret,
+    node: str,
+    rounds: int,
+    devices: int,
+    examples: int,
+    numbers: dict[str, float],
+    arguments: list[str],
+    places: Places,
+    whenever: bool,
+    host: str,
+    port: int,
+    peers: dict[str, str],
+) -> Orders:
+    """Prepare the task on this device, and put its orders together."""
+    import hashlib
+    import json as json_module
+
+    from shoal.cli import console
+    from shoal.cli.train import pairs_of
+    from shoal.flock.driver import Orders
+    from shoal.flock.pairing.resources import ANY_TIME, USUAL
+    from shoal.flock.settings import FlockSettings
+    from shoal.plan import Until
+    from shoal.store.blobs import BlobStore
+    from shoal.training.find import find_task
+    from shoal.training.ready import listing_of, make_ready, plan_from, spec_of
+    from shoal.transport.discovery import is_installed
+    from shoal.wire.encoding import to_json
+
+    settings = FlockSettings(rounds=rounds, devices=devices, examples=examples)
+    path, entry = find_task(task)
+    typed = {**numbers, "data": "local", "shape": "chain", "pace": "sync", "momentum": 0.0}
+    kwargs = pairs_of(arguments, option="--set")
+    teller = console.Teller(console.err())
+    ready = await make_ready(path, entry, out=places.prepared, kwargs=kwargs, plan=typed, on_progress=teller)
+    plan = plan_from({**ready.prepared.plan, **typed, "until": Until(epochs=rounds)})
+    blobs = BlobStore(places.cache / "blobs")
+    blobs.put(ready.bundle)
+    blobs.put(Path(ready.prepared.model))
+    for manifest in (ready.prepared.train, ready.prepared.test):
+        blobs.put(listing_of(manifest))
+        for shard in ready.prepared.paths(manifest):
+            blobs.put(Path(shard))
+    spec = spec_of(ready, plan, job=key.flock)
+    # All peers must agree on these: not on their own data, nor on the first model, which may differ.
+    agreed = [spec.bundle, spec.entry, spec.kwargs_json, to_json(plan), rounds, examples, ready.prepared.layout.sha256]
+    return Orders(
+        secret=key,
+        node=node,
+        spec=spec,
+        plan_sha256=hashlib.sha256(json_module.dumps(agreed, sort_keys=True).encode()).hexdigest(),
+        settings=settings,
+        thresholds=ANY_TIME if whenever else USUAL,
+        host=host,
+        port=port,
+        peers=peers,
+        multicast=not peers or is_installed(),
+    )
+
+
+def _become_peer(home: Path, *, data: Path | None, out: Path | None, json: bool, quiet: bool) -> None:
+    # A new program in this process: it gives the command line's memory back.
+    command = [sys.executable, "-m", "shoal.flock.driver", "--home", str(home.absolute())]
+    for option, value in (("--data", data), ("--out", out)):
+        if value is not None:
+            command += [option, str(value)]
+    command += [option for option, is_set in (("--json", json), ("--quiet", quiet)) if is_set]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, command)

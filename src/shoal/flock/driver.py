@@ -1,0 +1,460 @@
+"""A device of a flock: its server, its lines to the others, its trainer, its disk, around one peer. Decides nothing.
+
+Run as ``python -m shoal.flock.driver --home DIR``, where the command line left its orders. There is no manager: every
+peer dials every other, sends over that line only, and receives at its own server only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from shoal.errors import Corrupt, PeerViolation, ShoalError
+from shoal.flock.gathering import Gathering
+from shoal.flock.pairing.resources import Thresholds
+from shoal.flock.peer import Peer, Version
+from shoal.flock.secret import FlockSecret
+from shoal.flock.settings import FlockSettings
+from shoal.learning.layout import Layout
+from shoal.roles.actions import Action, End, Record, Save
+from shoal.roles.events import Connected, Disconnected, Felt, Received, Saved, SaveFailed, StopRequested
+from shoal.runtime import probe, sensors
+from shoal.runtime.host import RoleHost
+from shoal.runtime.labour import Labour
+from shoal.runtime.outset import set_out
+from shoal.runtime.own_data import expose
+from shoal.runtime.places import Places, default_home
+from shoal.store.blobs import BlobStore
+from shoal.training.prepared import first_model
+from shoal.transport.access import AnyKey, NotHere
+from shoal.transport.base import Session
+from shoal.transport.grpc import GrpcLink, GrpcServer
+from shoal.transport.identity import Identity, load_private_json, save_private_json
+from shoal.transport.identity import Peer as RemoteIdentity
+from shoal.transport.join_code import endpoint
+from shoal.transport.signing import sign
+from shoal.wire import tensors
+from shoal.wire.encoding import from_json, to_json
+from shoal.wire.limits import VALUE_BYTES
+from shoal.wire.messages import Blob, Given, JobSpec, Lane, Message, Part, Renew, lane_of
+
+log = logging.getLogger("shoal")
+
+#: The file with the orders, and the file with the newest version.
+ORDERS_FILE = "flock.json"
+MODEL_FILE = "model.safetensors"
+
+DIAL_AGAIN_S = 1.0
+CONNECT_TIMEOUT_S = 10.0
+SENSE_EVERY_S = 2.0
+
+
+def stored_model(home: Path, plan_sha256: str) -> Path:
+    """The file in which a device keeps the newest version of one plan."""
+    return home / "flock" / plan_sha256[:16] / MODEL_FILE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orders:
+    """The settings of one device of a flock, as its user gave them."""
+
+    secret: FlockSecret
+    node: str
+    spec: JobSpec
+    plan_sha256: str
+    settings: FlockSettings
+    thresholds: Thresholds
+    #: The address that others reach this device at; empty: that of its first network.
+    host: str = ""
+    port: int = 0
+    #: Peers by hand, where the network carries no multicast: name -> endpoint.
+    peers: dict[str, str] = field(default_factory=dict)
+    multicast: bool = True
+
+
+class Flock(AnyKey):
+    """A service and a listener (see ``transport.base``), and the surroundings of a worker's driver."""
+
+    def __init__(
+        self, orders: Orders, places: Places, *, child_module: str = "shoal.training.child", pace_s: float = 0.0
+    ) -> None:
+        self._orders = orders
+        self._places = places
+        identity, operator = orders.secret.identities(orders.node)
+        self._identity: Identity = identity
+        spec = sign(orders.spec, operator)
+        self._blobs = BlobStore(places.cache / "blobs")
+        self._layout, first = first_model(self._blobs.path(spec.initial))
+        #: The file with the newest version.
+        self.model_file = stored_model(places.home, orders.plan_sha256)
+        self.model_file.parent.mkdir(parents=True, exist_ok=True)
+        version = self._stored() or Version(number=0, model=first)
+        self.peer = Peer(
+            node=orders.node,
+            spec=spec,
+            plan_sha256=orders.plan_sha256,
+            settings=orders.settings,
+            first=version,
+            thresholds=orders.thresholds,
+        )
+        self._labour = Labour(spec, self, member=identity, cache=places.cache, child_module=child_module, pace_s=pace_s)
+        # A thread merges large models: the loop stays free, and other peers do not think this device lost meanwhile.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="merge")
+        self._host = RoleHost("peer", self._perform, executor=self._executor)
+        self._lines: dict[str, _Line] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: asyncio.Future[str] | None = None
+        self._saving = asyncio.Lock()
+
+    # Its life ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> str:
+        """Run until the last version is made, or the peer cannot go on; return the reason of the end."""
+        orders = self._orders
+        self._ended = asyncio.get_running_loop().create_future()
+        here = orders.host or probe.own_address()
+        door = GrpcServer(self._identity, self, members=self)
+        port = await door.start(here, orders.port)
+        log.info("%s of %s listens at %s", orders.node, orders.secret.flock, endpoint(here, port))
+        gathering = None
+        try:
+            for name, where in orders.peers.items():
+                self._found(name, where)
+            if orders.multicast:
+                gathering = Gathering(
+                    flock=orders.secret.flock, node=orders.node, host=here, port=port, found=self._found
+                )
+                await gathering.start()
+            self._host.start(self.peer)
+            self._begin(self._sense())
+            return await self._ended
+        finally:
+            await self._host.stop()
+            async with self._saving:
+                pass
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._labour.stop()
+            if gathering is not None:
+                await gathering.stop()
+            await door.stop()
+            self._executor.shutdown(wait=False)
+
+    def stop(self, reason: str) -> None:
+        self._host.post(StopRequested(reason=reason))
+
+    def _begin(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # The peer's actions --------------------------------------------------------------------------------
+
+    async def _perform(self, host: RoleHost, action: Action) -> None:
+        match action:
+            case Save():
+                self._begin(self._save(action))
+            case Record():
+                log.info("%s: %s", action.kind, action.reason)
+            case End():
+                self.ended("", action.reason)
+            case _:
+                await self._labour.perform(host, action)
+
+    def send(self, to: str, message: Message) -> None:
+        line = self._lines.get(to)
+        if line is not None:
+            line.post(message)
+
+    async def fetch(self, sha256: str) -> Path:
+        return self._blobs.path(sha256)
+
+    def ended(self, job: str, reason: str) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(reason)
+
+    async def _sense(self) -> None:
+        """Read the sensors, for the peer to judge whether this device has time for others."""
+        before = None
+        while True:
+            own_s = time.process_time() + self._labour.cpu_s()
+            after = sensors.processors(own_s=own_s)
+            in_use = sensors.used_by_others(before, after)
+            before = after
+            self._host.post(Felt(condition=sensors.condition(in_use=in_use)))
+            await asyncio.sleep(SENSE_EVERY_S)
+
+    # Its disk ----------------------------------------------------------------------------------------------
+
+    async def _save(self, save: Save) -> None:
+        async with self._saving:
+            try:
+                await asyncio.to_thread(self._write, save)
+            except OSError as error:
+                self._host.post(SaveFailed(version=save.version, reason=str(error)))
+                return
+        self._host.post(Saved(version=save.version))
+
+    def _write(self, save: Save) -> None:
+        notes = {
+            "version": str(save.version),
+            "digest": str(save.state["digest"]),
+            "made_of": str(save.state["made_of"]),
+            "layout": self._layout.to_json(),
+        }
+        draft = self.model_file.with_suffix(".draft")
+        with draft.open("wb") as file:
+            tensors.write(file, self._layout.views(save.tensors["model"]), notes)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.model_file)
+
+    def _stored(self) -> Version | None:
+        """The version this device held when it last ran, if it can be read and is of this plan."""
+        if not self.model_file.exists():
+            return None
+        try:
+            arrays, notes = tensors.read(self.model_file)
+            layout = Layout.from_json(notes["layout"])
+            if layout.sha256 != self._layout.sha256:
+                raise Corrupt("it is of another model")
+            model = np.empty(layout.size, np.float32)
+            for name, view in layout.views(model).items():
+                view[...] = arrays[name]
+            version = Version(number=int(notes["version"]), model=model, made_of=int(notes["made_of"]))
+            if version.digest != notes["digest"]:
+                raise Corrupt("it is not what was written")
+        except (ShoalError, OSError, KeyError, ValueError) as error:
+            log.warning("%s is left alone: %s", self.model_file, error)
+            return None
+        return version
+
+    # Lines to the others -----------------------------------------------------------------------------------
+
+    def _found(self, name: str, where: str) -> None:
+        line = self._lines.get(name)
+        if line is not None and line.endpoint == where:
+            return
+        if line is not None:
+            # The peer restarted at another address.
+            line.hang_up("it is at another address")
+            line.endpoint = where
+            return
+        line = self._lines[name] = _Line(name, where, self._identity, self._host.post)
+        self._begin(line.hold())
+
+    # Messages of other peers ----------------------------------------------------------------------------
+
+    def role_now(self, peer: RemoteIdentity) -> str:
+        if peer.role != "node" or peer.node == self._orders.node:
+            raise NotHere("another mate of the flock is expected", peer=peer.node)
+        return "mate"
+
+    def opened(self, session: Session) -> None: ...
+
+    def closed(self, session: Session, reason: str) -> None: ...
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        event = Received(sender=session.peer.node, message=message, size_bytes=size_bytes)
+        if isinstance(message, Part | Given):
+            # Waited for: the memory it lies in is used again for the next message.
+            await self._host.deliver(event)
+        else:
+            self._host.post(event)
+
+    def payload_limit(self, session: Session, message: Message) -> int:
+        return VALUE_BYTES * self._layout.size
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
+
+    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
+        return None
+
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
+        log.warning("%s was turned away: %s", peer.node, reason)
+
+    async def operate(self, peer: RemoteIdentity, message: Message) -> NoReturn:
+        raise PeerViolation("nobody operates a flock", peer=peer.node)
+
+    async def renew(self, peer: RemoteIdentity, message: Renew) -> NoReturn:
+        raise PeerViolation("a mate makes its own certificate", peer=peer.node)
+
+    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> NoReturn:
+        raise PeerViolation("a flock has no blobs", peer=peer.node)
+
+    async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> NoReturn:
+        raise PeerViolation("a flock has no blobs", peer=peer.node)
+
+
+class _Line:
+    """A line to one peer, dialled again and again. Nothing comes over it: other peers answer over their own lines."""
+
+    def __init__(self, name: str, where: str, identity: Identity, post: Callable[[Any], None]) -> None:
+        self.endpoint = where
+        self._name = name
+        self._identity = identity
+        self._post = post
+        self._sessions: dict[Lane, Session] = {}
+
+    async def hold(self) -> None:
+        told = ""
+        while True:
+            link = GrpcLink(self._identity, server_node=self._name, server_role="node", endpoint=self.endpoint)
+            try:
+                reason = await link.run(self, connect_timeout_s=CONNECT_TIMEOUT_S)
+            except ShoalError as error:
+                reason = str(error)
+            if reason != told:
+                log.info("line to %s at %s: %s", self._name, self.endpoint, reason)
+                told = reason
+            await asyncio.sleep(DIAL_AGAIN_S)
+
+    def post(self, message: Message) -> None:
+        session = self._sessions.get(lane_of(message))
+        if session is not None:
+            session.post(message)
+
+    def hang_up(self, reason: str) -> None:
+        for session in list(self._sessions.values()):
+            session.close(reason)
+
+    def opened(self, session: Session) -> None:
+        self._sessions[session.lane] = session
+        if len(self._sessions) == len(Lane):
+            self._post(Connected(node=self._name))
+
+    def closed(self, session: Session, reason: str) -> None:
+        if len(self._sessions) == len(Lane):
+            self._post(Disconnected(node=self._name, reason=reason))
+        self._sessions.pop(session.lane, None)
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        raise PeerViolation(f"{type(message).__name__} does not come this way")
+
+    def payload_limit(self, session: Session, message: Message) -> int:
+        return 0
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
+
+    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
+        return None
+
+
+# As a process --------------------------------------------------------------------------------------------
+
+
+def save_orders(home: Path, orders: Orders) -> None:
+    """Write the orders, readable by this user alone: the secret is among them."""
+    save_private_json(
+        home / ORDERS_FILE,
+        {
+            "secret": orders.secret.text,
+            "node": orders.node,
+            "spec": json.dumps(to_json(orders.spec)),
+            "plan_sha256": orders.plan_sha256,
+            "settings": json.dumps(dataclasses.asdict(orders.settings)),
+            "thresholds": json.dumps(dataclasses.asdict(orders.thresholds)),
+            "host": orders.host,
+            "port": str(orders.port),
+            "peers": json.dumps(orders.peers),
+            "multicast": "yes" if orders.multicast else "no",
+        },
+    )
+
+
+def load_orders(home: Path) -> Orders:
+    """The orders that the command line left in a device's home."""
+    names = ("secret", "node", "spec", "plan_sha256", "settings", "thresholds", "host", "port", "peers", "multicast")
+    texts = dict(zip(names, load_private_json(home / ORDERS_FILE, names), strict=True))
+    return Orders(
+        secret=FlockSecret.parse(texts["secret"]),
+        node=texts["node"],
+        spec=from_json(JobSpec, json.loads(texts["spec"])),
+        plan_sha256=texts["plan_sha256"],
+        settings=FlockSettings(**json.loads(texts["settings"])),
+        thresholds=Thresholds(**json.loads(texts["thresholds"])),
+        host=texts["host"],
+        port=int(texts["port"]),
+        peers=json.loads(texts["peers"]),
+        multicast=texts["multicast"] == "yes",
+    )
+
+
+async def run_flock(home: Path, *, child_module: str, pace_s: float) -> dict[str, Any]:
+    """Run until the flock is over or a signal comes; return the outcome."""
+    began_s = time.monotonic()
+    flock = Flock(load_orders(home), Places(home), child_module=child_module, pace_s=pace_s)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, flock.stop, "it was stopped")
+    reason = await flock.run()
+    status = flock.peer.status()
+    return {
+        "version": status.version,
+        "digest": status.digest,
+        "made_of": status.made_of,
+        "is_over": status.is_over,
+        "tested_version": status.tested,
+        "accuracy": status.correct / status.examples if status.examples else None,
+        "model": str(flock.model_file),
+        "reason": reason,
+        "seconds": round(time.monotonic() - began_s, 3),
+    }
+
+
+def in_words(told: Mapping[str, Any]) -> str:
+    right = f", {told['accuracy']:.2%} right here at version {told['tested_version']}" if told["accuracy"] else ""
+    return (
+        f"Version {told['version']}, made of {told['made_of']} updates{right}, after {told['seconds']:.0f} s:"
+        f" {told['reason']}.\n"
+        f"The model is in {told['model']}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="shoal-flock", description="Train in a flock as this home says.")
+    parser.add_argument("--home", type=Path, default=default_home())
+    parser.add_argument("--data", type=Path, help="the folder of this device's own examples")
+    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--out", type=Path, help="copy the last model here")
+    parser.add_argument("--json", action="store_true", help="tell what came of it as one JSON object")
+    parser.add_argument("--leash", action="store_true", help="end when standard input closes")
+    parser.add_argument("--child-module", default="shoal.training.child", help=argparse.SUPPRESS)
+    parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    set_out(quiet=given.quiet, leash=given.leash)
+    try:
+        expose(Places(given.home), given.data)
+        told = asyncio.run(run_flock(given.home, child_module=given.child_module, pace_s=given.pace_s))
+    except ShoalError as error:
+        print(f"shoal: {error}", file=sys.stderr)
+        return 2
+    if given.out is not None:
+        shutil.copyfile(told["model"], given.out)
+        told["model"] = str(given.out)
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(told) if given.json else in_words(told), flush=True)
+    return 0 if told["is_over"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Finds the peers of a flock on the local network, by multicast DNS: announces this one, and listens for others.
+
+An announcement proves nothing: a peer must show a certificate of the flock's authority once it is dialled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoal.errors import ShoalError
+from shoal.transport.discovery import check_installed
+from shoal.transport.identity import is_name
+from shoal.transport.join_code import endpoint
+from shoal.wire.limits import MATES_MAX
+
+KIND = "_shoal-flock._tcp.local."
+
+#: How long a peer may take to tell its address, and how often all are asked again.
+_ASK_MS = 1000
+_ASK_EVERY_S = 2.0
+
+#: A peer's name, and the endpoint to dial.
+Found = Callable[[str, str], None]
+
+
+class Gathering:
+    """Announces one peer and listens for others, on one interface, until it is stopped."""
+
+    def __init__(self, *, flock: str, node: str, host: str, port: int, found: Found) -> None:
+        check_installed()
+        self._flock = flock
+        self._node = node
+        self._host = host
+        self._port = port
+        self._found = found
+        self._zeroconf: Any = None
+        self._service: Any = None
+        self._browser: Any = None
+        self._names: set[str] = set()
+        self._asking: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        from zeroconf import Error
+        from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+        self._service = AsyncServiceInfo(
+            KIND,
+            f"{self._node}-{self._flock[-8:]}"[-63:].lstrip("-") + f".{KIND}",
+            addresses=[ipaddress.ip_address(self._host).packed],
+            port=self._port,
+            properties={"v": "1", "flock": self._flock, "node": self._node},
+            server=f"shoal-{self._node}-{self._flock[-8:]}.local.",
+        )
+        self._zeroconf = AsyncZeroconf(interfaces=[self._host])
+        try:
+            await self._zeroconf.async_register_service(self._service, cooperating_responders=True)
+        except BaseException as error:
+            await self._zeroconf.async_close()
+            self._zeroconf = None
+            if isinstance(error, Error | OSError):
+                raise ShoalError(
+                    f"the network does not take the announcement: {error!r}; name mates with --mate"
+                ) from error
+            raise
+        self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, KIND, handlers=[self._heard])
+        self._asking = asyncio.create_task(self._ask())
+
+    def _heard(self, *, name: str, **_: object) -> None:
+        if len(self._names) < MATES_MAX:
+            self._names.add(name)
+
+    async def _ask(self) -> None:
+        """Ask for addresses, again and again: a peer that restarted has another one."""
+        from zeroconf import IPVersion
+        from zeroconf.asyncio import AsyncServiceInfo
+
+        while True:
+            for name in sorted(self._names):
+                service = AsyncServiceInfo(KIND, name)
+                if await service.async_request(self._zeroconf.zeroconf, _ASK_MS):
+                    addresses = service.addresses_by_version(IPVersion.All)
+                    for peer, where in heard_of(service.properties, addresses, service.port, flock=self._flock):
+                        if peer != self._node:
+                            self._found(peer, where)
+            await asyncio.sleep(_ASK_EVERY_S)
+
+    async def stop(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        if self._zeroconf is not None:
+            await self._browser.async_cancel()
+            await self._zeroconf.async_unregister_service(self._service)
+            await self._zeroconf.async_close()
+            self._zeroconf = None
+
+
+def heard_of(
+    said: Mapping[bytes, bytes | None], addresses: list[bytes], port: int | None, *, flock: str
+) -> list[tuple[str, str]]:
+    """The peers of this flock and their endpoints in an announcement; none if it makes no sense."""
+    try:
+        theirs, node = ((said.get(key) or b"").decode("ascii") for key in (b"flock", b"node"))
+        hosts = [str(ipaddress.ip_address(address)) for address in addresses]
+    except (UnicodeDecodeError, ValueError):
+        return []
+    if theirs != flock or not is_name(node) or not port or not 1 <= port <= 65535:
+        return []
+    return [(node, endpoint(host, port)) for host in hosts[:1]]

@@ -1,0 +1,1 @@
+"""The roles of borrowed compute: a client, a broker for each pool, its executors. Pure; drivers act."""

@@ -1,1 +1,0 @@
-"""Devices that train together without a manager: mates, one of whom conducts. Pure roles; a driver acts."""
