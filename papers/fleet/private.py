@@ -12,13 +12,13 @@ import math
 import numpy as np
 
 from benchmarks.common import say
-from papers.eddl.rows import Row
 from papers.fleet.asynchrony import Curve, Visit, Visitor, play
 from papers.fleet.images import digits
 from papers.fleet.moments import epsilon as poisson_epsilon
 from papers.fleet.network import gradients_by_example
 from papers.fleet.rules import RULES
 from papers.fleet.setting import BATCH, D2, RATE_OF_MEANS
+from papers.harness.rows import Row
 from shoal.privacy.accountant import epsilon_of, gaussian_ratio
 from shoal.privacy.clipping import clipped_rows
 from shoal.privacy.noise import noised

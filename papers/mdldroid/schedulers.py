@@ -16,7 +16,7 @@ from statistics import fmean
 import numpy as np
 
 from benchmarks.common import say
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 from papers.mdldroid.busy import LONGEST, Pattern, drawn, idle, name_of, place_of
 from papers.mdldroid.decisions import Game, TimedGame, best_return, perfect_pairs, return_of, threshold
 from papers.mdldroid.dqn import STRATEGIES, Agent, learn

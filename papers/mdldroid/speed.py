@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from benchmarks.common import say
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 from papers.mdldroid.busy import name_of
 from papers.mdldroid.crew import Crew, Seat
 from papers.mdldroid.setting import PARAMETERS
