@@ -21,9 +21,9 @@ from typing import Literal
 
 import numpy as np
 
+from benchmarks.offload_order import static_layer_order
 from shoal.offload import masking, outer
 from shoal.offload.cost import MASK_POOLS, REPLICAS
-from shoal.offload.order import static_layer_order
 from shoal.offload.products import Array, Report, Secret, check
 from shoal.offload.shuffle import Shuffle, dynamic_layer_shuffle, unshuffle
 from shoal.offload.stream import SEED_BYTES

@@ -12,16 +12,16 @@ import math
 import numpy as np
 
 from benchmarks.common import say
+from papers.fleet.accountant import epsilon_of, gaussian_ratio
 from papers.fleet.asynchrony import Curve, Visit, Visitor, play
+from papers.fleet.clipping import clipped_rows
 from papers.fleet.images import digits
 from papers.fleet.moments import epsilon as poisson_epsilon
 from papers.fleet.network import gradients_by_example
+from papers.fleet.noise import noised
 from papers.fleet.rules import RULES
 from papers.fleet.setting import BATCH, D2, RATE_OF_MEANS
 from papers.harness.rows import Row
-from shoal.privacy.accountant import epsilon_of, gaussian_ratio
-from shoal.privacy.clipping import clipped_rows
-from shoal.privacy.noise import noised
 
 BOUND = 1.0
 MULTIPLIERS = (1.0, 2.0)

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.offload.lagrange import Coding, compute, decode, encode
+from benchmarks.offload_order import sum_in_order
+from papers.dcl.lagrange import Coding, compute, decode, encode
 from shoal.offload.masking import (
     combined,
     error_bound,
@@ -17,7 +18,6 @@ from shoal.offload.masking import (
     restored,
     share_product,
 )
-from shoal.offload.order import sum_in_order
 from shoal.offload.shares import Lender, ends_s, split
 from shoal.offload.shuffle import dynamic_layer_shuffle, shuffle_left, unshuffle
 from shoal.offload.tiling import assemble, product, rows_each, tiles

@@ -7,9 +7,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from benchmarks.offload_order import chained_orders, dynamic_layer_order, static_layer_order, sum_in_order
 from shoal.errors import Misuse
 from shoal.offload import outer
-from shoal.offload.order import chained_orders, dynamic_layer_order, static_layer_order, sum_in_order
 from shoal.offload.shuffle import (
     dynamic_layer_shuffle,
     permutation,

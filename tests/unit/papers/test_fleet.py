@@ -13,7 +13,7 @@ from papers.fleet.__main__ import PAPER
 from papers.fleet.asynchrony import Curve, Visit, play, strangers
 from papers.fleet.experiments import EXPERIMENTS
 from papers.fleet.headline import headline
-from papers.fleet.images import Pictures, alike, batch_of, two_shards, writers_of
+from papers.fleet.images import Pictures, alike, batch_of, label_counts, two_shards, writers_of
 from papers.fleet.late import middle
 from papers.fleet.long_tail import LATE, with_stragglers
 from papers.fleet.moments import divergence
@@ -372,3 +372,9 @@ def test_experiments_have_names_of_their_own() -> None:
     assert len(set(names)) == len(names)
     assert set(names) >= {name for table in tables.TABLES.values() for name in table.needs}
     assert RATE_OF_MEANS in RULES["dynsgd"].rates
+
+
+def test_labels_are_counted_by_class() -> None:
+    assert label_counts(np.array([0, 1, 1]), classes=4).tolist() == [1, 2, 0, 0]
+    with pytest.raises(Misuse, match="labels of 3 classes"):
+        label_counts(np.array([0, 3]), classes=3)

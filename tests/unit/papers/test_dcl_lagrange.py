@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from papers.dcl.lagrange import Coding, compute, decode, encode
 from shoal.errors import Misuse, PeerViolation
 from shoal.offload.field import PRIME
-from shoal.offload.lagrange import Coding, compute, decode, encode
 
 SEED, LOOK = bytes(range(16)), bytes(range(16, 32))
 
