@@ -1,7 +1,7 @@
 """Figure 11: late updates that are private. Every example's gradient is clipped, and each sum has noise.
 
 As in the paper: IID MNIST, D2, δ = 1/60,000². Not as in the paper: batches are dealt out epoch by epoch, so that no
-example is in more than ⌈steps / 600⌉ updates, and ε is what that bound and the noise give (``shoal.privacy``). The
+example is in more than ⌈steps / 600⌉ updates, and ε is what that bound and the noise give (``accountant``). The
 paper counts by Poisson samples, which users do not draw; what that would claim stands beside it.
 """
 

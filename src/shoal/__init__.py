@@ -9,9 +9,10 @@ Names are loaded when they are first used: an agent that only waits for work doe
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from shoal.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from shoal import data
@@ -34,10 +35,19 @@ _HOME = {
 }
 
 
+class _Offload(ModuleType):
+    """The package ``shoal.offload`` as a function: a package and a function of one name are one object in Python."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return import_module("shoal.api").offload(*args, **kwargs)
+
+
+import_module("shoal.offload").__class__ = _Offload
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("data", "offload"):
-        # The latter is a package that can be called: see there.
-        return import_module(f"shoal.{name}")
+    if name == "data":
+        return import_module("shoal.data")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'shoal' has no attribute {name!r}")

@@ -10,7 +10,6 @@ from typing import Annotated, cast
 
 import typer
 
-from shoal import __version__
 from shoal.cli import (
     attach,
     demo,
@@ -30,6 +29,7 @@ from shoal.cli import (
 )
 from shoal.cli.exits import MEANING, Exit, exit_code_of
 from shoal.errors import ShoalError
+from shoal.version import __version__
 
 DEBUG_VARIABLE = "SHOAL_DEBUG"
 
