@@ -45,8 +45,9 @@ from shoal.transport.base import Session
 from shoal.transport.flock_secret import FlockSecret
 from shoal.transport.gathering import Gathering
 from shoal.transport.grpc import GrpcLink, GrpcServer
-from shoal.transport.identity import Identity, Peer, load_private_json, save_private_json
+from shoal.transport.identity import Identity, load_private_json, save_private_json
 from shoal.transport.join_code import endpoint
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.signing import sign
 from shoal.wire import tensors
 from shoal.wire.encoding import from_json, to_json
@@ -262,7 +263,7 @@ class Flock(AnyKey):
 
     # What others say, at the door ----------------------------------------------------------------------------
 
-    def role_now(self, peer: Peer) -> str:
+    def role_now(self, peer: RemoteIdentity) -> str:
         if peer.role != "node" or peer.node == self._orders.node:
             raise NotHere("another mate of the flock is expected", peer=peer.node)
         return "mate"
@@ -288,19 +289,19 @@ class Flock(AnyKey):
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None
 
-    def turned_away(self, peer: Peer, reason: str) -> None:
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         log.warning("%s was turned away: %s", peer.node, reason)
 
-    async def operate(self, peer: Peer, message: Message) -> NoReturn:
+    async def operate(self, peer: RemoteIdentity, message: Message) -> NoReturn:
         raise PeerViolation("nobody operates a flock", peer=peer.node)
 
-    async def renew(self, peer: Peer, message: Renew) -> NoReturn:
+    async def renew(self, peer: RemoteIdentity, message: Renew) -> NoReturn:
         raise PeerViolation("a mate makes its own certificate", peer=peer.node)
 
-    def blob_path(self, peer: Peer, blob: Blob) -> NoReturn:
+    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> NoReturn:
         raise PeerViolation("a flock has no blobs", peer=peer.node)
 
-    async def store_blob(self, peer: Peer, blob: Blob, chunks: AsyncIterator[memoryview]) -> NoReturn:
+    async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> NoReturn:
         raise PeerViolation("a flock has no blobs", peer=peer.node)
 
 
