@@ -12,16 +12,15 @@ import hashlib
 import json
 import os
 import ssl
-import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.store.files import write_atomically
 from shoal.transport.names import SERVING_ROLES, RemoteIdentity, check_name, remote_from_uris, server_name
 from shoal.wire.limits import IDENTITY_FILE_MAX_BYTES
 
@@ -286,22 +285,8 @@ def save_private_json(path: Path, content: Mapping[str, str]) -> None:
     """Write for this user's eyes alone, durably: after a crash the file is the old one or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.chmod(0o700)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # created with mode 0600
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    text = json.dumps(content, indent=2)
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def load_private_json(path: Path, fields: Sequence[str], *, optional: Sequence[str] = ()) -> list[str]:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.store.files import DiskFull
 from shoal.transport import certificates
 from shoal.transport.identity import (
     AUTHORITY_FILE,
@@ -81,7 +82,7 @@ def test_a_save_that_fails_leaves_the_old_identity(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DiskFull, match="free space on it, then try again"):
         authority.identity(node="pi-4", role="node", now_s=NOW_S).save(tmp_path)
     assert Identity.load(tmp_path) == old
     assert [path.name for path in tmp_path.iterdir()] == [IDENTITY_FILE]
