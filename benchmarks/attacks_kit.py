@@ -136,15 +136,15 @@ class Site(LocalCluster):
         await self._stack.aclose()
         await super().close()
 
-    async def _spawn(self, *arguments: str, log: str, capture: bool = False) -> asyncio.subprocess.Process:
+    async def _spawn(self, module: str, *arguments: str, log: str, capture: bool = False) -> asyncio.subprocess.Process:
         self.home.mkdir(parents=True, exist_ok=True)
-        is_manager = "shoal.runtime.serve" in arguments
+        is_manager = module == "shoal.runtime.serve"
         search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
         environment = {**os.environ, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1"}
         with (self.home / log).open("ab") as file:
             return await asyncio.create_subprocess_exec(
                 *(self._manager_command if is_manager else self._agent_command),
-                *arguments,
+                *("-m", module, *arguments),
                 "--leash",
                 # Held open while this program lives: even if it is killed, its cluster does not stay behind.
                 stdin=asyncio.subprocess.PIPE,

@@ -48,13 +48,13 @@ from benchmarks.common import echo_job
 from benchmarks.paced_trainer import DEVICE_VARIABLE, first_model, layout_for
 from shoal.data.digits import mnist
 from shoal.errors import ShoalError, Unreachable
-from shoal.runtime.local import end_process
 from shoal.runtime.operator import Operator
 from shoal.runtime.places import Places
 from shoal.store.registry import Registry
 from shoal.training.prepared import LAYOUT_NOTE, Prepared
 from shoal.training.ready import ReadyTask
 from shoal.training.shards import write_shards
+from shoal.training.spawn import end_process
 from shoal.transport.enrol import enrol
 from shoal.transport.join_code import JoinCode
 from shoal.wire import tensors

@@ -60,8 +60,9 @@ from shoal.transport.commons import Commons
 from shoal.transport.conduct import Conduct, Rate
 from shoal.transport.enrol import enrol
 from shoal.transport.grpc import SERVICE, _Outcome
-from shoal.transport.identity import Authority, Identity, Peer, channel_credentials, channel_options
+from shoal.transport.identity import Authority, Identity, channel_credentials, channel_options
 from shoal.transport.join_code import JoinCode
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.session import FrameSession
 from shoal.transport.signing import sign
 from shoal.wire.coded import decode, encode
@@ -229,7 +230,7 @@ async def led_job(home: Home, places: Places, folder: Path, operator: Identity, 
         blobs.put(data)
     spec = spec_of(ready, plan_from({**prepared.plan, "until": {"epochs": 1}, "codec": codec}), job="echo")
     home.roll.reserve(operator.node, operator.role, now_s=time.time())
-    peer = Peer(node=operator.node, role=operator.role, cluster=operator.cluster)
+    peer = RemoteIdentity(node=operator.node, role=operator.role, cluster=operator.cluster)
     await home.operate(peer, Submit(spec=sign(spec, operator)))
     return spec
 
@@ -296,7 +297,7 @@ class Honest:
         self.is_alive = False
 
     async def run(self) -> None:
-        peer = Peer(node="device-1", role="node", cluster="shoal")
+        peer = RemoteIdentity(node="device-1", role="node", cluster="shoal")
         shared: dict[str, Any] = {"peer": peer, "end": None, "commons": unlimited()}
         hello = asyncio.Queue[bytes]()
         hello.put_nowait(envelope_frame(Hello(node=peer.node, incarnation="1", facts=Facts(torch="none"))))
@@ -382,7 +383,7 @@ class Attacked:
 async def _attack_inside(attacked: Attacked, job: str, tally: Tally, *, until: int, count: int, seed: int) -> None:
     """Until so many frames of the whole count have been sent."""
     commons = unlimited()
-    liars = [Peer(node=f"liar-{number}", role="node", cluster="shoal") for number in range(LIARS)]
+    liars = [RemoteIdentity(node=f"liar-{number}", role="node", cluster="shoal") for number in range(LIARS)]
     plots = [
         Malice(seed + number, node=liar.node, job=job, at=attacked.at).attacks() for number, liar in enumerate(liars)
     ]
@@ -410,7 +411,7 @@ async def _attack_inside(attacked: Attacked, job: str, tally: Tally, *, until: i
             say(f"in memory: {tally.frames:,} frames, slowest {tally.slowest_ms:.1f} ms ({tally.slowest_kind})")
 
 
-async def _one_stream(attacked: Attacked, liar: Peer, attack: Attack, tally: Tally, commons: Commons) -> str:
+async def _one_stream(attacked: Attacked, liar: RemoteIdentity, attack: Attack, tally: Tally, commons: Commons) -> str:
     """Why it ended."""
     stream = Stream(attack, tally, liar.node)
     session = FrameSession(

@@ -22,8 +22,8 @@ from typing import Any, Self
 
 from benchmarks.one_core import one_thread
 from shoal.errors import ShoalError, Unreachable
-from shoal.runtime.local import end_process
 from shoal.runtime.operator import Operator
+from shoal.training.spawn import end_process
 from shoal.transport.enrol import enrol
 from shoal.transport.join_code import JoinCode
 from testbed.devices import Board, Device, Testbed

@@ -19,3 +19,9 @@ def again_on_one_core(module: str) -> None:
 
 def one_thread(environment: dict[str, str]) -> dict[str, str]:
     return environment | dict.fromkeys(VARIABLES, "1")
+
+
+def set_one_thread() -> None:
+    """One thread for this process, unless its environment says otherwise; before the libraries are imported."""
+    for name in VARIABLES:
+        os.environ.setdefault(name, "1")

@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import finish, say
+from benchmarks.iprof import IProf
 from benchmarks.slo_agents import SLO_S as AGENTS_SLO_S
 from benchmarks.slo_agents import held
 from benchmarks.slo_energy import BUDGET_J, Modelled
@@ -60,7 +61,6 @@ from benchmarks.slo_loop import (
 )
 from benchmarks.slo_trainers import AT_ONCE, Trainers, why_not
 from shoal.workload.profile.conformal import WITHIN
-from shoal.workload.profile.iprof import IProf
 
 #: For bare trainers.
 SLO_S = 0.4

@@ -58,8 +58,8 @@ class Fleet(LocalCluster):
         with owners.undisturbed():
             self._made.close()
 
-    async def _spawn(self, *arguments: str, log: str, capture: bool = False) -> asyncio.subprocess.Process:
-        name, (_, _, *rest) = log.removesuffix(".log"), arguments
+    async def _spawn(self, module: str, *arguments: str, log: str, capture: bool = False) -> asyncio.subprocess.Process:
+        name = log.removesuffix(".log")
         told = {FOLDER_VARIABLE: str(self._folder), TURN_VARIABLE: str(self._folder / f"{name}.json")}
         module, share = "benchmarks.slo_manager", self._groups.get(name)
         if share is not None:
@@ -71,7 +71,7 @@ class Fleet(LocalCluster):
         with (self.home / log).open("ab") as file:
             return await asyncio.create_subprocess_exec(
                 *(share.enter() if share is not None else ()),
-                *(sys.executable, "-m", module, *rest, "--leash"),
+                *(sys.executable, "-m", module, *arguments, "--leash"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE if capture else file,
                 stderr=file,

@@ -15,13 +15,13 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from benchmarks.iprof import IProf
+from benchmarks.maui import Maui
 from benchmarks.slo_fleet import Member, draw_fleet
 from shoal.sim.chance import Chance
 from shoal.workload.profile.conformal import WithMargin
 from shoal.workload.profile.features import Features
-from shoal.workload.profile.iprof import IProf
 from shoal.workload.profile.logrls import LogRls
-from shoal.workload.profile.maui import Maui
 from shoal.workload.profile.sizing import Profiler
 
 _Item = TypeVar("_Item")

@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import Self
 
 from shoal.errors import Unreachable
-from shoal.runtime.local import end_process
 from shoal.runtime.operator import Operator
+from shoal.training.spawn import end_process
 from shoal.transport.enrol import Enrolled, enrol
 from shoal.transport.join_code import JoinCode
 from testbed.devices import Board, Device, Testbed

@@ -18,10 +18,14 @@ import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import house as figures_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PROTO_DIR = ROOT / "proto"
 PROTO_FILE = PROTO_DIR / "shoal" / "v1" / "shoal.proto"
 CONTRACT_FILE = ROOT / "src" / "shoal" / "wire" / "contract.binpb"
+#: The walk through the code that counts the hand-offs of an update.
+FIRST_HOUR = ROOT / "docs" / "contributing" / "first-hour.md"
 
 LOCK_INPUT = ROOT / "requirements" / "dev.in"
 LOCK_FILE = ROOT / "requirements" / "dev.lock"
@@ -45,7 +49,7 @@ FLOOR_TESTS = (
 NOTES_VARIABLE = "SHOAL_CI_NOTES"
 
 #: What `ci` runs, cheapest first, so that a slip is seen before the tests start.
-CI_TASKS = ("lint", "types", "layers", "proto-check", "security", "test")
+CI_TASKS = ("lint", "types", "layers", "house", "proto-check", "security", "test")
 
 #: Where pip-audit looks for known holes, in this order.
 AUDIT_DATABASES = ("pypi", "osv")
@@ -102,6 +106,20 @@ def layers(extra: Sequence[str]) -> int:
     # It has no `python -m` form: take the script installed beside this interpreter.
     beside = Path(sys.executable).with_name("lint-imports")
     return run(str(beside) if beside.exists() else "lint-imports", *extra)
+
+
+def house(extra: Sequence[str]) -> int:
+    """Figures of the code: lines, names, classes, circles; --json prints them alone. Fails on what ci fences off."""
+    modules = figures_of.read(ROOT / "src" / "shoal")
+    found = figures_of.figures(modules, FIRST_HOUR.read_text(encoding="utf-8") if FIRST_HOUR.exists() else None)
+    if "--json" in extra:
+        print(json.dumps(found), flush=True)
+    else:
+        print("\n".join([*figures_of.to_mend(modules), *(f"{name:<20} {count}" for name, count in found.items())]))
+    broken = figures_of.broken(found)
+    if broken:
+        print(f"must be 0: {', '.join(broken)}", file=sys.stderr, flush=True)
+    return 1 if broken else 0
 
 
 def security(extra: Sequence[str]) -> int:
@@ -318,6 +336,7 @@ TASKS: dict[str, Runner] = {
     "format": format_,
     "types": types,
     "layers": layers,
+    "house": house,
     "proto": proto,
     "proto-check": proto_check,
     "security": security,

@@ -21,13 +21,20 @@ from papers.adacomp import results
 from papers.adacomp.experiments import EXPERIMENTS, FINAL, QUICK
 from papers.adacomp.headline import headline
 from papers.adacomp.runs import Course, Run
-from papers.eddl.rows import Row
+from papers.adacomp.tables import TABLES, machine
+from papers.harness.paper import Paper
+from papers.harness.results import rows_of
+from papers.harness.rows import Row
+
+PAPER = Paper(
+    name="adacomp", about=__doc__ or "", store=results.KEPT, tables=TABLES, headline=headline, machine=machine
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = _arguments(arguments)
     if given.write:
-        write()
+        finish(PAPER.write())
         return
     if given.roles:
         from papers.adacomp import roles
@@ -36,13 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     began_s = time.monotonic()
     rows = run(wanted(given.only, final=given.final, quick=given.quick, seeds=given.seeds), given)
-    kept = {} if given.quick else results.read_all()
+    kept = {} if given.quick else rows_of(results.KEPT.read())
     told = {name: [without_curve(row) for row in found] for name, found in rows.items()}
     finish({"quick": given.quick, "seconds": time.monotonic() - began_s, **headline(rows | kept), "rows": told})
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=PAPER.about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small: within a minute, and nothing is kept")
     parser.add_argument(
         "--only", nargs="+", metavar="NAME", help=f"experiments of {', '.join(EXPERIMENTS)}; or methods"
@@ -87,15 +94,6 @@ def run(chosen: dict[str, list[Run]], given: argparse.Namespace) -> dict[str, li
 
 def without_curve(row: Row) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "curve"}
-
-
-def write() -> None:
-    # Here, because only this needs matplotlib.
-    from papers.adacomp import plots, readme
-
-    rows = results.read_all()
-    written = [*plots.draw_all(rows), readme.fill(rows)]
-    finish({"wrote": [path.name for path in written]})
 
 
 if __name__ == "__main__":

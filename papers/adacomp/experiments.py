@@ -60,3 +60,6 @@ QUICK = tuple(
     replace(run, workers=20, updates_max=updates, every=100, wanted=2.0)
     for run, updates in ((ADACOMP_1, 600), (ASGD, 600), (replace(BARE, rate=0.02), 600), (COMP_1, 300))
 )
+
+#: Everything whose rows are kept.
+MEASURED = (*EXPERIMENTS, "final")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.eddl.rows import Row, one
+from papers.harness.rows import Row, one
 
 SENT = ("updates_to_target", "entries", "update_bytes", "frame_bytes", "pickled_bytes")
 

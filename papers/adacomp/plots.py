@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from papers.adacomp import paper
-from papers.adacomp.tables import ARRIVALS, NAMES, RULES, Rows
-from papers.eddl.rows import Row, chosen, one
-from papers.pictures import save_all
-
-HERE = Path(__file__).resolve().parent
+from papers.adacomp.experiments import MEASURED
+from papers.adacomp.tables import ARRIVALS, NAMES, RULES
+from papers.harness.plots import Plots, panels
+from papers.harness.rows import Drawing, Row, Rows, chosen, one
 
 #: Told apart also without colour: each line has a mark of its own.
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -27,10 +26,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 _BARE = {"linestyle": "--", "markerfacecolor": "none"}
 
-
-def draw_all(rows: Rows) -> list[Path]:
-    """One picture for each figure of the paper."""
-    return save_all(((name, draw(rows)) for name, draw in PLOTS.items()), HERE)
+_panels = partial(panels, width=4.6, height=3.4, beside=1.8)
 
 
 def accuracy(rows: Rows) -> Figure | None:
@@ -104,11 +100,6 @@ def _quickest(row: Row) -> tuple[float, float]:
     return float(row["updates_to_target"] or math.inf), -float(row["best"])
 
 
-def _panels(number: int, *, width: float = 4.6) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width * number + 1.8, 3.4))
-    return figure, [figure.add_subplot(1, number, place + 1) for place in range(number)]
-
-
 def _curve(axes: Axes, row: Row, over: Callable[[list[float]], float], **look: Any) -> None:
     points = row["curve"]
     at, shares = [over(point) for point in points], [100 * point[1] for point in points]
@@ -118,5 +109,8 @@ def _curve(axes: Axes, row: Row, over: Callable[[list[float]], float], **look: A
     axes.set_ylabel("accuracy, %")
 
 
-#: Name of the picture -> how it is drawn.
-PLOTS: dict[str, Callable[[Rows], Figure | None]] = {"accuracy": accuracy, "tuned": tuned, "trouble": trouble}
+PLOTS: Plots = {
+    "accuracy": Drawing(("headline",), accuracy),
+    "tuned": Drawing(MEASURED, tuned),
+    "trouble": Drawing(("crashes", "classes"), trouble),
+}

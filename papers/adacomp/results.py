@@ -1,52 +1,40 @@
-"""The measured rows as files, one for each experiment, and which runs are still to do. Knows no table."""
+"""The measured rows, replaced run by run, and the runs that are still to do. Knows no table."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from papers.adacomp.runs import Run
-from papers.eddl.results import machine, rounded
-from papers.eddl.rows import Row
+from papers.harness.results import Folder, rounded, this_machine, today
+from papers.harness.rows import Row
 
-FOLDER = Path(__file__).resolve().with_name("results")
+KEPT = Folder(Path(__file__).resolve().with_name("results"))
 
 
-def read(name: str, folder: Path = FOLDER) -> list[Row]:
+def read(name: str, kept: Folder = KEPT) -> list[Row]:
     """The rows of an experiment; none if nothing was measured."""
-    file = folder / f"{name}.json"
-    rows: list[Row] = json.loads(file.read_text())["rows"] if file.exists() else []
-    return rows
+    told = kept.read().get(name)
+    return told.rows if told else []
 
 
-def read_all(folder: Path = FOLDER) -> dict[str, list[Row]]:
-    return {file.stem: read(file.stem, folder) for file in sorted(folder.glob("*.json"))}
-
-
-def told_machine(folder: Path = FOLDER) -> dict[str, Any]:
-    """Of the file written last."""
-    files = sorted(folder.glob("*.json"), key=lambda file: str(json.loads(file.read_text())["date"]))
-    found: dict[str, Any] = json.loads(files[-1].read_text()) if files else {}
-    return {"machine": found.get("machine"), "date": found.get("date")}
-
-
-def keep(name: str, row: Row, key: dict[str, Any], folder: Path = FOLDER) -> None:
-    """Put a row in the place of the one with its key."""
-    folder.mkdir(exist_ok=True)
-    rows = [other for other in read(name, folder) if not _has(other, key)]
-    rows.append({name: rounded(value) for name, value in row.items()})
+def keep(name: str, row: Row, key: dict[str, Any], kept: Folder = KEPT) -> None:
+    """Replace the row that has this key."""
+    rows = [other for other in read(name, kept) if not _has(other, key)]
+    # Curves keep all their digits.
+    rows.append({name: rounded(value) if isinstance(value, float) else value for name, value in row.items()})
     body = ",\n".join(json.dumps(row) for row in rows)
-    head = json.dumps({"date": datetime.now(UTC).date().isoformat(), "machine": machine()})[:-1]
+    head = json.dumps({"date": today(), "machine": this_machine()})[:-1]
     # One line a row, so that a change shows which.
-    (folder / f"{name}.json").write_text(f'{head}, "rows": [\n{body}\n]}}\n')
+    kept.folder.mkdir(exist_ok=True)
+    (kept.folder / f"{name}.json").write_text(f'{head}, "rows": [\n{body}\n]}}\n')
 
 
-def missing(name: str, runs: Sequence[Run], folder: Path = FOLDER) -> list[Run]:
-    """Those that have no row yet."""
-    rows = read(name, folder)
+def missing(name: str, runs: Sequence[Run], kept: Folder = KEPT) -> list[Run]:
+    """The runs that have no row yet."""
+    rows = read(name, kept)
     return [run for run in runs if not any(_has(row, run.key) for row in rows)]
 
 

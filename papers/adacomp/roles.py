@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks import digits_cnn
 from papers.adacomp import paper
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 from shoal.sim.devices import Build
 from shoal.sim.network import Line
 from shoal.sim.outcome import Outcome

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from papers.adacomp import paper
 from papers.adacomp.arena import Arrivals, Crowd, Examined, Method, Rule, Tally, played
 from papers.adacomp.digits import Digits, dealt, digits
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 
 if TYPE_CHECKING:
     from papers.adacomp.network import Network

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import fmean
-from typing import Any
 
 from papers.adacomp import paper
+from papers.adacomp.experiments import MEASURED
 from papers.adacomp.headline import SENT, fewer, there
-from papers.eddl.rows import Row, chosen, one
-from papers.eddl.tables import NOTHING, percent, table
-
-Rows = dict[str, list[Row]]
+from papers.harness.results import Kept, rows_of
+from papers.harness.rows import Drawing, Row, Rows, chosen, one
+from papers.harness.tables import NOTHING, count, percent, table
+from papers.harness.tables import machine as machine_of
 
 NAMES = {
     "asgd": "ASGD",
@@ -34,10 +34,6 @@ def amount(value: float | None) -> str:
         return NOTHING
     unit, name = (1e9, "GB") if value >= 1e9 else (1e6, "MB")
     return f"{value / unit:,.{0 if value / unit >= 100 else 1 if value / unit >= 10 else 2}f} {name}"
-
-
-def count(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.0f}"
 
 
 def power(value: float | None) -> str:
@@ -221,27 +217,27 @@ def units(rows: Rows) -> str:
     return table(["one update", "entries", "coded bytes", "bits an entry", "with envelope", "pickled bytes"], lines)
 
 
-def machine(facts: dict[str, Any], rows: Rows) -> str:
+def machine(kept: Kept) -> str:
+    """The machine of the newest rows, and the size of all runs."""
+    rows, newest = rows_of(kept), max(kept.values(), key=lambda told: told.date)
     took_s = sum(row["seconds"] for found in rows.values() for row in found)
     updates = sum(row["updates"] for found in rows.values() for row in found)
-    kit = facts["machine"]
     return (
-        f"{kit['cores']} cores ({kit['processor']}), {kit['system']}, Python {kit['python']}, torch {kit['torch']},"
-        f" numpy {kit['numpy']}; {facts['date']}; {sum(map(len, rows.values()))} runs, {updates:,} updates,"
+        f"{machine_of(newest.machine)}; {newest.date}; {sum(map(len, rows.values()))} runs, {updates:,} updates,"
         f" {took_s / 60:.0f} minutes in all."
     )
 
 
-#: Name in README.md -> how the rows become a table.
-TABLES: dict[str, Callable[[Rows], str]] = {
-    "beside": beside,
-    "headline": headline,
-    "memoryless": memoryless,
-    "staleness": staleness,
-    "handicap": handicap,
-    "tuned": tuned,
-    "units": units,
-    "final": final,
-    "crashes": crashes,
-    "classes": classes,
+#: By the name of the mark in README.md. Each is drawn as soon as anything was measured.
+TABLES = {
+    "beside": Drawing(MEASURED, beside),
+    "headline": Drawing(MEASURED, headline),
+    "memoryless": Drawing(MEASURED, memoryless),
+    "staleness": Drawing(MEASURED, staleness),
+    "handicap": Drawing(MEASURED, handicap),
+    "tuned": Drawing(MEASURED, tuned),
+    "units": Drawing(MEASURED, units),
+    "final": Drawing(MEASURED, final),
+    "crashes": Drawing(MEASURED, crashes),
+    "classes": Drawing(MEASURED, classes),
 }

@@ -8,39 +8,26 @@ python -m papers.dcl --write                     tables and plots of README.md f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 from benchmarks.one_core import again_on_one_core
-from papers import command
-from papers.dcl import results
 from papers.dcl.experiments import EXPERIMENTS
 from papers.dcl.headline import headline
+from papers.dcl.tables import TABLES
+from papers.harness import command
+from papers.harness.paper import Paper
+from papers.harness.results import OneFile
 
-
-def write() -> dict[str, Any]:
-    # Here, because only this needs matplotlib.
-    from papers.dcl import plots, readme
-
-    kept = results.read()
-    written = [*plots.draw_all(kept), readme.fill(kept)]
-    return {"wrote": [path.name for path in written]}
-
-
-PAPER = command.Paper(
+PAPER = Paper(
+    name="dcl",
     about=__doc__ or "",
-    experiments=EXPERIMENTS,
-    keep=results.write,
+    store=OneFile(Path(__file__).resolve().with_name("results.json")),
+    tables=TABLES,
     headline=headline,
-    write=write,
-    place="results.json",
+    experiments=EXPERIMENTS,
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    command.run(PAPER, arguments)
 
 
 if __name__ == "__main__":
     again_on_one_core("papers.dcl")
-    main()
+    command.run(PAPER)

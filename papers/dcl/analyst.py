@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.offload_modes import MODES, Counting, Paper, drawn, made
 from papers.dcl import paper
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 from shoal.offload import outer
 
 SAMPLES, QUICK_SAMPLES = 10_000, 500

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from papers.dcl import paper
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 
 _LN10 = math.log(10)
 

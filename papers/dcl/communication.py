@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from benchmarks.offload_modes import Paper, drawn
 from papers.dcl import paper
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 from shoal.errors import ShoalError
 from shoal.offload import outer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from papers.dcl import analyst, brute_force, communication, operations, same, secrecy
-from papers.eddl.rows import Experiment
+from papers.harness.rows import Experiment
 
 EXPERIMENTS = (
     Experiment(name="communication", figure="§4.1, Table 4.1", run=communication.run),

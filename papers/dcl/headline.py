@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.eddl.rows import Row, one
+from papers.harness.rows import Row, one
 
 
 def headline(rows: dict[str, list[Row]]) -> dict[str, Any]:

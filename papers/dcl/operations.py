@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from papers.dcl import paper
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 
 #: Values in each array: 4 kB to 64 MB.
 SIZES = tuple(1 << power for power in range(10, 25, 2))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from papers.dcl import results
-from papers.eddl.rows import Row, chosen, one
-from papers.pictures import save_all
-
-HERE = Path(__file__).resolve().parent
+from papers.harness.plots import Plots
+from papers.harness.rows import Row, chosen, of_one, one
 
 #: Told apart also without colour: each line has a mark of its own.
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -23,11 +18,6 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "dot": {"color": "#d1720c", "marker": "^"},
     "product": {"color": "#000000", "marker": "*"},
 }
-
-
-def draw_all(kept: dict[str, Any]) -> list[Path]:
-    drawn = ((name, draw(rows)) for name, draw in PLOTS.items() if (rows := results.rows_of(kept, name)))
-    return save_all(drawn, HERE)
 
 
 def operations(rows: list[Row]) -> Figure:
@@ -65,4 +55,4 @@ def communication(rows: list[Row]) -> Figure:
     return figure
 
 
-PLOTS: dict[str, Callable[[list[Row]], Figure]] = {"communication": communication, "operations": operations}
+PLOTS: Plots = {"communication": of_one("communication", communication), "operations": of_one("operations", operations)}

@@ -21,7 +21,7 @@ from torch import nn
 from benchmarks.common import say
 from benchmarks.offload_modes import Centralised, Masked, Paper, Tiles
 from papers.dcl import paper
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 from shoal.data import mnist
 from shoal.offload.cost import Privacy
 from shoal.offload.products import AtHome, Products

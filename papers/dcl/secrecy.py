@@ -10,7 +10,7 @@ from statistics import fmean
 
 from benchmarks.common import say
 from papers.dcl.attack import attacked, chance_level
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 
 IMAGES, QUICK_IMAGES = (50, 200, 1_000), (200,)
 SEEDS, QUICK_SEEDS = 3, 1

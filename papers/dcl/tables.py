@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from papers.harness.rows import Row, chosen, of_one, one
+from papers.harness.tables import NOTHING, percent, table
 
-from papers.eddl.rows import Row, chosen, one
-from papers.eddl.tables import table
-
-NOTHING = "–"
 _KINDS = ("add", "subtract", "multiply", "divide", "dot", "product")
 _MODES = {
     "at home": "the layer at home, one product",
@@ -22,10 +19,6 @@ _MODES = {
 
 def gigabytes(value: float) -> str:
     return f"{value:.4g} GB"
-
-
-def percent(value: float | None, digits: int = 2) -> str:
-    return NOTHING if value is None else f"{100 * value:.{digits}f} %"
 
 
 def communication(rows: list[Row]) -> str:
@@ -77,7 +70,7 @@ def same(rows: list[Row]) -> str:
     head = ["products", "accuracy", "held against", "same bits", "largest difference", "of the largest move"]
     lines = []
     for row in rows:
-        cells = [row["way"], percent(row["accuracy"])]
+        cells = [row["way"], percent(row["accuracy"], 2)]
         if "against" in row:
             cells += [row["against"], "yes" if row["same_bits"] else "no"]
             cells += [f"{row['largest_difference']:.2g}", f"{row['difference_of_moved']:.1g}"]
@@ -102,20 +95,20 @@ def analyst(rows: list[Row]) -> str:
     lines = []
     for mode, name in _MODES.items():
         for row in chosen(rows, mode=mode):
-            cells = [name, percent(row.get("share")), f"{1000 * row['analyst_s']:,.1f}"]
+            cells = [name, percent(row.get("share"), 2), f"{1000 * row['analyst_s']:,.1f}"]
             cells.append(f"{1000 * row['executors_s']:,.1f}" if "executors_s" in row else NOTHING)
             cells.append(f"{row['over_home']:.3g}" if "over_home" in row else "1")
             lines.append(cells)
     return table(head, lines)
 
 
-#: Name of the mark -> (experiment, table).
-TABLES: dict[str, tuple[str, Callable[[list[Row]], str]]] = {
-    "communication": ("communication", communication),
-    "counted": ("communication", counted),
-    "brute_force": ("brute_force", brute_force),
-    "secrecy": ("secrecy", secrecy),
-    "same": ("same", same),
-    "operations": ("operations", operations),
-    "analyst": ("analyst", analyst),
+#: By the name of the mark in README.md.
+TABLES = {
+    "communication": of_one("communication", communication),
+    "counted": of_one("communication", counted),
+    "brute_force": of_one("brute_force", brute_force),
+    "secrecy": of_one("secrecy", secrecy),
+    "same": of_one("same", same),
+    "operations": of_one("operations", operations),
+    "analyst": of_one("analyst", analyst),
 }

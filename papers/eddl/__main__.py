@@ -8,42 +8,24 @@ python -m papers.eddl --write                     tables and plots of README.md 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
-from papers import command
-from papers.eddl import results
 from papers.eddl.experiments import EXPERIMENTS
 from papers.eddl.headline import headline
-from papers.eddl.rows import Row
+from papers.eddl.tables import TABLES
+from papers.harness import command
+from papers.harness.paper import Paper
+from papers.harness.results import OneFile
 
-
-def keep(name: str, rows: list[Row], seconds: float) -> None:
-    results.write({name: (rows, seconds)})
-
-
-def write() -> dict[str, Any]:
-    # Here, because only this needs matplotlib.
-    from papers.eddl import plots, readme
-
-    kept = results.read()
-    written = [*plots.draw_all(kept), readme.fill(kept)]
-    return {"wrote": [path.name for path in written]}
-
-
-PAPER = command.Paper(
+PAPER = Paper(
+    name="eddl",
     about=__doc__ or "",
-    experiments=EXPERIMENTS,
-    keep=keep,
+    store=OneFile(Path(__file__).resolve().with_name("results.json")),
+    tables=TABLES,
     headline=headline,
-    write=write,
-    place="results.json",
+    experiments=EXPERIMENTS,
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    command.run(PAPER, arguments)
-
-
 if __name__ == "__main__":
-    main()
+    command.run(PAPER)

@@ -12,9 +12,9 @@ from benchmarks.common import say
 from papers.eddl.accuracy import KINDS
 from papers.eddl.batch_time import star_of
 from papers.eddl.lessons import Lesson, learn_all
-from papers.eddl.rows import Row
 from papers.eddl.setting import BATCH, BATCH_S, EPOCHS, EXAMPLES, RATES_MBIT
 from papers.eddl.star import epoch_s
+from papers.harness.rows import Row
 
 BATCH_SIZES = (64, 128, 256, 512)
 QUICK_BATCH_SIZES = (64, 128, 256)

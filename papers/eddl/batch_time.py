@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from papers.eddl.formulas import star_at_once_s
 from papers.eddl.many import spread
 from papers.eddl.paper import SYNC_SHARE_OF_16
-from papers.eddl.rows import Row
 from papers.eddl.setting import BATCH_S, MODEL_BYTES, RATES_MBIT, SIZES
 from papers.eddl.star import Noise, Star, batch_s
+from papers.harness.rows import Row
 from shoal.sim.rates import mbit
-from shoal.topology.predict import star_at_once_s
 from shoal.transport.commons import TURN_HOLD_S
 
 QUICK_SIZES = (4, 16)

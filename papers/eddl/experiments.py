@@ -13,7 +13,7 @@ from papers.eddl import (
     testbed_runs,
     training_time,
 )
-from papers.eddl.rows import Experiment
+from papers.harness.rows import Experiment
 
 EXPERIMENTS = (
     Experiment(name="batch_time", figure="Figure 6", run=batch_time.run),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from papers.eddl.batch_time import sync_share
-from papers.eddl.rows import Row, chosen, one
+from papers.harness.rows import Row, chosen, one
 
 #: What is aimed at.
 FALSE_ALARMS_MAX = 0.05

@@ -19,8 +19,8 @@ from benchmarks.common import children_of, say
 from papers.eddl import foreground
 from papers.eddl.lessons import ROOT, TASKS
 from papers.eddl.paper import WORKER_CPU_LOSS
-from papers.eddl.rows import Row
 from papers.eddl.setting import LEASE_S
+from papers.harness.rows import Row
 from shoal.errors import Misuse
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from papers.eddl import accuracy, paper, results, splitting
-from papers.eddl.rows import Row, chosen, one
+from papers.eddl import accuracy, paper, splitting
 from papers.eddl.setting import BATCH_S, EPOCHS, RATES_MBIT
 from papers.eddl.training_time import ratio
-from papers.pictures import save_all
+from papers.harness.plots import Plots, panels
+from papers.harness.rows import Row, chosen, of_one, one
 from shoal.topology.saturation import crew
-
-HERE = Path(__file__).resolve().parent
 
 #: Told apart also without colour: each line has a mark of its own.
 _BLUE, _ORANGE, _GREEN, _GREY = "#1f5fa8", "#d1720c", "#2f8f4e", "#777777"
 _LEADERS = {"paper": ("as the paper", "o", "--"), "shoal": ("Shoal", "s", "-")}
 _PACES = {"sync": _BLUE, "async": _ORANGE}
 
-
-def draw_all(kept: dict[str, Any]) -> list[Path]:
-    """One picture for each experiment that was measured."""
-    drawn = ((name, draw(rows)) for name, draw in PLOTS.items() if (rows := results.rows_of(kept, name)))
-    return save_all(drawn, HERE)
-
-
-def _panels(count: int, *, width: float = 4.2) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width * count, 3.2))
-    return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
+_panels = partial(panels, width=4.2, height=3.2)
 
 
 def _over_size(axes: Axes, title: str, what: str) -> None:
@@ -186,13 +175,12 @@ def batch_size(rows: list[Row]) -> Figure:
     return figure
 
 
-#: Experiment -> how it is drawn; the picture has its name.
-PLOTS: dict[str, Callable[[list[Row]], Figure]] = {
-    "batch_time": batch_time,
-    "accuracy": accuracies,
-    "training_time": training_time,
-    "saturated": saturated,
-    "splitting": split,
-    "stragglers": stragglers,
-    "batch_size": batch_size,
+PLOTS: Plots = {
+    "batch_time": of_one("batch_time", batch_time),
+    "accuracy": of_one("accuracy", accuracies),
+    "training_time": of_one("training_time", training_time),
+    "saturated": of_one("saturated", saturated),
+    "splitting": of_one("splitting", split),
+    "stragglers": of_one("stragglers", stragglers),
+    "batch_size": of_one("batch_size", batch_size),
 }

@@ -17,9 +17,9 @@ from benchmarks.common import say
 from papers.eddl.batch_time import star_of
 from papers.eddl.many import spread
 from papers.eddl.paper import SATURATION
-from papers.eddl.rows import Row
 from papers.eddl.setting import BATCH_S, RATES_MBIT, SIZES
 from papers.eddl.star import Noise, Star, batch_s, rounds
+from papers.harness.rows import Row
 from shoal.topology.saturation import ROUNDS_MIN, SATURATED, UNSURE, Round, Saturation, gain_wanted
 from shoal.topology.scaling import Scaling
 

@@ -14,9 +14,9 @@ from typing import TypeAlias
 from benchmarks.shapes import played_s
 from papers.eddl.batch_time import QUICK_ROUNDS, ROUNDS, formula_s, star_of
 from papers.eddl.paper import TREES
-from papers.eddl.rows import Row
 from papers.eddl.setting import BATCH_S, EPOCH_BATCHES, EPOCHS, MODEL_BYTES, RATES_MBIT
 from papers.eddl.star import batch_s
+from papers.harness.rows import Row
 from shoal.sim.rates import mbit
 from shoal.topology import predict
 from shoal.topology.cluster import Cluster, Node

@@ -12,9 +12,9 @@ from itertools import pairwise
 
 from benchmarks.common import say
 from papers.eddl.batch_time import LEADERS
-from papers.eddl.rows import Row
 from papers.eddl.setting import BATCH_S, EPOCH_BATCHES
 from papers.eddl.star import Noise, Star, batch_s, epoch_s, play
+from papers.harness.rows import Row
 
 WORKERS = 8
 STRAGGLERS = (0, 2, 4)

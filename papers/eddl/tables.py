@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
-from typing import Any
 
 from papers.eddl import accuracy, paper, splitting
 from papers.eddl.batch_time import sync_share
-from papers.eddl.rows import Row, chosen, one
 from papers.eddl.setting import EPOCHS, RATES_MBIT
 from papers.eddl.training_time import ratio, training_s
+from papers.harness.rows import Row, chosen, of_one, one
+from papers.harness.tables import NOTHING, decimal, number, percent, table
 from shoal.topology.saturation import crew
 
 SHOWN_SIZES = (1, 2, 4, 6, 8, 12, 16)
-NOTHING = "–"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def seconds(value: float | None, digits: int = 2) -> str:
-    return NOTHING if value is None else f"{value:,.{digits}f}"
-
-
-def percent(value: float | None, digits: int = 0) -> str:
-    return NOTHING if value is None else f"{100 * value:.{digits}f} %"
-
-
-def number(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:g}"
 
 
 def batch_time(rows: list[Row]) -> str:
@@ -44,7 +25,7 @@ def batch_time(rows: list[Row]) -> str:
             late = one(rows, mbit=rate, workers=workers, pace="async")
             if sync and late:
                 cells = [sync["formula"], sync["paper"], sync["shoal"], late["paper"], late["at once"], late["shoal"]]
-                lines.append([f"{rate:g}", str(workers), *(seconds(cell) for cell in cells)])
+                lines.append([f"{rate:g}", str(workers), *(decimal(cell) for cell in cells)])
     return table(head, lines)
 
 
@@ -109,7 +90,7 @@ def training_time(rows: list[Row]) -> str:
                 where = {"workers": workers, "mbit": rate}
                 soon = training_s(rows, leader, epochs=EPOCHS[1], pace="sync", **where)
                 late = training_s(rows, leader, epochs=EPOCHS[2], pace="async", **where)
-                cells += [seconds(soon, 0), seconds(late, 0), seconds(ratio(rows, leader, workers=workers, mbit=rate))]
+                cells += [decimal(soon, 0), decimal(late, 0), decimal(ratio(rows, leader, workers=workers, mbit=rate))]
             if cells[0] != NOTHING:
                 lines.append([f"{rate:g}", str(workers), *cells])
     return table(head, lines)
@@ -145,7 +126,7 @@ def split(rows: list[Row]) -> str:
             cells = [_played(row) for row in found if row]
             origin = "simulated" if found[0] and found[0]["simulated_s"] is not None else "predicted"
             lines.append(
-                [shape, *(f"{seconds(batch)} s, {seconds(whole / 60, 1)} min" for batch, whole in cells), origin]
+                [shape, *(f"{decimal(batch)} s, {decimal(whole / 60, 1)} min" for batch, whole in cells), origin]
             )
     return table(head, lines)
 
@@ -163,9 +144,9 @@ def stragglers(rows: list[Row]) -> str:
             f"{row['mbit']:g}",
             str(row["stragglers"]),
             row["pace"],
-            seconds(row["lent_s"], 1),
-            seconds(row["fixed_s"], 1),
-            seconds(row["ratio"]),
+            decimal(row["lent_s"], 1),
+            decimal(row["fixed_s"], 1),
+            decimal(row["ratio"]),
         ]
         for row in rows
     ]
@@ -179,7 +160,7 @@ def batch_size(rows: list[Row]) -> str:
         of_these = [one(rows, workers=workers, batch_size=size) for size in sizes]
         cells = []
         for row in of_these:
-            told = seconds(row["training_s"] / 60, 1) + " min" if row else NOTHING
+            told = decimal(row["training_s"] / 60, 1) + " min" if row else NOTHING
             learned = row["accuracy"] if row else None
             cells.append(told + (f", {percent(learned, 1)}" if learned is not None else ""))
         lines.append([str(workers), *cells])
@@ -215,35 +196,26 @@ def leading(rows: list[Row]) -> str:
 
 def testbed(rows: list[Row]) -> str:
     lines = [
-        [row["pace"], str(row["workers"]), seconds(row["real_s"]), seconds(row["simulated_s"]), seconds(row["ratio"])]
+        [row["pace"], str(row["workers"]), decimal(row["real_s"]), decimal(row["simulated_s"]), decimal(row["ratio"])]
         for row in rows
         if "skipped" not in row
     ]
     return table(["pace", "workers", "measured, s a batch", "simulated, s a batch", "measured / simulated"], lines)
 
 
-def machine(facts: dict[str, Any], experiments: dict[str, Any]) -> str:
-    dates = sorted({told["date"] for told in experiments.values()})
-    took_s = sum(told["seconds"] for told in experiments.values())
-    return (
-        f"{facts['cores']} cores ({facts['processor']}), {facts['system']}, Python {facts['python']}, torch"
-        f" {facts['torch']}, numpy {facts['numpy']}; {' and '.join(dates)}; {took_s / 60:.0f} minutes in all."
-    )
-
-
-#: Name in README.md -> (experiment, how its rows become a table).
-TABLES: dict[str, tuple[str, Callable[[list[Row]], str]]] = {
-    "batch_time": ("batch_time", batch_time),
-    "sync_shares": ("batch_time", sync_shares),
-    "accuracy": ("accuracy", accuracies),
-    "async_20": ("accuracy", async_20),
-    "lenet": ("accuracy", lenet),
-    "training_time": ("training_time", training_time),
-    "saturated": ("saturated", saturated),
-    "splitting": ("splitting", split),
-    "stragglers": ("stragglers", stragglers),
-    "batch_size": ("batch_size", batch_size),
-    "overhead": ("overhead", overhead),
-    "leading": ("testbed", leading),
-    "testbed": ("testbed", testbed),
+#: By the name of the mark in README.md.
+TABLES = {
+    "batch_time": of_one("batch_time", batch_time),
+    "sync_shares": of_one("batch_time", sync_shares),
+    "accuracy": of_one("accuracy", accuracies),
+    "async_20": of_one("accuracy", async_20),
+    "lenet": of_one("accuracy", lenet),
+    "training_time": of_one("training_time", training_time),
+    "saturated": of_one("saturated", saturated),
+    "splitting": of_one("splitting", split),
+    "stragglers": of_one("stragglers", stragglers),
+    "batch_size": of_one("batch_size", batch_size),
+    "overhead": of_one("overhead", overhead),
+    "leading": of_one("testbed", leading),
+    "testbed": of_one("testbed", testbed),
 }

@@ -22,9 +22,9 @@ from benchmarks.common import cpu_s, echo_job, memory_mb, say
 from papers.eddl import foreground
 from papers.eddl.batch_time import NOISE, ROUNDS
 from papers.eddl.paper import LEADER_CPU_LOSS, LEADER_MEMORY_LOSS, LEADER_NETWORK_LOSS
-from papers.eddl.rows import Row
 from papers.eddl.setting import BATCH_S, LEASE_S, PERNET, RATES_MBIT
 from papers.eddl.star import Star, batch_s
+from papers.harness.rows import Row
 from shoal.errors import Misuse
 from shoal.runtime.operator import Operator
 from shoal.wire.messages import JobView

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from papers.eddl.batch_time import star_of
 from papers.eddl.many import spread
-from papers.eddl.rows import Row, one
 from papers.eddl.setting import EPOCH_BATCHES, EPOCHS, RATES_MBIT, SIZES
 from papers.eddl.star import epoch_s
+from papers.harness.rows import Row, one
 
 QUICK_SIZES = (4, 8)
 

@@ -8,30 +8,26 @@ python -m papers.fleet --write                    tables and plots of README.md 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
-from papers import command
-from papers.fleet import results
 from papers.fleet.experiments import EXPERIMENTS
 from papers.fleet.headline import headline
+from papers.fleet.tables import TABLES
+from papers.harness import command
+from papers.harness.paper import Paper
+from papers.harness.results import Folder
 
-
-def write() -> dict[str, Any]:
-    # Here, because only this needs matplotlib.
-    from papers.fleet import plots, readme
-
-    kept = results.read()
-    written = [*plots.draw_all(kept), readme.fill(kept)]
-    return {"wrote": [path.name for path in written], **headline({name: told["rows"] for name, told in kept.items()})}
-
-
-PAPER = command.Paper(about=__doc__ or "", experiments=EXPERIMENTS, keep=results.write, headline=headline, write=write)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    command.run(PAPER, arguments)
+PAPER = Paper(
+    name="fleet",
+    about=__doc__ or "",
+    store=Folder(Path(__file__).resolve().with_name("results")),
+    tables=TABLES,
+    headline=headline,
+    experiments=EXPERIMENTS,
+    unmeasured="*Not measured.*",
+    tell_headline=True,
+)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(PAPER)

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from papers.fleet.images import Pictures, batch_of
+from papers.fleet.images import Pictures, batch_of, label_counts
 from papers.fleet.network import accuracy, begin, gradient
 from papers.fleet.rules import Arrival, Rule, local_prior
 from papers.fleet.setting import BATCH, CLASSES, EVALUATE_EVERY, LOOKS, TARGET, Staleness
-from shoal.learning.similarity import label_counts
 
 #: The longest staleness that is asked for, and some.
 _REMEMBERED = 80

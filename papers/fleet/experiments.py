@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from papers.eddl.rows import Experiment
 from papers.fleet import alike, late, long_tail, online, private, thresholds
+from papers.harness.rows import Experiment
 
 EXPERIMENTS = (
     Experiment(name="online", figure="Figure 6", run=online.run),

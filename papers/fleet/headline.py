@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from papers.eddl.rows import Row, chosen, one
 from papers.fleet.paper import ONLINE_OVER_DAILY
+from papers.harness.rows import Row, chosen, one
 
 #: What is aimed at: fewer steps to 80 % than DynSGD on D2, both at their own best rate.
 FEWER_STEPS_MIN = 0.25

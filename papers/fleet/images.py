@@ -13,7 +13,7 @@ import numpy as np
 from papers.fleet.setting import BATCH, SHARDS_A_USER, TEST_IMAGES, USERS
 from shoal.data.digits import mnist, read_idx
 from shoal.data.files import data_dir
-from shoal.errors import Corrupt
+from shoal.errors import Corrupt, Misuse
 
 #: Where Debian's package dataset-fashion-mnist puts its files; another folder by SHOAL_FASHION.
 FASHION_DIR = Path(os.environ.get("SHOAL_FASHION", "/usr/share/datasets/fashion-mnist"))
@@ -87,3 +87,10 @@ def writers_of(data: bytes) -> np.ndarray:
 def batch_of(own: np.ndarray, generator: np.random.Generator, *, size: int = BATCH) -> np.ndarray:
     """Some of a user's own, none twice."""
     return generator.choice(own, min(size, len(own)), replace=False)
+
+
+def label_counts(labels: np.ndarray, *, classes: int) -> np.ndarray:
+    """How many examples of each class there are, as int64."""
+    if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
+        raise Misuse(f"labels of {classes} classes are 0 to {classes - 1}, not {labels.min()} to {labels.max()}")
+    return np.bincount(labels.ravel(), minlength=classes).astype(np.int64)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.common import say
-from papers.eddl.rows import Row
 from papers.fleet.asynchrony import Curve, Visit, Visitor, play, strangers
 from papers.fleet.images import digits, two_shards
 from papers.fleet.rules import RULES
 from papers.fleet.setting import D1, RATE_OF_MEANS
+from papers.harness.rows import Row
 
 LATE = 48
 RARE = 0

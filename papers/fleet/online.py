@@ -18,10 +18,10 @@ from itertools import chain
 import numpy as np
 
 from benchmarks.common import say
-from papers.eddl.rows import Row
 from papers.fleet import stream
 from papers.fleet.stream import DAY_HOURS, Post, Stream
 from papers.fleet.tagger import ANSWERS, Tagger, f1
+from papers.harness.rows import Row
 
 #: §3.1.
 SHARD_DAYS = 2

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from papers.eddl.rows import Row, chosen, one
 from papers.fleet.setting import EVALUATE_EVERY, LOOKS, TARGET
-from papers.pictures import save_all
-
-HERE = Path(__file__).resolve().parent
+from papers.harness.plots import Plots, panels
+from papers.harness.rows import Row, chosen, of_one, one
 
 _LOOK = {
     "ssgd": ("#777777", "-"),
@@ -29,16 +25,7 @@ _LOOK = {
 }
 _OTHER = ("#999999", ":")
 
-
-def draw_all(kept: dict[str, Any]) -> list[Path]:
-    """One picture for each experiment that was measured and has one."""
-    drawn = ((name, draw(rows)) for name, draw in PLOTS.items() if (rows := kept.get(name, {}).get("rows", [])))
-    return save_all(drawn, HERE)
-
-
-def _panels(count: int, *, width: float = 4.6) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width * count, 3.4))
-    return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
+_panels = partial(panels, width=4.6, height=3.4)
 
 
 def _line(axes: Axes, values: list[float], name: str) -> None:
@@ -142,11 +129,11 @@ def online(rows: list[Row]) -> Figure:
     return figure
 
 
-PLOTS: dict[str, Callable[[list[Row]], Figure]] = {
-    "late": late,
-    "paper_rate": paper_rate,
-    "long_tail": long_tail,
-    "private": private,
-    "thresholds": thresholds,
-    "online": online,
+PLOTS: Plots = {
+    "late": of_one("late", late),
+    "paper_rate": of_one("paper_rate", paper_rate),
+    "long_tail": of_one("long_tail", long_tail),
+    "private": of_one("private", private),
+    "thresholds": of_one("thresholds", thresholds),
+    "online": of_one("online", online),
 }

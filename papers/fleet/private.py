@@ -1,7 +1,7 @@
 """Figure 11: late updates that are private. Every example's gradient is clipped, and each sum has noise.
 
 As in the paper: IID MNIST, D2, δ = 1/60,000². Not as in the paper: batches are dealt out epoch by epoch, so that no
-example is in more than ⌈steps / 600⌉ updates, and ε is what that bound and the noise give (``shoal.privacy``). The
+example is in more than ⌈steps / 600⌉ updates, and ε is what that bound and the noise give (``accountant``). The
 paper counts by Poisson samples, which users do not draw; what that would claim stands beside it.
 """
 
@@ -12,16 +12,16 @@ import math
 import numpy as np
 
 from benchmarks.common import say
-from papers.eddl.rows import Row
+from papers.fleet.accountant import epsilon_of, gaussian_ratio
 from papers.fleet.asynchrony import Curve, Visit, Visitor, play
+from papers.fleet.clipping import clipped_rows
 from papers.fleet.images import digits
 from papers.fleet.moments import epsilon as poisson_epsilon
 from papers.fleet.network import gradients_by_example
+from papers.fleet.noise import noised
 from papers.fleet.rules import RULES
 from papers.fleet.setting import BATCH, D2, RATE_OF_MEANS
-from shoal.privacy.accountant import epsilon_of, gaussian_ratio
-from shoal.privacy.clipping import clipped_rows
-from shoal.privacy.noise import noised
+from papers.harness.rows import Row
 
 BOUND = 1.0
 MULTIPLIERS = (1.0, 2.0)

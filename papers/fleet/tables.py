@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
-from papers.eddl.rows import Row, chosen, one
-from papers.eddl.tables import NOTHING, number, percent, table
 from papers.fleet import paper, thresholds
 from papers.fleet.headline import OURS, fewer, headline
-
-Rows = dict[str, list[Row]]
+from papers.harness.rows import Drawing, Row, Rows, chosen, one
+from papers.harness.tables import NOTHING, count, number, percent, table, times
 
 
 def steps(value: float | None) -> str:
@@ -19,22 +16,6 @@ def steps(value: float | None) -> str:
 
 def every(values: Iterable[int | None]) -> str:
     return ", ".join(NOTHING if value is None else f"{value:,}" for value in values)
-
-
-def ratio(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.2f}x"
-
-
-def machine(kept: dict[str, Any]) -> str:
-    if not kept:
-        return "nothing yet."
-    facts = next(iter(kept.values()))["machine"]
-    dates = " and ".join(sorted({told["date"] for told in kept.values()}))
-    minutes = sum(told["seconds"] for told in kept.values()) / 60
-    return (
-        f"{facts['cores']} cores ({facts['processor']}), {facts['system']}, Python {facts['python']}, torch"
-        f" {facts['torch']}, numpy {facts['numpy']}; {dates}; {minutes:.0f} minutes in all."
-    )
 
 
 def judged(rows: Rows) -> str:
@@ -54,9 +35,9 @@ def judged(rows: Rows) -> str:
         ("f1_online_over_daily_reset_second_day", "the same, reset every two days, second days"),
         ("f1_online_over_daily_reset", "the same, reset every two days, both days"),
     ):
-        lines.append([name, ratio(paper.ONLINE_OVER_DAILY), ratio(told.get(key))])
+        lines.append([name, times(paper.ONLINE_OVER_DAILY), times(told.get(key))])
     for key, name in (("f1_online_over_last_hour", "last hour"), ("f1_online_over_last_day", "last day")):
-        lines.append([f"F1@5, hourly updates over the most popular of the {name}", "above 1", ratio(told.get(key))])
+        lines.append([f"F1@5, hourly updates over the most popular of the {name}", "above 1", times(told.get(key))])
     return table(["", "paper, or aim", "here"], lines)
 
 
@@ -93,15 +74,11 @@ def _weight(row: Row | None) -> str:
 
 def tried(rows: Rows) -> str:
     lines = [
-        [row["staleness"], row["rule"], "; ".join(f"{rate}: {_short(found)}" for rate, found in row["tried"].items())]
+        [row["staleness"], row["rule"], "; ".join(f"{rate}: {count(found)}" for rate, found in row["tried"].items())]
         for row in rows.get("late", [])
         if row["tried"]
     ]
     return table(["staleness", "rule", "rate: median steps to 80 % (– where one before it was sooner)"], lines)
-
-
-def _short(found: float | None) -> str:
-    return NOTHING if found is None else f"{found:,.0f}"
 
 
 def of_means(rows: Rows) -> str:
@@ -213,7 +190,7 @@ def months(rows: Rows) -> str:
         # The first day has no daily model.
         found = [sum(row["by_day"][max(1, first) : last]) for row in (hourly, daily)]
         head.append(f"{first + 1}–{last}")
-        cells.append(ratio(found[0] / found[1]) if found[1] else NOTHING)
+        cells.append(times(found[0] / found[1]) if found[1] else NOTHING)
     return table(head, [cells])
 
 
@@ -228,18 +205,18 @@ def stream(rows: Rows) -> str:
     )
 
 
-#: Name in README.md -> (experiments of which one must be there, how rows become a table).
-TABLES: dict[str, tuple[tuple[str, ...], Callable[[Rows], str]]] = {
-    "judged": (("late", "paper_rate", "online"), judged),
-    "late": (("late", "paper_rate"), late),
-    "tried": (("late",), tried),
-    "of_means": (("paper_rate",), of_means),
-    "writers": (("writers",), writers),
-    "long_tail": (("long_tail",), long_tail),
-    "alike": (("alike",), alike),
-    "private": (("private",), private),
-    "thresholds": (("thresholds",), refusing),
-    "online": (("online",), online),
-    "stream": (("online",), stream),
-    "months": (("online",), months),
+#: By the name of the mark in README.md.
+TABLES = {
+    "judged": Drawing(("late", "paper_rate", "online"), judged),
+    "late": Drawing(("late", "paper_rate"), late),
+    "tried": Drawing(("late",), tried),
+    "of_means": Drawing(("paper_rate",), of_means),
+    "writers": Drawing(("writers",), writers),
+    "long_tail": Drawing(("long_tail",), long_tail),
+    "alike": Drawing(("alike",), alike),
+    "private": Drawing(("private",), private),
+    "thresholds": Drawing(("thresholds",), refusing),
+    "online": Drawing(("online",), online),
+    "stream": Drawing(("online",), stream),
+    "months": Drawing(("online",), months),
 }

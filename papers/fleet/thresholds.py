@@ -12,12 +12,12 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.common import say
-from papers.eddl.rows import Row
 from papers.fleet.asynchrony import Visit, Visitor, play
-from papers.fleet.images import batch_of, digits, two_shards
+from papers.fleet.images import batch_of, digits, label_counts, two_shards
 from papers.fleet.rules import RULES
 from papers.fleet.setting import CLASSES, D1, RATE_OF_MEANS
-from shoal.learning.similarity import LabelMemory, label_counts
+from papers.harness.rows import Row
+from shoal.learning.similarity import LabelMemory
 
 BATCH_MEAN, BATCH_DEVIATION = 100.0, 33.0
 SHARES_SMALL = (0.0, 0.2, 0.4, 0.6)

@@ -8,30 +8,24 @@ python -m papers.mdldroid --write                    tables and plots of README.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from papers import command
-from papers.mdldroid import results
+from papers.harness import command
+from papers.harness.paper import Paper
 from papers.mdldroid.experiments import EXPERIMENTS
 from papers.mdldroid.headline import headline
+from papers.mdldroid.setting import RESULTS
+from papers.mdldroid.tables import TABLES
 
-
-def write() -> dict[str, Any]:
-    # Here, because only this needs matplotlib.
-    from papers.mdldroid import plots, readme
-
-    kept = results.read()
-    written = [*plots.draw_all(kept), readme.fill(kept)]
-    return {"wrote": [path.name for path in written], **headline({name: told["rows"] for name, told in kept.items()})}
-
-
-PAPER = command.Paper(about=__doc__ or "", experiments=EXPERIMENTS, keep=results.write, headline=headline, write=write)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    command.run(PAPER, arguments)
+PAPER = Paper(
+    name="mdldroid",
+    about=__doc__ or "",
+    store=RESULTS,
+    tables=TABLES,
+    headline=headline,
+    experiments=EXPERIMENTS,
+    unmeasured="*Not measured.*",
+    tell_headline=True,
+)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(PAPER)

@@ -16,10 +16,10 @@ from typing import TypeAlias
 import numpy as np
 
 from benchmarks.common import say
-from papers.eddl.rows import Row
-from papers.mdldroid import lenet, results
+from papers.harness.rows import Row
+from papers.mdldroid import lenet
 from papers.mdldroid.means import any_merges, halving_weights, merged
-from papers.mdldroid.setting import CREWS, EPOCHS, RATE
+from papers.mdldroid.setting import CREWS, EPOCHS, RATE, RESULTS
 from papers.mdldroid.windows import UNEQUAL, Windows, at_random, by_person, recorded
 from shoal.errors import Misuse
 
@@ -60,7 +60,7 @@ def run(quick: bool) -> list[Row]:
             runs.setdefault(course, []).append(play(course, recorded(), seed=seed))
             rows = [row_of(each, found) for each, found in runs.items()]
             # At once: it takes long, and one seed of everything is better than three of something.
-            results.write("accuracy", rows, time.monotonic() - began_s)
+            RESULTS.write("accuracy", rows, time.monotonic() - began_s)
             say(f"   {course}: {runs[course][-1][0][-1]:.4f}")
     return rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from papers.eddl.rows import Experiment
+from papers.harness.rows import Experiment
 from papers.mdldroid import accuracy, exploring, memory, schedulers, speed
 
 EXPERIMENTS = (

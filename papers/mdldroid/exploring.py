@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from benchmarks.common import say
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 from papers.mdldroid.busy import Pattern, drawn
 from papers.mdldroid.decisions import Game, best_return, threshold
 from papers.mdldroid.dqn import STRATEGIES, Agent, Strategy, learn

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from statistics import fmean
 from typing import Any
 
-from papers.eddl.rows import Row, chosen, one
+from papers.harness.rows import Row, chosen, one
 from papers.mdldroid.speed import summed
 
 #: What the paper has: up to nine phones.

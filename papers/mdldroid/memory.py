@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common import echo_job, memory_mb, say
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 from papers.mdldroid.crew import Crew, Seat
 from papers.mdldroid.setting import LARGE_PARAMETERS
 from shoal.errors import Misuse

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from papers.eddl.rows import Row, chosen, one
+from papers.harness.plots import Plots, panels
+from papers.harness.rows import Drawing, Row, chosen, of_one, one
 from papers.mdldroid.paper import HEAP_MB
 from papers.mdldroid.speed import against_master, against_one
-from papers.pictures import save_all
-
-HERE = Path(__file__).resolve().parent
 
 _COLOURS = {
     "central": "#777777",
@@ -33,22 +28,7 @@ _COLOURS = {
     "any two free": "#999999",
 }
 
-
-def draw_all(kept: dict[str, Any]) -> list[Path]:
-    """One picture for each experiment that was measured and has one."""
-    # Φ set by trying is drawn beside the others.
-    beside = {"explore": kept.get("offset", {}).get("rows", [])}
-    drawn = (
-        (name, draw([*rows, *beside.get(name, [])]))
-        for name, draw in PLOTS.items()
-        if (rows := kept.get(name, {}).get("rows", []))
-    )
-    return save_all(drawn, HERE)
-
-
-def _panels(count: int, *, width: float = 4.2) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width * count, 3.3))
-    return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
+_panels = partial(panels, width=4.2, height=3.3)
 
 
 def accuracy(rows: list[Row]) -> Figure:
@@ -152,10 +132,11 @@ def speed(rows: list[Row]) -> Figure:
     return figure
 
 
-PLOTS: dict[str, Callable[[list[Row]], Figure]] = {
-    "accuracy": accuracy,
-    "schedulers": schedulers,
-    "explore": explore,
-    "memory": memory,
-    "speed": speed,
+PLOTS: Plots = {
+    "accuracy": of_one("accuracy", accuracy),
+    "schedulers": of_one("schedulers", schedulers),
+    # Φ set by trying is drawn beside the others.
+    "explore": Drawing(("explore",), lambda rows: explore([*rows["explore"], *rows.get("offset", [])])),
+    "memory": of_one("memory", memory),
+    "speed": of_one("speed", speed),
 }

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+
+from papers.harness.results import Folder
+
+#: Where measured rows are kept.
+RESULTS = Folder(Path(__file__).resolve().with_name("results"))
 
 #: Windows of 128 moments (2.56 s at 50 Hz) of 9 channels, six activities (Table 1, HAR).
 CHANNELS = 9

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from benchmarks.chain_broadcast import rounds_needed
 from benchmarks.chain_schedule import play
 from benchmarks.common import say
-from papers.eddl.rows import Row
+from papers.harness.rows import Row
 from papers.mdldroid.busy import name_of
 from papers.mdldroid.crew import Crew, Seat
 from papers.mdldroid.setting import PARAMETERS

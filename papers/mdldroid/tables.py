@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import fmean
-from typing import Any
 
-from papers.eddl.rows import Row, chosen, one
-from papers.eddl.tables import NOTHING, number, percent, table
+from papers.harness.rows import Drawing, Row, Rows, chosen, one
+from papers.harness.tables import NOTHING, decimal, number, percent, table, times
 from papers.mdldroid import paper
 from papers.mdldroid.decisions import random_chance, threshold
 from papers.mdldroid.headline import PAPER_SIZES, change, headline
 from papers.mdldroid.schedulers import TRAINING
 from papers.mdldroid.speed import against_master, against_one
-
-Rows = dict[str, list[Row]]
 
 SHOWN = (
     "ours",
@@ -43,14 +39,6 @@ def of_tree(changed: float | None) -> str:
         return NOTHING
     left = 100 * (1 + changed)
     return f"{left:.0f} % of the tree's" if left >= 1 or not left else f"{left:.2g} % of the tree's"
-
-
-def times(value: float | None, digits: int = 2) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}x"
-
-
-def plain(value: float | None, digits: int = 2) -> str:
-    return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
 def judged(rows: Rows) -> str:
@@ -204,7 +192,7 @@ def energy(rows: Rows) -> str:
             one_round = signed(change(found, "variance_round", name, "tree, in step"))
             many = of_tree(change(found, "variance_rounds", name, "tree, in step"))
             mean = fmean(row["variance_rounds"] for row in own if row["devices"] <= max(PAPER_SIZES))
-            lines.append([name, one_round, many, plain(mean, 1)])
+            lines.append([name, one_round, many, decimal(mean, 1)])
     return table(["scheduler", "one round, against tree", "200 rounds", "variance after 200 rounds, N 3–9"], lines)
 
 
@@ -216,10 +204,10 @@ def agents(rows: Rows) -> str:
             [
                 str(row["devices"]),
                 f"{row['games']:,}",
-                plain(row["learning_s"], 1),
-                plain(row["return"]),
-                plain(row["return_ours"]),
-                plain(row["return_best"]),
+                decimal(row["learning_s"], 1),
+                decimal(row["return"]),
+                decimal(row["return_ours"]),
+                decimal(row["return_best"]),
                 percent(row["invalid"]),
                 times(row["over_optimum"]),
                 times(perfect["over_optimum"] if perfect else None),
@@ -292,11 +280,11 @@ def speed(rows: Rows) -> str:
         lines.append(
             [
                 str(row["devices"]),
-                plain(row["one_s"]),
-                plain(row["chain_s"]),
-                plain(row["model_chain_s"]),
-                plain(row["master_s"]),
-                plain(row["model_master_s"]),
+                decimal(row["one_s"]),
+                decimal(row["chain_s"]),
+                decimal(row["model_chain_s"]),
+                decimal(row["master_s"]),
+                decimal(row["model_master_s"]),
                 times(against_one(row)),
                 times(against_master(row)),
             ]
@@ -318,21 +306,21 @@ def links(rows: Rows) -> str:
     return table(["a merge, of one device's epoch", *(f"N = {size}" for size in sizes)], lines)
 
 
-#: Name in README.md -> (experiments of which one must be there, how rows become a table).
-TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], str]]] = {
-    "judged": (("accuracy", "schedulers", "explore", "speed"), judged),
-    "accuracy": (("accuracy",), accuracy),
-    "exactness": (("accuracy",), exactness),
-    "readings": (("accuracy",), readings),
-    "schedulers": (("schedulers",), schedulers),
-    "exact": (("schedulers",), exact),
-    "shares": (("schedulers",), shares),
-    "energy": (("schedulers",), energy),
-    "agents": (("schedulers",), agents),
-    "lengths": (("lengths",), lengths),
-    "chances": (("schedulers",), chances),
-    "explore": (("explore",), explore),
-    "memory": (("memory",), memory),
-    "speed": (("speed",), speed),
-    "links": (("speed",), links),
+#: By the name of the mark in README.md.
+TABLES = {
+    "judged": Drawing(("accuracy", "schedulers", "explore", "speed"), judged),
+    "accuracy": Drawing(("accuracy",), accuracy),
+    "exactness": Drawing(("accuracy",), exactness),
+    "readings": Drawing(("accuracy",), readings),
+    "schedulers": Drawing(("schedulers",), schedulers),
+    "exact": Drawing(("schedulers",), exact),
+    "shares": Drawing(("schedulers",), shares),
+    "energy": Drawing(("schedulers",), energy),
+    "agents": Drawing(("schedulers",), agents),
+    "lengths": Drawing(("lengths",), lengths),
+    "chances": Drawing(("schedulers",), chances),
+    "explore": Drawing(("explore",), explore),
+    "memory": Drawing(("memory",), memory),
+    "speed": Drawing(("speed",), speed),
+    "links": Drawing(("speed",), links),
 }

@@ -36,8 +36,9 @@ from shoal.training.shards import Manifest, Shard
 from shoal.transport import certificates
 from shoal.transport.access import Access
 from shoal.transport.enrol import _enrolled, _json_object, _Request, _Return
-from shoal.transport.identity import Authority, Identity, Peer
+from shoal.transport.identity import Authority, Identity
 from shoal.transport.join_code import JoinCode
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.signing import check, sign
 from shoal.wire import tensors
 from shoal.wire.coded import decode, encode, sizes_of
@@ -241,7 +242,7 @@ def read_envelope(data: bytes) -> object:
 
 def read_envelope_at_server(data: bytes) -> object:
     """As on the control stream of a node."""
-    peer = Peer(node="liar", role="node", cluster="shoal")
+    peer = RemoteIdentity(node="liar", role="node", cluster="shoal")
     return decode_envelope(data, hears=Access(cluster="shoal").heard(peer, "Control"))
 
 
@@ -457,7 +458,7 @@ def enrolment_reply() -> bytes:
 
 def read_enrolment_reply(data: bytes) -> object:
     authority, _, code, request = cluster()
-    manager = Peer(node="manager", role="manager", cluster=authority.cluster)
+    manager = RemoteIdentity(node="manager", role="manager", cluster=authority.cluster)
     return _enrolled(code, request.key_pem, manager, authority.certificate_der, _json_object(data))
 
 

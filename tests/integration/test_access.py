@@ -34,7 +34,8 @@ from shoal.training.ready import plan_from, spec_of
 from shoal.transport.access import MAY_ANSWER, MAY_SAY, Access, AnyKey, may_answer
 from shoal.transport.base import BROKE_CONTRACT, Session
 from shoal.transport.grpc import SERVICE, GrpcServer
-from shoal.transport.identity import Authority, Identity, Peer, channel_credentials, channel_options
+from shoal.transport.identity import Authority, Identity, channel_credentials, channel_options
+from shoal.transport.names import RemoteIdentity
 from shoal.wire import contract, messages
 from shoal.wire.frames import envelope_frame, read_opening
 from shoal.wire.messages import (
@@ -192,13 +193,13 @@ class Held(AnyKey):
     def __init__(self, role: str) -> None:
         self._role = role
 
-    def role_now(self, peer: Peer) -> str:
+    def role_now(self, peer: RemoteIdentity) -> str:
         return self._role
 
 
 @pytest.mark.parametrize("role", [*ROLES, "worker", "mate", "", "root", "Node", "operator "])
 def test_every_cell_of_the_table(role: str) -> None:
-    peer = Peer(node="pi", role="node", cluster="pond")
+    peer = RemoteIdentity(node="pi", role="node", cluster="pond")
     access = Access(cluster="pond", members=Held(role))
     wrong = []
     for verb, name in itertools.product((*VERBS, "", "control", "Shutdown"), (*MESSAGES, "", "Unknown")):
@@ -220,7 +221,7 @@ def test_every_cell_of_the_table_of_answers(role: str) -> None:
 
 def test_a_member_of_another_cluster_of_the_same_names_says_nothing() -> None:
     access = Access(cluster="pond")
-    stranger = Peer(node="pi", role="node", cluster="lake")
+    stranger = RemoteIdentity(node="pi", role="node", cluster="lake")
     for verb, name in itertools.product(VERBS, MESSAGES):
         with pytest.raises(Exception, match="belongs to cluster lake, not pond"):
             _ = name in access.heard(stranger, verb)
@@ -749,7 +750,7 @@ class Rogue:
 
     def closed(self, session: Session, reason: str) -> None: ...
 
-    def turned_away(self, peer: Peer, reason: str) -> None: ...
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None: ...
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None: ...
 

@@ -38,7 +38,7 @@ from shoal.transport.identity import (
     Identity,
     channel_credentials,
     channel_options,
-    peer_from_auth_context,
+    remote_from_auth_context,
     server_credentials,
 )
 from shoal.transport.join_code import new_secret
@@ -714,7 +714,7 @@ async def grpc_server(identity: Identity) -> AsyncIterator[int]:
     """A service that tells callers who they are."""
 
     async def who_am_i(request: bytes, context: Any) -> bytes:
-        peer = peer_from_auth_context(context.auth_context())
+        peer = remote_from_auth_context(context.auth_context())
         return peer.uri.encode()
 
     server = grpc.aio.server()

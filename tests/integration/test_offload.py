@@ -62,7 +62,7 @@ async def start(site: Site, name: str, behaviour: str) -> None:
     home = site.cluster.agent_home(name)
     if not (home / "node").exists():
         await site.cluster._enrol(name, home)
-    command = ("-m", "odd_agent", behaviour, "--home", str(home), "--lend")
+    command = ("odd_agent", behaviour, "--home", str(home), "--lend")
     site.cluster.agents[name] = await site.cluster._spawn(*command, log=f"{name}.log")
 
 

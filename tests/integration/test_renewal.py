@@ -294,7 +294,7 @@ def test_a_member_cannot_renew_into_another_name_or_role(tmp_path: Path) -> None
             try:
                 # What the request says of itself counts for nothing.
                 answer = await link.renew(certificates.new_request("operator").pem.decode())
-                assert certificates.peer_of(answer.certificate_pem.encode()).uri == "shoal://shoal/node/pi"
+                assert certificates.remote_of(answer.certificate_pem.encode()).uri == "shoal://shoal/node/pi"
                 with pytest.raises(Refused, match="cannot be read"):
                     await link.renew("no request at all")
             finally:

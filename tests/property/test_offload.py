@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.offload_lagrange import Coding, compute, decode, encode
 from benchmarks.offload_order import sum_in_order
+from papers.dcl.lagrange import Coding, compute, decode, encode
 from shoal.offload.masking import (
     combined,
     error_bound,

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.iprof import IProf
+from benchmarks.maui import Maui
 from benchmarks.slo_loop import Task, contenders, drawn_contest, score
 from shoal.errors import Misuse
 from shoal.sim.chance import Chance
 from shoal.wire import tensors as tensor_files
 from shoal.workload.profile.conformal import Q_LEAST, Q_MOST, STEP, WITHIN, Margin, WithMargin
 from shoal.workload.profile.features import LIMITS, Features
-from shoal.workload.profile.iprof import IProf
 from shoal.workload.profile.kalman import State, Tuning, updated, variance_of
 from shoal.workload.profile.logrls import LogRls
-from shoal.workload.profile.maui import Maui
 from shoal.workload.profile.sizing import EXAMPLES_MAX, Profiler
 
 MAKERS = (

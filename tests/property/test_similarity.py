@@ -13,7 +13,6 @@ from shoal.learning.similarity import (
     boosted,
     capped_counts,
     distribution,
-    label_counts,
     noisy_counts,
     overlap,
 )
@@ -27,7 +26,6 @@ shares = st.floats(0, 1)
 
 
 def test_the_papers_example() -> None:
-    assert label_counts(np.array([0, 1, 1]), classes=4).tolist() == [1, 2, 0, 0]
     assert distribution(np.array([1, 2, 0, 0])).tolist() == [1 / 3, 2 / 3, 0, 0]
 
 
@@ -144,8 +142,6 @@ def test_noise_is_as_wide_as_epsilon_says() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(Misuse, match="labels of 3 classes"):
-        label_counts(np.array([0, 3]), classes=3)
     with pytest.raises(Misuse, match="of no examples"):
         distribution(np.zeros(3))
     with pytest.raises(Misuse, match="none below 0"):

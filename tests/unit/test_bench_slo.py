@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.maui import Maui
 from benchmarks.slo import judged, modelled
 from benchmarks.slo_contest import Contest, Setting, Turn
 from benchmarks.slo_energy import BUDGET_J, Modelled
@@ -13,7 +14,6 @@ from benchmarks.slo_fleet import draw_fleet, sudden_share
 from benchmarks.slo_loop import Drawn, Task, contenders, contest, drawn_contest, score, teach
 from shoal.workload.profile.features import Features
 from shoal.workload.profile.logrls import LogRls
-from shoal.workload.profile.maui import Maui
 from shoal.workload.profile.sizing import Profiler
 
 

@@ -12,9 +12,7 @@ from shoal.roles import actions, events
 from shoal.wire.messages import MESSAGES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "roles.md").read_text()
-SECTIONS = {
-    enum: body for enum, body in re.findall(r"^## [^\n]*: `(shoal[\w.]+)`\n(.*?)(?=^## |\Z)", PAGE, flags=re.M | re.S)
-}
+SECTIONS: dict[str, str] = dict(re.findall(r"^## [^\n]*: `(shoal[\w.]+)`\n(.*?)(?=^## |\Z)", PAGE, flags=re.M | re.S))
 
 
 def rows_of(body: str) -> list[list[str]]:
@@ -46,5 +44,5 @@ def test_a_table_has_every_state_and_no_other(name: str) -> None:
 
 def test_whatever_is_named_exists() -> None:
     known = {*MESSAGES, *vars(events), *vars(actions)}
-    named = {word for word in re.findall(r"`([A-Z]\w+)`", PAGE)}
+    named = set(re.findall(r"`([A-Z]\w+)`", PAGE))
     assert named <= known, named - known

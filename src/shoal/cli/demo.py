@@ -49,14 +49,15 @@ def demo(
 
 
 async def _run(screen: Console, workers: int, plan: dict[str, Any]) -> Story:
-    from shoal import training
+    from importlib.resources import files
+
     from shoal.cli.console import Teller
     from shoal.cli.follow import follow
     from shoal.cli.reach import operator_of
     from shoal.runtime.local import LocalCluster
 
     tell = Teller(screen)
-    task = Path(training.__file__).with_name("demo_task.py")
+    task = Path(str(files("shoal.training") / "demo_task.py"))
     tell(f"starting a manager and {workers} devices on this machine")
     async with LocalCluster(workers=workers) as cluster, operator_of(cluster.home) as operator:
         job = await operator.prepare_and_submit(str(task), name="digits", kwargs={}, plan=plan, on_progress=tell)

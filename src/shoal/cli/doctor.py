@@ -35,10 +35,10 @@ def doctor(
     """
     import platform
 
-    from shoal import __version__
     from shoal.cli import console
     from shoal.cli.findings import report, worst
     from shoal.transport.join_code import JoinCode
+    from shoal.version import __version__
 
     code = JoinCode.parse(line) if line else None
     findings: list[Finding] = []

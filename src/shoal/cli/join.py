@@ -127,8 +127,9 @@ def _member(home: Path, line: str, name: str, *, anew: bool = False) -> Enrolled
     """Who this device is: as it joined before, or by joining now."""
     folder = home / "node"
     from shoal.transport.enrol import Enrolled, enrol_blocking
-    from shoal.transport.identity import IDENTITY_FILE, check_name
+    from shoal.transport.identity import IDENTITY_FILE
     from shoal.transport.join_code import JoinCode
+    from shoal.transport.names import check_name
 
     if name:
         check_name("node", name)

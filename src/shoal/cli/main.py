@@ -10,7 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
-from shoal import __version__, features
+from shoal import features
 from shoal.cli import (
     attach,
     demo,
@@ -28,6 +28,7 @@ from shoal.cli import (
 )
 from shoal.cli.exits import MEANING, Exit, exit_code_of
 from shoal.errors import ShoalError
+from shoal.version import __version__
 
 DEBUG_VARIABLE = "SHOAL_DEBUG"
 

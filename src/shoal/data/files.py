@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from shoal.errors import Corrupt, Misuse, Unreachable
+from shoal.store.readable import write_readable
 
 _READ_BYTES = 1 << 16
 _TIMEOUT_S = 30.0
@@ -46,9 +47,7 @@ def fetched(folder: str, remote: RemoteFile, mirrors: Sequence[str]) -> bytes:
     data = _download(remote, mirrors)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}-{os.getpid()}")
-        draft.write_bytes(data)
-        draft.replace(path)
+        write_readable(path, lambda file: file.write(data))
     except OSError as error:
         raise Misuse(f"{path} cannot be written ({error}): set SHOAL_DATA to a directory that can") from None
     return data

@@ -179,7 +179,7 @@ def _warn_if_readable(file: Path) -> None:
 
 def _node(name: str) -> str:
     from shoal.cli.join import default_name
-    from shoal.transport.identity import check_name
+    from shoal.transport.names import check_name
 
     if name:
         check_name("device", name)

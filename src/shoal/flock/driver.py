@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import os
 import shutil
 import signal
 import sys
@@ -41,13 +40,15 @@ from shoal.runtime.outset import set_out
 from shoal.runtime.own_data import expose
 from shoal.runtime.places import Places, default_home
 from shoal.store.blobs import BlobStore
+from shoal.store.files import DiskFull, remove_stale
+from shoal.store.readable import write_readable
 from shoal.training.prepared import first_model
 from shoal.transport.access import AnyKey, NotHere
 from shoal.transport.base import Session
 from shoal.transport.grpc import GrpcLink, GrpcServer
 from shoal.transport.identity import Identity, load_private_json, save_private_json
-from shoal.transport.identity import Peer as RemoteIdentity
 from shoal.transport.join_code import endpoint
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.signing import sign
 from shoal.wire import tensors
 from shoal.wire.encoding import from_json, to_json
@@ -104,6 +105,7 @@ class Flock(AnyKey):
         #: The file with the newest version.
         self.model_file = stored_model(places.home, orders.plan_sha256)
         self.model_file.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale(self.model_file.parent)
         version = self._stored() or Version(number=0, model=first)
         self.peer = Peer(
             node=orders.node,
@@ -207,7 +209,7 @@ class Flock(AnyKey):
         async with self._saving:
             try:
                 await asyncio.to_thread(self._write, save)
-            except OSError as error:
+            except (OSError, DiskFull) as error:
                 self._host.post(SaveFailed(version=save.version, reason=str(error)))
                 return
         self._host.post(Saved(version=save.version))
@@ -219,12 +221,8 @@ class Flock(AnyKey):
             "made_of": str(save.state["made_of"]),
             "layout": self._layout.to_json(),
         }
-        draft = self.model_file.with_suffix(".draft")
-        with draft.open("wb") as file:
-            tensors.write(file, self._layout.views(save.tensors["model"]), notes)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.model_file)
+        views = self._layout.views(save.tensors["model"])
+        write_readable(self.model_file, lambda file: tensors.write(file, views, notes))
 
     def _stored(self) -> Version | None:
         """The version this device held when it last ran, if it can be read and is of this plan."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.transport.discovery import check_installed
-from shoal.transport.identity import is_name
 from shoal.transport.join_code import endpoint
+from shoal.transport.names import is_name
 from shoal.wire.limits import MATES_MAX
 
 KIND = "_shoal-flock._tcp.local."

@@ -20,13 +20,6 @@ from shoal.errors import Misuse
 NOTHING_FORGOTTEN = 1.0
 
 
-def label_counts(labels: np.ndarray, *, classes: int) -> np.ndarray:
-    """How many examples of each class there are, as int64."""
-    if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
-        raise Misuse(f"labels of {classes} classes are 0 to {classes - 1}, not {labels.min()} to {labels.max()}")
-    return np.bincount(labels.ravel(), minlength=classes).astype(np.int64)
-
-
 def distribution(counts: np.ndarray) -> np.ndarray:
     """LD: the share of each class (FLeet §2.3: one of class 0 and two of class 1 are [1/3, 2/3, 0, 0])."""
     _check(counts)

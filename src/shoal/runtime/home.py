@@ -53,7 +53,8 @@ from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore, Loaded
 from shoal.store.registry import Registry
 from shoal.transport.base import Session
-from shoal.transport.identity import Identity, Peer, certificate_sha256
+from shoal.transport.identity import Identity, certificate_sha256
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.signing import check
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
@@ -215,7 +216,7 @@ class Home:
         self._exchange.closed(session, reason)
         self._hosting.closed(session, reason)
 
-    async def _one_of_a_name(self, peer: Peer, verb: str) -> str:
+    async def _one_of_a_name(self, peer: RemoteIdentity, verb: str) -> str:
         """Why this process of a node may not open a stream; empty: it may. The one before it has a moment to speak."""
         if peer.role != "node" or verb not in (Lane.CONTROL, Lane.WORK):
             return ""
@@ -228,7 +229,7 @@ class Home:
             self.roll.alarm(peer.node, peer.address, reason)
         return reason or ""
 
-    def turned_away(self, peer: Peer, reason: str) -> None:
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         self._journal.add("", "refused", f"{peer.node} {reason}")
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
@@ -434,7 +435,7 @@ class Home:
 
     # Operators and blobs ----------------------------------------------------------------------------------
 
-    async def operate(self, peer: Peer, message: Message) -> Message:
+    async def operate(self, peer: RemoteIdentity, message: Message) -> Message:
         if isinstance(message, RollCommand):
             answer = await asyncio.to_thread(self.roll.answer, message, by=peer.node)
             self._enact(message)
@@ -497,7 +498,7 @@ class Home:
         try:
             signer = await asyncio.to_thread(check, spec, ca_pem=own.ca_pem, cluster=own.cluster, now_s=time.time())
             shown = certificate_sha256(spec.signer_pem.encode())
-            named = Peer(node=signer, role="operator", cluster=own.cluster, certificate=shown)
+            named = RemoteIdentity(node=signer, role="operator", cluster=own.cluster, certificate=shown)
             if self.roll.role_now(named) != "operator":
                 raise PeerViolation("the job's signer waits to be approved", peer=signer)
         except PeerViolation as error:
@@ -586,10 +587,10 @@ class Home:
             raise Refused(f"job {job} has no checkpoint yet: try again in a moment")
         return loaded
 
-    async def renew(self, peer: Peer, message: Renew) -> Message:
+    async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
         return await asyncio.to_thread(self.roll.renew, peer, message)
 
-    def blob_path(self, peer: Peer, blob: Blob) -> Path:
+    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
         """An operator may have any blob, models too; a device what the jobs that it has now are made of."""
         is_operator, specs = peer.role == "operator", self._manager.specs_of(peer.node)
         if is_operator or any(self._contents.include(spec, blob.sha256) for spec in specs):
@@ -602,7 +603,7 @@ class Home:
             " if it was given that job a moment ago, it tries again"
         )
 
-    async def store_blob(self, peer: Peer, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
+    async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
         writer = self._blobs.writer(blob.sha256, blob.size_bytes)
         try:
             async for chunk in chunks:

@@ -40,7 +40,7 @@ from shoal.roles.switchboard import (
 from shoal.runtime.host import HEAVY_BYTES, RoleHost
 from shoal.training.prepared import first_model
 from shoal.transport.base import BROKE_CONTRACT, Session
-from shoal.transport.identity import Peer
+from shoal.transport.names import RemoteIdentity
 from shoal.wire.coded import bytes_max
 from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import (
@@ -86,7 +86,7 @@ class Place(Protocol):
 
     def note(self, job: str, record: Record) -> None: ...
 
-    def turned_away(self, peer: Peer, reason: str) -> None:
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         """It broke the contract: whose fault it was is to be seen."""
         ...
 
@@ -379,7 +379,7 @@ def _is_heavy(event: Event, *, part_bytes: int) -> bool:
             return False
 
 
-def caller_of(peer: Peer) -> Caller:
+def caller_of(peer: RemoteIdentity) -> Caller:
     return Caller(node=peer.node, incarnation=peer.incarnation, address=peer.address)
 
 

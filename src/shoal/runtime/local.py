@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
-import sys
 import tempfile
+from asyncio.subprocess import Process
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 from shoal.errors import Unreachable
 from shoal.training.confine import ROOT_VARIABLE
+from shoal.training.spawn import end_process, spawn
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 10.0
 
 
 class LocalCluster:
@@ -42,8 +41,8 @@ class LocalCluster:
         self._port = 0
         self.join_line = ""
         self.endpoint = ""
-        self.manager: asyncio.subprocess.Process | None = None
-        self.agents: dict[str, asyncio.subprocess.Process] = {}
+        self.manager: Process | None = None
+        self.agents: dict[str, Process] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -59,7 +58,7 @@ class LocalCluster:
 
     async def start_manager(self) -> None:
         """Start the manager, or start it again on the same port after it was killed."""
-        command = ("-m", "shoal.runtime.serve", "--home", str(self.home), "--port", str(self._port))
+        command = ("shoal.runtime.serve", "--home", str(self.home), "--port", str(self._port))
         self.manager = await self._spawn(*command, log="manager.log", capture=True)
         assert self.manager.stdout is not None
         try:
@@ -69,12 +68,12 @@ class LocalCluster:
             raise Unreachable(f"the manager did not start: {self.log_tail('manager.log')}") from None
         self._port, self.join_line, self.endpoint = ready["port"], ready["join_line"], ready["endpoint"]
 
-    async def start_agent(self, name: str, *options: str) -> asyncio.subprocess.Process:
+    async def start_agent(self, name: str, *options: str) -> Process:
         """Enrol a device if it is new, and start its agent, with options of its own besides those of all."""
         home = self.agent_home(name)
         if not (home / "node").exists():
             await self._enrol(name, home)
-        command = ("-m", "shoal.runtime.agent", "--home", str(home), *self._agent_options, *options)
+        command = ("shoal.runtime.agent", "--home", str(home), *self._agent_options, *options)
         process = await self._spawn(*command, log=f"{name}.log")
         self.agents[name] = process
         return process
@@ -92,11 +91,11 @@ class LocalCluster:
     def agent_home(self, name: str) -> Path:
         return self.home / "devices" / name
 
-    async def _spawn(self, *arguments: str, log: str, capture: bool = False) -> asyncio.subprocess.Process:
+    async def _spawn(self, module: str, *arguments: str, log: str, capture: bool = False) -> Process:
         self.home.mkdir(parents=True, exist_ok=True)
         with (self.home / log).open("ab") as file:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
+            return await spawn(
+                module,
                 *arguments,
                 "--leash",
                 # Held open while this program lives: even if it is killed, its cluster does not stay behind.
@@ -105,7 +104,7 @@ class LocalCluster:
                 stderr=file,
                 # The task is the caller's own, and was run as the caller to prepare it: where Python cannot be read by
                 # another user, that is no reason to refuse it.
-                env={ROOT_VARIABLE: "yes", **os.environ, "PYTHONUNBUFFERED": "1"},
+                changes={ROOT_VARIABLE: os.environ.get(ROOT_VARIABLE, "yes"), "PYTHONUNBUFFERED": "1"},
             )
 
     def log_tail(self, name: str, lines: int = 5) -> str:
@@ -123,17 +122,3 @@ class LocalCluster:
             self.manager = None
         if self._temporary is not None:
             self._temporary.cleanup()
-
-
-async def end_process(process: asyncio.subprocess.Process) -> None:
-    """End a process that we started: politely, then not."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            # A stopped process handles nothing: wake it first.
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()

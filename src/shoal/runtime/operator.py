@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +12,8 @@ from typing import Any
 
 from shoal.errors import Misuse, Refused, ShoalError
 from shoal.runtime.places import Places
+from shoal.store.files import AtomicFile, telling_disk_full
+from shoal.store.readable import let_others_read
 from shoal.training.find import find_task
 from shoal.training.ready import ReadyTask, Tell, job_id, listing_of, make_ready, plan_from, spec_of
 from shoal.transport.enrol import Enrolled
@@ -160,21 +161,17 @@ class Operator:
         durable one, also where none is served. The file is the old one or the new one, whole."""
         blob = await self._link.operate(AskModel(job=job, version=version, newest=newest))
         assert isinstance(blob, Blob)
-        digest = hashlib.sha256()
-        # Two who fetch to the same place do not write into each other's draft.
-        draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            with draft.open("wb") as file:
+        with telling_disk_full(path.parent):
+            pending = AtomicFile(path.parent)
+            try:
                 async for chunk in self._link.fetch(blob.sha256, on_size=lambda _: None):
-                    digest.update(chunk)
-                    file.write(chunk)
-                file.flush()
-                os.fsync(file.fileno())
-            if digest.hexdigest() != blob.sha256:
-                raise ShoalError("the model was damaged on the way: try again")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+                    pending.file.write(chunk)
+                if pending.sha256 != blob.sha256:
+                    raise ShoalError("the model was damaged on the way: try again")
+                let_others_read(pending.file)
+                pending.commit(path)
+            finally:
+                pending.abort()
 
     async def prepare_and_submit(
         self,

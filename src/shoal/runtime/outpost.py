@@ -24,8 +24,9 @@ from shoal.runtime.hosting import Hosting, make_leader, owned
 from shoal.transport.access import AnyKey, NotHere
 from shoal.transport.base import Session
 from shoal.transport.grpc import GrpcServer
-from shoal.transport.identity import Identity, Peer
+from shoal.transport.identity import Identity
 from shoal.transport.join_code import endpoint
+from shoal.transport.names import RemoteIdentity
 from shoal.wire.messages import RECIPIENT, Assign, Blob, Checkpoint, Count, Disband, Form, Leads, Message, Pass, Renew
 
 log = logging.getLogger("shoal")
@@ -138,7 +139,7 @@ class Outpost(AnyKey):
                     log.info("this device leads no more, and listens no more")
                     await self._close()
 
-    def role_now(self, peer: Peer) -> str:
+    def role_now(self, peer: RemoteIdentity) -> str:
         """A node that works for a job led here is a worker; whoever else may knock is nobody here."""
         if peer.role == "node" and self._board.admits(peer.node):
             return "worker"
@@ -152,7 +153,7 @@ class Outpost(AnyKey):
     def closed(self, session: Session, reason: str) -> None:
         self._hosting.closed(session, reason)
 
-    def turned_away(self, peer: Peer, reason: str) -> None:
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         log.warning("%s %s", peer.node, reason)
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
@@ -213,17 +214,17 @@ class Outpost(AnyKey):
 
     # What only a manager does: the access table lets nobody ask for it here -------------------------------
 
-    async def operate(self, peer: Peer, message: Message) -> Message:
+    async def operate(self, peer: RemoteIdentity, message: Message) -> Message:
         self._refuse(peer)
 
-    async def renew(self, peer: Peer, message: Renew) -> Message:
+    async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
         self._refuse(peer)
 
-    def blob_path(self, peer: Peer, blob: Blob) -> Path:
+    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
         self._refuse(peer)
 
-    async def store_blob(self, peer: Peer, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
+    async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
         self._refuse(peer)
 
-    def _refuse(self, peer: Peer) -> NoReturn:
+    def _refuse(self, peer: RemoteIdentity) -> NoReturn:
         raise PeerViolation("this is the door of a leader, not of the manager", peer=peer.node)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 import time
 from pathlib import Path
 
 from shoal.errors import Refused
+from shoal.training.spawn import child
 from shoal.transport.base import SHUT_OUT
 from shoal.transport.enrol import Enrolled
 from shoal.transport.renew import has_lapsed, is_due
@@ -95,20 +95,15 @@ class Renewal:
 
     async def _renew(self) -> tuple[int, str]:
         """In a process of its own, whose memory is given back; its exit code and its one line."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "shoal.transport.renew", str(self._folder)),
+        async with child(
+            *("shoal.transport.renew", str(self._folder)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-        )
-        try:
-            said, _ = await asyncio.wait_for(process.communicate(), ATTEMPT_TIMEOUT_S)
-        except TimeoutError:
-            return 3, f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        ) as process:
+            try:
+                said, _ = await asyncio.wait_for(process.communicate(), ATTEMPT_TIMEOUT_S)
+            except TimeoutError:
+                return 3, f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
         lines = said.decode(errors="replace").strip().splitlines()
         return process.returncode or 0, lines[-1] if lines else "nothing was said"

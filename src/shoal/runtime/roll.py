@@ -16,8 +16,9 @@ from shoal.store.registry import Registry
 from shoal.store.rows import Certificate, Node, Redeemed, Token
 from shoal.transport.access import NotHere, ShutOut
 from shoal.transport.base import SHUT_OUT
-from shoal.transport.identity import Authority, Peer, certificate_sha256
+from shoal.transport.identity import Authority, certificate_sha256
 from shoal.transport.join_code import new_secret
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.tokens import ENROLLABLE_ROLES, Denial, Grant, Lapsed
 from shoal.wire.messages import (
     ApproveNode,
@@ -81,7 +82,7 @@ class Roll:
         #: Newcomers wait until an operator approves them.
         self.approves_newcomers = False
         #: Says why a member is not let in at this moment, if it is not.
-        self.guard: Callable[[Peer, str], Awaitable[str]] | None = None
+        self.guard: Callable[[RemoteIdentity, str], Awaitable[str]] | None = None
         #: Hears of every alarm: one line that says what to do.
         self.on_alarm: Callable[[str], None] = log.warning
         self._nodes: dict[str, Node] = {row.node: row for row in registry.nodes()}
@@ -104,7 +105,7 @@ class Roll:
 
     # Members ------------------------------------------------------------------------------------------
 
-    def role_now(self, peer: Peer) -> str:
+    def role_now(self, peer: RemoteIdentity) -> str:
         node = self._nodes.get(peer.node)
         if node is None:
             raise ShutOut("this cluster does not know it: join again with a new line", peer=peer.node)
@@ -153,7 +154,7 @@ class Roll:
 
     # Keys that were replaced --------------------------------------------------------------------------
 
-    def check_key(self, peer: Peer, verb: str) -> None:
+    def check_key(self, peer: RemoteIdentity, verb: str) -> None:
         """Raise ShutOut, and an alarm, if this certificate was replaced by one that its member has used since."""
         since_s = self._superseded.get(peer.certificate)
         if since_s is None and (peer.certificate in self._good or peer.node not in self._recorded):
@@ -163,7 +164,7 @@ class Roll:
             return  # role_now refuses it, for that reason
         raise ShutOut(self._replaced(peer.node, since_s, address=peer.address, at=verb), peer=peer.node)
 
-    async def let_in(self, peer: Peer, verb: str) -> None:
+    async def let_in(self, peer: RemoteIdentity, verb: str) -> None:
         """It comes in with this certificate, unless the guard says why not: older ones of it are void from now on."""
         if self.guard is not None and (reason := await self.guard(peer, verb)):
             raise NotHere(reason, peer=peer.node)
@@ -234,7 +235,7 @@ class Roll:
         """Certificates can be renewed: this authority issues them."""
         self._authority = authority
 
-    def renew(self, peer: Peer, asked: Renew) -> Renewed:
+    def renew(self, peer: RemoteIdentity, asked: Renew) -> Renewed:
         """Another certificate for a member, under the name and role that it has."""
         if self._authority is None:
             raise Refused("certificates cannot be renewed yet: the manager is still starting")

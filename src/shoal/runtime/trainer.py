@@ -8,7 +8,6 @@ import dataclasses
 import os
 import signal
 import socket
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -24,6 +23,7 @@ from shoal.training.confine import Limits, device_memory_bytes, says_no_memory, 
 from shoal.training.launch import REFUSED_CODE
 from shoal.training.protocol import EvalResult, Loaded, TrainerFailed, TrainerSettings, TrainResult
 from shoal.training.shared import SharedVectors
+from shoal.training.spawn import spawn
 from shoal.training.stacks import place_in
 from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
 from shoal.wire.messages import clip
@@ -317,17 +317,16 @@ class _Running:
         log = await asyncio.open_unix_connection(sock=log_ours)
         try:
             with theirs, log_theirs:
-                process = await asyncio.create_subprocess_exec(
-                    # -P: a file in the working directory must not pass for a module.
-                    *(sys.executable, "-P", "-m", "shoal.training.launch", str(room.plan), module),
+                process = await spawn(
+                    *("shoal.training.launch", str(room.plan), module),
                     *(part for name, fd in fds.items() for part in (f"--{name}-fd", str(fd))),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=log_theirs.fileno(),
-                    pass_fds=tuple(fds.values()),
-                    start_new_session=True,
+                    fds=tuple(fds.values()),
+                    own_session=True,
                     # Set before torch loads: OpenMP reads it once, and would take every core.
-                    env=os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+                    changes={"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
                 )
         except BaseException:
             for open_file in (answers[1], log[1], stacks):

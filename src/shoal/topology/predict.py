@@ -10,7 +10,7 @@ the model's size, B a link, l the training. On equal links of a switch
 
 Shoal's leader passes its turn on after ``HOLD_S``, so its star lies between the two forms: near the second if a model
 is out within that time, near the first if it takes many times as long. Star and tree are therefore played through on
-the fluid model of ``flows``, of which these forms are special cases. Left out: the time to merge an update, heartbeats,
+the fluid model of ``flows``; these forms are its special cases. Left out: the time to merge an update, heartbeats,
 and what is lost on the way.
 """
 
@@ -38,23 +38,6 @@ class Prediction:
     #: Of it, what is not the slowest worker's training.
     sync_s: float
     detail: str
-
-
-def star_at_once_s(workers: int, *, compute_s: float, model_bytes: float, bytes_per_s: float) -> float:
-    """t = l + 2nS/B: all models leave and return at once over one link (EDDL §4.3)."""
-    return compute_s + 2 * workers * model_bytes / bytes_per_s
-
-
-def star_in_turn_s(workers: int, *, compute_s: float, model_bytes: float, bytes_per_s: float) -> float:
-    """t = l + (n + 1)S/B: while the last model leaves, the first updates return over the other direction."""
-    return compute_s + (workers + 1) * model_bytes / bytes_per_s
-
-
-def tree_at_once_s(
-    workers: int, *, sub_leaders: int, compute_s: float, model_bytes: float, bytes_per_s: float
-) -> float:
-    """t = l + 2(g - 1 + n/g - 1)S/B: EDDL's 1-g-n, with the leader one of the sub-leaders and all of these working."""
-    return compute_s + 2 * (sub_leaders - 1 + workers / sub_leaders - 1) * model_bytes / bytes_per_s
 
 
 def star(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S) -> Prediction:

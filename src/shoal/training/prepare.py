@@ -26,6 +26,7 @@ from torch import nn
 
 from shoal.errors import Misuse
 from shoal.plan import Plan
+from shoal.store.readable import write_readable
 from shoal.task import Split, Task
 from shoal.training.arrays import materialise
 from shoal.training.bundle import unpack
@@ -70,9 +71,7 @@ def prepare(
     layout = layout_of(model := build_model(task, seed))
     flat = np.empty(layout.size, np.float32)
     read_into(flat, model, layout)
-    with _draft(model_file).open("wb") as file:
-        tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()})
-    _draft(model_file).replace(model_file)
+    write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()}))
     is_local = (data or (task.plan.data if task.plan else "")) == "local"
     splits = _SPLITS[1:] if is_local else _SPLITS
     manifests = {"train": _NOTHING} | {split: _split(task, split, out / "shards", report) for split in splits}
@@ -135,13 +134,8 @@ def _split(task: Task, split: Split, directory: Path, report: Report) -> Manifes
     )
 
 
-def _draft(file: Path) -> Path:
-    return file.with_name(f".{file.name}-{os.getpid()}")
-
-
 def _write_json(file: Path, plain: dict[str, Any]) -> None:
-    _draft(file).write_text(json.dumps(plain))
-    _draft(file).replace(file)
+    write_readable(file, lambda out: out.write(json.dumps(plain).encode()))
 
 
 def _reporter(stream: TextIO) -> Report:

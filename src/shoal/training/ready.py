@@ -11,7 +11,6 @@ import hashlib
 import json
 import re
 import secrets
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from shoal.plan import Plan, Until
 from shoal.training.bundle import pack
 from shoal.training.prepared import Prepared
 from shoal.training.shards import Manifest
+from shoal.training.spawn import child
 from shoal.wire.messages import Dataset, JobSpec
 
 Tell = Callable[[str], None]
@@ -120,29 +120,24 @@ async def _prepare_in_child(
     with tempfile.NamedTemporaryFile(suffix=".zip") as file:
         file.write(bundle)
         file.flush()
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "shoal.training.prepare"),
+        outcome: dict[str, Any] = {}
+        step = ""
+        async with child(
+            "shoal.training.prepare",
             *("--bundle", file.name, "--entry", entry, "--arguments", json.dumps(arguments)),
             *("--seed", str(seed), "--data", data, "--out", str(out)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-        )
-        assert child.stdout is not None
-        assert child.stderr is not None
-        errors = asyncio.create_task(child.stderr.read())
-        outcome: dict[str, Any] = {}
-        step = ""
-        try:
-            async for line in child.stdout:
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            errors = asyncio.create_task(process.stderr.read())
+            async for line in process.stdout:
                 outcome = json.loads(line)
                 if "step" in outcome:
                     step = outcome["step"]
                     tell(_told(outcome))
-            await child.wait()
-        finally:
-            if child.returncode is None:
-                child.kill()
-                await child.wait()
+            await process.wait()
     if "prepared" in outcome:
         return Prepared.from_plain(outcome["prepared"])
     if "failed" in outcome:
@@ -151,7 +146,7 @@ async def _prepare_in_child(
         what = "one batch was tried here, before anything was sent, and failed" if step == "trial" else _UNPREPARED
         raise Misuse(f"{what}: {failed['reason']}{where}")
     words = (await errors).decode(errors="replace").strip().splitlines()
-    last = words[-1] if words else f"exit code {child.returncode}"
+    last = words[-1] if words else f"exit code {process.returncode}"
     if "No module named 'torch'" in last:
         last = "PyTorch is not installed here: pip install 'torch>=2.11'"
     raise Misuse(f"{_UNPREPARED}: {last}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -14,6 +13,8 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from shoal.errors import Corrupt, Misuse
+from shoal.store.files import AtomicFile, telling_disk_full
+from shoal.store.readable import let_others_read
 from shoal.training.launch import DOOR
 from shoal.wire import tensors
 
@@ -101,14 +102,16 @@ def write_shards(
 
 
 def _write_shard(part: dict[str, Array], directory: Path) -> Shard:
-    draft = directory / f".draft-{os.getpid()}"
-    with draft.open("wb") as file:
-        tensors.write(file, part, {})
-    with draft.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    size_bytes = draft.stat().st_size
-    draft.replace(directory / sha256)
-    return Shard(sha256=sha256, examples=len(part["x"]), bytes=size_bytes)
+    with telling_disk_full(directory):
+        pending = AtomicFile(directory)
+        try:
+            tensors.write(pending.file, part, {})
+            shard = Shard(sha256=pending.sha256, examples=len(part["x"]), bytes=pending.size_bytes)
+            let_others_read(pending.file)
+            pending.commit(directory / shard.sha256)
+        finally:
+            pending.abort()
+    return shard
 
 
 class Examples:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from shoal.errors import PeerViolation
 from shoal.transport.base import SHUT_OUT
-from shoal.transport.identity import Peer
+from shoal.transport.names import RemoteIdentity
 from shoal.wire.messages import MESSAGES, Caller, Verb
 
 _Table = dict[str, dict[str, frozenset[str]]]
@@ -64,18 +64,18 @@ class NotHere(ShutOut):
 class Members(Protocol):
     """The cluster's own word on a member, beyond what its certificate says."""
 
-    def role_now(self, peer: Peer) -> str:
+    def role_now(self, peer: RemoteIdentity) -> str:
         """The role it has at this moment. Raises ShutOut, with the reason, for one that has none any more.
 
         Asked for every message: it must be quick.
         """
         ...
 
-    def check_key(self, peer: Peer, verb: str) -> None:
+    def check_key(self, peer: RemoteIdentity, verb: str) -> None:
         """Raise ShutOut, with the reason, if the certificate of this caller was replaced. Asked once a call."""
         ...
 
-    async def let_in(self, peer: Peer, verb: str) -> None:
+    async def let_in(self, peer: RemoteIdentity, verb: str) -> None:
         """What it calls is done now: certificates that it had before this one are of no use any more.
 
         Raises ShutOut, or NotHere, with the reason, for one that is not to come in; it may take a moment to tell.
@@ -86,17 +86,17 @@ class Members(Protocol):
 class AnyKey:
     """Every certificate is as good as another of the same name: for nodes that keep no roll."""
 
-    def check_key(self, peer: Peer, verb: str) -> None:
+    def check_key(self, peer: RemoteIdentity, verb: str) -> None:
         pass
 
-    async def let_in(self, peer: Peer, verb: str) -> None:
+    async def let_in(self, peer: RemoteIdentity, verb: str) -> None:
         pass
 
 
 class AsCertified(AnyKey):
     """Every member is what its certificate says."""
 
-    def role_now(self, peer: Peer) -> str:
+    def role_now(self, peer: RemoteIdentity) -> str:
         return peer.role
 
 
@@ -107,34 +107,34 @@ class Access:
         self._cluster = cluster
         self._members: Members = members or AsCertified()
 
-    def check_call(self, peer: Peer, verb: str) -> None:
+    def check_call(self, peer: RemoteIdentity, verb: str) -> None:
         """Raise unless this peer may call this verb now."""
         role = self._role(peer)
         if role not in MAY_SAY.get(verb, {}):
             raise PeerViolation(f"{_WHAT_IT_IS.get(role, f'a {role}')} may not call {verb}", peer=peer.node)
 
-    def check_key(self, peer: Peer, verb: str) -> None:
+    def check_key(self, peer: RemoteIdentity, verb: str) -> None:
         """Raise if this caller's certificate was replaced."""
         self._members.check_key(peer, verb)
 
-    async def let_in(self, peer: Peer, verb: str) -> None:
+    async def let_in(self, peer: RemoteIdentity, verb: str) -> None:
         await self._members.let_in(peer, verb)
 
-    def heard(self, peer: Peer, verb: str) -> Container[str]:
+    def heard(self, peer: RemoteIdentity, verb: str) -> Container[str]:
         """The names of what this peer may say there, at the moment each is asked for."""
         return _Heard(self, peer, verb)
 
-    def may_say(self, peer: Peer, verb: str, name: str) -> bool:
+    def may_say(self, peer: RemoteIdentity, verb: str, name: str) -> bool:
         return name in MAY_SAY.get(verb, {}).get(self._role(peer), _NOTHING)
 
-    def _role(self, peer: Peer) -> str:
+    def _role(self, peer: RemoteIdentity) -> str:
         if peer.cluster != self._cluster:
             raise PeerViolation(f"belongs to cluster {peer.cluster}, not {self._cluster}", peer=peer.node)
         return self._members.role_now(peer)
 
 
 class _Heard:
-    def __init__(self, access: Access, peer: Peer, verb: str) -> None:
+    def __init__(self, access: Access, peer: RemoteIdentity, verb: str) -> None:
         self._access = access
         self._peer = peer
         self._verb = verb

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
-from shoal.transport.identity import Peer, peer_from_uris, server_name
+from shoal.transport.names import RemoteIdentity, remote_from_uris, server_name
 from shoal.wire.limits import ENROL_MESSAGE_MAX_BYTES
 
 #: Every certificate is valid from here on: a board without a battery clock wakes up in 1970, and has to connect before
@@ -109,7 +109,7 @@ def _signing_request(wanted: str, key: ec.EllipticCurvePrivateKey) -> bytes:
 def issue(
     authority: KeyPair,
     csr_pem: bytes,
-    peer: Peer,
+    peer: RemoteIdentity,
     *,
     serves: bool,
     hosts: Sequence[str],
@@ -155,12 +155,12 @@ def issue(
     return certificate.public_bytes(Encoding.PEM)
 
 
-def peer_of(certificate_pem: bytes) -> Peer:
+def remote_of(certificate_pem: bytes) -> RemoteIdentity:
     """Who a certificate names. Does not check who signed it."""
     return _peer(_parse_der(_der(certificate_pem)))
 
 
-def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None) -> Peer:
+def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None) -> RemoteIdentity:
     """Who a certificate names, after checking that `root_der` itself signed it and that both are valid now.
 
     With `now_s` None, for what outlives a certificate (see `transport.signing`), both may have run out.
@@ -214,7 +214,7 @@ def is_signed(content: bytes, signed: bytes, certificate_der: bytes) -> bool:
 class Issued(NamedTuple):
     """What a registry keeps of a certificate that was issued."""
 
-    peer: Peer
+    peer: RemoteIdentity
     key_sha256: str
     expires_s: float
 
@@ -270,13 +270,13 @@ _BAD_EXTENSION = (
 )
 
 
-def _peer(certificate: x509.Certificate) -> Peer:
+def _peer(certificate: x509.Certificate) -> RemoteIdentity:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     except _BAD_EXTENSION as error:
         raise PeerViolation("the certificate carries no Shoal identity") from error
-    return peer_from_uris(uris)
+    return remote_from_uris(uris)
 
 
 def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints:

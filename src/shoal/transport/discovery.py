@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.errors import Misuse, ShoalError
-from shoal.transport.identity import check_name, is_name
 from shoal.transport.join_code import PINNED_BYTES, endpoint
+from shoal.transport.names import check_name, is_name
 
 KIND = "_shoal._tcp.local."
 

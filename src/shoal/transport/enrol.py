@@ -28,17 +28,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
-from shoal.transport.identity import (
-    Authority,
-    Identity,
-    Peer,
-    certificate_sha256,
-    check_name,
-    is_name,
-    load_private_json,
-    save_private_json,
-)
+from shoal.transport.identity import Authority, Identity, certificate_sha256, load_private_json, save_private_json
 from shoal.transport.join_code import JoinCode, endpoint
+from shoal.transport.names import RemoteIdentity, check_name, is_name
 from shoal.transport.reception import GOODBYE_S, Reception, close, receive, send
 from shoal.transport.tokens import ENROLLABLE_ROLES, Denial, Grant, MemoryTokens, Renewals, Tokens
 from shoal.wire.limits import (
@@ -397,7 +389,7 @@ def enrol_blocking(
     return asyncio.run(enrol(code, wanted=wanted, facts=facts, timeout_s=timeout_s))
 
 
-async def _ask(code: JoinCode, message: bytes) -> tuple[Peer, bytes, bytes]:
+async def _ask(code: JoinCode, message: bytes) -> tuple[RemoteIdentity, bytes, bytes]:
     """Who the manager proved to be, its authority, and its reply. `message` is sent only once that is proven."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -419,7 +411,7 @@ async def _ask(code: JoinCode, message: bytes) -> tuple[Peer, bytes, bytes]:
         writer.transport.abort()
 
 
-def _recognise(code: JoinCode, authority_der: bytes, certificate_der: bytes) -> Peer:
+def _recognise(code: JoinCode, authority_der: bytes, certificate_der: bytes) -> RemoteIdentity:
     """The manager behind this very connection, if it belongs to the cluster that the join line was made for."""
     from shoal.transport import certificates
 
@@ -444,7 +436,7 @@ def _recognise(code: JoinCode, authority_der: bytes, certificate_der: bytes) -> 
 
 
 def _enrolled(
-    code: JoinCode, key_pem: bytes, manager: Peer, authority_der: bytes, reply: Mapping[str, Any]
+    code: JoinCode, key_pem: bytes, manager: RemoteIdentity, authority_der: bytes, reply: Mapping[str, Any]
 ) -> Enrolled:
     from shoal.transport import certificates
 

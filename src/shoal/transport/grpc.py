@@ -23,13 +23,13 @@ from shoal.transport.base import BROKE_CONTRACT, Listener, Service
 from shoal.transport.commons import Commons
 from shoal.transport.identity import (
     Identity,
-    Peer,
     address_of,
     channel_credentials,
     channel_options,
-    peer_from_auth_context,
+    remote_from_auth_context,
     renewable_server_credentials,
 )
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.open_files import connections_max
 from shoal.transport.session import FrameSession
 from shoal.wire.frames import chunk_frame, envelope_frame, read_chunk_frame, read_opening
@@ -147,10 +147,10 @@ class GrpcServer:
             await self._server.stop(grace_s)
             self._server = None
 
-    async def _admit(self, context: Any, verb: str) -> Peer:
+    async def _admit(self, context: Any, verb: str) -> RemoteIdentity:
         """Who calls, if they may; else the call ends here."""
         try:
-            peer = replace(peer_from_auth_context(context.auth_context()), address=address_of(context.peer()))
+            peer = replace(remote_from_auth_context(context.auth_context()), address=address_of(context.peer()))
             self._commons.conduct.admit(peer.node, time.monotonic())
             self._check(peer, verb)
             self._access.check_key(peer, verb)
@@ -161,7 +161,7 @@ class GrpcServer:
             await self._let_in(peer, verb, context)
         return peer
 
-    async def _let_in(self, peer: Peer, verb: str, context: Any) -> None:
+    async def _let_in(self, peer: RemoteIdentity, verb: str, context: Any) -> None:
         """What it asks for is done now: its certificate is in use, unless a newer one was meanwhile."""
         try:
             await self._access.let_in(peer, verb)
@@ -171,7 +171,7 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(violation))
             raise
 
-    def _check(self, peer: Peer, verb: str) -> None:
+    def _check(self, peer: RemoteIdentity, verb: str) -> None:
         try:
             self._access.check_call(peer, verb)
         except ShutOut:
@@ -180,7 +180,7 @@ class GrpcServer:
             self._offended(peer, violation.reason)
             raise
 
-    async def _still(self, peer: Peer, verb: str, context: Any) -> None:
+    async def _still(self, peer: RemoteIdentity, verb: str, context: Any) -> None:
         """End a call of one that was shut out since it began."""
         try:
             self._access.check_call(peer, verb)
@@ -188,13 +188,13 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(violation))
             raise
 
-    def _offended(self, peer: Peer, offence: str) -> None:
+    def _offended(self, peer: RemoteIdentity, offence: str) -> None:
         """Outside of any session: count it and write it down. An operator is not locked out of its own cluster."""
         is_counted = peer.role != "operator"
         verdict = self._commons.conduct.offend(peer.node, offence, time.monotonic()) if is_counted else ""
         self._service.turned_away(peer, f"{BROKE_CONTRACT}: {offence}" + (f"; {verdict}" if verdict else ""))
 
-    async def _wait_to_open(self, peer: Peer, verb: str, context: Any) -> None:
+    async def _wait_to_open(self, peer: RemoteIdentity, verb: str, context: Any) -> None:
         """Calls of one peer begin at a bounded rate: each costs far more than a message."""
         try:
             wait_s = self._commons.conduct.open(peer.node, verb, time.monotonic())
@@ -281,7 +281,7 @@ class GrpcServer:
             if not self._fetches[peer.node]:
                 del self._fetches[peer.node]
 
-    def _count(self, peer: Peer, error: ShoalError) -> None:
+    def _count(self, peer: RemoteIdentity, error: ShoalError) -> None:
         """A call that was understood and refused is no offence; one that breaks the contract is."""
         if isinstance(error, PeerViolation) and not isinstance(error, ShutOut):
             self._offended(peer, error.reason)
@@ -302,13 +302,13 @@ class GrpcServer:
             raise
         return envelope_frame(message)
 
-    async def _chunks(self, peer: Peer, frames: AsyncIterator[bytes]) -> AsyncIterator[memoryview]:
+    async def _chunks(self, peer: RemoteIdentity, frames: AsyncIterator[bytes]) -> AsyncIterator[memoryview]:
         async for frame in frames:
             self._access.check_call(peer, "Store")
             yield read_chunk_frame(frame)
 
 
-def _with_incarnation(peer: Peer, context: Any) -> Peer:
+def _with_incarnation(peer: RemoteIdentity, context: Any) -> RemoteIdentity:
     told = next((value for key, value in context.invocation_metadata() or () if key == INCARNATION), "")
     return replace(peer, incarnation=str(told)[:NAME_MAX_CHARS])
 
@@ -375,7 +375,7 @@ class GrpcLink:
         ``incarnation``: which process this is, told with each stream: a node has one at a time."""
         self._identity = identity
         self._metadata = ((INCARNATION, incarnation),) if incarnation else ()
-        self._server = Peer(node=server_node, role=server_role, cluster=identity.cluster)
+        self._server = RemoteIdentity(node=server_node, role=server_role, cluster=identity.cluster)
         self._endpoint = endpoint
         self._channels: list[grpc.aio.Channel] = []
         self._bulk: grpc.aio.Channel | None = None

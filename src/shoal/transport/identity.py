@@ -11,27 +11,21 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import ssl
-import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.store.files import write_atomically
+from shoal.transport.names import SERVING_ROLES, RemoteIdentity, check_name, remote_from_uris, server_name
 from shoal.wire.limits import IDENTITY_FILE_MAX_BYTES
 
 if TYPE_CHECKING:
     import grpc
-
-ROLES = ("manager", "node", "operator")
-
-#: Every node may be asked to lead, so every node may serve. An operator only calls.
-SERVING_ROLES = ("manager", "node")
 
 AUTHORITY_VALID_DAYS = 3650
 #: Members renew theirs by themselves (see `transport.renew`), so a stolen one is soon of no use.
@@ -41,68 +35,8 @@ MEMBER_VALID_DAYS = 30.0
 IDENTITY_FILE = "identity.json"
 AUTHORITY_FILE = "authority.json"
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_URI = re.compile(r"shoal://(?P<cluster>[^/]+)/(?P<role>[^/]+)/(?P<node>[^/]+)")
 
-
-def is_name(text: str) -> bool:
-    """Whether this may name a node, a role or a cluster."""
-    return _NAME.fullmatch(text) is not None
-
-
-def check_name(kind: str, text: str) -> None:
-    if not is_name(text):
-        raise Misuse(
-            f"{text[:80]!r} cannot be the name of a {kind}: use 1 to 63 of a-z, 0-9 and -,"
-            " starting with a letter or a digit"
-        )
-
-
-def server_name(node: str) -> str:
-    """The name a client expects of this node's certificate: the value of `grpc.ssl_target_name_override`."""
-    return f"{node}.shoal"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Peer:
-    """Who is at the other end, as their certificate says."""
-
-    node: str
-    role: str
-    cluster: str
-    #: The hash of the certificate that says so; empty where nobody showed one.
-    certificate: str = field(default="", compare=False)
-    #: From which address it calls; empty where that is not known.
-    address: str = field(default="", compare=False)
-    #: Which process of it calls, as it says itself; empty where it does not.
-    incarnation: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        check_name("node", self.node)
-        check_name("cluster", self.cluster)
-        if self.role not in ROLES:
-            raise Misuse(f"{self.role[:80]!r} is not a role: choose one of {', '.join(ROLES)}")
-
-    @property
-    def uri(self) -> str:
-        return f"shoal://{self.cluster}/{self.role}/{self.node}"
-
-
-def peer_from_uris(names: Iterable[str]) -> Peer:
-    """The one Shoal identity among these names. None, two, or a malformed one is the peer's fault."""
-    found = [name for name in names if name.lower().startswith("shoal:")]
-    if len(found) != 1:
-        raise PeerViolation(f"the certificate carries {len(found)} Shoal identities, not one")
-    parts = _URI.fullmatch(found[0])
-    if parts is None:
-        raise PeerViolation(f"the certificate's identity is malformed: {found[0][:200]!r}")
-    try:
-        return Peer(**parts.groupdict())
-    except Misuse as error:
-        raise PeerViolation(f"the certificate's identity is malformed: {error}") from error
-
-
-def peer_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> Peer:
+def remote_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> RemoteIdentity:
     """Who is calling, from gRPC's `context.auth_context()`, whose certificate gRPC has already verified."""
     if list(auth.get("transport_security_type", ())) != [b"ssl"]:
         raise PeerViolation("the connection is not authenticated by TLS")
@@ -111,7 +45,7 @@ def peer_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> Peer:
         common_names = [name.decode("ascii") for name in auth.get("x509_common_name", ())]
     except UnicodeDecodeError as error:
         raise PeerViolation("the certificate's names are not ASCII") from error
-    peer = peer_from_uris(names)
+    peer = remote_from_uris(names)
     if common_names != [peer.node]:
         raise PeerViolation("the certificate's common name and identity disagree", peer=peer.node)
     shown = list(auth.get("x509_pem_cert", ()))
@@ -132,11 +66,11 @@ def certificate_sha256(pem: bytes) -> str:
         raise PeerViolation("the certificate cannot be read") from error
 
 
-def peer_from_certificate(pem: bytes) -> Peer:
+def remote_from_certificate(pem: bytes) -> RemoteIdentity:
     """Who a certificate names. Does not check who signed it, and imports `cryptography`; servers use the context."""
     from shoal.transport import certificates
 
-    return certificates.peer_of(pem)
+    return certificates.remote_of(pem)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +88,7 @@ class Identity:
     expires_s: float = 0.0
 
     def __post_init__(self) -> None:
-        Peer(node=self.node, role=self.role, cluster=self.cluster)  # checks the names
+        RemoteIdentity(node=self.node, role=self.role, cluster=self.cluster)  # checks the names
         for pem in (self.key_pem, self.certificate_pem, self.ca_pem):
             if not pem.startswith(b"-----BEGIN "):
                 raise Misuse("an identity's key and certificates are PEM")
@@ -252,7 +186,7 @@ class Authority:
         return certificates.issue(
             certificates.KeyPair(self._key_pem, self.certificate_pem),
             csr_pem,
-            Peer(node=node, role=role, cluster=self.cluster),
+            RemoteIdentity(node=node, role=role, cluster=self.cluster),
             serves=role in SERVING_ROLES,
             hosts=hosts,
             valid_days=self.member_days if valid_days is None else valid_days,
@@ -351,22 +285,8 @@ def save_private_json(path: Path, content: Mapping[str, str]) -> None:
     """Write for this user's eyes alone, durably: after a crash the file is the old one or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.parent.chmod(0o700)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # created with mode 0600
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    text = json.dumps(content, indent=2)
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def load_private_json(path: Path, fields: Sequence[str], *, optional: Sequence[str] = ()) -> list[str]:

@@ -20,7 +20,8 @@ from pathlib import Path
 from shoal.errors import PeerViolation, Refused, ShoalError, Unreachable
 from shoal.transport.enrol import Enrolled, return_lapsed
 from shoal.transport.grpc import GrpcLink
-from shoal.transport.identity import Identity, Peer, changing
+from shoal.transport.identity import Identity, changing
+from shoal.transport.names import RemoteIdentity
 
 #: The share of a certificate's life after which it is replaced: there is time for many attempts before it runs out.
 DUE_AFTER = 2 / 3
@@ -60,7 +61,7 @@ async def renewed(member: Enrolled) -> Enrolled:
         raise PeerViolation("the new certificate cannot be read", peer=member.manager_node) from error
     root_der = ssl.PEM_cert_to_DER_cert(old.ca_pem.decode("ascii"))
     peer = certificates.authenticate(certificate_der, root_der=root_der, now_s=time.time())
-    if peer != Peer(node=old.node, role=old.role, cluster=old.cluster):
+    if peer != RemoteIdentity(node=old.node, role=old.role, cluster=old.cluster):
         raise PeerViolation(f"the new certificate is for {peer.uri}", peer=member.manager_node)
     if not certificates.belongs_to(certificate_der, request.key_pem):
         raise PeerViolation("the new certificate is for another key", peer=member.manager_node)

@@ -16,7 +16,7 @@ from shoal.transport.access import ShutOut
 from shoal.transport.base import BROKE_CONTRACT, Listener
 from shoal.transport.commons import Commons
 from shoal.transport.conduct import TurnedAway
-from shoal.transport.identity import Peer
+from shoal.transport.names import RemoteIdentity
 from shoal.wire.frames import (
     Assembly,
     Opening,
@@ -55,7 +55,7 @@ class FrameSession:
     def __init__(
         self,
         *,
-        peer: Peer,
+        peer: RemoteIdentity,
         lane: Lane,
         read: Read,
         write: Write,
@@ -83,7 +83,7 @@ class FrameSession:
         self._held_up: tuple[object, ...] = ()
 
     @property
-    def peer(self) -> Peer:
+    def peer(self) -> RemoteIdentity:
         return self._peer
 
     @property

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from papers.adacomp import experiments, paper, plots, results, roles, tables
-from papers.adacomp.__main__ import wanted
+from papers.adacomp.__main__ import PAPER, wanted
 from papers.adacomp.arena import Crowd, Examined, Method, Tally, played, speeds_of
 from papers.adacomp.digits import dealt, standardised
 from papers.adacomp.headline import headline
-from papers.adacomp.readme import FILE, filled
 from papers.adacomp.runs import Run, crowd_of, pickled_bytes, row_of
+from papers.harness.results import Folder
 from shoal.errors import Misuse
 from shoal.learning.layout import Layout
 
@@ -280,15 +280,16 @@ def test_crowds_are_the_papers() -> None:
 
 
 def test_rows_are_kept_by_their_key(tmp_path: Path) -> None:
-    assert results.missing("one", [RUN], tmp_path) == [RUN]
-    results.keep("one", {**RUN.key, "best": 1 / 3}, RUN.key, tmp_path)
-    results.keep("one", {**RUN.key, "best": 0.5}, RUN.key, tmp_path)
+    kept = Folder(tmp_path)
+    assert results.missing("one", [RUN], kept) == [RUN]
+    results.keep("one", {**RUN.key, "best": 1 / 3}, RUN.key, kept)
+    results.keep("one", {**RUN.key, "best": 0.5}, RUN.key, kept)
     other = replace(RUN, seed=1)
-    results.keep("one", {**other.key, "best": 1 / 3}, other.key, tmp_path)
-    assert [row["best"] for row in results.read("one", tmp_path)] == [0.5, 0.33333]
-    assert results.missing("one", [RUN, other, replace(RUN, seed=2)], tmp_path) == [replace(RUN, seed=2)]
-    assert list(results.read_all(tmp_path)) == ["one"]
-    assert results.told_machine(tmp_path)["machine"]["cores"] >= 1
+    results.keep("one", {**other.key, "best": 1 / 3}, other.key, kept)
+    assert [row["best"] for row in results.read("one", kept)] == [0.5, 0.33333]
+    assert results.missing("one", [RUN, other, replace(RUN, seed=2)], kept) == [replace(RUN, seed=2)]
+    assert list(kept.read()) == ["one"]
+    assert kept.read()["one"].machine["cores"] >= 1
 
 
 def sent(method: str, rule: str, updates: int | None, size: int) -> dict[str, object]:
@@ -338,17 +339,17 @@ def test_tables_say_what_was_not_reached() -> None:
     lost = sent("asgd", "none", None, 1) | {"trouble": "not finite", "updates": 5}
     assert "| 0 | lost after 5 (96.0 % at best) |" in tables.tuned({"tuned": [lost]})
     with pytest.raises(Misuse, match="a table 'nothing'"):
-        filled("<!-- table: nothing -->\n<!-- end -->", {})
+        PAPER.filled("<!-- table: nothing -->\n<!-- end -->", {})
 
 
 def test_the_readme_is_what_the_results_say() -> None:
-    assert filled(FILE.read_text(), results.read_all()) == FILE.read_text()
+    assert PAPER.filled(PAPER.readme.read_text(), PAPER.store.read()) == PAPER.readme.read_text()
 
 
 def test_every_table_and_plot_of_the_readme_is_there() -> None:
-    text = FILE.read_text()
+    text = PAPER.readme.read_text()
     assert all(f"<!-- table: {name} -->" in text for name in tables.TABLES)
-    assert all(f"({name}.png)" in text and (FILE.parent / f"{name}.png").exists() for name in plots.PLOTS)
+    assert all(f"({name}.png)" in text and (PAPER.folder / f"{name}.png").exists() for name in plots.PLOTS)
 
 
 def test_the_roles_are_asked_for_the_papers_algorithm() -> None:

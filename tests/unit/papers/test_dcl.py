@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from benchmarks.offload_modes import MODES, Centralised, Masked, Paper, Tiles, drawn, made
-from papers.dcl import analyst, brute_force, communication, headline, paper, results, same, tables
+from papers.dcl import analyst, brute_force, communication, headline, paper, same, tables
+from papers.dcl.__main__ import PAPER
 from papers.dcl.experiments import EXPERIMENTS
-from papers.dcl.readme import FILE, filled
 from shoal.errors import Misuse
 from shoal.offload import outer
 
@@ -159,30 +159,19 @@ def test_the_headline_says_only_what_was_measured() -> None:
     assert told["bytes_times_fewer"] == pytest.approx(93.7, abs=0.1)
 
 
-def test_rows_are_kept_by_experiment(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
-    results.write("one", [{"a": 1 / 3}], 2.0, file)
-    results.write("two", [{"b": 2}], 3.0, file)
-    results.write("one", [{"a": 0.5}], 2.0, file)
-    kept = results.read(file)
-    assert results.rows_of(kept, "one") == [{"a": 0.5}]
-    assert results.rows_of(kept, "two") == [{"b": 2}]
-    assert results.rows_of(kept, "three") == []
-
-
 def test_the_readme_is_what_the_results_say() -> None:
-    assert filled(FILE.read_text(), results.read()) == FILE.read_text()
+    assert PAPER.filled(PAPER.readme.read_text(), PAPER.store.read()) == PAPER.readme.read_text()
     with pytest.raises(Misuse, match="a table 'nothing'"):
-        filled("<!-- table: nothing -->\n<!-- end -->", {"experiments": {}})
+        PAPER.filled("<!-- table: nothing -->\n<!-- end -->", {})
 
 
 def test_every_table_and_plot_of_the_readme_is_there() -> None:
     from papers.dcl import plots
 
-    text = FILE.read_text()
+    text = PAPER.readme.read_text()
     assert all(f"<!-- table: {name} -->" in text for name in tables.TABLES)
-    assert all(f"({name}.png)" in text and (FILE.parent / f"{name}.png").exists() for name in plots.PLOTS)
-    assert set(results.read()["experiments"]) == {experiment.name for experiment in EXPERIMENTS}
+    assert all(f"({name}.png)" in text and (PAPER.folder / f"{name}.png").exists() for name in plots.PLOTS)
+    assert set(PAPER.store.read()) == {experiment.name for experiment in EXPERIMENTS}
 
 
 @pytest.mark.needs_data

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from papers.eddl import accuracy, experiments, results, saturated, setting, splitting, stragglers, tables
+from papers.eddl import accuracy, experiments, saturated, setting, splitting, stragglers, tables
+from papers.eddl.__main__ import PAPER
 from papers.eddl.batch_time import formula_s, star_of, sync_share
 from papers.eddl.headline import headline
 from papers.eddl.lessons import Learned, plan_of
 from papers.eddl.paper import SYNC_SHARE_OF_16, TREES
-from papers.eddl.readme import FILE, filled
-from papers.eddl.rows import one
 from papers.eddl.star import Noise, Star, batch_s, epoch_s, play, round_of, rounds
 from papers.eddl.training_time import ratio
+from papers.harness.results import Measured
+from papers.harness.rows import one
 from shoal.errors import Misuse
 from shoal.topology.saturation import Round
 from shoal.training.ready import plan_from
@@ -193,36 +194,25 @@ def test_a_ratio_is_of_30_epochs_over_20() -> None:
     assert ratio(rows, "paper", workers=8, mbit=100.0) is None
 
 
-def test_results_are_read_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "FILE", tmp_path / "results.json")
-    results.write({"one": ([{"workers": 1, "s": 1 / 3, "none": None}], 2.0)})
-    results.write({"two": ([{"text": 'a "quoted" word'}], 3.4)})
-    kept = results.read()
-    assert results.rows_of(kept, "one") == [{"workers": 1, "s": 0.33333, "none": None}]
-    assert results.rows_of(kept, "two") == [{"text": 'a "quoted" word'}]
-    assert results.rows_of(kept, "three") == []
-    assert kept["machine"]["cores"] >= 1
-
-
 def test_tables_go_between_their_marks() -> None:
     rows = [{"pace": "sync", "workers": 4, "real_s": 2.8, "simulated_s": 2.9, "ratio": 0.9655}]
-    kept = {"experiments": {"testbed": {"date": "2026-01-01", "seconds": 60, "rows": rows}}}
+    kept = {"testbed": Measured(date="2026-01-01", seconds=60, machine={}, rows=rows)}
     text = "before\n<!-- table: testbed -->\nold\n<!-- end -->\nafter <!-- table: stragglers -->\nkept\n<!-- end -->\n"
-    made = filled(text, kept)
+    made = PAPER.filled(text, kept)
     assert "| sync | 4 | 2.80 | 2.90 | 0.97 |" in made
     assert "old" not in made
     assert "kept" in made
-    assert filled(made, kept) == made
+    assert PAPER.filled(made, kept) == made
     with pytest.raises(Misuse, match="a table 'nothing'"):
-        filled("<!-- table: nothing -->\n<!-- end -->", kept)
+        PAPER.filled("<!-- table: nothing -->\n<!-- end -->", kept)
 
 
 def test_the_readme_is_what_the_results_say() -> None:
-    assert filled(FILE.read_text(), results.read()) == FILE.read_text()
+    assert PAPER.filled(PAPER.readme.read_text(), PAPER.store.read()) == PAPER.readme.read_text()
 
 
 def test_every_table_and_plot_of_the_readme_is_there() -> None:
-    text = FILE.read_text()
+    text = PAPER.readme.read_text()
     assert all(f"<!-- table: {name} -->" in text for name in tables.TABLES)
     assert all(experiment.name in text for experiment in experiments.EXPERIMENTS)
 

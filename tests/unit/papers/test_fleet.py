@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from papers.fleet import online, private, results, setting, stream, tables, thresholds
+from papers.fleet import online, private, setting, stream, tables, thresholds
+from papers.fleet.__main__ import PAPER
 from papers.fleet.asynchrony import Curve, Visit, play, strangers
 from papers.fleet.experiments import EXPERIMENTS
 from papers.fleet.headline import headline
-from papers.fleet.images import Pictures, alike, batch_of, two_shards, writers_of
+from papers.fleet.images import Pictures, alike, batch_of, label_counts, two_shards, writers_of
 from papers.fleet.late import middle
 from papers.fleet.long_tail import LATE, with_stragglers
 from papers.fleet.moments import divergence
 from papers.fleet.network import accuracy, begin, gradient, gradients_by_example
-from papers.fleet.readme import FILE, filled
 from papers.fleet.rules import RULES, Adaptive, Arrival, Buffered, Damped, adasgd, by_age, distance, local_prior
 from papers.fleet.setting import D1, D2, RATE_OF_MEANS
 from papers.fleet.tagger import Tagger, f1
@@ -353,29 +352,29 @@ def test_the_stream_is_judged_without_resets() -> None:
 
 
 def test_the_readme_has_known_tables_and_says_what_was_not_measured() -> None:
-    text = FILE.read_text()
+    text = PAPER.readme.read_text()
     for name in tables.TABLES:
         assert f"<!-- table: {name} -->" in text
     assert (
-        filled("<!-- table: late -->\nold\n<!-- end -->", {}) == "<!-- table: late -->\n*Not measured.*\n<!-- end -->"
+        PAPER.filled("<!-- table: late -->\nold\n<!-- end -->", {})
+        == "<!-- table: late -->\n*Not measured.*\n<!-- end -->"
     )
     with pytest.raises(Misuse, match="asks for a table 'other'"):
-        filled("<!-- table: other -->\n<!-- end -->", {})
+        PAPER.filled("<!-- table: other -->\n<!-- end -->", {})
 
 
 def test_the_readme_is_what_its_rows_say() -> None:
-    assert filled(FILE.read_text(), results.read()) == FILE.read_text()
-
-
-def test_rows_are_kept_a_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    path = results.write("late", [{"a": 1 / 3, "b": [2 / 3]}, {"a": 2}], 61.2)
-    assert results.read()["late"]["rows"] == [{"a": 0.33333, "b": [0.66667]}, {"a": 2}]
-    assert len(path.read_text().splitlines()) == 5
+    assert PAPER.filled(PAPER.readme.read_text(), PAPER.store.read()) == PAPER.readme.read_text()
 
 
 def test_experiments_have_names_of_their_own() -> None:
     names = [experiment.name for experiment in EXPERIMENTS]
     assert len(set(names)) == len(names)
-    assert set(names) >= {name for needed, _ in tables.TABLES.values() for name in needed}
+    assert set(names) >= {name for table in tables.TABLES.values() for name in table.needs}
     assert RATE_OF_MEANS in RULES["dynsgd"].rates
+
+
+def test_labels_are_counted_by_class() -> None:
+    assert label_counts(np.array([0, 1, 1]), classes=4).tolist() == [1, 2, 0, 0]
+    with pytest.raises(Misuse, match="labels of 3 classes"):
+        label_counts(np.array([0, 3]), classes=3)

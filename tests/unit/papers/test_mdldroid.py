@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.mdldroid import exploring, lenet, results, schedulers, setting, speed, tables
+from papers.mdldroid import exploring, lenet, schedulers, setting, speed, tables
+from papers.mdldroid.__main__ import PAPER
 from papers.mdldroid.accuracy import Course, courses, play, together
 from papers.mdldroid.busy import Pattern, drawn, idle
 from papers.mdldroid.crew import Crew, Seat
@@ -33,7 +33,6 @@ from papers.mdldroid.dqn import AFTER_THRESHOLD, DECAY, LEAST, STRATEGIES, Agent
 from papers.mdldroid.experiments import EXPERIMENTS
 from papers.mdldroid.headline import headline
 from papers.mdldroid.means import any_merges, halving_weights, merged, neighbourhood_mean, pair
-from papers.mdldroid.readme import FILE, filled
 from papers.mdldroid.windows import UNEQUAL, Windows, at_random, by_person
 from shoal.errors import Misuse
 
@@ -419,25 +418,19 @@ def test_exploration_is_told_against_tdge() -> None:
 
 
 def test_the_readme_has_known_tables_and_says_what_was_not_measured() -> None:
-    text = FILE.read_text()
+    text = PAPER.readme.read_text()
     for name in tables.TABLES:
         assert f"<!-- table: {name} -->" in text
-    assert filled("<!-- table: memory -->\nold\n<!-- end -->", {}).splitlines()[1] == "*Not measured.*"
+    assert PAPER.filled("<!-- table: memory -->\nold\n<!-- end -->", {}).splitlines()[1] == "*Not measured.*"
     with pytest.raises(Misuse, match="asks for a table 'other'"):
-        filled("<!-- table: other -->\n<!-- end -->", {})
+        PAPER.filled("<!-- table: other -->\n<!-- end -->", {})
 
 
 def test_the_readme_is_what_its_rows_say() -> None:
-    assert filled(FILE.read_text(), results.read()) == FILE.read_text()
-
-
-def test_rows_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "FOLDER", tmp_path / "new")
-    results.write("memory", [{"a": 1 / 3}], 2.0)
-    assert results.read()["memory"]["rows"] == [{"a": 0.33333}]
+    assert PAPER.filled(PAPER.readme.read_text(), PAPER.store.read()) == PAPER.readme.read_text()
 
 
 def test_experiments_have_names_of_their_own() -> None:
     names = [experiment.name for experiment in EXPERIMENTS]
     assert len(set(names)) == len(names)
-    assert set(names) >= {name for needed, _ in tables.TABLES.values() for name in needed}
+    assert set(names) >= {name for table in tables.TABLES.values() for name in table.needs}

@@ -25,7 +25,8 @@ from shoal.store.registry import Registry
 from shoal.store.rows import Redeemed
 from shoal.transport import certificates
 from shoal.transport.access import ShutOut
-from shoal.transport.identity import Authority, Peer, certificate_sha256
+from shoal.transport.identity import Authority, certificate_sha256
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.tokens import Denial, Grant, Lapsed
 from shoal.wire.limits import CERTIFICATES_KEPT_PER_NODE
 from shoal.wire.messages import (
@@ -170,7 +171,9 @@ def authority(tmp_path: Path) -> Authority:
     return Authority.create(tmp_path / "authority", "pond")
 
 
-def joined(roll: Roll, authority: Authority, name: str, *, role: str = "node", token: TokenMade | None = None) -> Peer:
+def joined(
+    roll: Roll, authority: Authority, name: str, *, role: str = "node", token: TokenMade | None = None
+) -> RemoteIdentity:
     """Somebody joins; as whom a server sees them."""
     token = token or made(roll, role=role)
     granted = roll.redeem(secret_of(token), wanted=name, now_s=token.token.made_s)
@@ -178,10 +181,10 @@ def joined(roll: Roll, authority: Authority, name: str, *, role: str = "node", t
     return certified(roll, authority, granted.node, granted.role)
 
 
-def certified(roll: Roll, authority: Authority, node: str, role: str) -> Peer:
+def certified(roll: Roll, authority: Authority, node: str, role: str) -> RemoteIdentity:
     certificate_pem = authority.identity(node=node, role=role).certificate_pem
     roll.record(certificate_pem, now_s=time.time())
-    return Peer(node=node, role=role, cluster="pond", certificate=certificate_sha256(certificate_pem))
+    return RemoteIdentity(node=node, role=role, cluster="pond", certificate=certificate_sha256(certificate_pem))
 
 
 def revoke(roll: Roll, node: str, reason: str = "", *, by: str = "operator") -> str:
@@ -198,7 +201,7 @@ def test_a_member_is_what_its_certificate_says(roll: Roll, authority: Authority)
 
 def test_a_stranger_with_a_good_certificate_is_shut_out(roll: Roll) -> None:
     with pytest.raises(ShutOut, match="ghost: shut out: this cluster does not know it"):
-        roll.role_now(Peer(node="ghost", role="node", cluster="pond", certificate="0" * 64))
+        roll.role_now(RemoteIdentity(node="ghost", role="node", cluster="pond", certificate="0" * 64))
 
 
 def test_a_revoked_member_is_shut_out_with_the_reason_and_others_are_not(roll: Roll, authority: Authority) -> None:
@@ -241,7 +244,7 @@ def test_its_name_comes_back_with_a_newer_token_only_and_its_certificate_never(
         roll.role_now(thief)
     # Nor one that was issued before certificates were recorded.
     with pytest.raises(ShutOut):
-        roll.role_now(Peer(node="attic", role="node", cluster="pond", certificate="f" * 64))
+        roll.role_now(RemoteIdentity(node="attic", role="node", cluster="pond", certificate="f" * 64))
 
 
 def test_a_name_that_returns_in_another_role_does_not_take_the_old_role_along(roll: Roll, authority: Authority) -> None:
@@ -360,7 +363,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason(roll: Roll, authority: A
 # Renewal ------------------------------------------------------------------------------------------
 
 
-def renew(roll: Roll, peer: Peer) -> Renewed:
+def renew(roll: Roll, peer: RemoteIdentity) -> Renewed:
     return roll.renew(peer, Renew(csr_pem=certificates.new_request("whoever").pem.decode()))
 
 
@@ -372,7 +375,7 @@ def test_a_member_has_a_new_certificate_under_its_own_name(
         renew(roll, pi)
     roll.sign_with(authority)
     renewed = renew(roll, pi)
-    assert certificates.peer_of(renewed.certificate_pem.encode()) == pi
+    assert certificates.remote_of(renewed.certificate_pem.encode()) == pi
     assert renewed.expires_s - renewed.issued_s == pytest.approx(30 * 86400, abs=2)
     assert [row.sha256 for row in registry.certificates("pi")] == [
         pi.certificate,
@@ -433,13 +436,13 @@ def test_who_may_come_back_after_the_end_of_a_certificate(roll: Roll, registry: 
 # Keys that were replaced --------------------------------------------------------------------------
 
 
-def successor(roll: Roll, peer: Peer) -> Peer:
+def successor(roll: Roll, peer: RemoteIdentity) -> RemoteIdentity:
     """The same member with the certificate that it renews to."""
     certificate_pem = renew(roll, peer).certificate_pem.encode()
     return replace(peer, certificate=certificate_sha256(certificate_pem))
 
 
-def use(roll: Roll, peer: Peer) -> None:
+def use(roll: Roll, peer: RemoteIdentity) -> None:
     roll.check_key(peer, "Control")
     asyncio.run(roll.let_in(peer, "Control"))
 

@@ -7,16 +7,14 @@ import math
 import pytest
 
 from benchmarks import eddl_star
+from papers.eddl.formulas import star_at_once_s, star_in_turn_s, tree_at_once_s
 from shoal.errors import Misuse
 from shoal.topology.cluster import Cluster, Node
 from shoal.topology.predict import (
     HOLD_S,
     shard,
     star,
-    star_at_once_s,
-    star_in_turn_s,
     tree,
-    tree_at_once_s,
 )
 from shoal.topology.split import Group, Tree, split
 from shoal.transport.commons import TURN_HOLD_S

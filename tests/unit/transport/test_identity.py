@@ -17,18 +17,18 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.store.files import DiskFull
 from shoal.transport import certificates
 from shoal.transport.identity import (
     AUTHORITY_FILE,
     IDENTITY_FILE,
     Authority,
     Identity,
-    Peer,
     channel_options,
-    peer_from_auth_context,
-    peer_from_certificate,
-    peer_from_uris,
+    remote_from_auth_context,
+    remote_from_certificate,
 )
+from shoal.transport.names import RemoteIdentity, remote_from_uris
 
 DAY_S = 86400.0
 NOW_S = 1_900_000_000.0
@@ -82,7 +82,7 @@ def test_a_save_that_fails_leaves_the_old_identity(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DiskFull, match="free space on it, then try again"):
         authority.identity(node="pi-4", role="node", now_s=NOW_S).save(tmp_path)
     assert Identity.load(tmp_path) == old
     assert [path.name for path in tmp_path.iterdir()] == [IDENTITY_FILE]
@@ -111,7 +111,7 @@ def test_an_authority_survives_the_disk_and_is_never_replaced(tmp_path: Path) ->
     assert (loaded.cluster, loaded.fingerprint) == ("pond", made.fingerprint)
     certificate = loaded.identity(node="hub", role="manager").certificate_pem
     peer = certificates.authenticate(der(certificate), root_der=made.certificate_der, now_s=time.time())
-    assert peer == Peer(node="hub", role="manager", cluster="pond")
+    assert peer == RemoteIdentity(node="hub", role="manager", cluster="pond")
 
 
 def test_loading_an_identity_needs_no_cryptography(authority: Authority, tmp_path: Path) -> None:
@@ -159,13 +159,13 @@ def test_a_certificate_says_who_and_what_for(authority: Authority, role: str, se
     expected = {ExtendedKeyUsageOID.CLIENT_AUTH} | ({ExtendedKeyUsageOID.SERVER_AUTH} if serves else set())
     assert usages == expected
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    assert peer_from_certificate(identity.certificate_pem) == Peer(node="hub", role=role, cluster="pond")
+    assert remote_from_certificate(identity.certificate_pem) == RemoteIdentity(node="hub", role=role, cluster="pond")
 
 
 def test_only_the_key_of_a_request_is_used(authority: Authority) -> None:
     request = certificates.new_request("manager-i-wish")
     pem = authority.issue(node="pi-4", role="node", csr_pem=request.pem, now_s=NOW_S)
-    assert peer_from_certificate(pem).node == "pi-4"
+    assert remote_from_certificate(pem).node == "pi-4"
     assert b"manager-i-wish" not in der(pem)
     assert certificates.belongs_to(der(pem), request.key_pem)
     assert not certificates.belongs_to(der(pem), certificates.new_request("other").key_pem)
@@ -211,7 +211,7 @@ def test_bad_names_are_refused_everywhere(authority: Authority, name: str, tmp_p
 
 def test_the_longest_name_works(authority: Authority) -> None:
     node = "a" + "-" * 62
-    assert peer_from_certificate(authority.identity(node=node, role="node", now_s=NOW_S).certificate_pem).node == node
+    assert remote_from_certificate(authority.identity(node=node, role="node", now_s=NOW_S).certificate_pem).node == node
 
 
 def test_no_host_may_look_like_a_node(authority: Authority) -> None:
@@ -266,9 +266,9 @@ def test_garbage_is_no_certificate(authority: Authority) -> None:
     with pytest.raises(PeerViolation):
         certificates.authenticate(b"garbage", root_der=authority.certificate_der, now_s=NOW_S)
     with pytest.raises(PeerViolation):
-        peer_from_certificate(b"garbage")
+        remote_from_certificate(b"garbage")
     with pytest.raises(PeerViolation, match="no Shoal identity"):
-        peer_from_certificate(authority.certificate_pem)
+        remote_from_certificate(authority.certificate_pem)
 
 
 # Who is calling
@@ -276,7 +276,7 @@ def test_garbage_is_no_certificate(authority: Authority) -> None:
 
 def test_the_caller_is_read_from_the_context() -> None:
     auth = context_of("10.0.0.7", "shoal://pond/node/pi-4", "pi-4.shoal")
-    assert peer_from_auth_context(auth) == Peer(node="pi-4", role="node", cluster="pond")
+    assert remote_from_auth_context(auth) == RemoteIdentity(node="pi-4", role="node", cluster="pond")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_the_caller_is_read_from_the_context() -> None:
 )
 def test_a_doubtful_caller_is_refused(auth: dict[str, list[bytes]]) -> None:
     with pytest.raises(PeerViolation):
-        peer_from_auth_context(auth)
+        remote_from_auth_context(auth)
 
 
 @pytest.mark.parametrize(
@@ -318,4 +318,4 @@ def test_a_doubtful_caller_is_refused(auth: dict[str, list[bytes]]) -> None:
 )
 def test_a_malformed_identity_is_refused(uri: str) -> None:
     with pytest.raises(PeerViolation):
-        peer_from_uris([uri])
+        remote_from_uris([uri])

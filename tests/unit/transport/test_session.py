@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.transport.base import Session
 from shoal.transport.commons import ChunkCache, Commons, Uploads
-from shoal.transport.identity import Peer
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.session import FrameSession
 from shoal.wire.frames import frames
 from shoal.wire.messages import Lane, Message, Update, Work
@@ -63,7 +63,7 @@ async def hear(hearer: Hearer, uploads: Uploads, *messages: Message) -> None:
 
     async def write(frame: bytes) -> None: ...
 
-    peer = Peer(node="device-1", role="node", cluster="shoal")
+    peer = RemoteIdentity(node="device-1", role="node", cluster="shoal")
     session = FrameSession(
         peer=peer,
         lane=Lane.WORK,

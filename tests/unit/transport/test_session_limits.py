@@ -17,13 +17,13 @@ from shoal.transport import session as session_module
 from shoal.transport.base import Session
 from shoal.transport.commons import Commons, Uploads
 from shoal.transport.conduct import Conduct, Rate
-from shoal.transport.identity import Peer
+from shoal.transport.names import RemoteIdentity
 from shoal.transport.session import FrameSession
 from shoal.wire.frames import envelope_frame, frames
 from shoal.wire.limits import CHUNK_BYTES, OFFENCES_MAX, UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import Checkpoint, Heartbeat, HeartbeatSeen, Hello, Lane, Message, Refused, Update
 
-PEER = Peer(node="liar", role="node", cluster="shoal")
+PEER = RemoteIdentity(node="liar", role="node", cluster="shoal")
 REFUSED = Refused(job="a", term=1, lease=1, reason="a lie")
 
 

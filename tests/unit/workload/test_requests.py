@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.maui import Maui
 from shoal.errors import Misuse
 from shoal.workload.profile.features import Features
-from shoal.workload.profile.maui import Maui
 from shoal.workload.requests import ENOUGH, WINDOW, Accepted, Budget, Intake, Refused, Request, Rules
 from shoal.workload.steering import Steering
 

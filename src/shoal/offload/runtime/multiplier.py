@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
@@ -21,6 +20,7 @@ from shoal.errors import Corrupt
 from shoal.offload.runtime.arena import Arena, aligned
 from shoal.roles.actions import Multiply
 from shoal.roles.events import Multiplied, MultiplyFailed
+from shoal.training.spawn import command, environment
 
 #: The module that the child runs.
 CHILD_MODULE = "shoal.offload.runtime.multiply_child"
@@ -155,12 +155,11 @@ class Multiplier:
         if self._child is None:
             self._kept.clear()
             self._child = subprocess.Popen(
-                # -P: a file in the working directory must not pass for a module.
-                [sys.executable, "-P", "-m", CHILD_MODULE, str(self._arena.fd), str(self._nice)],
+                command(CHILD_MODULE, str(self._arena.fd), str(self._nice)),
                 pass_fds=(self._arena.fd,),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=os.environ | dict.fromkeys(_THREADS, str(self._threads)),
+                env=environment(dict.fromkeys(_THREADS, str(self._threads))),
                 # Ctrl-C is for the program that waits: the child ends with its standard input.
                 start_new_session=True,
             )

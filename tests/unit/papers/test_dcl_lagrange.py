@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.offload_lagrange import Coding, compute, decode, encode
+from papers.dcl.lagrange import Coding, compute, decode, encode
 from shoal.errors import Misuse, PeerViolation
 from shoal.offload.field import PRIME
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from papers.fleet.noise import TreeNoise, noised
 from shoal.errors import Misuse
-from shoal.privacy.noise import TreeNoise, noised
 
 
 def test_noise_is_as_wide_as_multiplier_times_bound() -> None:

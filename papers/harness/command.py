@@ -1,39 +1,24 @@
-"""The command of a paper: its experiments, run by name, kept at once, told as JSON. Knows no paper."""
+"""The command of a paper: runs its experiments by name, keeps their rows at once, prints JSON. Knows no paper."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 from benchmarks.common import finish, say
-from papers.eddl.rows import Experiment, Row
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Paper:
-    #: What the command says of itself.
-    about: str
-    experiments: Sequence[Experiment]
-    #: Puts the rows of an experiment, and the seconds it took, in the place of older ones.
-    keep: Callable[[str, list[Row], float], object]
-    headline: Callable[[dict[str, list[Row]]], dict[str, Any]]
-    #: Writes tables and plots from what is kept; what there is to tell of that.
-    write: Callable[[], dict[str, Any]]
-    #: Where rows are kept.
-    place: str = "results/"
+from papers.harness.paper import Paper
+from papers.harness.results import OneFile
+from papers.harness.rows import Experiment, Rows
 
 
 def run(paper: Paper, arguments: Sequence[str] | None = None) -> None:
     names = [experiment.name for experiment in paper.experiments]
+    place = "results.json" if isinstance(paper.store, OneFile) else "results/"
     parser = argparse.ArgumentParser(description=paper.about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small: within a minute, and nothing is kept")
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
-    parser.add_argument(
-        "--write", action="store_true", help=f"write tables and plots from {paper.place}; measure nothing"
-    )
+    parser.add_argument("--write", action="store_true", help=f"write tables and plots from {place}; measure nothing")
     parser.add_argument("--json", action="store_true", help="the last line is one JSON object (it always is)")
     given = parser.parse_args(arguments)
     if given.write:
@@ -41,7 +26,7 @@ def run(paper: Paper, arguments: Sequence[str] | None = None) -> None:
         return
     rows, seconds = measured(paper, wanted(paper, given.only, quick=given.quick), quick=given.quick)
     if not given.quick:
-        say(f"rows are in {paper.place}; with --write tables and plots are made of them")
+        say(f"rows are in {place}; with --write tables and plots are made of them")
     finish({"quick": given.quick, "seconds": seconds, **paper.headline(rows), "rows": rows})
 
 
@@ -51,9 +36,7 @@ def wanted(paper: Paper, only: Sequence[str] | None, *, quick: bool) -> list[Exp
     return [experiment for experiment in paper.experiments if experiment.in_quick or not quick]
 
 
-def measured(
-    paper: Paper, experiments: Sequence[Experiment], *, quick: bool
-) -> tuple[dict[str, list[Row]], dict[str, float]]:
+def measured(paper: Paper, experiments: Sequence[Experiment], *, quick: bool) -> tuple[Rows, dict[str, float]]:
     rows, seconds = {}, {}
     for experiment in experiments:
         name = experiment.name
@@ -63,7 +46,7 @@ def measured(
         took_s = time.monotonic() - began_s
         seconds[name] = round(took_s, 1)
         if not quick and rows[name]:
-            # At once: the next may fail, or be too long for whoever waits.
-            paper.keep(name, rows[name], took_s)
+            # At once: the next may fail, or be too long for the person who waits.
+            paper.store.write(name, rows[name], took_s)
         say(f"   {len(rows[name])} rows in {took_s:.0f} s")
     return rows, seconds

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from shoal.errors import Misuse
-from shoal.privacy.accountant import (
+from papers.fleet.accountant import (
     concentrated,
     delta_of,
     epsilon_of,
@@ -15,6 +14,7 @@ from shoal.privacy.accountant import (
     gaussian_ratio,
     tree_ratio,
 )
+from shoal.errors import Misuse
 
 
 def test_delta_of_one_gaussian_by_a_table_of_the_normal() -> None:

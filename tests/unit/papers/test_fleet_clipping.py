@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from papers.fleet.clipping import clipped, clipped_rows
 from shoal.errors import Misuse
-from shoal.privacy.clipping import clipped, clipped_rows
 
 
 def test_a_long_update_is_shortened_and_a_short_one_is_left_alone() -> None:

@@ -1,6 +1,6 @@
 """Tables between the marks of a README, so that no figure there is typed by hand.
 
-A mark is a comment with the table's name; what stands between it and the next end mark is replaced.
+A mark is a comment with the table's name; the text between it and the next end mark is replaced.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from shoal.errors import Misuse
 
 _MARKED = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
-#: The table of what it was measured on, which every paper has.
+#: The table of the machine, which every paper has.
 MACHINE = "machine"
 
 
 def filled(text: str, names: Iterable[str], table: Callable[[str], str | None]) -> str:
-    """The same text with every table made anew; one that is None stays as it is."""
+    """The same text with every table made again; a table that is None stays as it is."""
     there = (MACHINE, *names)
 
     def put(found: re.Match[str]) -> str:

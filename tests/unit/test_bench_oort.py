@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from benchmarks.oort import oort_utility, slowness, staleness_bonus, statistical_utility
 from shoal.errors import Misuse
-from shoal.workload.utility import oort_utility, slowness, staleness_bonus, statistical_utility
 
 
 def test_many_examples_that_the_model_is_bad_at() -> None:

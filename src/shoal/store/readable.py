@@ -1,0 +1,32 @@
+"""Whole-or-absent files that other users may read as far as this user's umask lets them: models, examples, caches.
+
+``files`` keeps what it writes private, as a temporary file is. A pulled model or a downloaded set is no secret, and a
+service of another user may be the one that reads it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from shoal.store.files import write_atomically
+
+
+def write_readable(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """As ``write_atomically``, with the rights that an ordinary new file would have."""
+
+    def write_and_open(file: BinaryIO) -> None:
+        write(file)
+        let_others_read(file)
+
+    write_atomically(path, write_and_open)
+
+
+def let_others_read(file: BinaryIO) -> None:
+    """Give an open file the rights that an ordinary new file would have."""
+    # The system tells the umask only to a caller that sets it. Meanwhile a new file of another thread is private.
+    umask = os.umask(0o077)
+    os.umask(umask)
+    os.fchmod(file.fileno(), 0o666 & ~umask)
