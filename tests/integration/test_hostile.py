@@ -49,6 +49,7 @@ from shoal.wire.messages import (
     Lane,
     Leads,
     Message,
+    Progress,
     Ready,
     StepDown,
     SteppedDown,
@@ -377,9 +378,15 @@ def test_a_checkpoint_of_one_that_does_not_lead_is_refused_and_written_down(tmp_
             # Its last word was heard.
             await lead.hears(StepDown, job=job, term=1)
             await take_over(rival, job, term=2, version=1)
-            # It did lead, and wakes up with a version in hand. Nor does it help to say the newer term.
-            for term in (1, 2):
-                await refused(reign, lead, term, "rival leads it under term 2")
+            # It did lead, and wakes up with a version in hand: refused, and it steps down once it told what it made.
+            before = reign.disk()
+            await lead.say(reign.checkpoint(7, term=1))
+            assert (await lead.hears(CheckpointRefused, job=job, term=1, version=7)).reason == "its term is over"
+            await lead.say(Progress(job=job, term=1, state="training", version=1, durable_version=1))
+            assert "rival leads it under term 2" in (await lead.hears(StepDown, job=job, term=1)).reason
+            assert reign.disk() == before
+            # Nor does it help to say the newer term.
+            await refused(reign, lead, 2, "rival leads it under term 2")
             await rival.say(reign.checkpoint(2, term=2))
             await rival.hears(CheckpointKept, term=2, version=2)
             assert [name for name in reign.disk() if name.startswith(f"{2:012}")]
