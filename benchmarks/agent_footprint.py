@@ -81,7 +81,7 @@ async def heavy_imports(cluster: LocalCluster, operator: Operator) -> list[str]:
         del os.environ["PYTHONPROFILEIMPORTTIME"]
     await asyncio.sleep(1.5)
     loaded = set(_IMPORTED.findall((cluster.home / f"{NAME}.log").read_text()))
-    assert "shoal.transport.grpc" in loaded, "the agent did not tell its imports"
+    assert "shoal.net.grpc" in loaded, "the agent did not tell its imports"
     await stop(cluster, operator)
     return [module for module in HEAVY if module in loaded]
 

@@ -25,12 +25,12 @@ import numpy as np
 from benchmarks.common import ECHO, echo_job
 from benchmarks.light_workers import Client
 from shoal.errors import ShoalError
+from shoal.identity.enrolment import Enrolled, enrol
+from shoal.identity.identity import Identity, channel_credentials, channel_options
+from shoal.identity.join_code import JoinCode
+from shoal.net.grpc import SERVICE
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
-from shoal.transport.enrol import Enrolled, enrol
-from shoal.transport.grpc import SERVICE
-from shoal.transport.identity import Identity, channel_credentials, channel_options
-from shoal.transport.join_code import JoinCode
 from shoal.wire.frames import chunk_frames, envelope_frame
 from shoal.wire.messages import (
     Assign,
@@ -44,8 +44,8 @@ from shoal.wire.messages import (
     Leave,
     Message,
     Ready,
-    Refused,
     Update,
+    UpdateRefused,
     Work,
 )
 
@@ -138,7 +138,7 @@ class Site(LocalCluster):
 
     async def _spawn(self, module: str, *arguments: str, log: str, capture: bool = False) -> asyncio.subprocess.Process:
         self.home.mkdir(parents=True, exist_ok=True)
-        is_manager = module == "shoal.runtime.serve"
+        is_manager = module == "shoal.runtime.manager_main"
         search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
         environment = {**os.environ, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1"}
         with (self.home / log).open("ab") as file:
@@ -379,7 +379,7 @@ class BadWorker:
                     if (update := self._lie(lease, self.leases)) is not None:
                         await work.send(update, tuple(chunk_frames(update.tensors)))
                         self.sent += 1
-                case Refused(reason=reason):
+                case UpdateRefused(reason=reason):
                     self.refusals.append(reason)
                 case Finished():
                     return

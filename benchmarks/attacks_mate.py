@@ -28,9 +28,9 @@ from shoal.flock.driver import load_orders, save_orders
 from shoal.flock.peer import Peer, Version
 from shoal.roles.actions import Action, Send
 from shoal.roles.events import Event
-from shoal.training.echo import UPDATE_VALUE
+from shoal.trainer.echo import UPDATE_VALUE
 from shoal.wire import tensors
-from shoal.wire.messages import Part
+from shoal.wire.messages import PartialSum
 
 ROUNDS = 4
 VALUES = 200
@@ -214,7 +214,7 @@ class BadPeer(Peer):
         return [self._changed(action) for action in actions]
 
     def _changed(self, action: Action) -> Action:
-        if not isinstance(action, Send) or not isinstance(action.message, Part) or self.lie not in WEIGHTS:
+        if not isinstance(action, Send) or not isinstance(action.message, PartialSum) or self.lie not in WEIGHTS:
             return action
         if action.to not in HONEST:
             # Liars do not lie to each other: they would only hold each other up.

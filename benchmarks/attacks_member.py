@@ -48,14 +48,14 @@ from benchmarks.attacks_trainer import (
 from benchmarks.common import memory_mb
 from benchmarks.light_workers import Client
 from shoal.errors import ShoalError
-from shoal.roles.exam import chunk_range
-from shoal.training.ready import ReadyTask
-from shoal.training.shared import SharedVectors
-from shoal.transport import certificates
-from shoal.transport.enrol import Enrolled, return_lapsed
-from shoal.transport.grpc import SERVICE
-from shoal.transport.identity import Identity
-from shoal.transport.renew import renewed
+from shoal.identity import certificates
+from shoal.identity.enrolment import Enrolled, return_lapsed
+from shoal.identity.identity import Identity
+from shoal.net.grpc import SERVICE
+from shoal.net.renewal import renewed
+from shoal.roles.leader.evaluation import chunk_range
+from shoal.trainer.package import ReadyTask
+from shoal.trainer.shared import SharedVectors
 from shoal.wire.frames import chunk_frames, envelope_frame, read_opening
 from shoal.wire.messages import (
     AskStatus,

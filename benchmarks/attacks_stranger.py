@@ -21,9 +21,9 @@ import grpc.aio
 
 from benchmarks.attacks_kit import STRANGER, Outcome, Site, channel_of, crowd
 from shoal.errors import ShoalError
-from shoal.transport.enrol import Enrolled, enrol
-from shoal.transport.grpc import SERVICE
-from shoal.transport.join_code import JoinCode, new_secret
+from shoal.identity.enrolment import Enrolled, enrol
+from shoal.identity.join_code import JoinCode, new_secret
+from shoal.net.grpc import SERVICE
 from shoal.wire.frames import envelope_frame, read_opening
 from shoal.wire.limits import ENROL_DEADLINE_S
 from shoal.wire.messages import Facts, Hello, Lane, Welcome

@@ -81,7 +81,7 @@ def _on_the_floor(folder: Path, exact: str) -> tuple[Path, str]:
     # After its own: what is there already is not looked for here.
     paths = [str(ROOT / "src"), *dict.fromkeys(path for path in sys.path if path.endswith("-packages"))]
     (site / "ours.pth").write_text("\n".join(paths) + "\n")
-    code = "import grpc, shoal.runtime.serve; print(grpc.__version__)"
+    code = "import grpc, shoal.runtime.manager_main; print(grpc.__version__)"
     tried = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     if tried.stdout.strip() != exact.partition("==")[2]:
         return python, f"it runs {tried.stdout.strip() or tried.stderr.strip()[-200:]}"

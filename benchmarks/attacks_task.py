@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.attacks_bad_task import MARK
 from benchmarks.attacks_kit import ROOT, Outcome, Site
 from shoal.errors import ShoalError
-from shoal.training.find import find_task
-from shoal.training.ready import ReadyTask, make_ready
+from shoal.trainer.find import find_task
+from shoal.trainer.package import ReadyTask, make_ready
 
 TASK = ROOT / "benchmarks" / "attacks_bad_task.py"
 

@@ -19,14 +19,14 @@ import numpy as np
 from benchmarks.common import echo_job
 from benchmarks.paced_trainer import Array, descend, outputs_of
 from shoal.learning.layout import Layout
-from shoal.training import serve
-from shoal.training.prepared import LAYOUT_NOTE, Prepared
-from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult
-from shoal.training.ready import ReadyTask
-from shoal.training.shards import Examples, write_shards
-from shoal.training.shared import SharedVectors
+from shoal.scheduling.batches import batch_indices, epoch_order
+from shoal.trainer import child_loop
+from shoal.trainer.package import ReadyTask
+from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
+from shoal.trainer.shards import Examples, write_shards
+from shoal.trainer.shared import SharedVectors
 from shoal.wire import tensors
-from shoal.workload.batches import batch_indices, epoch_order
 
 MODULE = "benchmarks.attacks_trainer"
 
@@ -67,7 +67,7 @@ def points_job(folder: Path, *, seed: int = 0) -> ReadyTask:
     centres = chance.normal(0, 1.0, (CLASSES, INPUTS))
     y = chance.integers(0, CLASSES, BATCHES * BATCH_SIZE + TEST_EXAMPLES)
     x = (centres[y] + chance.normal(0, 1.0, (len(y), INPUTS))).astype(np.float32)
-    prepared = Prepared(
+    prepared = PreparedJob(
         model=str(model),
         model_sha256=hashlib.sha256(model.read_bytes()).hexdigest(),
         layout=LAYOUT,
@@ -119,8 +119,8 @@ class PointsTrainer:
         self._train = Examples(settings.train)
         self._test = Examples(settings.test)
 
-    def loaded(self) -> Loaded:
-        return Loaded(train_examples=len(self._train), test_examples=len(self._test), seconds=0.0, engine="numpy")
+    def loaded(self) -> TaskLoaded:
+        return TaskLoaded(train_examples=len(self._train), test_examples=len(self._test), seconds=0.0, engine="numpy")
 
     def train(self, epoch: int, batches: list[int]) -> TrainResult:
         began_s = time.monotonic()
@@ -158,4 +158,4 @@ def seen(model: dict[str, Array], x: Array) -> Array:
 
 
 if __name__ == "__main__":
-    serve.main(PointsTrainer)
+    child_loop.main(PointsTrainer)

@@ -30,18 +30,18 @@ from benchmarks.common import finish, say
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Record, Send
-from shoal.roles.membership import Patience
-from shoal.roles.shaping import LATE_COSTS
+from shoal.roles.aggregation.policy import LATE_COSTS
+from shoal.roles.node.failure_detector import Patience
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
-from shoal.sim.parcels import Weighed
 from shoal.sim.rates import Steady, mbit
+from shoal.sim.wire_size import Weighed
 from shoal.sim.world import Settings, World
 from shoal.topology.choose import ROUNDS_OFF, ROUNDS_SETTLING
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
-from shoal.wire.messages import NO_TENSORS, Message, Progress, ShapeView, Work
+from shoal.wire.messages import NO_TENSORS, Message, Progress, TopologyView, Work
 
 #: Training one lease, on a device that is no straggler.
 TRAIN_S = 1.0
@@ -169,8 +169,8 @@ class Watcher:
         #: Leases when shape or pace last changed, and when anything was last chosen.
         self.changed_at = self._chosen_at = 0
         #: What there was to choose from, at first and now.
-        self.first_views: tuple[ShapeView, ...] = ()
-        self._views: tuple[ShapeView, ...] = ()
+        self.first_views: tuple[TopologyView, ...] = ()
+        self._views: tuple[TopologyView, ...] = ()
         #: Called after leases were lent; may find that this was long enough.
         self.on_lent: Callable[[], object] = lambda: None
         self.is_enough = False
@@ -270,12 +270,12 @@ def _world(case: Case, plan: Plan) -> tuple[World, Watcher]:
     settings = Settings(
         seed=0,
         builds=builds(case),
-        home_line=Line(up=rate, down=rate),
+        home_line=AccessLink(up=rate, down=rate),
         jobs=[job],
         patience=PATIENCE,
         upload_budget_bytes=UPLOAD_BUDGET_BYTES // times,
     )
-    world = World(settings, parcels=Heavier(times), observers=[watcher])
+    world = World(settings, sizer=Heavier(times), observers=[watcher])
     world.begin()
     return world, watcher
 
@@ -292,7 +292,7 @@ def builds(case: Case) -> list[Build]:
         seconds_per_gmac=0.0,
         seconds_per_batch=TRAIN_S,
         memory_mb=4096,
-        line=Line(up=rate, down=rate, medium="air" if case.medium == "air" else ""),
+        line=AccessLink(up=rate, down=rate, medium="air" if case.medium == "air" else ""),
     )
     slow = slow_workers(case)
     made = [even] * (case.workers - slow) + [replace(even, seconds_per_batch=SLOW * TRAIN_S)] * slow

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from shoal.transport.identity import Identity, channel_credentials, channel_options, server_credentials
+from shoal.identity.identity import Identity, channel_credentials, channel_options, server_credentials
 from shoal.wire.limits import CHUNK_BYTES
 
 _PATH = "/bare.Bare/Round"

@@ -16,15 +16,15 @@ import numpy as np
 from benchmarks.common import say
 from shoal.roles.actions import Send
 from shoal.roles.events import Received
-from shoal.roles.exam import EXAM_CHUNK
-from shoal.roles.leader import Leader
+from shoal.roles.leader.evaluation import EVALUATION_CHUNK
+from shoal.roles.leader.leader import Leader
 from shoal.sim.devices import Build
 from shoal.sim.jobs import EvaluationResult, LearningResult, SimulatedJob, Training, TrainingResult
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
-from shoal.sim.parcels import Encoded
+from shoal.sim.wire_size import Encoded
 from shoal.sim.world import AGENT_START_S, Settings, World
-from shoal.wire.messages import JobSpec, Message, Refused, Update
+from shoal.wire.messages import JobSpec, Message, Update, UpdateRefused
 
 #: What devices fetch beforehand, among the kinds of messages.
 FETCHED = "fetched"
@@ -112,7 +112,7 @@ class Watch:
         self._job = job
         self._goal = goal
         self._churn = churn
-        self._chance = world.chance.stream("churn")
+        self._chance = world.rng.stream("churn")
         self.version = 0
         self.accuracy = 0.0
         self.updates = self.refused = self.examples = self.restarts = 0
@@ -130,7 +130,7 @@ class Watch:
             return
         if isinstance(step.event, Received) and isinstance(step.event.message, Update):
             self._arrived(step.event.sender, step.event.message)
-        self.refused += sum(type(action) is Send and type(action.message) is Refused for action in step.actions)
+        self.refused += sum(type(action) is Send and type(action.message) is UpdateRefused for action in step.actions)
         leader = self._world.leader(step.job)
         if isinstance(leader, Leader) and leader.version > self.version:
             self.version = leader.version
@@ -151,7 +151,7 @@ class Watch:
 
     def _judge(self, model: np.ndarray) -> None:
         spec = self._job.spec
-        chunks = range(-(-spec.test.examples // EXAM_CHUNK))
+        chunks = range(-(-spec.test.examples // EVALUATION_CHUNK))
         result = self._job.training.evaluate(spec, model, tuple(chunks))
         self.accuracy = result.correct / result.examples
         up_bytes, down_bytes = crossed(self._world)
@@ -165,11 +165,11 @@ def crossed(world: World) -> tuple[int, int]:
 
 
 def run(
-    job: SimulatedJob, devices: Sequence[Build], home_line: Line, goal: Goal, *, seed: int, churn: float = 0.0
+    job: SimulatedJob, devices: Sequence[Build], home_line: AccessLink, goal: Goal, *, seed: int, churn: float = 0.0
 ) -> Run:
     """Play a job until its model is good enough. ``churn`` is the share of updates after which a process ends."""
     account = Account()
-    world = World(Settings(seed=seed, builds=devices, home_line=home_line, jobs=[job]), parcels=account)
+    world = World(Settings(seed=seed, builds=devices, home_line=home_line, jobs=[job]), sizer=account)
     watch = Watch(world, job, goal, churn=churn)
     world.observers.append(watch)
     world.begin()

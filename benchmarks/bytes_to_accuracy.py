@@ -31,14 +31,14 @@ from typing import Any
 from benchmarks.byte_count import FETCHED, Goal, Remembered, Run, run
 from benchmarks.common import finish, say
 from shoal.plan import Plan, Until
-from shoal.sim.chance import Chance
 from shoal.sim.devices import Build
 from shoal.sim.jobs import SimulatedJob
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.profiles import builds, home_line
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.real import close, simulated_job
-from shoal.training.ready import make_ready
+from shoal.sim.rng import Rng
+from shoal.trainer.package import make_ready
 
 TASK = Path(__file__).parent / "digits_cnn.py"
 ENTRY = "digits_cnn:DigitsCnn"
@@ -132,7 +132,7 @@ def _common(devices: int, seed: int) -> dict[str, Any]:
 def memoryless(count: int) -> list[Build]:
     """Devices that take 4 s as a median, by a lognormal factor whose deviation is its mean: as if arrivals had no
     memory. Told, because it decides how late updates are."""
-    line = Line(up=Steady(mbit(100)), down=Steady(mbit(100)))
+    line = AccessLink(up=Steady(mbit(100)), down=Steady(mbit(100)))
     device = Build(
         kind="memoryless", seconds_per_gmac=0.0, seconds_per_batch=4.0, jitter=0.83, memory_mb=4096, line=line
     )
@@ -157,7 +157,7 @@ def job_of(plan: Plan, scale: Scale, folder: Path) -> Iterator[SimulatedJob]:
 
 def best_runs(scale: Scale, folder: Path, *, seed: int, churn: Sequence[float] = ()) -> dict[str, Run]:
     """The best plan as "always", and those with error feedback by their share of restarts."""
-    devices, line = builds(PROFILE, scale.devices, Chance(seed)), home_line(PROFILE)
+    devices, line = builds(PROFILE, scale.devices, Rng(seed)), home_line(PROFILE)
     with job_of(best_plan(scale, seed=seed), scale, folder) as made:
         job = replace(made, training=Remembered(made.training))
         say(f"best plan, seed {seed}")

@@ -43,20 +43,20 @@ from benchmarks.common import PERNET, cpu_s, echo_job, finish, memory_mb, say
 from benchmarks.fan_in import Fleet, check_merged, enrol_all, push_rounds
 from benchmarks.light_workers import Client, Pulse
 from shoal.errors import PeerViolation
+from shoal.identity.identity import Identity
 from shoal.learning.layout import Layout
 from shoal.learning.outer import momentum_step
 from shoal.learning.partial import Partial
 from shoal.plan import Plan
 from shoal.roles.actions import Action, Save, Send
 from shoal.roles.events import Event, Received, Saved, Started
-from shoal.roles.leader import Leader
-from shoal.roles.manager import Manager
-from shoal.roles.membership import Membership, Patience
-from shoal.runtime.heap import keep_freed_memory
+from shoal.roles.leader.leader import Leader
+from shoal.roles.manager.manager import Manager
+from shoal.roles.node.failure_detector import FailureDetector, Patience
 from shoal.runtime.local import LocalCluster
+from shoal.runtime.malloc import keep_freed_memory
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
-from shoal.transport.identity import Identity
+from shoal.runtime.paths import Paths
 from shoal.wire.checks import check_told, dense
 from shoal.wire.frames import Assembly, envelope_frame, frames, read_chunk_frame, read_message, read_opening
 from shoal.wire.limits import UPDATE_NORM_MAX
@@ -446,7 +446,7 @@ async def _pushed(fleet: Fleet, rounds: int, pid: int) -> tuple[float, float]:
 
 def _registry_bytes(home: Path) -> int:
     """What the manager's database takes, with what its log has not handed over yet."""
-    connection = sqlite3.connect(f"file:{Places(home).registry}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"file:{Paths(home).registry}?mode=ro", uri=True)
     try:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         return int(pages) * int(connection.execute("PRAGMA page_size").fetchone()[0])
@@ -495,7 +495,7 @@ async def beat(homes: Path, *, port: int, pid: int, seconds: float) -> dict[str,
 def role_heartbeats_per_s(count: int = 20_000) -> float:
     """What the roles alone take: a heartbeat read from its frame, noted as a sign of life, and handled."""
     patience, nodes = Patience(), [f"w{number:04}" for number in range(1000)]
-    members, manager = Membership(patience), Manager(node="home", patience=patience)
+    members, manager = FailureDetector(patience), Manager(node="home", patience=patience)
     manager.handle(Started(), 0.0)
     for node in nodes:
         members.on_heard(node, 0.0)

@@ -25,8 +25,8 @@ from shoal.flock.pairing.ahead import WINDOW, LookAhead
 from shoal.flock.pairing.exact import DEVICES_MOST, exact
 from shoal.flock.pairing.links import EqualLinks, Links, NodeLinks, TableLinks, table_s
 from shoal.flock.pairing.pairs import EarliestTwo, Holder
-from shoal.sim.chance import Chance, Stream
-from shoal.topology.cluster import Node
+from shoal.sim.rng import Rng, Stream
+from shoal.topology.cluster import ClusterNode
 
 SIZES = tuple(range(3, 17))
 MERGE_S = 1.0
@@ -67,7 +67,7 @@ def drawn(count: int, chance: Stream) -> list[Holder]:
 
 def equal(instances: int) -> dict[str, float | int]:
     """Earliest-two against the exact program (up to its size), the bound, the tree and the ring."""
-    chance = Chance(1).stream("equal")
+    chance = Rng(1).stream("equal")
     optimal, judged, within, over = 0, 0, 0, 0.0
     less: dict[str, list[float]] = {name: [] for name in FIXED}
     for place in range(instances):
@@ -107,11 +107,13 @@ def _rate(chance: Stream) -> float:
     return float(SPREAD ** chance.random())
 
 
-def _nodes(names: Sequence[str], chance: Stream, *, both_ways_alike: bool) -> dict[str, Node]:
+def _nodes(names: Sequence[str], chance: Stream, *, both_ways_alike: bool) -> dict[str, ClusterNode]:
     nodes = {}
     for name in names:
         up = _rate(chance)
-        nodes[name] = Node(name=name, up_bytes_per_s=up, down_bytes_per_s=up if both_ways_alike else _rate(chance))
+        nodes[name] = ClusterNode(
+            name=name, up_bytes_per_s=up, down_bytes_per_s=up if both_ways_alike else _rate(chance)
+        )
     return nodes
 
 
@@ -133,7 +135,7 @@ FAMILIES = {"device": links_by_device, "way": links_by_way, "pair": links_by_pai
 
 def unequal(instances: int, *, sizes: Sequence[int] = range(3, DEVICES_MOST + 1)) -> dict[str, float | int]:
     """Every rule against the exact program, for links whose rates differ by up to SPREAD."""
-    chance = Chance(2).stream("unequal")
+    chance = Rng(2).stream("unequal")
     ratios: dict[tuple[str, str, bool], list[float]] = {}
     for family, draw in FAMILIES.items():
         for place in range(instances):
@@ -179,7 +181,7 @@ class Fleet:
 
 
 def variance(rule: Play, fleet: Fleet, *, rounds: int) -> float:
-    chance = Chance(3).stream("energy")
+    chance = Rng(3).stream("energy")
     spent = {each.name: 0.0 for each in drawn(fleet.count, chance)}
     schedule = None
     for _ in range(rounds):
@@ -198,7 +200,7 @@ def energy(rounds: int) -> dict[str, float | int | dict[str, float]]:
     """The variance of what devices have spent, against the fixed tree's; of equal merges and costs, the worst."""
     even, dear = Energy(), Energy(send_watts=2.0)
     names = [f"d{place:03}" for place in range(8)]
-    uneven = links_by_device(names, Chance(4).stream("links"))
+    uneven = links_by_device(names, Rng(4).stream("links"))
     fleets = [
         *(Fleet(name=f"{count} devices", count=count, energy=even) for count in (4, 8, 9, 16)),
         Fleet(name="8, all at once", count=8, energy=even, is_drawn=False),
@@ -237,7 +239,7 @@ def _median_ms(work: Callable[[], object], *, times: int) -> tuple[float, float]
 
 
 def decisions(times: int) -> dict[str, float | int]:
-    chance = Chance(5).stream("decisions")
+    chance = Rng(5).stream("decisions")
     # The most there is to look at: all thousand are free, each at another time.
     devices = [replace(each, spent_joules=chance.between(0.0, 100.0)) for each in drawn(1000, chance)]
     links = links_by_way([each.name for each in devices], chance)
@@ -264,12 +266,12 @@ def decisions(times: int) -> dict[str, float | int]:
 
 def broadcasts(instances: int) -> dict[str, float | int]:
     """Until everyone has the model, in models over one link; equal links, then links that differ."""
-    chance = Chance(6).stream("broadcast")
+    chance = Rng(6).stream("broadcast")
     found: dict[str, float | int] = {}
     say(f"{'until all have the model':>26} {'binomial':>9} {'multicast':>10} {'all-gather':>11}")
     for count in (4, 8, 16, 32):
         names = [f"d{place:03}" for place in range(count)]
-        even = {name: Node(name=name, up_bytes_per_s=1.0, down_bytes_per_s=1.0) for name in names}
+        even = {name: ClusterNode(name=name, up_bytes_per_s=1.0, down_bytes_per_s=1.0) for name in names}
         alike = compare(names[0], names[1:], nodes=even, size_bytes=1.0)
         say(f"{count:>18} devices {alike.binomial_s:9.2f} {alike.multicast_s:10.2f} {alike.all_gather_s:11.2f}")
         found[f"binomial_over_multicast_{count}"] = alike.binomial_s / alike.multicast_s

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from shoal.errors import Misuse
 from shoal.flock.pairing.links import Links
 from shoal.flock.pairing.pairs import Holder
-from shoal.topology.cluster import Node
-from shoal.topology.flows import Transfer, finish_times_s
+from shoal.topology.cluster import ClusterNode
+from shoal.topology.flows import FlowTransfer, finish_times_s
 from shoal.topology.shard import phases_s
 
 
@@ -101,7 +101,7 @@ def compare(
     root: str,
     others: Sequence[str],
     *,
-    nodes: Mapping[str, Node],
+    nodes: Mapping[str, ClusterNode],
     size_bytes: float,
     shares: Sequence[float] | None = None,
 ) -> Broadcasts:
@@ -121,13 +121,13 @@ def compare(
     )
 
 
-def _flow_s(rounds: Sequence[Sequence[tuple[str, str]]], nodes: Mapping[str, Node], size_bytes: float) -> float:
+def _flow_s(rounds: Sequence[Sequence[tuple[str, str]]], nodes: Mapping[str, ClusterNode], size_bytes: float) -> float:
     """Each device sends one thing at a time, once it has it."""
-    transfers: list[Transfer] = []
+    transfers: list[FlowTransfer] = []
     told_by: dict[str, int] = {}
     for one_round in rounds:
         for sender, receiver in one_round:
             after = (told_by[sender],) if sender in told_by else ()
             told_by[receiver] = len(transfers)
-            transfers.append(Transfer(source=sender, target=receiver, size_bytes=size_bytes, after=after))
+            transfers.append(FlowTransfer(source=sender, target=receiver, size_bytes=size_bytes, after=after))
     return max(finish_times_s(transfers, nodes, hold_s=math.inf), default=0.0)

@@ -58,7 +58,7 @@ from benchmarks.chaos_kit import EVENTS_MANY, ROOT, Site, digits_job, left_behin
 from benchmarks.common import finish, say
 from benchmarks.paced_trainer import TALLY
 from shoal.runtime.operator import Operator
-from shoal.sim.chance import Chance
+from shoal.sim.rng import Rng
 from shoal.wire import tensors
 from testbed.namespaces import Network, left_of, why_no_namespaces
 
@@ -207,7 +207,7 @@ class Workshop:
         model, _ = tensors.read(path, mmap=False)
         return self._judge(site, job, np.asarray(model[TALLY]))
 
-    def _judge(self, site: Site, job: str, tally: np.ndarray[Any, Any]) -> Outcome:
+    def _judge(self, site: Site, job: str, metrics: np.ndarray[Any, Any]) -> Outcome:
         settings = self._settings
         with site.registry() as registry:
             lost, twice = lost_and_twice(registry, job, batches=settings.batches * settings.epochs)
@@ -218,7 +218,7 @@ class Workshop:
             loss=loss,
             batches_lost=lost,
             batches_twice=twice,
-            model_matches=bool(np.allclose(tally, predicted, rtol=1e-4, atol=1e-4)),
+            model_matches=bool(np.allclose(metrics, predicted, rtol=1e-4, atol=1e-4)),
             events=Counter(event.kind for event in events),
             tracebacks=site.tracebacks(),
         )
@@ -257,7 +257,7 @@ class Workshop:
             if not site.has_disk:
                 kinds = tuple(kind for kind in kinds if kind != FULL_DISK)
             faults = draw_faults(
-                Chance(settings.seed).stream(name),
+                Rng(settings.seed).stream(name),
                 kinds=kinds,
                 devices=site.devices,
                 every_s=settings.every_s,

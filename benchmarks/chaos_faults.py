@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.sim.chance import Stream
+from shoal.sim.rng import Stream
 
 MANAGER = "manager"
 #: Whoever leads when the fault strikes, and whoever does so in part.
 LEADER = "leader"
-SUB_LEADER = "sub-leader"
+SUB_LEADER = "aggregator"
 
 KILL_AGENT = "kill agent"
 STOP = "stop"
@@ -22,7 +22,7 @@ HANG = "hang in task"
 LINK_DOWN = "link down"
 KILL_MANAGER = "kill manager"
 KILL_LEADER = "kill leader"
-KILL_SUB_LEADER = "kill sub-leader"
+KILL_SUB_LEADER = "kill aggregator"
 FULL_DISK = "full disk"
 
 #: Kind -> how long it lasts, from and to. For one that is killed: until it is started again, as a service would be.

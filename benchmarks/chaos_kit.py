@@ -48,15 +48,15 @@ from benchmarks.common import echo_job
 from benchmarks.paced_trainer import DEVICE_VARIABLE, first_model, layout_for
 from shoal.data.digits import mnist
 from shoal.errors import ShoalError, Unreachable
+from shoal.identity.enrolment import enrol
+from shoal.identity.join_code import JoinCode
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
+from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
-from shoal.training.prepared import LAYOUT_NOTE, Prepared
-from shoal.training.ready import ReadyTask
-from shoal.training.shards import write_shards
-from shoal.training.spawn import end_process
-from shoal.transport.enrol import enrol
-from shoal.transport.join_code import JoinCode
+from shoal.trainer.package import ReadyTask
+from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
+from shoal.trainer.shards import write_shards
+from shoal.trainer.spawn import end_process
 from shoal.wire import tensors
 from shoal.wire.messages import JobView
 from testbed.namespaces import Network
@@ -84,7 +84,7 @@ def digits_job(directory: Path, *, batches: int, seed: int) -> ReadyTask:
         tensors.write(file, layout.views(first_model(layout, seed)), {LAYOUT_NOTE: layout.to_json()})
     shards = directory / "shards"
     (x, y), (test_x, test_y) = mnist("train"), mnist("test")
-    prepared = Prepared(
+    prepared = PreparedJob(
         model=str(model),
         model_sha256=hashlib.sha256(model.read_bytes()).hexdigest(),
         layout=layout,
@@ -248,13 +248,13 @@ class Site:
         """The fault with its victim by name, as things are now."""
         if fault.victim == LEADER:
             return dataclasses.replace(fault, victim=self.leader())
-        return dataclasses.replace(fault, victim=self._sub_leader()) if fault.victim == SUB_LEADER else fault
+        return dataclasses.replace(fault, victim=self._aggregator()) if fault.victim == SUB_LEADER else fault
 
-    def _sub_leader(self) -> str:
+    def _aggregator(self) -> str:
         """One who leads in part, each in its turn; where nobody does, a device that may be about to."""
         made = self.versions()
         alive = [device for device in self.devices if self._agents[device].returncode is None]
-        leading = [node for node in (made[-1].sub_leaders if made else ()) if node in alive]
+        leading = [node for node in (made[-1].aggregators if made else ()) if node in alive]
         self._aimed += 1
         among = leading or alive or list(self.devices)
         return among[self._aimed % len(among)]
@@ -363,7 +363,7 @@ class Site:
         return made[-1].node if made else MANAGER
 
     def registry(self) -> Registry:
-        return Registry(Places(self.home).registry)
+        return Registry(Paths(self.home).registry)
 
     def tracebacks(self) -> list[str]:
         """Logs in which some part of Shoal met a bug of its own."""

@@ -1,4 +1,4 @@
-"""The manager of a soak: the real one, watched. Run as ``shoal.runtime.serve`` is."""
+"""The manager of a soak: the real one, watched. Run as ``shoal.runtime.manager_main`` is."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 
 from benchmarks.chaos_faults import MANAGER
 from benchmarks.chaos_watch import watching
-from shoal.runtime import serve
+from shoal.runtime import manager_main
 
 
 def main() -> int:
     with watching(MANAGER):
-        return serve.main()
+        return manager_main.main()
 
 
 if __name__ == "__main__":

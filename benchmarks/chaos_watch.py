@@ -21,7 +21,7 @@ import numpy as np
 
 from shoal.roles.actions import Action
 from shoal.roles.events import Event
-from shoal.roles.leader import Leader
+from shoal.roles.leader.leader import Leader
 
 VERSIONS_VARIABLE = "SHOAL_CHAOS_VERSIONS"
 
@@ -36,7 +36,7 @@ class Made:
     node: str
     #: ``star``, ``tree`` or ``shard``.
     shape: str = "star"
-    sub_leaders: tuple[str, ...] = ()
+    aggregators: tuple[str, ...] = ()
     #: Checksums of the model that was moved, and of that which came of it: they tell histories apart.
     before: int = 0
     model: int = 0
@@ -56,7 +56,7 @@ def watching(node: str) -> Iterator[None]:
             before, model = leader.version, leader.model
             actions = handle(leader, event, now_s)
             if leader.version > before:
-                shape, subs = leader.shape.split()[0], ",".join(leader.sub_leaders)
+                shape, subs = leader.shape.split()[0], ",".join(leader.aggregators)
                 # A step makes new arrays: the old one is as it was.
                 sums = f"{checksum(model)} {checksum(leader.model)}"
                 file.write(f"{time.monotonic():.4f} {leader.version} {leader.term} {node} {shape} {sums} {subs};\n")
@@ -78,7 +78,7 @@ def versions_in(path: Path) -> list[Made]:
             term=int(term),
             node=node,
             shape=shape,
-            sub_leaders=tuple(filter(None, subs.split(","))),
+            aggregators=tuple(filter(None, subs.split(","))),
             before=int(before),
             model=int(model),
         )

@@ -36,7 +36,7 @@ from benchmarks.common import finish, say
 from benchmarks.crash_disk import CrashDisk, Stopped
 from benchmarks.crash_saver import Desk, model_of
 from shoal.errors import Corrupt, ShoalError
-from shoal.store.checkpoints import CheckpointStore, Loaded
+from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint
 from shoal.store.files import DiskFull
 
 COUNT = 5_000
@@ -86,7 +86,7 @@ def save(store: CheckpointStore, mark: Mark) -> None:
     store.save(version=mark.version, tensors=tensors, state={"version": mark.version, "number": mark.number})
 
 
-def mark_of(loaded: Loaded) -> Mark:
+def mark_of(loaded: LoadedCheckpoint) -> Mark:
     mark = Mark(version=loaded.version, number=int(str(loaded.state["number"])))
     for name in ("model", "velocity"):
         expected = np.full(3000 + mark.number % 7, mark.number, np.int32)
@@ -98,8 +98,8 @@ def mark_of(loaded: Loaded) -> Mark:
 class Memory:
     """What was promised about a directory, against which everything loaded from it is held."""
 
-    def __init__(self, tally: Tally, where: str) -> None:
-        self._tally = tally
+    def __init__(self, metrics: Tally, where: str) -> None:
+        self._tally = metrics
         self._where = where
         self.acknowledged: Mark | None = None
         #: Saves that began since and were not acknowledged: each may have come through, or not.
@@ -118,7 +118,7 @@ class Memory:
         """This one is durable: it was acknowledged, or loaded."""
         self.acknowledged, self.begun = mark, []
 
-    def check(self, load: Callable[[], Loaded | None]) -> Mark | None:
+    def check(self, load: Callable[[], LoadedCheckpoint | None]) -> Mark | None:
         """Load, and compare with what was promised where no bytes were damaged. A full disk is the caller's to know."""
         try:
             loaded = load()
@@ -155,13 +155,13 @@ def scratch_directory() -> Iterator[Path]:
 
 def power_cuts(count: int, seed: int, *, deaf_to: str = "") -> Tally:
     """Lives that end at a random request, by a kill that leaves all or a power cut that leaves what was flushed."""
-    tally, chance = Tally(), np.random.default_rng(seed)
+    metrics, chance = Tally(), np.random.default_rng(seed)
     for begin in range(0, count, LIVES):
         with scratch_directory() as scratch:
             root = scratch / "disk"
             root.mkdir()
             disk = CrashDisk(root, chance, deaf_to=deaf_to)
-            memory = Memory(tally, f"power cuts, seed {seed}, disk {begin // LIVES}")
+            memory = Memory(metrics, f"power cuts, seed {seed}, disk {begin // LIVES}")
             # Deep, because a directory has to be made durable too.
             directory = root / "home" / "checkpoints" / "job"
             for _ in range(min(LIVES, count - begin)):
@@ -170,9 +170,9 @@ def power_cuts(count: int, seed: int, *, deaf_to: str = "") -> Tally:
                     live(directory, memory, chance)
                 if chance.random() < 0.7:
                     disk.cut_power()
-                tally.crashes += 1
+                metrics.crashes += 1
                 peek(memory, directory, scratch / "copy")
-    return tally
+    return metrics
 
 
 def live(directory: Path, memory: Memory, chance: np.random.Generator) -> None:
@@ -186,13 +186,13 @@ def live(directory: Path, memory: Memory, chance: np.random.Generator) -> None:
 
 def full_disks(count: int, seed: int) -> Tally:
     """No room from a random request on: whatever fails says so, harms nothing, and works again with room."""
-    tally, chance = Tally(), np.random.default_rng(seed)
+    metrics, chance = Tally(), np.random.default_rng(seed)
     for begin in range(0, count, LIVES):
         with scratch_directory() as scratch:
             root = scratch / "disk"
             root.mkdir()
             disk = CrashDisk(root, chance)
-            memory = Memory(tally, f"full disks, seed {seed}, disk {begin // LIVES}")
+            memory = Memory(metrics, f"full disks, seed {seed}, disk {begin // LIVES}")
             directory = root / "home" / "job"
             for _ in range(min(LIVES, count - begin)):
                 disk.stop_at(0)
@@ -203,16 +203,16 @@ def full_disks(count: int, seed: int) -> Tally:
                     except DiskFull:
                         pass
                     except OSError as error:
-                        tally.wrong.append(f"a full disk is told as {type(error).__name__}: {error}")
-                    tally.crashes += 1
+                        metrics.wrong.append(f"a full disk is told as {type(error).__name__}: {error}")
+                    metrics.crashes += 1
                     if left := list(directory.glob(".*.tmp")):
-                        tally.wrong.append(f"a failed save left {left[0].name}")
+                        metrics.wrong.append(f"a failed save left {left[0].name}")
                     peek(memory, directory, scratch / "copy")
                     disk.full_from(0)
                     live(directory, memory, chance)
                 if chance.random() < 0.2:
                     disk.cut_power()
-    return tally
+    return metrics
 
 
 # Damaged bytes --------------------------------------------------------------------------------------------
@@ -274,18 +274,18 @@ DAMAGES: tuple[Damage, ...] = (
 
 def damages(count: int, seed: int) -> Tally:
     """The newest, the one before, both, or neither are damaged."""
-    tally, chance = Tally(), np.random.default_rng(seed)
+    metrics, chance = Tally(), np.random.default_rng(seed)
     for number in range(count):
         with scratch_directory() as directory:
             try:
-                damage_once(directory, number, chance, tally)
+                damage_once(directory, number, chance, metrics)
             except (ShoalError, OSError, AssertionError) as error:
-                tally.lost.append(f"damage {number}, seed {seed}: {type(error).__name__}: {error}")
-        tally.crashes += 1
-    return tally
+                metrics.lost.append(f"damage {number}, seed {seed}: {type(error).__name__}: {error}")
+        metrics.crashes += 1
+    return metrics
 
 
-def damage_once(directory: Path, number: int, chance: np.random.Generator, tally: Tally) -> None:
+def damage_once(directory: Path, number: int, chance: np.random.Generator, metrics: Tally) -> None:
     store = CheckpointStore(directory)
     before, newest = Mark(version=1, number=2 * number + 1), Mark(version=2, number=2 * number + 2)
     save(store, before)
@@ -303,38 +303,38 @@ def damage_once(directory: Path, number: int, chance: np.random.Generator, tally
 
     store = CheckpointStore(directory)
     if not any(whole):
-        check_unusable(store, directory, tally)
+        check_unusable(store, directory, metrics)
         return
     loaded = store.load()
     mark = mark_of(loaded) if loaded else None
     wanted = newest if whole[1] else before
     if mark != wanted or loaded is None:
-        tally.lost.append(f"{wanted} is whole, {mark} was loaded")
+        metrics.lost.append(f"{wanted} is whole, {mark} was loaded")
         return
     skipped = [] if whole[1] else [paths[1].name]
     if [name for name, _ in loaded.skipped] != skipped or not all(reason for _, reason in loaded.skipped):
-        tally.wrong.append(f"{skipped} should be named as skipped, not {loaded.skipped}")
+        metrics.wrong.append(f"{skipped} should be named as skipped, not {loaded.skipped}")
     if loaded.which != ("newest" if whole[1] else "the one before"):
-        tally.wrong.append(f"it says {loaded.which}, with {whole} whole")
+        metrics.wrong.append(f"it says {loaded.which}, with {whole} whole")
     after = Mark(version=wanted.version + 1, number=newest.number + 1)
     save(store, after)
     again = CheckpointStore(directory).load()
     if again is None or mark_of(again) != after or again.which != "newest":
-        tally.lost.append(f"{after}, saved after the damage, did not come back")
+        metrics.lost.append(f"{after}, saved after the damage, did not come back")
 
 
-def check_unusable(store: CheckpointStore, directory: Path, tally: Tally) -> None:
+def check_unusable(store: CheckpointStore, directory: Path, metrics: Tally) -> None:
     """With both damaged there is nothing to load; starting over in silence would be worse than an error."""
     before = sorted(os.listdir(directory))
     try:
         loaded = store.load()
     except Corrupt as error:
         if not all(name in str(error) for name in before):
-            tally.wrong.append(f"an error that does not name every damaged file: {error}")
+            metrics.wrong.append(f"an error that does not name every damaged file: {error}")
     else:
-        tally.wrong.append(f"both files are damaged, yet {loaded and loaded.version} was loaded")
+        metrics.wrong.append(f"both files are damaged, yet {loaded and loaded.version} was loaded")
     if sorted(os.listdir(directory)) != before:
-        tally.wrong.append("damaged files were moved, with nothing to use instead")
+        metrics.wrong.append("damaged files were moved, with nothing to use instead")
 
 
 # Real processes, with a table beside the file ---------------------------------------------------------------
@@ -394,7 +394,7 @@ def savers() -> Iterator[Savers]:
 
 def kills(count: int, seed: int) -> Tally:
     """kill -9 at random moments."""
-    tally, chance = Tally(), np.random.default_rng(seed)
+    metrics, chance = Tally(), np.random.default_rng(seed)
     with savers() as saver:
         for begin in range(0, count, LIVES):
             saver.acknowledged = 0
@@ -410,30 +410,30 @@ def kills(count: int, seed: int) -> Tally:
                     time.sleep(chance.uniform(0, 2 * min(max(time.monotonic() - began_s, 0.005), 0.05)))
                     os.kill(pid, signal.SIGKILL)
                     if saver.reap() != SAVER_DEAD:
-                        tally.wrong.append(f"kills, seed {seed}: a saver failed by itself: see above")
-                    tally.crashes += 1
-                    look(directory, saver, tally, f"kills, seed {seed}", damaged=False)
-    return tally
+                        metrics.wrong.append(f"kills, seed {seed}: a saver failed by itself: see above")
+                    metrics.crashes += 1
+                    look(directory, saver, metrics, f"kills, seed {seed}", damaged=False)
+    return metrics
 
 
 def steps(count: int, seed: int) -> Tally:
     """Killed before the first request, the second, ... until it survives; every third time damage follows the kill."""
-    tally, chance = Tally(), np.random.default_rng(seed)
+    metrics, chance = Tally(), np.random.default_rng(seed)
     with savers() as saver:
-        while tally.crashes < count:
+        while metrics.crashes < count:
             saver.acknowledged = 0
             with scratch_directory() as directory:
                 for step in itertools.count(1):
                     saver.start(f"step {directory} {step}")
                     ended = saver.reap()
                     if ended not in (0, SAVER_DEAD):
-                        tally.wrong.append(f"step {step}: a saver failed by itself: see above")
-                    tally.crashes += ended != 0
+                        metrics.wrong.append(f"step {step}: a saver failed by itself: see above")
+                    metrics.crashes += ended != 0
                     damaged = chance.random() < 0.33 and damage_newest(directory / "checkpoints", chance)
-                    look(directory, saver, tally, f"step {step}, seed {seed}", damaged=damaged)
-                    if ended == 0 or tally.crashes == count:
+                    look(directory, saver, metrics, f"step {step}, seed {seed}", damaged=damaged)
+                    if ended == 0 or metrics.crashes == count:
                         break
-    return tally
+    return metrics
 
 
 def damage_newest(directory: Path, chance: np.random.Generator) -> bool:
@@ -444,30 +444,30 @@ def damage_newest(directory: Path, chance: np.random.Generator) -> bool:
     return True
 
 
-def look(directory: Path, saver: Savers, tally: Tally, where: str, *, damaged: bool) -> None:
+def look(directory: Path, saver: Savers, metrics: Tally, where: str, *, damaged: bool) -> None:
     """Start as the next leader would: the right version, whole, and a table that agrees with it."""
     before = {path.name for path in (directory / "checkpoints").glob("*.safetensors")}
     try:
         desk = Desk(directory)
     except (ShoalError, OSError) as error:
-        tally.lost.append(f"{where}: version {saver.acknowledged} is gone: {type(error).__name__}: {error}")
+        metrics.lost.append(f"{where}: version {saver.acknowledged} is gone: {type(error).__name__}: {error}")
         return
     with desk.registry:
         loaded, version = desk.loaded, desk.version
         if version < saver.acknowledged and not damaged:
-            tally.lost.append(f"{where}: version {saver.acknowledged} was acknowledged, {version} came back")
+            metrics.lost.append(f"{where}: version {saver.acknowledged} was acknowledged, {version} came back")
         if loaded is not None:
             if any(not np.array_equal(loaded.tensors[name], part) for name, part in model_of(version).items()):
-                tally.wrong.append(f"{where}: the model is not that of version {version}")
+                metrics.wrong.append(f"{where}: the model is not that of version {version}")
             skipped = [name for name, _ in loaded.skipped]
             wanted = [max(before)] if damaged else []
             if skipped != wanted or loaded.which != ("the one before" if damaged else "newest"):
-                tally.wrong.append(f"{where}: it says {loaded.which}, without {skipped}, instead of {wanted}")
+                metrics.wrong.append(f"{where}: it says {loaded.which}, without {skipped}, instead of {wanted}")
         if told := desk.disagreement():
-            tally.wrong.append(f"{where}: version {version}: {told}")
+            metrics.wrong.append(f"{where}: version {version}: {told}")
         left = [path.name for path in (directory / "checkpoints").iterdir() if path.name.endswith(".tmp")]
         if left or len(list((directory / "checkpoints").glob("*.safetensors"))) > 2:
-            tally.wrong.append(f"{where}: left behind: {left or 'more than two checkpoints'}")
+            metrics.wrong.append(f"{where}: left behind: {left or 'more than two checkpoints'}")
     saver.acknowledged = version
 
 
@@ -500,11 +500,11 @@ def main() -> int:
     total, by_kind = Tally(), {}
     for name, share in split(count).items():
         kind_began_s = time.monotonic()
-        tally = KINDS[name](share, given.seed)
-        total.add(tally)
-        by_kind[name] = tally.crashes
-        told = f"{tally.crashes} in {time.monotonic() - kind_began_s:.1f} s"
-        say(f"{name}: {told}; lost {len(tally.lost)}, wrong {len(tally.wrong)}")
+        metrics = KINDS[name](share, given.seed)
+        total.add(metrics)
+        by_kind[name] = metrics.crashes
+        told = f"{metrics.crashes} in {time.monotonic() - kind_began_s:.1f} s"
+        say(f"{name}: {told}; lost {len(metrics.lost)}, wrong {len(metrics.wrong)}")
     for problem in [*total.lost, *total.wrong][:TOLD_MAX]:
         say(f"  {problem}")
     result = {"crashes": total.crashes, "lost": len(total.lost), "wrong": len(total.wrong)}

@@ -13,15 +13,15 @@ import numpy as np
 
 from shoal.learning.layout import Layout
 from shoal.sim.observe import Mark, Step
-from shoal.training.prepared import LAYOUT_NOTE, Prepared
-from shoal.training.ready import ReadyTask
-from shoal.training.shards import write_shards
+from shoal.trainer.package import ReadyTask
+from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
+from shoal.trainer.shards import write_shards
 from shoal.wire import tensors
 
 #: PerNet, EDDL's network: 427-512-512-256-256-128-71.
 PERNET = 720_967
 
-ECHO = ("--child-module", "shoal.training.echo", "--quiet")
+ECHO = ("--child-module", "shoal.trainer.echo", "--quiet")
 
 
 class Versions:
@@ -60,7 +60,7 @@ def echo_job(directory: Path, *, values: int, batches: int) -> ReadyTask:
     nothing = np.zeros(batches, np.uint8)
     manifest = write_shards(nothing, nothing, directory / "shards")
     empty = write_shards(nothing[:0], nothing[:0], directory / "shards")
-    prepared = Prepared(
+    prepared = PreparedJob(
         model=str(model),
         model_sha256=hashlib.sha256(model.read_bytes()).hexdigest(),
         layout=layout,
@@ -76,7 +76,7 @@ def echo_job(directory: Path, *, values: int, batches: int) -> ReadyTask:
 def _empty_bundle() -> bytes:
     import tempfile
 
-    from shoal.training.bundle import pack
+    from shoal.trainer.bundle import pack
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "task.py"

@@ -23,7 +23,7 @@ from unittest import mock
 
 from benchmarks.common import PERNET, echo_job, finish, say
 from shoal.runtime.operator import Operator
-from shoal.training.ready import ReadyTask
+from shoal.trainer.package import ReadyTask
 from testbed.cluster import MANAGER, Cluster
 from testbed.devices import Board, boards
 from testbed.namespaces import why_no_namespaces
@@ -59,7 +59,7 @@ async def corner(setting: Setting) -> dict[str, object]:
             home,
             wanted,
             manager=Board(name=MANAGER, up_mbps=setting.mbps, down_mbps=setting.mbps),
-            child_module="shoal.training.echo",
+            child_module="shoal.trainer.echo",
             manager_module="testbed.noted",
             cache=Path(folder) / "cache",
         )

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from shoal.roles.actions import Save
-from shoal.roles.custody import Version, version_of
+from shoal.roles.node.checkpoint_transfer import StoredVersion, version_of
 from shoal.runtime.journal import Journal
+from shoal.scheduling.ledger import Applied
 from shoal.store.checkpoints import CheckpointStore
 from shoal.store.registry import Registry
 from shoal.wire.messages import EvaluationView
-from shoal.workload.ledger import Applied
 
 JOB = "job"
 #: Versions that pass between two saves, and batches in an epoch.
@@ -67,7 +67,9 @@ class Desk:
         self.evaluations: list[dict[str, Any]] = []
         if self.loaded is not None:
             state: dict[str, Any] = dict(self.loaded.state)
-            self.journal.restore(JOB, Version(version=self.loaded.version, tensors=self.loaded.tensors, state=state))
+            self.journal.restore(
+                JOB, StoredVersion(version=self.loaded.version, tensors=self.loaded.tensors, state=state)
+            )
             self.version, self.history, self.evaluations = self.loaded.version, state["history"], state["evaluations"]
 
     def save(self) -> int:

@@ -42,7 +42,7 @@ from benchmarks.common import finish, say
 from benchmarks.paced_trainer import TALLY, layout_for
 from shoal.errors import ShoalError
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
+from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
 from shoal.wire import tensors
 from shoal.wire.messages import JobView
@@ -59,7 +59,7 @@ MOMENTUM = 0.9
 LEARNING_RATE = 0.02
 CHECKPOINT_EVERY_S = 1.0
 
-#: Who leads, and what ``shoal.runtime.serve`` calls it.
+#: Who leads, and what ``shoal.runtime.manager_main`` calls it.
 LEADS = {"devices": "devices", "manager": "here"}
 
 CUT_S = 30.0
@@ -224,7 +224,7 @@ class Bench:
         for name, view in layout.views(flat).items():
             view[...] = model[name]
         history = surviving(made, checksum(flat))
-        with Registry(Places(self._home).registry) as registry:
+        with Registry(Paths(self._home).registry) as registry:
             lost, twice = lost_and_twice(registry, job, batches=BATCHES * self._cut.epochs)
             rows = registry.applied(job)
             events = registry.events_after(job, 0, limit=EVENTS_MANY)

@@ -17,7 +17,7 @@ from shoal.plan import Plan, Until
 from shoal.roles.actions import Record
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.world import Settings, World
@@ -52,7 +52,7 @@ class Ends:
 def epoch_s(*, work: str, pace: str, epochs: int, slow: int = SLOW) -> float:
     """An epoch once everyone is here: the first is left out."""
     rate = Steady(mbit(RATE_MBIT / SMALLER))
-    line = Line(up=rate, down=rate)
+    line = AccessLink(up=rate, down=rate)
     builds = [
         Build(
             kind="slow" if number < slow else "even",

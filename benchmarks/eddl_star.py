@@ -14,13 +14,13 @@ from collections.abc import Sequence
 
 from benchmarks.common import PERNET, Versions, finish, say
 from shoal.learning.layout import Layout
+from shoal.net.shared_budget import TURN_HOLD_S
 from shoal.plan import Plan, Until
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.world import Settings, World
-from shoal.transport.commons import TURN_HOLD_S
 
 BATCH_S = 1.0
 RATES_MBIT = (100.0, 1000.0)
@@ -39,7 +39,7 @@ def formula_s(workers: int, rate_mbit: float) -> float:
 def simulated_s(workers: int, rate_mbit: float, *, turn_hold_s: float) -> float:
     """A batch, from one version to the next, once all workers are in step."""
     rate = Steady(mbit(rate_mbit))
-    line = Line(up=rate, down=rate)
+    line = AccessLink(up=rate, down=rate)
     build = Build(
         kind="even",
         seconds_per_gmac=0.0,

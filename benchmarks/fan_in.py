@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.common import PERNET, echo_job, finish, memory_mb, say
+from shoal.identity.enrolment import enrol
+from shoal.identity.join_code import JoinCode
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
-from shoal.transport.enrol import enrol
-from shoal.transport.join_code import JoinCode
 from shoal.wire.messages import Lane
 
 HEARTBEAT_MS = 1000.0

@@ -27,9 +27,9 @@ from shoal.flock.pairing.resources import ANY_TIME
 from shoal.flock.secret import FlockSecret
 from shoal.flock.settings import FlockSettings
 from shoal.plan import Plan, Until
-from shoal.runtime.places import Places
+from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
-from shoal.training.ready import listing_of, spec_of
+from shoal.trainer.package import listing_of, spec_of
 
 SIZES = (2, 4, 8)
 QUICK_SIZES = (2, 4)
@@ -50,7 +50,7 @@ def give_orders(folder: Path, hosts: Mapping[str, str], *, rounds: int, values: 
     homes = {}
     for name, host in hosts.items():
         home = homes[name] = folder / f"home-{name}"
-        blobs = BlobStore(Places(home).cache / "blobs")
+        blobs = BlobStore(Paths(home).cache / "blobs")
         for part in (ready.bundle, Path(ready.prepared.model)):
             blobs.put(part)
         for manifest in (ready.prepared.train, ready.prepared.test):
@@ -73,7 +73,7 @@ def give_orders(folder: Path, hosts: Mapping[str, str], *, rounds: int, values: 
 def command(home: Path) -> list[str]:
     """A mate that does all but train."""
     runs = [sys.executable, "-m", "shoal.flock.driver", "--home", str(home), "--json"]
-    return [*runs, "--child-module", "shoal.training.echo"]
+    return [*runs, "--child-module", "shoal.trainer.echo"]
 
 
 async def fly(*, devices: int, rounds: int, values: int) -> dict[str, Any]:

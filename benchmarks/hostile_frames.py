@@ -1,6 +1,6 @@
 """What members that lie can do to a manager: a million frames that no honest node sends.
 
-Most go through the manager's read path in memory: real sessions over a real ``Home`` that leads a job, without gRPC, in
+Most go through the manager's read path in memory: real sessions over a real ``ManagerNode`` that leads a job, in
 a process of their own, and with the limits on how fast one peer may misbehave lifted (else nearly all would be refused
 at the door). A tenth of these come to the door of a device that leads, from workers that it was told to admit. The
 others come over real sockets from enrolled nodes with certificates of their own, against a real
@@ -46,25 +46,25 @@ from benchmarks.light_workers import Client, Pulse
 from benchmarks.malice import CODECS, VALUES, Attack, Malice, spoilt
 from shoal.compress.codec import Codec
 from shoal.errors import PeerViolation
-from shoal.runtime.heap import keep_freed_memory
-from shoal.runtime.home import Home
+from shoal.identity.enrolment import enrol
+from shoal.identity.identity import Authority, Identity, channel_credentials, channel_options
+from shoal.identity.join_code import JoinCode
+from shoal.identity.names import RemoteIdentity
+from shoal.identity.signing import sign
+from shoal.net.access import Access
+from shoal.net.base import BROKE_CONTRACT, Listener
+from shoal.net.conduct import Conduct, Rate
+from shoal.net.grpc import SERVICE, _Outcome
+from shoal.net.session import FrameSession
+from shoal.net.shared_budget import SharedBudget
+from shoal.runtime.leader_host import LeaderHost
 from shoal.runtime.local import LocalCluster
+from shoal.runtime.malloc import keep_freed_memory
+from shoal.runtime.manager_node import ManagerNode
 from shoal.runtime.operator import Operator
-from shoal.runtime.outpost import Outpost
-from shoal.runtime.places import Places
+from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
-from shoal.training.ready import listing_of, plan_from, spec_of
-from shoal.transport.access import Access
-from shoal.transport.base import BROKE_CONTRACT, Listener
-from shoal.transport.commons import Commons
-from shoal.transport.conduct import Conduct, Rate
-from shoal.transport.enrol import enrol
-from shoal.transport.grpc import SERVICE, _Outcome
-from shoal.transport.identity import Authority, Identity, channel_credentials, channel_options
-from shoal.transport.join_code import JoinCode
-from shoal.transport.names import RemoteIdentity
-from shoal.transport.session import FrameSession
-from shoal.transport.signing import sign
+from shoal.trainer.package import listing_of, plan_from, spec_of
 from shoal.wire.coded import decode, encode
 from shoal.wire.frames import envelope_frame, frames, read_opening
 from shoal.wire.limits import MESSAGE_MAX_BYTES, OFFENCES_MAX
@@ -82,9 +82,9 @@ from shoal.wire.messages import (
     Leads,
     Message,
     Ready,
-    Refused,
     Submit,
     Update,
+    UpdateRefused,
     Work,
 )
 
@@ -175,9 +175,9 @@ class Tally:
 class Ear(logging.Handler):
     """Hears what a manager would write to its log."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, metrics: Tally) -> None:
         super().__init__()
-        self._tally = tally
+        self._tally = metrics
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
@@ -191,10 +191,10 @@ class Ear(logging.Handler):
 class Stream:
     """One stream in memory: hands out frames, times what becomes of each, and takes what is written."""
 
-    def __init__(self, attack: Attack, tally: Tally, node: str) -> None:
+    def __init__(self, attack: Attack, metrics: Tally, node: str) -> None:
         self._left = iter(attack.frames)
         self._kind = attack.kind
-        self._tally = tally
+        self._tally = metrics
         self._node = node
         self._given_s = math.nan
         self._cpu_s = 0.0
@@ -214,22 +214,22 @@ class Stream:
             self._given_s = math.nan
 
     async def write(self, frame: bytes) -> None:
-        if isinstance(read_opening(frame).message, Refused):
+        if isinstance(read_opening(frame).message, UpdateRefused):
             self._tally.refused[self._node] += 1
 
 
-def unlimited() -> Commons:
+def unlimited() -> SharedBudget:
     rate = Rate(burst=1e15, per_s=1e15)
-    return Commons(conduct=Conduct(messages=dict.fromkeys(Lane, rate), openings=rate, offences=rate))
+    return SharedBudget(conduct=Conduct(messages=dict.fromkeys(Lane, rate), openings=rate, offences=rate))
 
 
-async def led_job(home: Home, places: Places, folder: Path, operator: Identity, *, codec: str) -> JobSpec:
+async def led_job(home: ManagerNode, places: Paths, folder: Path, operator: Identity, *, codec: str) -> JobSpec:
     ready = echo_job(folder, values=VALUES, batches=1_000_000)
     prepared, blobs = ready.prepared, BlobStore(places.blobs)
     for data in (ready.bundle, Path(prepared.model), listing_of(prepared.train), listing_of(prepared.test)):
         blobs.put(data)
     spec = spec_of(ready, plan_from({**prepared.plan, "until": {"epochs": 1}, "codec": codec}), job="echo")
-    home.roll.reserve(operator.node, operator.role, now_s=time.time())
+    home.register.reserve(operator.node, operator.role, now_s=time.time())
     peer = RemoteIdentity(node=operator.node, role=operator.role, cluster=operator.cluster)
     await home.operate(peer, Submit(spec=sign(spec, operator)))
     return spec
@@ -241,34 +241,34 @@ class Around:
     def __init__(self, identity: Identity, model: Path) -> None:
         self.identity = identity
         self._model = model
-        self.outpost: Outpost | None = None
+        self.leader_host: LeaderHost | None = None
         self.leads = asyncio.Event()
 
     def send(self, to: str, message: Message) -> None:
         if isinstance(message, Leads):
             self.leads.set()
-        if isinstance(message, Checkpoint) and self.outpost is not None:
+        if isinstance(message, Checkpoint) and self.leader_host is not None:
             kept = CheckpointKept(job=message.job, term=message.term, version=message.version)
-            asyncio.get_running_loop().call_soon(self.outpost.told, kept)
+            asyncio.get_running_loop().call_soon(self.leader_host.told, kept)
 
     async def fetch(self, sha256: str) -> Path:
         return self._model
 
 
 @contextlib.asynccontextmanager
-async def leading(identity: Identity, spec: JobSpec, model: Path) -> AsyncIterator[Outpost]:
+async def leading(identity: Identity, spec: JobSpec, model: Path) -> AsyncIterator[LeaderHost]:
     """A device that leads this job, and admits the honest and the liars alike."""
     around = Around(identity, model)
-    outpost = around.outpost = Outpost(around, manager="manager", manager_endpoint="127.0.0.1:9")
+    leader_host = around.leader_host = LeaderHost(around, manager="manager", manager_endpoint="127.0.0.1:9")
     try:
-        outpost.told(Assign(job=spec.job, role="leader", term=1, leader=identity.node, spec=spec))
-        outpost.told(Checkpoint(job=spec.job, term=1, version=-1))
+        leader_host.told(Assign(job=spec.job, role="leader", term=1, leader=identity.node, spec=spec))
+        leader_host.told(Checkpoint(job=spec.job, term=1, version=-1))
         await asyncio.wait_for(around.leads.wait(), WAIT_S)
         workers = ("device-1", *(f"liar-{number}" for number in range(LIARS)))
-        outpost.told(Admit(job=spec.job, term=1, nodes=workers))
-        yield outpost
+        leader_host.told(Admit(job=spec.job, term=1, nodes=workers))
+        yield leader_host
     finally:
-        await outpost.stop()
+        await leader_host.stop()
 
 
 @contextlib.asynccontextmanager
@@ -335,17 +335,17 @@ class Honest:
 
 
 async def attack_inside(count: int, seed: int, codec: str) -> dict[str, Any]:
-    """Frames through sessions and a ``Home`` of this process, then an ``Outpost``."""
-    tally = Tally()
-    ear = Ear(tally)
+    """Frames through sessions and a ``ManagerNode`` of this process, then an ``LeaderHost``."""
+    metrics = Tally()
+    ear = Ear(metrics)
     for name in ("shoal", "asyncio", "grpc"):
         logging.getLogger(name).addHandler(ear)
         logging.getLogger(name).propagate = False
     logging.getLogger("shoal").setLevel(logging.INFO)
     with tempfile.TemporaryDirectory() as folder:
-        places = Places(Path(folder) / "home")
+        places = Paths(Path(folder) / "home")
         authority = Authority.create(places.authority, "shoal")
-        home = Home(authority.identity(node="manager", role="manager"), places)
+        home = ManagerNode(authority.identity(node="manager", role="manager"), places)
         await home.start()
         operator = authority.identity(node="operator", role="operator")
         spec = await led_job(home, places, Path(folder), operator, codec=codec)
@@ -355,17 +355,17 @@ async def attack_inside(count: int, seed: int, codec: str) -> dict[str, Any]:
         try:
             async with working(home, spec.job, codec) as honest:
                 await _attack_inside(
-                    at_home, spec.job, tally, until=count - count // DOOR_SHARE, count=count, seed=seed
+                    at_home, spec.job, metrics, until=count - count // DOOR_SHARE, count=count, seed=seed
                 )
-            async with leading(device, spec, model) as outpost, working(outpost, spec.job, codec) as worker:
-                door = Attacked(outpost, Access(cluster="shoal", members=outpost), at="leader")
-                before = tally.frames
-                await _attack_inside(door, spec.job, tally, until=count, count=count, seed=seed)
+            async with leading(device, spec, model) as leader_host, working(leader_host, spec.job, codec) as worker:
+                door = Attacked(leader_host, Access(cluster="shoal", members=leader_host), at="leader")
+                before = metrics.frames
+                await _attack_inside(door, spec.job, metrics, until=count, count=count, seed=seed)
         finally:
             await home.stop()
     return {
-        **tally.told(),
-        "door_frames": tally.frames - before,
+        **metrics.told(),
+        "door_frames": metrics.frames - before,
         "honest_alive": honest.is_alive and worker.is_alive,
         "honest_updates": honest.updates + worker.updates,
     }
@@ -380,7 +380,7 @@ class Attacked:
     at: str
 
 
-async def _attack_inside(attacked: Attacked, job: str, tally: Tally, *, until: int, count: int, seed: int) -> None:
+async def _attack_inside(attacked: Attacked, job: str, metrics: Tally, *, until: int, count: int, seed: int) -> None:
     """Until so many frames of the whole count have been sent."""
     commons = unlimited()
     liars = [RemoteIdentity(node=f"liar-{number}", role="node", cluster="shoal") for number in range(LIARS)]
@@ -389,31 +389,33 @@ async def _attack_inside(attacked: Attacked, job: str, tally: Tally, *, until: i
     ]
     told_s = time.monotonic()
     for number in itertools.count():
-        if tally.frames >= until:
+        if metrics.frames >= until:
             return
         liar, attack = liars[number % LIARS], next(plots[number % LIARS])
         for _ in range(TRIES):
-            reason = await _one_stream(attacked, liar, attack, tally, commons)
+            reason = await _one_stream(attacked, liar, attack, metrics, commons)
             # On a machine that is too busy, a liar whose last stream is over may be given up in the midst of the next.
             if LET_GO not in reason:
                 break
         if reason.startswith(BROKE_CONTRACT):
-            tally.refused[liar.node] += 1
+            metrics.refused[liar.node] += 1
         elif attack.ends:
             say(f"not refused: {attack.kind} ({reason})")
-            tally.crashes += 1
+            metrics.crashes += 1
         if number % 500 == 0:
-            tally.weigh(os.getpid(), share=tally.frames / count)
+            metrics.weigh(os.getpid(), share=metrics.frames / count)
             # Sessions in memory never wait for a network: let the rest of the home have its turn.
             await asyncio.sleep(0.001)
         if time.monotonic() - told_s > 10:
             told_s = time.monotonic()
-            say(f"in memory: {tally.frames:,} frames, slowest {tally.slowest_ms:.1f} ms ({tally.slowest_kind})")
+            say(f"in memory: {metrics.frames:,} frames, slowest {metrics.slowest_ms:.1f} ms ({metrics.slowest_kind})")
 
 
-async def _one_stream(attacked: Attacked, liar: RemoteIdentity, attack: Attack, tally: Tally, commons: Commons) -> str:
+async def _one_stream(
+    attacked: Attacked, liar: RemoteIdentity, attack: Attack, metrics: Tally, commons: SharedBudget
+) -> str:
     """Why it ended."""
-    stream = Stream(attack, tally, liar.node)
+    stream = Stream(attack, metrics, liar.node)
     session = FrameSession(
         peer=liar,
         lane=attack.lane,
@@ -425,7 +427,7 @@ async def _one_stream(attacked: Attacked, liar: RemoteIdentity, attack: Attack, 
     )
     reason = await session.run(attacked.service)
     stream.handled()
-    tally.streams += 1
+    metrics.streams += 1
     return reason
 
 
@@ -463,9 +465,9 @@ async def inside_in_a_process(count: int, seed: int, codec: str) -> dict[str, An
 class Liar:
     """An enrolled node over gRPC, with a few streams to misbehave on before it is turned away."""
 
-    def __init__(self, identity: Identity, job: str, endpoint: str, seed: int, tally: Tally) -> None:
+    def __init__(self, identity: Identity, job: str, endpoint: str, seed: int, metrics: Tally) -> None:
         self._node = identity.node
-        self._tally = tally
+        self._tally = metrics
         self._sent = 0
         self._plots = Malice(seed, node=identity.node, job=job).attacks()
         options = [
@@ -559,7 +561,7 @@ async def _drain(call: Any) -> int:
     refused = 0
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
         while (frame := await call.read()) is not grpc.aio.EOF:
-            refused += isinstance(read_opening(frame).message, Refused)
+            refused += isinstance(read_opening(frame).message, UpdateRefused)
     return refused
 
 
@@ -580,7 +582,7 @@ async def pulse(identity: Identity, port: int) -> AsyncIterator[Pulse]:
 
 async def attack_sockets(count: int, seed: int, codec: str) -> dict[str, Any]:
     """Frames over mutual TLS to a manager process that an honest worker works for meanwhile."""
-    tally = Tally()
+    metrics = Tally()
     with tempfile.TemporaryDirectory() as folder:
         ready = echo_job(Path(folder), values=VALUES, batches=1_000_000)
         options = (*ECHO, "--pace-s", "0.05")
@@ -595,7 +597,7 @@ async def attack_sockets(count: int, seed: int, codec: str) -> dict[str, Any]:
             say(f"{number} liars have joined")
             port = int(cluster.endpoint.rpartition(":")[2])
             async with pulse(honest, port) as beating:
-                await _attack_sockets(cluster, liars[:-1], job, tally, count=count, seed=seed)
+                await _attack_sockets(cluster, liars[:-1], job, metrics, count=count, seed=seed)
                 last = Liar(liars[-1], job, cluster.endpoint, seed, Tally())
                 said = await last.turned_away()
                 await asyncio.sleep(1.5)
@@ -603,14 +605,14 @@ async def attack_sockets(count: int, seed: int, codec: str) -> dict[str, Any]:
             status = await operator.status(job)
             alive = {view.node for view in status.nodes if view.state == "alive"} >= {"device-1"}
             progress = status.jobs[0].progress
-            tally.crashes += cluster.manager.returncode is not None
+            metrics.crashes += cluster.manager.returncode is not None
             log = (cluster.home / "manager.log").read_text(errors="replace")
-        tally.crashes += len(_BUG.findall(log))
-        tally.named.update(match[1] for match in _NAMED.finditer(log))
+        metrics.crashes += len(_BUG.findall(log))
+        metrics.named.update(match[1] for match in _NAMED.finditer(log))
         if _BUG.search(log):
             say(log[-4000:])
     return {
-        **tally.told(),
+        **metrics.told(),
         "turned_away": said,
         "honest_alive": alive and "device-1 is suspect" not in log and "device-1 is lost" not in log,
         "honest_updates": progress.batches_applied if progress else 0,
@@ -630,15 +632,15 @@ async def works(operator: Operator, job: str) -> None:
 
 
 async def _attack_sockets(
-    cluster: LocalCluster, liars: list[Identity], job: str, tally: Tally, *, count: int, seed: int
+    cluster: LocalCluster, liars: list[Identity], job: str, metrics: Tally, *, count: int, seed: int
 ) -> None:
     assert cluster.manager is not None
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int, identity: Identity) -> None:
         async with room:
-            await Liar(identity, job, cluster.endpoint, seed + number, tally).misbehave(count // len(liars))
-            tally.weigh(manager, share=tally.frames / count)
+            await Liar(identity, job, cluster.endpoint, seed + number, metrics).misbehave(count // len(liars))
+            metrics.weigh(manager, share=metrics.frames / count)
 
     manager = cluster.manager.pid
     await asyncio.gather(*(one(number, identity) for number, identity in enumerate(liars)))

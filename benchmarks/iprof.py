@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from shoal.workload.profile.features import Features, unknown
-from shoal.workload.profile.regression import Fitted, Fleet
-from shoal.workload.profile.sizing import Prediction, Profiler, slope_of
+from shoal.scheduling.profile.features import Features, unknown
+from shoal.scheduling.profile.regression import Fitted, FleetRegression
+from shoal.scheduling.profile.sizing import CostPrediction, Profiler, slope_of
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -52,12 +52,12 @@ class IProf(Profiler):
         self._names = tuple(self._scales)
         self._as_published = as_published
         self._epsilon_published = EPSILON_PUBLISHED.get(unit, EPSILON_PUBLISHED["s"])
-        self._fleet = Fleet(ridge=0.0, refit_every=REFIT_EVERY)
+        self._fleet = FleetRegression(ridge=0.0, refit_every=REFIT_EVERY)
         #: Kind -> θ, the constant last.
         self._thetas: OrderedDict[str, Array] = OrderedDict()
         self._least = math.inf
 
-    def predict(self, features: Features) -> Prediction | None:
+    def predict(self, features: Features) -> CostPrediction | None:
         fitted = self._fleet.fitted
         if fitted is None:
             return None
@@ -69,7 +69,7 @@ class IProf(Profiler):
             basis += f", which said {slope:.3g}: raised to half the least ever seen"
             slope = floor
         missing = unknown(features, self._names)
-        return Prediction(per_example=slope, is_cold=own is None, basis=f"{basis}; {missing}" if missing else basis)
+        return CostPrediction(per_example=slope, is_cold=own is None, basis=f"{basis}; {missing}" if missing else basis)
 
     def observed(self, features: Features, examples: int, spent: float) -> None:
         slope = slope_of(examples, spent)

@@ -24,8 +24,8 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from shoal.transport.grpc import SERVICE
-from shoal.transport.identity import Identity, channel_credentials, channel_options
+from shoal.identity.identity import Identity, channel_credentials, channel_options
+from shoal.net.grpc import SERVICE
 from shoal.wire.frames import (
     Opening,
     chunk_frames,
@@ -48,8 +48,8 @@ from shoal.wire.messages import (
     Message,
     Offer,
     Ready,
-    Refused,
     Update,
+    UpdateRefused,
     Wait,
     Welcome,
     Work,
@@ -202,7 +202,7 @@ class Crew:
                     pass
                 case Finished():
                     return
-                case Refused(reason=reason):
+                case UpdateRefused(reason=reason):
                     raise AssertionError(f"{client.node} was refused: {reason}")
 
     async def _send(self, client: Client, update: Update) -> None:

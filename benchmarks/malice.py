@@ -21,24 +21,19 @@ from shoal.wire.frames import chunk_frame, envelope_frame, frames
 from shoal.wire.limits import ENVELOPE_MAX_BYTES, MESSAGE_MAX_BYTES, MESSAGE_TENSORS_MAX
 from shoal.wire.messages import (
     Admit,
+    AggregatorReady,
     AskCheckpoint,
     AskStatus,
-    Bar,
+    BadShard,
     Blob,
     Checkpoint,
     CheckpointKept,
     CheckpointRefused,
-    Conclude,
-    Count,
-    Disband,
     Dismiss,
     Evaluated,
     Facts,
     Failed,
     Finished,
-    Form,
-    Formed,
-    Gathered,
     Go,
     HandOver,
     Heartbeat,
@@ -46,30 +41,35 @@ from shoal.wire.messages import (
     Hello,
     Hop,
     Lane,
+    LeaderUnreachable,
     Leads,
     Leave,
+    LogRecord,
     Message,
-    Noted,
+    ModelShard,
     Offer,
-    OutOfReach,
-    Pass,
-    Piece,
     Progress,
     PublishModel,
     Ready,
+    Reduce,
+    ReduceResult,
+    RelayModel,
     Release,
+    Revoke,
     RollBackModel,
     Route,
     Routed,
-    Spoilt,
+    SetUpAggregator,
+    ShardAck,
     Status,
     StepDown,
     SteppedDown,
     StopJob,
-    Taken,
+    StopRequest,
+    TearDown,
     TransferJob,
     Update,
-    Values,
+    UpdateShard,
     Wait,
     Welcome,
     Work,
@@ -206,20 +206,22 @@ class Malice:
             AskStatus(),
             Blob(sha256="0" * 64, size_bytes=1 << 60),
             Admit(job=job, term=1, nodes=(self._node,)),
-            Bar(job=job, term=1, node="device-1"),
-            Conclude(job=job, reason="enough"),
+            Revoke(job=job, term=1, node="device-1"),
+            StopRequest(job=job, reason="enough"),
             HandOver(job=job, term=1),
             StepDown(job=job, term=1 << 60),
             Release(job=job, node="device-1"),
             CheckpointKept(job=job, term=1, version=1),
             CheckpointRefused(job=job, term=1, version=1, reason="no"),
-            Form(job=job, term=1, formation=1, kind="tree", version=1, start=0, stop=VALUES, members=(self._node,)),
+            SetUpAggregator(
+                job=job, term=1, formation=1, kind="tree", version=1, start=0, stop=VALUES, members=(self._node,)
+            ),
             Route(job=job, term=1, formation=1, hops=(Hop(node=self._node, endpoint="x:9", start=0, stop=VALUES),)),
-            Count(job=job, term=1, formation=1, version=1, last=True),
-            Pass(job=job, term=1, formation=1, version=1),
-            Taken(job=job, term=1, formation=1, lease=1),
-            Values(job=job, term=1, formation=1, version=1, start=0, stop=VALUES),
-            Disband(job=job, term=1, formation=1),
+            Reduce(job=job, term=1, formation=1, version=1, last=True),
+            RelayModel(job=job, term=1, formation=1, version=1),
+            ShardAck(job=job, term=1, formation=1, lease=1),
+            ModelShard(job=job, term=1, formation=1, version=1, start=0, stop=VALUES),
+            TearDown(job=job, term=1, formation=1),
         )
         message = wrong[self._below(0, len(wrong))]
         return self._attack(f"not for a {self._at}", lane_of(message), envelope_frame(message))
@@ -230,8 +232,8 @@ class Malice:
         said: tuple[Message, ...] = (
             Leads(job=job, term=pick(), endpoint="127.0.0.1:9"),
             SteppedDown(job=job, term=pick(), reason="it is over", failed=True),
-            OutOfReach(job=job, term=pick(), reason="nobody answers"),
-            Noted(job=job, term=pick(), kind="fenced", reason="\n12:00:00 all is well"),
+            LeaderUnreachable(job=job, term=pick(), reason="nobody answers"),
+            LogRecord(job=job, term=pick(), kind="fenced", reason="\n12:00:00 all is well"),
             Progress(job=job, term=pick(), state=JobState.FINISHED, workers=()),
             AskCheckpoint(job=job, term=pick()),
             Checkpoint(job=job, term=pick(), version=pick()),
@@ -300,7 +302,7 @@ class Malice:
 
     def _no_piece(self) -> Attack:
         """For a formation that is not there: nobody takes its values."""
-        piece = Piece(
+        piece = UpdateShard(
             job=self._job,
             term=1,
             formation=self._absurd(),
@@ -314,7 +316,7 @@ class Malice:
         """From one that sums up for nobody."""
         mean = np.full(self._below(1, VALUES + 1), (np.nan, np.inf, 0.0)[self._below(0, 3)], np.float32)
         lease, pick = self._below(1, 50), self._absurd
-        gathered = Gathered(
+        gathered = ReduceResult(
             job=self._job,
             term=1,
             formation=pick(),
@@ -344,9 +346,9 @@ class Malice:
             Evaluated(job=job, term=pick(), lease=pick(), version=0, examples=pick(), loss_sum=1e308, correct=pick()),
             Progress(job=job, term=pick(), state=JobState.FAILED, workers=(WorkerView(node=self._node, state="x"),)),
             Ready(job="no-such-job", holds_term=pick(), holds_version=pick()),
-            Formed(job=job, term=pick(), formation=pick(), endpoint="127.0.0.1:9"),
+            AggregatorReady(job=job, term=pick(), formation=pick(), endpoint="127.0.0.1:9"),
             Routed(job=job, term=pick(), formation=pick(), unreached=("device-1", "no-such-node")),
-            Spoilt(job=job, term=pick(), formation=pick(), lease=pick(), node="device-1", reason="\x1b[2J"),
+            BadShard(job=job, term=pick(), formation=pick(), lease=pick(), node="device-1", reason="\x1b[2J"),
         )
         message = stale[self._below(0, len(stale))]
         return self._attack("stale", lane_of(message), *frames(message), ends=False)
@@ -386,12 +388,12 @@ class Malice:
             Failed(job=job, term=1, lease=1, reason="it broke"),
             Progress(job=job, term=1, state="training", workers=(WorkerView(node=self._node, state="working"),)),
             Leads(job=job, term=1, endpoint="127.0.0.1:9"),
-            Noted(job=job, term=1, kind="resumed", reason="from version 1"),
+            LogRecord(job=job, term=1, kind="resumed", reason="from version 1"),
             AskCheckpoint(job=job, term=1),
-            Formed(job=job, term=1, formation=1, endpoint="127.0.0.1:9"),
+            AggregatorReady(job=job, term=1, formation=1, endpoint="127.0.0.1:9"),
             Routed(job=job, term=1, formation=1),
-            Spoilt(job=job, term=1, formation=1, lease=1, node="device-1", reason="not a number"),
-            Gathered(job=job, term=1, formation=1, version=1, tensors={"mean": np.zeros(VALUES, np.float32)}),
+            BadShard(job=job, term=1, formation=1, lease=1, node="device-1", reason="not a number"),
+            ReduceResult(job=job, term=1, formation=1, version=1, tensors={"mean": np.zeros(VALUES, np.float32)}),
         )
         return sound[self._below(0, len(sound))]
 

@@ -6,8 +6,8 @@ place of the cycles, which it is proportional to.
 
 from __future__ import annotations
 
-from shoal.workload.profile.features import Features
-from shoal.workload.profile.sizing import Prediction, Profiler, slope_of
+from shoal.scheduling.profile.features import Features
+from shoal.scheduling.profile.sizing import CostPrediction, Profiler, slope_of
 
 
 class Maui(Profiler):
@@ -19,10 +19,10 @@ class Maui(Profiler):
         self._squares = 0.0
         self._tasks = 0
 
-    def predict(self, features: Features) -> Prediction | None:
+    def predict(self, features: Features) -> CostPrediction | None:
         if not self._tasks:
             return None
-        return Prediction(
+        return CostPrediction(
             per_example=self._products / self._squares,
             is_cold=False,
             basis=f"one slope for all devices, of {self._tasks} tasks",

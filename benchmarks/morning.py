@@ -24,7 +24,7 @@ from benchmarks import morning_loop, morning_roles
 from benchmarks.common import finish, say
 from benchmarks.morning_fleet import FIRST_HALF_HOUR, HALF_HOURS, STEP_S, Fleet, fleet, recorded
 from benchmarks.morning_loop import Course
-from shoal.sim.chance import Chance
+from shoal.sim.rng import Rng
 
 DEVICES, QUICK_DEVICES = 100_000, 3_000
 #: Fleets for the lesser questions.
@@ -75,7 +75,7 @@ def busy(asked: np.ndarray, *, within_min: int = 30) -> np.ndarray:
 
 
 def draw(devices: int, *, seed: int, first: int = FIRST_HALF_HOUR, half_hours: int = HALF_HOURS, shift_s: int) -> Fleet:
-    return fleet(recorded(), devices, chance=Chance(seed), first=first, half_hours=half_hours, shift_s=shift_s)
+    return fleet(recorded(), devices, rng=Rng(seed), first=first, half_hours=half_hours, shift_s=shift_s)
 
 
 def free_per_s(of: Fleet) -> float:
@@ -86,7 +86,7 @@ def free_per_s(of: Fleet) -> float:
 
 def run(of: Fleet, *, per_s: float, seed: int, lease_s: float = LEASE_S) -> Course:
     began_s = time.perf_counter()
-    course = morning_loop.play(of, per_s=per_s, lease_s=lease_s, spread=SPREAD, chance=Chance(seed))
+    course = morning_loop.play(of, per_s=per_s, lease_s=lease_s, spread=SPREAD, rng=Rng(seed))
     asked, took_s = int(course.asked.sum()), time.perf_counter() - began_s
     aim = f"at {per_s:.1f} a second" if per_s else "without steering"
     say(f"{len(of.spans):,} devices {aim}: {asked:,} requests, {course.done:,} leases done; {took_s:.0f} s")
@@ -148,7 +148,7 @@ def cross_check(devices: int, *, seed: int) -> dict[str, Any]:
     result: dict[str, Any] = {"roles_devices": devices}
     for name, aim in (("without", 0.0), ("with", ROLES_AIM)):
         per_s = aim * free_per_s(of)
-        seen = morning_roles.play(of, per_s=per_s, lease_s=LEASE_S, chance=Chance(seed), seed=seed)
+        seen = morning_roles.play(of, per_s=per_s, lease_s=LEASE_S, rng=Rng(seed), seed=seed)
         # Most leases of the roles take less than their budget, as they should: the loop's take what those took.
         looped = run(of, per_s=per_s, seed=seed, lease_s=seen.lease_s)
         counted = slice(SETTLED_MIN, None)

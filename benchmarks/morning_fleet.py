@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.sim.chance import Chance
+from shoal.sim.rng import Rng
 
 STEP_S = 1800
 
@@ -48,7 +48,7 @@ def recorded() -> np.ndarray:
     return present
 
 
-def fleet(present: np.ndarray, devices: int, *, chance: Chance, first: int, half_hours: int, shift_s: int) -> Fleet:
+def fleet(present: np.ndarray, devices: int, *, rng: Rng, first: int, half_hours: int, shift_s: int) -> Fleet:
     """So many devices that follow the rows from ``first`` on; each shifted by less than ``shift_s``, from 0 to a half
     hour. With 0 all that come in a half hour come at its beginning, at once."""
     if not 0 <= shift_s <= STEP_S or first < 0 or first + half_hours >= len(present):
@@ -56,7 +56,7 @@ def fleet(present: np.ndarray, devices: int, *, chance: Chance, first: int, half
     window_s = float(half_hours * STEP_S)
     # One row more than is played: shifted by nearly a half hour, a device reaches into it.
     changes = [_changes(column) for column in present[first : first + half_hours + 1].T]
-    stream = chance.stream("fleet")
+    stream = rng.stream("fleet")
     spans = []
     for _ in range(devices):
         recorded_s, earlier_s = stream.pick(changes), stream.random() * shift_s

@@ -13,11 +13,11 @@ from heapq import heapify, heapreplace
 import numpy as np
 
 from benchmarks.morning_fleet import Fleet
-from shoal.sim.chance import Chance
-from shoal.workload.profile.features import Features
-from shoal.workload.profile.sizing import Prediction, Profiler, Sizing
-from shoal.workload.requests import Accepted, Budget, Intake, Request
-from shoal.workload.steering import Steering
+from shoal.scheduling.profile.features import Features
+from shoal.scheduling.profile.sizing import CostPrediction, Profiler, Sizing
+from shoal.scheduling.requests import Accepted, Budget, Intake, Request
+from shoal.scheduling.steering import Steering
+from shoal.sim.rng import Rng
 
 #: How the role writes "any": see ``roles.online``.
 ANY_PER_S = 1e6
@@ -57,7 +57,7 @@ class Course:
 class _Even(Profiler):
     """Every lease is as large: what sizes are is not asked here."""
 
-    def predict(self, features: Features) -> Prediction | None:
+    def predict(self, features: Features) -> CostPrediction | None:
         return None
 
     def observed(self, features: Features, examples: int, spent: float) -> None:
@@ -70,13 +70,13 @@ class _Even(Profiler):
 _SIZING = Sizing(examples=100, reason="the same for all")
 
 
-def play(fleet: Fleet, *, per_s: float, lease_s: float, spread: float, chance: Chance) -> Course:
+def play(fleet: Fleet, *, per_s: float, lease_s: float, spread: float, rng: Rng) -> Course:
     """``per_s``: the plan's ``requests_per_s``; 0: whoever asks is lent work. A lease takes ``lease_s`` in the median,
     its model and its update included; ``spread`` is the deviation of the logarithm."""
     intake = Intake({"time": Budget(profiler=_Even(), budget=1.0)}, steering=Steering(per_s=per_s or ANY_PER_S))
-    stream = chance.stream("leases")
+    stream = rng.stream("leases")
     takes_s = [stream.lognormal(lease_s, spread) for _ in range(_DRAWN)]
-    leader, arrivals = chance.stream("leader"), chance.stream("arrivals")
+    leader, arrivals = rng.stream("leader"), rng.stream("arrivals")
     # Numbers of another count than the leases', so that no device meets the same pair again and again.
     draws = [leader.random() for _ in range(_DRAWN - 3)]
     asked = [0] * int(fleet.window_s)

@@ -16,11 +16,11 @@ from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Send
 from shoal.roles.events import Received
-from shoal.sim.chance import Chance
 from shoal.sim.devices import Presence
 from shoal.sim.jobs import system_job
 from shoal.sim.observe import Mark, Step
 from shoal.sim.profiles import builds, home_line
+from shoal.sim.rng import Rng
 from shoal.sim.study import FLEET_PATIENCE
 from shoal.sim.world import Settings, World
 from shoal.wire.messages import Message, Ready, Update, Wait, Work
@@ -85,7 +85,7 @@ class _Door:
         pass
 
 
-def play(fleet: Fleet, *, per_s: float, lease_s: float, chance: Chance, seed: int) -> Seen:
+def play(fleet: Fleet, *, per_s: float, lease_s: float, rng: Rng, seed: int) -> Seen:
     plan = Plan(
         data="local",
         work="sized",
@@ -97,7 +97,7 @@ def play(fleet: Fleet, *, per_s: float, lease_s: float, chance: Chance, seed: in
         epoch_leases=10 * len(fleet.spans),
         until=Until(endless=True),
     )
-    phones = builds("wifi-phones", len(fleet.spans), chance)
+    phones = builds("wifi-phones", len(fleet.spans), rng)
     settings = Settings(
         seed=seed,
         builds=[

@@ -24,7 +24,8 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.common import say
-from shoal.sim.hunt import Case, disaster
+from dst.fuzz import CheckedRun
+from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.trace import TraceWriter
 
 SIMULATION = Path(__file__).parents[1] / "tests" / "simulation"
@@ -45,13 +46,13 @@ Mutant = Callable[[], AbstractContextManager[object]]
 
 def play(seed: int, trace: str = "") -> str:
     """Play one seed; what went wrong, or nothing."""
-    what = disaster(seed)
+    what = fuzz_case(seed)
     try:
         if not trace:
-            Case(what).run()
+            CheckedRun(what).run()
             return ""
         with Path(trace).open("w", encoding="utf-8") as file:
-            Case(what, observers=[TraceWriter(file, {"disaster": seed})]).run()
+            CheckedRun(what, observers=[TraceWriter(file, {"disaster": seed})]).run()
     except Exception as error:
         # Not violations alone: a role that raises is as wrong.
         return f"{type(error).__name__}: {error}"
@@ -205,10 +206,10 @@ class _Table:
         if all(len(seeds) >= KEPT for seeds in self.found.values()):
             return
         ordered = list(dict.fromkeys([*self._promising(), *range(MUTANT_SEEDS)]))
-        shaped = [seed for seed in ordered if disaster(seed).shape != "star"]
+        shaped = [seed for seed in ordered if fuzz_case(seed).shape != "star"]
 
         def between(low: int, high: int) -> Callable[[str], Sequence[int]]:
-            # A mutant that only shows where updates meet in sub-leaders is not looked for where there are none.
+            # A mutant that only shows where updates meet in aggregators is not looked for where there are none.
             return lambda name: (shaped if name in shaped_mutants() else ordered)[low:high]
 
         # One for each of them first, and those that are easy to catch before the others: the time may end.

@@ -22,10 +22,10 @@ from typing import Any, Self
 
 from benchmarks.one_core import one_thread
 from shoal.errors import ShoalError, Unreachable
+from shoal.identity.enrolment import enrol
+from shoal.identity.join_code import JoinCode
 from shoal.runtime.operator import Operator
-from shoal.training.spawn import end_process
-from shoal.transport.enrol import enrol
-from shoal.transport.join_code import JoinCode
+from shoal.trainer.spawn import end_process
 from testbed.devices import Board, Device, Testbed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,7 +91,7 @@ class Bed:
     async def _start_manager(self, name: str) -> str:
         device = self.bed[name]
         options = ("--home", str(self.home_of(name)), "--host", device.address, "--port", str(PORT), "--leash")
-        process = await self._spawn(device, "shoal.runtime.serve", *options)
+        process = await self._spawn(device, "shoal.runtime.manager_main", *options)
         self._processes[name] = process
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), START_S)

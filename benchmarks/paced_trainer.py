@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from shoal.learning.layout import Layout
-from shoal.training import serve
-from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult
-from shoal.training.shards import Examples
-from shoal.training.shared import SharedVectors
-from shoal.workload.batches import batch_indices, epoch_order
+from shoal.scheduling.batches import batch_indices, epoch_order
+from shoal.trainer import child_loop
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
+from shoal.trainer.shards import Examples
+from shoal.trainer.shared import SharedVectors
 
 DEVICE_VARIABLE = "SHOAL_PACED_DEVICE"
 TALLY = "tally"
@@ -90,8 +90,8 @@ class PacedTrainer:
         self._order: tuple[int, Array] = (-1, np.zeros(0, np.int64))
         time.sleep(self._number("start"))
 
-    def loaded(self) -> Loaded:
-        return Loaded(
+    def loaded(self) -> TaskLoaded:
+        return TaskLoaded(
             train_examples=len(self._train), test_examples=len(self._test), seconds=0.0, engine="numpy, paced"
         )
 
@@ -148,4 +148,4 @@ class PacedTrainer:
 
 
 if __name__ == "__main__":
-    serve.main(PacedTrainer)
+    child_loop.main(PacedTrainer)

@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks.common import finish, say
 from benchmarks.mutant_seeds import MUTANT_SEEDS, hunt_mutants, make_table, play
-from shoal.flock.fuzz import fuzz_flock
-from shoal.sim.hunt import disaster
+from dst.flock_fuzz import fuzz_flock
+from shoal.sim.fuzz_case import fuzz_case
 
 COUNT = 10_000
 QUICK_COUNT = 80
@@ -53,7 +53,7 @@ def play_range(first: int, count: int, *, shape: str = "", tell: bool = True) ->
     """With a shape, only the seeds among them whose jobs have it."""
     wrong: dict[int, str] = {}
     for number in range(count):
-        if shape and shape != CHAIN and disaster(first + number).shape != shape:
+        if shape and shape != CHAIN and fuzz_case(first + number).shape != shape:
             continue
         reason = play_flock(first + number) if shape == CHAIN else play(first + number)
         if reason:
@@ -123,7 +123,7 @@ def main() -> int:
     for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
         again = f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl"
         say(f"seed {seed}: {reason}\n  {again}")
-    shapes = Counter(disaster(given.first + number).shape for number in range(count))
+    shapes = Counter(fuzz_case(given.first + number).shape for number in range(count))
     played = {shape: shapes[shape] for shape in SHAPES if not given.shape or shape == given.shape}
     result: dict[str, Any] = {"seeds": sum(played.values()), "seeds_of_shape": played}
     result |= {"violations": len(wrong), "failing": sorted(wrong)[:TOLD_MAX]}

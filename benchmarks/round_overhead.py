@@ -18,11 +18,11 @@ from statistics import median
 
 from benchmarks.bare_grpc import BareServer, clients
 from benchmarks.common import ECHO, PERNET, children_of, cpu_s, echo_job, finish, say
+from shoal.identity.identity import Identity
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
-from shoal.training.ready import ReadyTask
-from shoal.transport.identity import Identity
+from shoal.runtime.paths import Paths
+from shoal.trainer.package import ReadyTask
 
 
 async def measure_shoal(operator: Operator, job: str, seconds: float) -> float:
@@ -89,10 +89,10 @@ async def compare(*, workers: int, values: int, seconds: float, turns: int) -> d
             LocalCluster(workers=workers, agent_options=ECHO) as cluster,
             Operator.open(cluster.home) as operator,
         ):
-            identity = Identity.load(Places(cluster.home).manager)
+            identity = Identity.load(Paths(cluster.home).manager)
             bare = BareServer(identity, workers=workers, update_bytes=values * 4)
             port = await bare.start()
-            homes = [Places(cluster.agent_home(name)).node for name in sorted(cluster.agents)]
+            homes = [Paths(cluster.agent_home(name)).node for name in sorted(cluster.agents)]
             async with clients(homes, port=port, update_bytes=values * 4) as client_pids:
                 await bare.measure(1.0)  # until every client is connected and warm
                 result = await take_turns(cluster, operator, ready, bare, client_pids, seconds=seconds, turns=turns)

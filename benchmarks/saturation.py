@@ -30,7 +30,7 @@ from shoal.plan import Plan, Until
 from shoal.roles.actions import Record, Send
 from shoal.sim.devices import Build, Presence
 from shoal.sim.jobs import system_job
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.world import Settings, World
@@ -126,7 +126,7 @@ def grow(
     """
     rounds = rounds or ROUNDS[pace]
     rate = Steady(mbit(rate_mbit / smaller))
-    line = Line(up=rate, down=rate)
+    line = AccessLink(up=rate, down=rate)
 
     def build(number: int) -> Build:
         return Build(

@@ -35,14 +35,14 @@ from shoal.roles.actions import Record
 from shoal.runtime.operator import Operator
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.observe import Step
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.world import Settings, World
 from shoal.topology import predict
-from shoal.topology.cluster import Cluster, Node
+from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.split import split
-from shoal.training.ready import ReadyTask
+from shoal.trainer.package import ReadyTask
 from testbed.cluster import MANAGER
 from testbed.cluster import Cluster as TestbedCluster
 from testbed.devices import Board, boards
@@ -78,7 +78,7 @@ class Setting:
     slow: float = 1.0
 
     @property
-    def sub_leaders(self) -> int:
+    def aggregators(self) -> int:
         """EDDL's 1-4-16: about the square root."""
         return max(2, round(math.sqrt(self.workers)))
 
@@ -137,7 +137,7 @@ async def _timed(
 ) -> Timed:
     plan = {
         "shape": shape,
-        "sub_leaders": setting.sub_leaders,
+        "sub_leaders": setting.aggregators,
         "workers_min": setting.workers,
         "workers_max": setting.workers,
         "until": {"epochs": 200},
@@ -202,23 +202,23 @@ def simulated_s(setting: Setting, shape: str) -> float:
     return played_s(
         shape,
         workers=setting.workers,
-        sub_leaders=setting.sub_leaders,
+        aggregators=setting.aggregators,
         bytes_per_s=setting.bytes_per_s,
         batch_s=setting.batch_s,
     )
 
 
 def played_s(
-    shape: str, *, workers: int, sub_leaders: int, bytes_per_s: float, batch_s: float, pace: str = "sync"
+    shape: str, *, workers: int, aggregators: int, bytes_per_s: float, batch_s: float, pace: str = "sync"
 ) -> float:
     """Seconds in which each worker trains one lease, of PerNet over equal links, simulated."""
     rate = Steady(bytes_per_s)
-    line = Line(up=rate, down=rate)
+    line = AccessLink(up=rate, down=rate)
     build = Build(kind="even", seconds_per_gmac=0.0, seconds_per_batch=batch_s, memory_mb=4096, line=line)
     plan = Plan(
         shape=shape,
         pace=pace,
-        sub_leaders=sub_leaders,
+        aggregators=aggregators,
         batch_size=1,
         workers_min=workers,
         workers_max=workers,
@@ -236,8 +236,8 @@ def played_s(
     if pace == "sync":
         made = versions.made_s[versions.before + SETTLING : -1]
         return median(after - before for before, after in itertools.pairwise(made))
-    # Every sub-leader makes versions of its own, and they come when they come.
-    each = sub_leaders if shape == "tree" else workers
+    # Every aggregator makes versions of its own, and they come when they come.
+    each = aggregators if shape == "tree" else workers
     made = versions.made_s[versions.before + SETTLING * each : -each]
     return each * (made[-1] - made[0]) / (len(made) - 1)
 
@@ -248,11 +248,11 @@ def played_s(
 def predicted_s(setting: Setting) -> dict[str, float]:
     rate, model_bytes = setting.bytes_per_s, 4 * PERNET
     workers = tuple(
-        Node(name=f"w{n:02}", up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=setting.batch_s)
+        ClusterNode(name=f"w{n:02}", up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=setting.batch_s)
         for n in range(setting.workers)
     )
-    cluster = Cluster(leader=Node(name="leader", up_bytes_per_s=rate, down_bytes_per_s=rate), workers=workers)
-    tree = split(cluster, sub_leaders=setting.sub_leaders)
+    cluster = Cluster(leader=ClusterNode(name="leader", up_bytes_per_s=rate, down_bytes_per_s=rate), workers=workers)
+    tree = split(cluster, aggregators=setting.aggregators)
     return {
         "star": predict.star(cluster, model_bytes=model_bytes).batch_s,
         "tree": predict.tree(cluster, tree, model_bytes=model_bytes).batch_s,
@@ -279,7 +279,7 @@ def main() -> None:
         batch_s=min(given.train_s, 0.3) if given.quick else given.train_s,
         timed=QUICK_TIMED if given.quick else TIMED,
         slow=given.slow,
-        child_module="shoal.training.echo" if given.quick or given.echo else "testbed.paced",
+        child_module="shoal.trainer.echo" if given.quick or given.echo else "testbed.paced",
     )
     shapes = given.only or SHAPES
     rows = asyncio.run(measured(setting, shapes))

@@ -24,29 +24,29 @@ from pathlib import Path
 from statistics import median, pstdev
 from unittest import mock
 
-import shoal.training
+import shoal.trainer
 from benchmarks.common import PERNET, Versions, echo_job, finish, say
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Action
 from shoal.roles.events import Event, Received
-from shoal.roles.leader import Leader
+from shoal.roles.leader.leader import Leader
 from shoal.runtime.local import LocalCluster
+from shoal.runtime.manager_main import ManagerReady, run_home
 from shoal.runtime.operator import Operator
-from shoal.runtime.serve import Ready, run_home
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady
 from shoal.sim.world import Settings, World
-from shoal.training.ready import ReadyTask
+from shoal.trainer.package import ReadyTask
 from shoal.wire.messages import Update
 
 WORKERS = 4
 PACES_S = (0.10, 0.13, 0.17, 0.22)
 SMALL = 500
 TIMEOUT_S = 300.0
-_ECHO = ("--child-module", "shoal.training.echo")
+_ECHO = ("--child-module", "shoal.trainer.echo")
 
 
 @dataclass
@@ -85,7 +85,7 @@ def listening() -> Iterator[Observed]:
 @contextlib.asynccontextmanager
 async def cluster(directory: Path, options: Sequence[tuple[str, ...]]) -> AsyncIterator[Operator]:
     """A manager in this process, and an agent of its own process for each set of options."""
-    ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[ManagerReady] = asyncio.get_running_loop().create_future()
     home = directory / "home"
     serving = asyncio.create_task(run_home(home, host="127.0.0.1", port=0, on_ready=ready.set_result))
     site = LocalCluster(workers=0, home=home, cache=directory / "cache")
@@ -126,7 +126,7 @@ def _plan(workers: int, **more: object) -> dict[str, object]:
     return {"workers_min": workers, "workers_max": workers, "until": {"epochs": 1}, "momentum": 0.0, **more}
 
 
-async def measured_line(directory: Path, rounds: int) -> Line:
+async def measured_line(directory: Path, rounds: int) -> AccessLink:
     """From two sizes of model: what a message takes however small, and what a byte does."""
     small_s = await round_s(directory / "small", SMALL, rounds)
     large_s = await round_s(directory / "large", PERNET, rounds)
@@ -134,13 +134,13 @@ async def measured_line(directory: Path, rounds: int) -> Line:
     say(f"wire: {small_s * 1000:.1f} ms a round at least, {bytes_per_s / 1e6:.0f} MB/s through encryption and merging")
     # A round is two messages, each over both ends; both ends' rates are passed one after the other, piece by piece.
     rate = Steady(bytes_per_s)
-    return Line(up=rate, down=rate, latency_s=small_s / 4)
+    return AccessLink(up=rate, down=rate, latency_s=small_s / 4)
 
 
 # The same in the simulator -----------------------------------------------------------------------------
 
 
-def simulated(real: Observed, line: Line, *, values: int, batches: int, lease_batches: int) -> float:
+def simulated(real: Observed, line: AccessLink, *, values: int, batches: int, lease_batches: int) -> float:
     """Rounds a second of a simulation with these device speeds."""
     devices = [_device(real.trainings_s[node], line, lease_batches) for node in sorted(real.trainings_s)]
     layout = Layout.of([("flat", (values,), "parameter")])
@@ -162,7 +162,7 @@ def simulated(real: Observed, line: Line, *, values: int, batches: int, lease_ba
     return Observed(versions_s=versions.made_s).rounds_per_s()
 
 
-def _device(trainings_s: list[float], line: Line, lease_batches: int) -> Build:
+def _device(trainings_s: list[float], line: AccessLink, lease_batches: int) -> Build:
     settled = trainings_s[len(trainings_s) // 10 :]
     logs = [math.log(max(seconds, 1e-6)) for seconds in settled]
     return Build(
@@ -178,7 +178,7 @@ def _device(trainings_s: list[float], line: Line, lease_batches: int) -> Build:
 # Both --------------------------------------------------------------------------------------------------
 
 
-async def paced(directory: Path, line: Line, rounds: int) -> dict[str, float]:
+async def paced(directory: Path, line: AccessLink, rounds: int) -> dict[str, float]:
     directory.mkdir()
     options = [(*_ECHO, "--pace-s", str(pace_s)) for pace_s in PACES_S]
     batches = rounds * WORKERS
@@ -189,9 +189,9 @@ async def paced(directory: Path, line: Line, rounds: int) -> dict[str, float]:
     return _compared("paced", real, sim)
 
 
-async def trained(directory: Path, line: Line, epochs: int) -> dict[str, float]:
+async def trained(directory: Path, line: AccessLink, epochs: int) -> dict[str, float]:
     directory.mkdir()
-    task = Path(shoal.training.__file__).with_name("demo_task.py")
+    task = Path(shoal.trainer.__file__).with_name("demo_task.py")
     lease_batches = 4
     with listening() as real:
         async with cluster(directory, [() for _ in range(WORKERS)]) as operator:

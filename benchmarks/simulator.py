@@ -13,13 +13,13 @@ import time
 
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
-from shoal.roles.membership import Patience
-from shoal.sim.chance import Chance
+from shoal.roles.node.failure_detector import Patience
 from shoal.sim.fault_text import parse
 from shoal.sim.inflict import Inflicter
 from shoal.sim.jobs import SimulatedJob, system_job
 from shoal.sim.observe import Mark, Step
 from shoal.sim.profiles import builds, home_line
+from shoal.sim.rng import Rng
 from shoal.sim.world import Settings, World
 
 DEVICES = 100_000
@@ -74,10 +74,10 @@ def peak_rss_mb() -> float:
 
 def run(devices: int, *, seed: int, profile: str) -> dict[str, object]:
     began_s = time.perf_counter()
-    chance = Chance(seed)
+    rng = Rng(seed)
     settings = Settings(
         seed=seed,
-        builds=builds(profile, devices, chance),
+        builds=builds(profile, devices, rng),
         home_line=home_line("even"),
         jobs=[job(devices)],
         patience=PATIENCE,

@@ -60,7 +60,7 @@ from benchmarks.slo_loop import (
     teach,
 )
 from benchmarks.slo_trainers import AT_ONCE, Trainers, why_not
-from shoal.workload.profile.conformal import WITHIN
+from shoal.scheduling.profile.conformal import WITHIN
 
 #: For bare trainers.
 SLO_S = 0.4

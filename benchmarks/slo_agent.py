@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.slo_trainers import PERIOD_US, REST_S
 from shoal.runtime import agent
-from shoal.runtime.trainer import ANSWER_TIMEOUT_S, TrainerHost, TrainResult
+from shoal.trainer.host import ANSWER_TIMEOUT_S, TrainerHost, TrainResult
 
 #: The file that says what this device is to do next, and the group that it runs in.
 TURN_VARIABLE, GROUP_VARIABLE = "SHOAL_SLO_TURN", "SHOAL_SLO_GROUP"

@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.slo_fleet import Member
 from benchmarks.slo_loop import RAMP_BUDGETS, RAMP_MOST, Task
 from benchmarks.slo_trainers import CORES, CORES_LEAST, CORES_MOST
-from shoal.workload.profile.features import Features
-from shoal.workload.profile.sizing import Prediction, Profiler, Sizing
+from shoal.scheduling.profile.features import Features
+from shoal.scheduling.profile.sizing import CostPrediction, Profiler, Sizing
 
 #: A task that is there to be waited with, or to load what is loaded once.
 IDLE_EXAMPLES = 320
@@ -86,7 +86,7 @@ class Contest(Profiler):
     def is_over(self) -> bool:
         return len(self._turns) == len(self._places) and not any(self._turns.values())
 
-    def predict(self, features: Features) -> Prediction | None:
+    def predict(self, features: Features) -> CostPrediction | None:
         return None
 
     def decide(self, features: Features, budget: float) -> Sizing:

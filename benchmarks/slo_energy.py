@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from shoal.sim.chance import Chance
-from shoal.sim.devices import Build, Device, Work
+from shoal.scheduling.profile.features import Features
+from shoal.sim.devices import Build, ComputeJob, Device
 from shoal.sim.profiles import builds
-from shoal.workload.profile.features import Features
+from shoal.sim.rng import Rng
 
 BUDGET_SHARE = 0.075 / 100
 PROFILE = "wifi-phones"
@@ -32,7 +32,7 @@ class Modelled:
     """``count`` phones, each of another kind."""
 
     def __init__(self, seed: int, count: int) -> None:
-        chance = Chance(seed)
+        chance = Rng(seed)
         self._devices = {
             f"phone-{place}": Device(build, chance.stream("jitter", str(place)))
             for place, build in enumerate(islice(_distinct(builds(PROFILE, 20 * count, chance)), count))
@@ -57,7 +57,7 @@ class Modelled:
     def spend(self, device: str, request: int, examples: int) -> float:
         phone, began_s = self._devices[device], self._now_s[device]
         before_j = phone.spent_j(began_s)
-        work = Work(gmacs_per_example=GMACS_PER_EXAMPLE, examples=examples, batches=-(-examples // BATCH))
+        work = ComputeJob(gmacs_per_example=GMACS_PER_EXAMPLE, examples=examples, batches=-(-examples // BATCH))
         ended_s = began_s + phone.seconds_for(work, began_s)
         self._now_s[device] = ended_s + REST_S
         return phone.spent_j(ended_s) - before_j

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from shoal.sim.chance import Chance, Stream
-from shoal.workload.profile.features import Features
+from shoal.scheduling.profile.features import Features
+from shoal.sim.rng import Rng, Stream
 
 #: (memory in MB, summed highest frequency in MHz) of boards and phones as they are sold.
 _BUILDS = (
@@ -64,7 +64,7 @@ class Member:
 
 def draw_fleet(seed: int, count: int, *, requests: int, name: str = "device") -> list[Member]:
     """Devices that differ in speed by about ten times. Of another name they are others."""
-    chance = Chance(seed)
+    chance = Rng(seed)
     return [_member(f"{name}-{i + 1}", requests, chance.stream(name, str(i))) for i in range(count)]
 
 

@@ -18,11 +18,11 @@ import numpy as np
 from benchmarks.iprof import IProf
 from benchmarks.maui import Maui
 from benchmarks.slo_fleet import Member, draw_fleet
-from shoal.sim.chance import Chance
-from shoal.workload.profile.conformal import WithMargin
-from shoal.workload.profile.features import Features
-from shoal.workload.profile.logrls import LogRls
-from shoal.workload.profile.sizing import Profiler
+from shoal.scheduling.profile.conformal import WithMargin
+from shoal.scheduling.profile.features import Features
+from shoal.scheduling.profile.logrls import LogRls
+from shoal.scheduling.profile.sizing import Profiler
+from shoal.sim.rng import Rng
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -198,7 +198,7 @@ class Drawn:
     """Tasks that take what a formula says, with each device's noise. No process runs."""
 
     def __init__(self, seed: int, members: Iterable[Member], *, seconds_per_example: float = 0.01) -> None:
-        self._chance = Chance(seed)
+        self._chance = Rng(seed)
         self._members = {member.name: member for member in members}
         self._per_example_s = seconds_per_example
 

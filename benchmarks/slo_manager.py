@@ -1,4 +1,4 @@
-"""A real manager whose leaders size work by a contest of profilers. Run as ``shoal.runtime.serve`` is.
+"""A real manager whose leaders size work by a contest of profilers. Run as ``shoal.runtime.manager_main`` is.
 
 What the contest is, a file says that the benchmark wrote; every task that is done is a line of another.
 """
@@ -16,10 +16,10 @@ from benchmarks.slo_contest import Contest, Setting, Turn, write_turn
 from benchmarks.slo_fleet import draw_fleet
 from benchmarks.slo_loop import RAMP_MOST, Task, contenders
 from shoal.plan import Plan
-from shoal.roles import online
-from shoal.runtime import serve
-from shoal.workload.requests import Budget, Intake
-from shoal.workload.steering import Steering
+from shoal.roles.leader import local_data
+from shoal.runtime import manager_main
+from shoal.scheduling.requests import Budget, Intake
+from shoal.scheduling.steering import Steering
 
 FOLDER_VARIABLE = "SHOAL_SLO_FOLDER"
 SETTING_FILE, TASKS_FILE, OVER_FILE = "setting.json", "tasks.jsonl", "over"
@@ -62,8 +62,8 @@ def main() -> int:
         budget = Budget(profiler=contest_in(folder), budget=plan.budget_s)
         return Intake({"time": budget}, steering=Steering(per_s=1e6))
 
-    online._intake = intake
-    return serve.main()
+    local_data._intake = intake
+    return manager_main.main()
 
 
 if __name__ == "__main__":

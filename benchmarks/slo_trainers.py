@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.slo_fleet import Member
 from shoal.data.digits import mnist
 from shoal.errors import Misuse
-from shoal.workload.profile.features import Features
+from shoal.scheduling.profile.features import Features
 from testbed import owners, quota
 from testbed.commands import NoNamespaces
 from testbed.quota import Quota

@@ -44,7 +44,7 @@ from shoal.compress.feedback import Feedback
 from shoal.data.files import data_dir
 from shoal.learning.outer import outer_change
 from shoal.learning.usual import ENOUGH, FLOOR_SHARE, MULTIPLE, REACH_LEAST, WINDOW, Usual
-from shoal.training.flat import layout_of, read_into, write_from
+from shoal.trainer.flat import layout_of, read_into, write_from
 from shoal.wire.coded import code, norm_of, sizes_of
 
 #: As `examples/activity/split.py` reads them.

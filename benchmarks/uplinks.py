@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.common import finish, say
 from shoal.runtime.operator import Operator
-from shoal.training.ready import ReadyTask
+from shoal.trainer.package import ReadyTask
 from testbed.cluster import Cluster
 from testbed.devices import boards
 from testbed.namespaces import why_no_namespaces
@@ -63,7 +63,7 @@ async def measured(workers: int, up_mbps: float, names: list[str], *, stop_after
     with tempfile.TemporaryDirectory(prefix="shoal-uplinks-") as folder:
         home = Path(folder) / "home"
         devices = boards(workers, up_mbps=up_mbps)
-        cluster = Cluster(home, devices, child_module="shoal.training.child", cache=Path(folder) / "cache")
+        cluster = Cluster(home, devices, child_module="shoal.trainer.child", cache=Path(folder) / "cache")
         async with cluster, Operator.open(home) as operator:
             await cluster.connected()
             ready = await operator.prepare(ROOT / "examples" / "mnist", "task:Digits", on_progress=say)

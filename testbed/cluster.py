@@ -25,10 +25,10 @@ from types import TracebackType
 from typing import Self
 
 from shoal.errors import Unreachable
+from shoal.identity.enrolment import Enrolled, enrol
+from shoal.identity.join_code import JoinCode
 from shoal.runtime.operator import Operator
-from shoal.training.spawn import end_process
-from shoal.transport.enrol import Enrolled, enrol
-from shoal.transport.join_code import JoinCode
+from shoal.trainer.spawn import end_process
 from testbed.devices import Board, Device, Testbed
 from testbed.paced import DEVICE_VARIABLE, set_pace
 from testbed.proxy import Line
@@ -53,7 +53,7 @@ class Cluster:
         manager: Board | None = None,
         shared_mbps: float | None = None,
         child_module: str = "testbed.paced",
-        manager_module: str = "shoal.runtime.serve",
+        manager_module: str = "shoal.runtime.manager_main",
         manager_options: Sequence[str] = (),
         agent_module: str = "shoal.runtime.agent",
         cache: Path | None = None,

@@ -1,6 +1,6 @@
 """A real manager that also notes when its leaders make versions. Nothing it does is otherwise for it.
 
-Run in place of ``shoal.runtime.serve``. A note is a line with the job, the version, the shape it was made in and the
+Run in place of ``shoal.runtime.manager_main``. A note is a line with the job, the version, its topology and the
 seconds of the machine's clock, in a file that the environment names.
 """
 
@@ -15,8 +15,8 @@ from unittest import mock
 
 from shoal.roles.actions import Action
 from shoal.roles.events import Event
-from shoal.roles.leader import Leader
-from shoal.runtime import serve
+from shoal.roles.leader.leader import Leader
+from shoal.runtime import manager_main
 
 NOTES_VARIABLE = "SHOAL_NOTES"
 
@@ -48,7 +48,7 @@ def main() -> int:
             return actions
 
         with mock.patch.object(Leader, "handle", noted):
-            return serve.main()
+            return manager_main.main()
 
 
 if __name__ == "__main__":

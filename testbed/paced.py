@@ -16,9 +16,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from shoal.training import child, serve
-from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult
-from shoal.training.shared import SharedVectors
+from shoal.trainer import child, child_loop
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
+from shoal.trainer.shared import SharedVectors
 
 #: The same as that of the benchmarks' trainer of digits: a cluster can run either.
 DEVICE_VARIABLE = "SHOAL_PACED_DEVICE"
@@ -34,12 +34,12 @@ def set_pace(directory: Path, pace_s: float) -> None:
 class Paced:
     """Any trainer, padded to a pace."""
 
-    def __init__(self, trainer: serve.Trainer, *, pace_s: float, directory: Path | None) -> None:
+    def __init__(self, trainer: child_loop.Trainer, *, pace_s: float, directory: Path | None) -> None:
         self._trainer = trainer
         self._pace_s = pace_s
         self._directory = directory
 
-    def loaded(self) -> Loaded:
+    def loaded(self) -> TaskLoaded:
         loaded = self._trainer.loaded()
         return replace(loaded, engine=f"{loaded.engine}, paced")
 
@@ -65,11 +65,11 @@ class Paced:
             return self._pace_s
 
 
-def build(settings: TrainerSettings, shared: SharedVectors) -> serve.Trainer:
+def build(settings: TrainerSettings, shared: SharedVectors) -> child_loop.Trainer:
     directory = os.environ.get(DEVICE_VARIABLE)
     trainer = child.build(settings, shared)
     return Paced(trainer, pace_s=settings.pace_s, directory=Path(directory) if directory else None)
 
 
 if __name__ == "__main__":
-    serve.main(build)
+    child_loop.main(build)

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from shoal.runtime.leash import end_with_starter
-from shoal.sim.chance import Chance, Stream
+from shoal.runtime.die_with_parent import end_with_starter
+from shoal.sim.rng import Rng, Stream
 from testbed.commands import NoNamespaces
 
 SEGMENT_BYTES = 1_448
@@ -73,7 +73,7 @@ class Proxy:
         self._to = to
         self._host = host
         self.port = port
-        self._chance = Chance(line.seed)
+        self._chance = Rng(line.seed)
         self._connections = 0
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()

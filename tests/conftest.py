@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from shoal.training.protocol import TrainerSettings
+from shoal.trainer.protocol import TrainerSettings
 
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -74,9 +74,9 @@ def make_job(tmp_path: Path, imports_forgotten: None) -> Callable[..., TrainerSe
     """Write a task's source and its examples to disk, and describe them as an agent would to its trainer."""
 
     def make(source: str, train: Pair, test: Pair | None = None, **settings: Any) -> TrainerSettings:
-        from shoal.training.flat import layout_of
-        from shoal.training.importer import make_task
-        from shoal.training.shards import write_shards
+        from shoal.trainer.flat import layout_of
+        from shoal.trainer.importer import make_task
+        from shoal.trainer.shards import write_shards
 
         bundle = tmp_path / "bundle"
         bundle.mkdir()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shoal.cli.story import Story
-from shoal.cli.view import render
+from shoal.cli.job_history import Story
+from shoal.cli.render.view import render
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 

@@ -20,8 +20,8 @@ from shoal.compress.sparse import Sparse
 from shoal.errors import Misuse, ShoalError
 from shoal.learning.layout import Layout
 from shoal.learning.outer import momentum_step
+from shoal.learning.parameter_staleness import ParameterStaleness, scale_of
 from shoal.learning.partial import Partial
-from shoal.learning.touches import Touches, scale_of
 from shoal.wire import coded, frames
 from shoal.wire.messages import Update
 
@@ -217,7 +217,7 @@ class _Leader:
         self._sizes = coded.sizes_of(layout)
         # The share of places that one update names is how many entries a place has for each version kept.
         entries = -(-_EXACT_VERSIONS * coded.entries_max(self._codec, self._sizes) // layout.size)
-        self._touches = Touches(layout.size, exact_versions=_EXACT_VERSIONS, entries_per_place=entries)
+        self._touches = ParameterStaleness(layout.size, exact_versions=_EXACT_VERSIONS, entries_per_place=entries)
 
     def take(self, message: Update, tally: Tally) -> None:
         late = self.version - message.version

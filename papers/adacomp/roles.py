@@ -17,14 +17,14 @@ from benchmarks import digits_cnn
 from papers.adacomp import paper
 from papers.harness.rows import Row
 from shoal.sim.devices import Build
-from shoal.sim.network import Line
+from shoal.sim.metrics import Metrics
+from shoal.sim.network import AccessLink
 from shoal.sim.outcome import Outcome
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.real import close, simulated_job
-from shoal.sim.tally import Tally
 from shoal.sim.world import Settings, World
-from shoal.training.find import find_task
-from shoal.training.ready import ReadyTask, make_ready, plan_from
+from shoal.trainer.find import find_task
+from shoal.trainer.package import ReadyTask, make_ready, plan_from
 
 TASK = Path(digits_cnn.__file__).resolve()
 
@@ -81,12 +81,12 @@ def run(*, quick: bool) -> Row:
 def _played(ready: ReadyTask, chosen: dict[str, Any]) -> Outcome:
     job = simulated_job(ready, plan_from(ready.prepared.plan | chosen), train=True)
     rate = Steady(mbit(RATE_MBIT))
-    line = Line(up=rate, down=rate)
+    line = AccessLink(up=rate, down=rate)
     build = Build(
         kind="container", seconds_per_gmac=0.0, seconds_per_batch=BATCH_S, jitter=JITTER, memory_mb=4096, line=line
     )
     workers = int(chosen["workers_min"])
-    tally = Tally(workers)
+    tally = Metrics(workers)
     world = World(Settings(seed=0, builds=[build] * workers, home_line=line, jobs=[job]), observers=[tally])
     try:
         world.begin()

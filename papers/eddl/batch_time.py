@@ -15,8 +15,8 @@ from papers.eddl.paper import SYNC_SHARE_OF_16
 from papers.eddl.setting import BATCH_S, MODEL_BYTES, RATES_MBIT, SIZES
 from papers.eddl.star import Noise, Star, batch_s
 from papers.harness.rows import Row
+from shoal.net.shared_budget import TURN_HOLD_S
 from shoal.sim.rates import mbit
-from shoal.transport.commons import TURN_HOLD_S
 
 QUICK_SIZES = (4, 16)
 #: Workers without rounds drift apart slowly: those are watched for longer, and are never quite alike.

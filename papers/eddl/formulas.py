@@ -14,7 +14,7 @@ def star_in_turn_s(workers: int, *, compute_s: float, model_bytes: float, bytes_
 
 
 def tree_at_once_s(
-    workers: int, *, sub_leaders: int, compute_s: float, model_bytes: float, bytes_per_s: float
+    workers: int, *, aggregators: int, compute_s: float, model_bytes: float, bytes_per_s: float
 ) -> float:
-    """t = l + 2(g - 1 + n/g - 1)S/B: EDDL's 1-g-n, with the leader one of the sub-leaders and all of these working."""
-    return compute_s + 2 * (sub_leaders - 1 + workers / sub_leaders - 1) * model_bytes / bytes_per_s
+    """t = l + 2(g - 1 + n/g - 1)S/B: EDDL's 1-g-n, with the leader one of the aggregators and all of these working."""
+    return compute_s + 2 * (aggregators - 1 + workers / aggregators - 1) * model_bytes / bytes_per_s

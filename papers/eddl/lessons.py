@@ -26,13 +26,13 @@ from benchmarks.common import say
 from papers.eddl.setting import BATCH, BATCH_S, LEARNING_RATE, LEASE_S, MOMENTUM, WEIGHT_DECAY
 from shoal.errors import Misuse
 from shoal.sim.devices import Build
-from shoal.sim.network import Line
+from shoal.sim.metrics import Metrics
+from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady, mbit
 from shoal.sim.real import close, simulated_job
-from shoal.sim.tally import Tally
 from shoal.sim.world import Settings, World
-from shoal.training.find import find_task
-from shoal.training.ready import ReadyTask, make_ready, plan_from
+from shoal.trainer.find import find_task
+from shoal.trainer.package import ReadyTask, make_ready, plan_from
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TASKS = {"pernet": "papers/eddl/pernet", "lenet": "examples/mnist"}
@@ -145,7 +145,7 @@ def learn(lesson: Lesson, out: Path) -> Learned:
     plan = plan_from(ready.prepared.plan | plan_of(lesson))
     job = simulated_job(ready, plan, train=True)
     rate = Steady(mbit(lesson.rate_mbit))
-    line = Line(up=rate, down=rate)
+    line = AccessLink(up=rate, down=rate)
     build = Build(
         kind="board",
         seconds_per_gmac=0.0,
@@ -154,7 +154,7 @@ def learn(lesson: Lesson, out: Path) -> Learned:
         memory_mb=4096,
         line=line,
     )
-    tally = Tally(lesson.workers)
+    tally = Metrics(lesson.workers)
     settings = Settings(seed=lesson.seed, builds=[build] * lesson.workers, home_line=line, jobs=[job])
     world = World(settings, observers=[tally])
     try:

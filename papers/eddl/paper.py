@@ -29,5 +29,5 @@ LEADER_CPU_LOSS = (0.05, 0.13)
 LEADER_MEMORY_LOSS = (0.19, 0.26)
 LEADER_NETWORK_LOSS = (0.10, 0.43)
 
-#: §6.5: the trees of Figure 12, workers -> sub-leaders.
+#: §6.5: the trees of Figure 12, workers -> aggregators.
 TREES: Mapping[int, int] = {4: 2, 8: 2, 12: 3, 16: 4}

@@ -19,7 +19,7 @@ from papers.eddl.star import batch_s
 from papers.harness.rows import Row
 from shoal.sim.rates import mbit
 from shoal.topology import predict
-from shoal.topology.cluster import Cluster, Node
+from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.split import split
 
 RATE_MBIT = RATES_MBIT[0]
@@ -44,15 +44,15 @@ def run(quick: bool) -> list[Row]:
 
 def rows_of(simulated: Simulated) -> list[Row]:
     rows = []
-    for workers, sub_leaders in TREES.items():
+    for workers, aggregators in TREES.items():
         for shape in SHAPES:
-            predicted_s = predicted(shape, workers, sub_leaders)
+            predicted_s = predicted(shape, workers, aggregators)
             played_s = simulated(shape, workers)
             batch = played_s if played_s is not None else predicted_s
             rows.append(
                 {
                     "workers": workers,
-                    "tree": f"1-{sub_leaders}-{workers}",
+                    "tree": f"1-{aggregators}-{workers}",
                     "shape": shape,
                     "predicted_s": predicted_s,
                     "simulated_s": played_s,
@@ -68,7 +68,7 @@ def batches_in_a_row(shape: str, workers: int) -> float:
     return math.ceil(share) if SHAPES[shape] else share
 
 
-def predicted(shape: str, workers: int, sub_leaders: int) -> float | None:
+def predicted(shape: str, workers: int, aggregators: int) -> float | None:
     """Seconds a batch; None for the asynchronous star, for which there is no prediction."""
     cluster = cluster_of(workers)
     match shape:
@@ -78,7 +78,7 @@ def predicted(shape: str, workers: int, sub_leaders: int) -> float | None:
             return predict.star(cluster, model_bytes=MODEL_BYTES).batch_s
         case "tree, async above" | "tree, sync above":
             above = "async" if "async" in shape else "sync"
-            tree = split(cluster, sub_leaders=sub_leaders)
+            tree = split(cluster, aggregators=aggregators)
             return predict.tree(cluster, tree, model_bytes=MODEL_BYTES, above=above).batch_s
         case "shard":
             return predict.shard(cluster, model_bytes=MODEL_BYTES).batch_s
@@ -86,13 +86,13 @@ def predicted(shape: str, workers: int, sub_leaders: int) -> float | None:
 
 
 def cluster_of(workers: int) -> Cluster:
-    """Boards on a switch, and a leader that does not work. In the paper's Figure 4 it is one of the sub-leaders."""
+    """Boards on a switch, and a leader that does not work. In the paper's Figure 4 it is one of the aggregators."""
     rate = mbit(RATE_MBIT)
     crew = tuple(
-        Node(name=f"w{number:02}", up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=BATCH_S)
+        ClusterNode(name=f"w{number:02}", up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=BATCH_S)
         for number in range(1, workers + 1)
     )
-    return Cluster(leader=Node(name="leader", up_bytes_per_s=rate, down_bytes_per_s=rate), workers=crew)
+    return Cluster(leader=ClusterNode(name="leader", up_bytes_per_s=rate, down_bytes_per_s=rate), workers=crew)
 
 
 def _simulated(shape: str, workers: int, *, rounds: Mapping[str, int]) -> float:
@@ -104,7 +104,7 @@ def _simulated(shape: str, workers: int, *, rounds: Mapping[str, int]) -> float:
     return played_s(
         shape.partition(",")[0],
         workers=workers,
-        sub_leaders=TREES[workers],
+        aggregators=TREES[workers],
         bytes_per_s=mbit(RATE_MBIT),
         batch_s=BATCH_S,
         pace=pace,

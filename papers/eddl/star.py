@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 
 from papers.eddl.setting import BATCH_S, LAYOUT, LEASE_S
 from shoal.errors import Misuse
+from shoal.net.shared_budget import TURN_HOLD_S
 from shoal.plan import Plan, Until
 from shoal.roles.events import Received
-from shoal.sim.chance import Chance
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
-from shoal.sim.rates import Rate, Steady, Varying, mbit
+from shoal.sim.rates import Steady, TransferRate, Varying, mbit
+from shoal.sim.rng import Rng
 from shoal.sim.world import Settings, World
 from shoal.topology.saturation import Round
-from shoal.transport.commons import TURN_HOLD_S
 from shoal.wire.messages import Update
 
 #: Where a link's rate changes at random, it does so each second, in a trace of this length.
@@ -125,18 +125,18 @@ def _builds(star: Star) -> list[Build]:
             seconds_per_batch=batch_s,
             jitter=star.noise.training,
             memory_mb=4096,
-            line=Line(up=rate, down=rate),
+            line=AccessLink(up=rate, down=rate),
         )
         for batch_s in times_s
     ]
 
 
-def _line(star: Star, name: str) -> Line:
-    chance = Chance(star.seed)
-    return Line(up=_rate(star, chance, f"{name} up"), down=_rate(star, chance, f"{name} down"))
+def _line(star: Star, name: str) -> AccessLink:
+    chance = Rng(star.seed)
+    return AccessLink(up=_rate(star, chance, f"{name} up"), down=_rate(star, chance, f"{name} down"))
 
 
-def _rate(star: Star, chance: Chance, name: str) -> Rate:
+def _rate(star: Star, chance: Rng, name: str) -> TransferRate:
     bytes_per_s = mbit(star.rate_mbit)
     if not star.noise.link:
         return Steady(bytes_per_s)

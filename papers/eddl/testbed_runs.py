@@ -69,7 +69,7 @@ async def _run(quick: bool) -> list[Row]:
             home,
             devices,
             manager=Board(name=MANAGER, up_mbps=RATE_MBIT, down_mbps=RATE_MBIT, cores=1.0),
-            child_module="shoal.training.echo",
+            child_module="shoal.trainer.echo",
             manager_module="testbed.noted",
         )
         with mock.patch.dict(os.environ, {NOTES_VARIABLE: str(notes)}):

@@ -76,7 +76,7 @@ async def _of_leader(size: int, *, values: int) -> Row:
     with tempfile.TemporaryDirectory(prefix="shoal-mdldroid-") as folder:
         home, job_folder = Path(folder) / "home", Path(folder) / "job"
         job_folder.mkdir()
-        cluster = Cluster(home, boards(size), child_module="shoal.training.echo")
+        cluster = Cluster(home, boards(size), child_module="shoal.trainer.echo")
         async with cluster, Operator.open(home) as operator:
             await cluster.connected()
             assert cluster.manager is not None

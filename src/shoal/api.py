@@ -16,8 +16,8 @@ from shoal.errors import Misuse, ShoalError
 from shoal.plan import Plan, Until
 from shoal.states import JobState
 from shoal.task import Task
-from shoal.training.find import source_of
-from shoal.training.inside import stop_if_importing
+from shoal.trainer.find import source_of
+from shoal.trainer.guard import stop_if_importing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,7 +48,7 @@ class Result:
 
     def model(self) -> nn.Module:
         """The task's model with the trained parameters, in evaluation mode."""
-        from shoal.training.trained import trained_model
+        from shoal.trainer.trained import trained_model
 
         return trained_model(self.task, self.path, seed=self.seed)
 

@@ -145,8 +145,8 @@ class Plan:
     #: What an update counts for that was made against an older version. The root is mild, needs no memory that a new
     #: leader would lack, and is what FedBuff found to do.
     staleness: str = "root"
-    #: Sub-leaders of a tree; 0: about the square root of the workers.
-    sub_leaders: int = 0
+    #: Aggregators of a tree; 0: about the square root of the workers.
+    aggregators: int = 0
 
     #: What crosses the wire to the workers: how a version differs from the one before. Left out: what suits ``codec``.
     #: What is not sent of a change, the leader keeps and adds to the next, with or without ``+ef``.
@@ -192,7 +192,7 @@ class Plan:
         for name in ("batch_size", "lease_batches", "evaluate_every_epochs", "buffer"):
             if getattr(self, name) < 1:
                 raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")
-        for name in ("sub_leaders", "cohort"):
+        for name in ("aggregators", "cohort"):
             if getattr(self, name) < 0:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
         for name in (self.codec, self.down):

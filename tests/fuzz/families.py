@@ -23,23 +23,24 @@ import numpy as np
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
 from shoal.errors import Corrupt, PeerViolation
+from shoal.identity import certificates
+from shoal.identity.enrolment import _enrolled, _json_object, _Request, _Return
+from shoal.identity.identity import Authority, Identity
+from shoal.identity.join_code import JoinCode
+from shoal.identity.names import RemoteIdentity
+from shoal.identity.signing import check, sign
 from shoal.learning.layout import Layout
+from shoal.net.access import Access
 from shoal.plan import Plan
 from shoal.roles.actions import Save
-from shoal.roles.course import Course
-from shoal.roles.custody import packed, unpacked, version_of
+from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.machine import Machine
-from shoal.training import channel, protocol
-from shoal.training.bundle import unpack
-from shoal.training.prepared import Prepared
-from shoal.training.shards import Manifest, Shard
-from shoal.transport import certificates
-from shoal.transport.access import Access
-from shoal.transport.enrol import _enrolled, _json_object, _Request, _Return
-from shoal.transport.identity import Authority, Identity
-from shoal.transport.join_code import JoinCode
-from shoal.transport.names import RemoteIdentity
-from shoal.transport.signing import check, sign
+from shoal.roles.node.checkpoint_transfer import packed, unpacked, version_of
+from shoal.scheduling.ledger import Applied
+from shoal.trainer import channel, protocol
+from shoal.trainer.bundle import unpack
+from shoal.trainer.prepared_job import PreparedJob
+from shoal.trainer.shards import Manifest, Shard
 from shoal.wire import tensors
 from shoal.wire.coded import decode, encode, sizes_of
 from shoal.wire.encoding import decode_envelope, encode_envelope
@@ -47,63 +48,62 @@ from shoal.wire.frames import frames, read_chunk_frame, read_message
 from shoal.wire.limits import BUNDLE_UNPACKED_MAX_BYTES, REPLY_MAX_BYTES
 from shoal.wire.messages import (
     Admit,
+    AggregatorReady,
     AskCheckpoint,
     AskPool,
     AskStatus,
-    Bar,
+    BadShard,
     Blob,
-    Call,
     Caught,
     Checkpoint,
-    Count,
+    Command,
     Dataset,
-    Disband,
     Evaluated,
     EvaluationView,
+    ExecutorView,
     Facts,
     Failed,
     Forget,
-    Form,
-    Formed,
-    Gathered,
-    Given,
     Heartbeat,
     Hello,
     Hop,
     JobSpec,
+    LeaderUnreachable,
     Leads,
     Leave,
     Lend,
-    LenderView,
+    LogRecord,
     Measure,
     Message,
-    NeedRight,
+    ModelShard,
+    ModelTransfer,
+    NeedOperand,
     NodeView,
-    Noted,
     Offer,
-    OutOfReach,
-    Part,
-    Pass,
-    Piece,
+    PartialSum,
+    PeerStatus,
     Pool,
     Progress,
     Ready,
-    Result,
-    Right,
+    Reduce,
+    ReduceResult,
+    RelayModel,
+    Request,
+    Revoke,
+    RightOperand,
     Route,
     Routed,
-    Spoilt,
-    Standing,
+    SetUpAggregator,
+    ShardAck,
     Status,
     SteppedDown,
-    Taken,
-    Task,
+    TearDown,
+    TileResult,
+    TileTask,
     Update,
-    Values,
-    Want,
+    UpdateShard,
     WorkerView,
 )
-from shoal.workload.ledger import Applied
 
 #: What one message may make these readers take.
 PAYLOAD_BYTES = 64 << 10
@@ -142,12 +142,12 @@ def sound_messages() -> list[Message]:
         AskStatus(job="echo"),
         Leads(job="echo", term=1, endpoint="127.0.0.1:7070"),
         SteppedDown(job="echo", term=1, reason="handed over", failed=True),
-        OutOfReach(job="echo", term=1, reason="it does not answer"),
-        Noted(job="echo", term=1, kind="resumed", reason="from version 3"),
+        LeaderUnreachable(job="echo", term=1, reason="it does not answer"),
+        LogRecord(job="echo", term=1, kind="resumed", reason="from version 3"),
         AskCheckpoint(job="echo", term=1),
         Checkpoint(job="echo", term=1, version=3, tensors={"file": np.arange(40, dtype=np.uint8)}),
         Admit(job="echo", term=1, nodes=("device-1", "device-2")),
-        Bar(job="echo", term=1, node="device-1", reason="revoked"),
+        Revoke(job="echo", term=1, node="device-1", reason="revoked"),
         *sound_formation(delta),
         *sound_flock(delta),
         *sound_lending(delta),
@@ -158,16 +158,16 @@ def sound_flock(delta: np.ndarray) -> list[Message]:
     """What mates say to each other."""
     now: dict[str, Any] = {"term": 2, "round": 3}
     return [
-        Standing(plan="0" * 64, term=2, conductor="pi", version=2, digest="d" * 32, of=("pi", "pa"), weight=30.0),
-        Call(**now, number=7, kind="take", merge=1, other="pi", reason="pi has spent more"),
-        Want(**now, conductor="pi", merge=1),
-        Part(**now, conductor="pi", merge=1, of=("pi",), weight=10.0, tensors={"mean": delta}),
-        Given(version=2, digest="d" * 32, made_of=2, tensors={"model": delta}),
+        PeerStatus(plan="0" * 64, term=2, conductor="pi", version=2, digest="d" * 32, of=("pi", "pa"), weight=30.0),
+        Command(**now, number=7, kind="take", merge=1, other="pi", reason="pi has spent more"),
+        Request(**now, conductor="pi", merge=1),
+        PartialSum(**now, conductor="pi", merge=1, of=("pi",), weight=10.0, tensors={"mean": delta}),
+        ModelTransfer(version=2, digest="d" * 32, made_of=2, tensors={"model": delta}),
     ]
 
 
 def sound_formation(delta: np.ndarray) -> list[Message]:
-    """What a leader, a sub-leader and a worker say to each other."""
+    """What a leader, an aggregator and a worker say to each other."""
     of: dict[str, Any] = {"job": "echo", "term": 1, "formation": 2}
     part = {"model": delta[:9], "velocity": delta[:4]}
     hops = (
@@ -175,18 +175,20 @@ def sound_formation(delta: np.ndarray) -> list[Message]:
         Hop(node="pa", endpoint="[::1]:8", start=9, stop=20),
     )
     return [
-        Form(**of, kind="shard", version=3, start=0, stop=9, parameters=4, members=("pi", "pa"), tensors=part),
-        Formed(**of, endpoint="10.0.0.2:7070"),
+        SetUpAggregator(
+            **of, kind="shard", version=3, start=0, stop=9, parameters=4, members=("pi", "pa"), tensors=part
+        ),
+        AggregatorReady(**of, endpoint="10.0.0.2:7070"),
         Route(**of, hops=hops),
         Routed(**of, unreached=("w2",)),
-        Piece(**of, lease=5, version=3, tensors={"delta": delta[:9]}),
-        Taken(**of, lease=5),
-        Spoilt(**of, lease=5, node="pa", reason="no such values"),
-        Count(**of, version=4, leases=(5, 6), weights=(16.0, 4.0), scales=(1.0, 0.5), last=True),
-        Gathered(**of, version=4, leases=(5, 6), weight=20.0, tensors={"mean": delta[:9]}),
-        Pass(**of, version=4, tensors={"model": delta}),
-        Values(**of, version=4, start=0, stop=9, tensors={"model": delta[:9]}),
-        Disband(**of, reason="too few workers"),
+        UpdateShard(**of, lease=5, version=3, tensors={"delta": delta[:9]}),
+        ShardAck(**of, lease=5),
+        BadShard(**of, lease=5, node="pa", reason="no such values"),
+        Reduce(**of, version=4, leases=(5, 6), weights=(16.0, 4.0), scales=(1.0, 0.5), last=True),
+        ReduceResult(**of, version=4, leases=(5, 6), weight=20.0, tensors={"mean": delta[:9]}),
+        RelayModel(**of, version=4, tensors={"model": delta}),
+        ModelShard(**of, version=4, start=0, stop=9, tensors={"model": delta[:9]}),
+        TearDown(**of, reason="too few workers"),
     ]
 
 
@@ -200,13 +202,13 @@ def sound_lending(delta: np.ndarray) -> list[Message]:
         Lend(number=1, seconds=0.5, task_max_bytes=1 << 20, rights_max_bytes=1 << 22),
         AskPool(),
         Pool(executors=3, multiply_adds_per_s=1e9, latency_s=0.01, window=8, task_max_bytes=1, right_max_bytes=1),
-        Task(task=1, kind="tile", right=named, **sides, deadline_s=3.0, avoid=("liar",), tensors={"left": left}),
-        Right(right=named, tensors={"right": right}),
-        NeedRight(right=named),
-        Result(task=1, executor="pi", seconds=0.1, tensors={"result": left @ right}),
+        TileTask(task=1, kind="tile", right=named, **sides, deadline_s=3.0, avoid=("liar",), tensors={"left": left}),
+        RightOperand(right=named, tensors={"right": right}),
+        NeedOperand(right=named),
+        TileResult(task=1, executor="pi", seconds=0.1, tensors={"result": left @ right}),
         Caught(executor="liar", reason="no product of what it was given"),
         Forget(upto=7),
-        Status(cluster="c", manager="m", lenders=(LenderView(node="pi", state="ready", tasks=3),)),
+        Status(cluster="c", manager="m", lenders=(ExecutorView(node="pi", state="ready", tasks=3),)),
     ]
 
 
@@ -282,7 +284,9 @@ def sent_checkpoints() -> list[bytes]:
     """The files inside: of a version with history, and of one without."""
     machine = Machine()
     machine.now_s = 1.0
-    course = Course(machine, sound_spec(), sound_layout(), np.linspace(-1, 1, sound_layout().size, dtype=np.float32))
+    course = TrainingState(
+        machine, sound_spec(), sound_layout(), np.linspace(-1, 1, sound_layout().size, dtype=np.float32)
+    )
     model, state = course.snapshot()
     state |= {"job": "echo", "version": 1, "term": 1, "ending": None}
     view = EvaluationView(version=1, epoch=0, accuracy=0.5, loss=1.0, examples=10, seconds=2.0)
@@ -330,7 +334,7 @@ def read_manifest(data: bytes) -> object:
 
 
 def sound_prepared() -> bytes:
-    prepared = Prepared(
+    prepared = PreparedJob(
         model="/m",
         model_sha256="c" * 64,
         layout=sound_layout(),
@@ -348,7 +352,7 @@ def read_prepared(data: bytes) -> object:
         plain = json.loads(data)
     except (ValueError, RecursionError):
         raise Corrupt("not JSON") from None
-    return Prepared.from_plain(plain)
+    return PreparedJob.from_plain(plain)
 
 
 def zipped(entries: list[tuple[str, bytes]], *, how: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -380,7 +384,7 @@ def read_bundle(data: bytes) -> object:
 
 def trainer_bodies() -> list[bytes]:
     values = [
-        protocol.answer("loaded", protocol.Loaded(train_examples=1, test_examples=2, seconds=0.5, engine="torch")),
+        protocol.answer("loaded", protocol.TaskLoaded(train_examples=1, test_examples=2, seconds=0.5, engine="torch")),
         protocol.answer("trained", protocol.TrainResult(examples=1, loss_sum=0.5, seconds=0.1, finite=True)),
         protocol.answer("evaluated", protocol.EvalResult(examples=1, loss_sum=0.5, correct=1, seconds=0.1)),
     ]

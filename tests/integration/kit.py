@@ -23,17 +23,17 @@ import pytest
 
 from benchmarks.common import echo_job
 from shoal.errors import Unreachable
+from shoal.identity.enrolment import Enrolled
+from shoal.identity.signing import sign
 from shoal.runtime.local import LocalCluster
+from shoal.runtime.manager_main import ManagerReady, run_home
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
-from shoal.runtime.serve import Ready, run_home
+from shoal.runtime.paths import Paths
+from shoal.scheduling.ledger import Applied
 from shoal.store.registry import Registry
 from shoal.store.rows import EpochAudit, Evaluation, Event
-from shoal.transport.enrol import Enrolled
-from shoal.transport.signing import sign
 from shoal.wire import tensors
 from shoal.wire.messages import JobSpec, JobView, NodeView, Progress, WorkerView
-from shoal.workload.ledger import Applied
 
 HERE = Path(__file__).resolve().parent
 
@@ -53,9 +53,9 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def manager_in(home: Path, **options: Any) -> AsyncIterator[Ready]:
+async def manager_in(home: Path, **options: Any) -> AsyncIterator[ManagerReady]:
     """A manager in this process, as `shoal up` runs it with these options."""
-    ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[ManagerReady] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(run_home(home, host="127.0.0.1", port=0, on_ready=ready.set_result, **options))
     try:
         yield await asyncio.wait_for(ready, WAIT_S)
@@ -123,7 +123,7 @@ class Site:
 
     def signed(self, spec: JobSpec) -> JobSpec:
         """For a test that submits a job by hand: signed by the operator of this cluster."""
-        return sign(spec, Enrolled.load(Places(self.cluster.home).operator).identity)
+        return sign(spec, Enrolled.load(Paths(self.cluster.home).operator).identity)
 
     def pace(self, pace_s: float) -> None:
         """From its next lease on, a tally trainer takes this long a batch."""
@@ -140,7 +140,7 @@ class Site:
         return None
 
     def registry(self) -> Registry:
-        return Registry(Places(self.cluster.home).registry)
+        return Registry(Paths(self.cluster.home).registry)
 
     def events(self, job: str) -> list[Event]:
         with self.registry() as registry:
@@ -156,7 +156,7 @@ class Site:
 
     def checkpoints(self, job: str) -> list[Path]:
         """Oldest first."""
-        return sorted(Places(self.cluster.home).checkpoints(job).glob("*.safetensors"))
+        return sorted(Paths(self.cluster.home).checkpoints(job).glob("*.safetensors"))
 
     # Waits --------------------------------------------------------------------------------------------------
 
@@ -263,11 +263,11 @@ class Site:
         """The history is whole, and the model is exactly what it predicts."""
         rows = self.exactly_once(job, batches=batches, epochs=epochs)
         model = (await self.model(job))["flat"]
-        np.testing.assert_allclose(model, tally(rows, batches=batches, momentum=momentum), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(model, metrics(rows, batches=batches, momentum=momentum), rtol=1e-5, atol=1e-6)
         return rows
 
 
-def tally(rows: list[Applied], *, batches: int, momentum: float = MOMENTUM) -> np.ndarray:
+def metrics(rows: list[Applied], *, batches: int, momentum: float = MOMENTUM) -> np.ndarray:
     """The model that this history makes: each round is the mean of its batches' unit vectors, then momentum."""
     rounds: dict[int, list[int]] = {}
     for row in rows:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from shoal.training import serve
-from shoal.training.protocol import EvalResult, Loaded, TrainerSettings, TrainResult
-from shoal.training.shared import SharedVectors
+from shoal.trainer import child_loop
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
+from shoal.trainer.shared import SharedVectors
 
 
 class TallyTrainer:
@@ -19,8 +19,8 @@ class TallyTrainer:
         self._settings = settings
         self._shared = shared
 
-    def loaded(self) -> Loaded:
-        return Loaded(train_examples=0, test_examples=0, seconds=0.0, engine="tally")
+    def loaded(self) -> TaskLoaded:
+        return TaskLoaded(train_examples=0, test_examples=0, seconds=0.0, engine="tally")
 
     def train(self, epoch: int, batches: list[int]) -> TrainResult:
         # Read anew for each lease: a test slows training down for a fault and lets it run once it has seen enough.
@@ -36,4 +36,4 @@ class TallyTrainer:
 
 
 if __name__ == "__main__":
-    serve.main(TallyTrainer)
+    child_loop.main(TallyTrainer)

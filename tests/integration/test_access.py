@@ -24,44 +24,44 @@ import pytest
 from kit import run
 
 from benchmarks.common import echo_job
+from shoal.identity.identity import Authority, Identity, channel_credentials, channel_options
+from shoal.identity.names import RemoteIdentity
+from shoal.net.access import MAY_ANSWER, MAY_SAY, Access, AnyKey, may_answer
+from shoal.net.base import BROKE_CONTRACT, Session
+from shoal.net.grpc import SERVICE, GrpcServer
 from shoal.plan import Plan
-from shoal.roles.membership import Patience
-from shoal.runtime.home import Home
-from shoal.runtime.line import Line
-from shoal.runtime.outpost import Outpost
-from shoal.runtime.places import Places
-from shoal.training.ready import plan_from, spec_of
-from shoal.transport.access import MAY_ANSWER, MAY_SAY, Access, AnyKey, may_answer
-from shoal.transport.base import BROKE_CONTRACT, Session
-from shoal.transport.grpc import SERVICE, GrpcServer
-from shoal.transport.identity import Authority, Identity, channel_credentials, channel_options
-from shoal.transport.names import RemoteIdentity
+from shoal.roles.node.failure_detector import Patience
+from shoal.runtime.dialer import Dialer
+from shoal.runtime.leader_host import LeaderHost
+from shoal.runtime.manager_node import ManagerNode
+from shoal.runtime.paths import Paths
+from shoal.trainer.package import plan_from, spec_of
 from shoal.wire import contract, messages
 from shoal.wire.frames import envelope_frame, read_opening
 from shoal.wire.messages import (
     Admit,
     Assign,
-    Bar,
     Blob,
-    Call,
     Checkpoint,
+    Command,
     Dataset,
     Denied,
-    Form,
     Hello,
     Hop,
     JobSpec,
     Lane,
     Leads,
     Message,
-    NeedRight,
-    Part,
+    ModelShard,
+    NeedOperand,
+    PartialSum,
+    PeerStatus,
     Progress,
-    Right,
+    Revoke,
+    RightOperand,
     Route,
-    Standing,
-    Task,
-    Values,
+    SetUpAggregator,
+    TileTask,
 )
 
 SHA = "0" * 64
@@ -69,18 +69,19 @@ SHA = "0" * 64
 #: Verb -> role -> what it may say there.
 ALLOWED: dict[str, dict[str, str]] = {
     "Control": {
-        "node": "Hello Heartbeat Leave Progress Released Leads SteppedDown OutOfReach Noted",
+        "node": "Hello Heartbeat Leave Progress Released Leads SteppedDown LeaderUnreachable LogRecord",
         "worker": "Hello Heartbeat Leave",
         "pending": "Hello Heartbeat Leave",
-        "mate": "Standing Call Want",
+        "mate": "PeerStatus Command Request",
     },
     "Work": {
-        "node": "Ready Offer Update Evaluated Failed Formed Made Routed Spoilt Gathered AskCheckpoint Checkpoint"
-        " Lend NeedRight Result",
-        "worker": "Ready Offer Update Evaluated Failed Formed Made Routed Spoilt Gathered Piece",
+        "node": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
+        " AskCheckpoint Checkpoint Lend NeedOperand TileResult",
+        "worker": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
+        " UpdateShard",
         "pending": "",
-        "mate": "Part Given",
-        "operator": "AskPool Task Right Caught Forget",
+        "mate": "PartialSum ModelTransfer",
+        "operator": "AskPool TileTask RightOperand Caught Forget",
     },
     "Fetch": {"node": "Blob", "operator": "Blob"},
     "Operate": {
@@ -98,13 +99,14 @@ ROLES = ("node", "operator", "pending", "manager")
 #: Stream -> the role of the side that was called -> what it may say there.
 ANSWER: dict[str, dict[str, str]] = {
     "Control": {
-        "manager": "Welcome HeartbeatSeen Assign Dismiss Release Admit Bar Conclude HandOver StepDown",
+        "manager": "Welcome HeartbeatSeen Assign Dismiss Release Admit Revoke StopRequest HandOver StepDown",
         "node": "Welcome HeartbeatSeen",
     },
     "Work": {
-        "manager": "Work Wait Go Refused Finished Form Count Pass Disband Route"
-        " Checkpoint CheckpointKept CheckpointRefused Measure Task Right Pool NeedRight Result",
-        "node": "Work Wait Go Refused Finished Form Count Pass Disband Route Taken Values",
+        "manager": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
+        " Checkpoint CheckpointKept CheckpointRefused Measure TileTask RightOperand Pool NeedOperand TileResult",
+        "node": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
+        " ShardAck ModelShard",
     },
 }
 #: What is said in answer to a call that is no stream.
@@ -112,7 +114,7 @@ REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList"
 
 #: A checkpoint goes up to be kept, and down to be gone on from; a scheduler passes on what an analyst and an executor
 #: say to each other.
-BOTH_WAYS = {"Checkpoint", "Task", "Right", "NeedRight", "Result"}
+BOTH_WAYS = {"Checkpoint", "TileTask", "RightOperand", "NeedOperand", "TileResult"}
 
 
 def may_say(role: str, verb: str, name: str) -> bool:
@@ -127,16 +129,16 @@ def may_be_told(role: str, stream: str, name: str) -> bool:
 
 #: Those that name a part of a model, or the way to it: what is simplest of each field would make none.
 PARTS: dict[type[Message], Message] = {
-    Form: Form(job="j", term=1, formation=1, kind="tree", version=1, start=0, stop=1),
+    SetUpAggregator: SetUpAggregator(job="j", term=1, formation=1, kind="tree", version=1, start=0, stop=1),
     Route: Route(job="j", term=1, formation=1, hops=(Hop(node="x", endpoint="x:1", start=0, stop=1),)),
-    Values: Values(job="j", term=1, formation=1, version=1, start=0, stop=1),
-    Standing: Standing(plan=SHA),
+    ModelShard: ModelShard(job="j", term=1, formation=1, version=1, start=0, stop=1),
+    PeerStatus: PeerStatus(plan=SHA),
     Progress: Progress(job="j", term=1, state="training"),
-    Call: Call(term=1, number=1, kind="train"),
-    Part: Part(term=1, conductor="x", round=1, merge=1, of=("x",), weight=1.0),
-    Task: Task(task=1, kind="tile", right=SHA, rows=1, inner=1, columns=1, deadline_s=1.0),
-    Right: Right(right=SHA),
-    NeedRight: NeedRight(right=SHA),
+    Command: Command(term=1, number=1, kind="train"),
+    PartialSum: PartialSum(term=1, conductor="x", round=1, merge=1, of=("x",), weight=1.0),
+    TileTask: TileTask(task=1, kind="tile", right=SHA, rows=1, inner=1, columns=1, deadline_s=1.0),
+    RightOperand: RightOperand(right=SHA),
+    NeedOperand: NeedOperand(right=SHA),
 }
 
 
@@ -236,7 +238,7 @@ class Site:
 
     authority: Authority
     elsewhere: Authority
-    home: Home
+    home: ManagerNode
     endpoint: str
     numbers: Iterator[int]
 
@@ -261,7 +263,7 @@ class Site:
         registry.upsert_node(node=name, role=listed, facts_json="{}", state=standing, now_s=time.time())
         if state == "revoked":
             registry.revoke_node(name, now_s=time.time(), reason="lost")
-        self.home.roll.refresh(name)
+        self.home.register.refresh(name)
 
     @asynccontextmanager
     async def channel(self, identity: Identity | None) -> AsyncIterator[grpc.aio.Channel]:
@@ -279,9 +281,9 @@ async def site_in(directory: Path) -> AsyncIterator[Site]:
     authority = Authority.create(directory / "authority", "pond")
     elsewhere = Authority.create(directory / "elsewhere", "pond")
     identity = authority.identity(node="manager", role="manager")
-    home = Home(identity, Places(directory / "home"))
-    home.roll.sign_with(authority)
-    server = GrpcServer(identity, home, members=home.roll)
+    home = ManagerNode(identity, Paths(directory / "home"))
+    home.register.sign_with(authority)
+    server = GrpcServer(identity, home, members=home.register)
     await home.start()
     port = await server.start("127.0.0.1", 0)
     try:
@@ -396,13 +398,13 @@ def test_standing_that_changes_is_felt_by_the_stream_that_is_open(tmp_path: Path
                 assert isinstance(read_opening(await control.read()).message, messages.Welcome)
                 call = channel.stream_stream(f"/{SERVICE}/Work")(timeout=20.0)
                 site.home.registry.set_node_state(pending.node, "enrolled")
-                site.home.roll.refresh(pending.node)
+                site.home.register.refresh(pending.node)
                 await call.write(envelope_frame(messages.Ready(job="j")))
                 # Heard: it is told that nobody leads this job.
                 answer = read_opening(await asyncio.wait_for(call.read(), 20.0)).message
                 assert answer == messages.Finished(job="j", reason="this job is not led here")
                 site.home.registry.revoke_node(pending.node, now_s=time.time(), reason="lost")
-                site.home.roll.refresh(pending.node)
+                site.home.register.refresh(pending.node)
                 await call.write(envelope_frame(messages.Ready(job="j")))
                 assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
                 assert "shut out: revoked by the operator" in await call.details()
@@ -447,7 +449,7 @@ class Door:
     authority: Authority
     others: dict[str, Authority]
     around: Around
-    outpost: Outpost
+    leader_host: LeaderHost
     spec: JobSpec
     endpoint: str
     numbers: Iterator[int]
@@ -460,9 +462,9 @@ class Door:
         )
         if state != "not admitted":
             # The manager would admit none but nodes: even a manager that errs opens the door to nobody else.
-            self.outpost.told(Admit(job=self.spec.job, term=1, nodes=(name,)))
+            self.leader_host.told(Admit(job=self.spec.job, term=1, nodes=(name,)))
         if state == "barred":
-            self.outpost.told(Bar(job=self.spec.job, term=1, node=name, reason="revoked"))
+            self.leader_host.told(Revoke(job=self.spec.job, term=1, node=name, reason="revoked"))
         return None if state == "no certificate" else replace(made, ca_pem=self.authority.certificate_pem)
 
     @asynccontextmanager
@@ -489,14 +491,14 @@ async def door_in(directory: Path) -> AsyncIterator[Door]:
     ready = echo_job(directory, values=20, batches=1000)
     spec = spec_of(ready, plan_from({**ready.prepared.plan, "until": {"epochs": 1}}), job="echo")
     around = Around(authority.identity(node="lead", role="node"), Path(ready.prepared.model))
-    outpost = Outpost(around, manager="manager", manager_endpoint="127.0.0.1:9")
+    leader_host = LeaderHost(around, manager="manager", manager_endpoint="127.0.0.1:9")
     try:
-        outpost.told(Assign(job="echo", role="leader", term=1, leader="lead", spec=spec))
-        outpost.told(Checkpoint(job="echo", term=1, version=-1))
+        leader_host.told(Assign(job="echo", role="leader", term=1, leader="lead", spec=spec))
+        leader_host.told(Checkpoint(job="echo", term=1, version=-1))
         leads = await around.says(Leads)
-        yield Door(authority, others, around, outpost, spec, leads.endpoint, itertools.count(1))
+        yield Door(authority, others, around, leader_host, spec, leads.endpoint, itertools.count(1))
     finally:
-        await outpost.stop()
+        await leader_host.stop()
 
 
 #: Who knocks, and how every call of theirs at a leader's door ends, whatever the verb and the role.
@@ -586,10 +588,10 @@ def test_one_that_works_for_another_job_led_there_has_no_say_in_this_one(tmp_pat
     async def story() -> None:
         async with door_in(tmp_path) as door:
             spec = replace(door.spec, job="other")
-            door.outpost.told(Assign(job="other", role="leader", term=1, leader="lead", spec=spec))
-            door.outpost.told(Checkpoint(job="other", term=1, version=-1))
+            door.leader_host.told(Assign(job="other", role="leader", term=1, leader="lead", spec=spec))
+            door.leader_host.told(Checkpoint(job="other", term=1, version=-1))
             caller = door.authority.identity(node="guest", role="node")
-            door.outpost.told(Admit(job="other", term=1, nodes=("guest",)))
+            door.leader_host.told(Admit(job="other", term=1, nodes=("guest",)))
             async with door.channel(caller) as channel:
                 control = channel.stream_stream(f"/{SERVICE}/Control")(timeout=20.0)
                 await control.write(envelope_frame(Hello(node="guest", incarnation="1")))
@@ -624,9 +626,11 @@ def test_one_that_is_barred_is_cut_off_within_a_heartbeat_and_stays_out(how: str
                 assert isinstance(read_opening(await asyncio.wait_for(work.read(), 20.0)).message, messages.Work)
                 barred_s = time.monotonic()
                 if how == "barred":
-                    door.outpost.told(Bar(job="echo", term=1, node=caller.node, reason="revoked by the operator"))
+                    door.leader_host.told(
+                        Revoke(job="echo", term=1, node=caller.node, reason="revoked by the operator")
+                    )
                 else:
-                    door.outpost.told(Admit(job="echo", term=1, nodes=("another",), anew=True))
+                    door.leader_host.told(Admit(job="echo", term=1, nodes=("another",), anew=True))
                 for stream in (control, work):
                     assert await asyncio.wait_for(stream.code(), 20.0) is grpc.StatusCode.PERMISSION_DENIED
                     assert NOT_HERE[1] in await stream.details()
@@ -636,7 +640,7 @@ def test_one_that_is_barred_is_cut_off_within_a_heartbeat_and_stays_out(how: str
                     assert code is NOT_HERE[0]
                     assert NOT_HERE[1] in details
                 # Nor does it count against whoever has this name next.
-                door.outpost.told(Admit(job="echo", term=1, nodes=(caller.node,)))
+                door.leader_host.told(Admit(job="echo", term=1, nodes=(caller.node,)))
                 code, _ = await say(channel, "Control", Hello(node=caller.node, incarnation="2"))
                 assert code is grpc.StatusCode.OK
 
@@ -644,12 +648,12 @@ def test_one_that_is_barred_is_cut_off_within_a_heartbeat_and_stays_out(how: str
 
 
 def test_the_door_is_closed_once_nothing_is_led_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.runtime.outpost.LOOK_EVERY_S", 1.0)
+    monkeypatch.setattr("shoal.runtime.leader_host.LOOK_EVERY_S", 1.0)
 
     async def story() -> None:
         async with door_in(tmp_path) as door:
             caller = door.caller("node", "admitted")
-            door.outpost.told(messages.StepDown(job="echo", term=1, reason="another leads"))
+            door.leader_host.told(messages.StepDown(job="echo", term=1, reason="another leads"))
             async with door.channel(caller) as channel:
                 # It may still be ajar; whoever knocks is nobody here any more.
                 code, _ = await say(channel, "Control", None)
@@ -675,7 +679,7 @@ def test_a_leader_that_was_set_up_too_late_does_not_lead_under_the_next_term(end
 
     async def story() -> None:
         async with door_in(tmp_path) as door:
-            around, told = door.around, door.outpost.told
+            around, told = door.around, door.leader_host.told
             model = await around.fetch(SHA)
             around.held = held = []
 
@@ -716,18 +720,18 @@ class Caller:
         self.incarnation = "first"
         self.heard: list[Message] = []
 
-    def line_opened(self, line: Line) -> None: ...
+    def dialer_opened(self, line: Dialer) -> None: ...
 
-    def line_beat(self, line: Line, now_s: float) -> None: ...
+    def dialer_beat(self, line: Dialer, now_s: float) -> None: ...
 
-    async def line_received(self, line: Line, message: Message, size_bytes: int) -> None:
+    async def dialer_received(self, line: Dialer, message: Message, size_bytes: int) -> None:
         self.heard.append(message)
         line.hang_up("that was all")
 
-    def line_payload_limit(self, line: Line, message: Message) -> int:
+    def dialer_payload_limit(self, line: Dialer, message: Message) -> int:
         return 0
 
-    def line_payload_buffer(self, line: Line, message: Message, size_bytes: int) -> memoryview | None:
+    def dialer_payload_buffer(self, line: Dialer, message: Message, size_bytes: int) -> memoryview | None:
         return None
 
     def heartbeat_s(self, peer: str) -> float:
@@ -788,7 +792,7 @@ def test_whoever_is_dialled_is_heard_by_the_table_and_else_the_session_ends(role
             async def dial(lane: Lane, name: str) -> None:
                 caller = Caller(authority.identity(node=f"{lane}-{name}".lower(), role="node"))
                 rogue.says[caller.identity.node] = (lane, MESSAGES[name])
-                line = Line(caller, peer="rogue", role=role, endpoint=endpoint)
+                line = Dialer(caller, peer="rogue", role=role, endpoint=endpoint)
                 async with room:
                     reason = await asyncio.wait_for(line.connect_once(), 20.0)
                 told = may_be_told(role, lane, name)
@@ -813,7 +817,7 @@ def test_a_leader_that_asks_for_too_many_heartbeats_is_not_heard(
             welcome = messages.Welcome(heartbeat_s=every_s, lost_after_s=lost_after_s)
             rogue.says["device-1"] = (Lane.CONTROL, welcome)
             caller = Caller(authority.identity(node="device-1", role="node"))
-            line = Line(caller, peer="rogue", role="node", endpoint=endpoint)
+            line = Dialer(caller, peer="rogue", role="node", endpoint=endpoint)
             reason = await asyncio.wait_for(line.connect_once(), 20.0)
             assert reason.startswith(BROKE_CONTRACT)
             assert not caller.heard
@@ -827,7 +831,7 @@ def test_a_leader_is_known_by_its_name_wherever_it_is_said_to_be(tmp_path: Path)
     async def story() -> None:
         async with rogue_in(tmp_path, "node") as (authority, _, endpoint):
             caller = Caller(authority.identity(node="device-1", role="node"))
-            line = Line(caller, peer="lead", role="node", endpoint=endpoint)
+            line = Dialer(caller, peer="lead", role="node", endpoint=endpoint)
             assert (await asyncio.wait_for(line.connect_once(), 20.0)).startswith("unavailable")
             assert not caller.heard
 

@@ -10,12 +10,12 @@ import pytest
 from kit import Site, cluster_in, run
 
 from shoal.errors import Refused
-from shoal.runtime.places import Places
+from shoal.identity.enrolment import Enrolled, enrol
+from shoal.identity.join_code import JoinCode
+from shoal.net.grpc import GrpcLink
+from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
-from shoal.training.shards import Manifest
-from shoal.transport.enrol import Enrolled, enrol
-from shoal.transport.grpc import GrpcLink
-from shoal.transport.join_code import JoinCode
+from shoal.trainer.shards import Manifest
 from shoal.wire.encoding import from_json
 from shoal.wire.messages import JobSpec
 
@@ -45,7 +45,7 @@ def spec_of(site: Site, job: str) -> JobSpec:
 
 
 def blobs_of(site: Site, spec: JobSpec) -> list[str]:
-    blobs = BlobStore(Places(site.cluster.home).blobs)
+    blobs = BlobStore(Paths(site.cluster.home).blobs)
     manifests = {spec.train.manifest, spec.test.manifest} - {""}
     lists = [Manifest.from_json(blobs.path(manifest).read_bytes()) for manifest in sorted(manifests)]
     shards = [shard.sha256 for each in lists for shard in each.shards]
@@ -61,7 +61,7 @@ def test_a_device_fetches_what_its_own_job_is_made_of_and_nothing_else(tmp_path:
             await site.mid_epoch(job, applied=2)
             (worker,) = site.cluster.agents
             idle = await enrol(JoinCode.parse(site.cluster.join_line), wanted="idle")
-            at_work = Enrolled.load(Places(site.cluster.agent_home(worker)).node)
+            at_work = Enrolled.load(Paths(site.cluster.agent_home(worker)).node)
             own = blobs_of(site, spec_of(site, job))
             assert len(own) > 3, "there is data among it"
             unknown = await refusal(idle, STRANGE)

@@ -29,7 +29,7 @@ from benchmarks.chaos_faults import (
     stretches,
 )
 from benchmarks.chaos_kit import ROOT, left_behind, tally_of
-from shoal.sim.chance import Chance
+from shoal.sim.rng import Rng
 from testbed.namespaces import left_of, why_no_namespaces
 
 DEVICES = ("a", "b", "c", "d", "e", "f")
@@ -91,11 +91,11 @@ def test_an_interrupted_soak_leaves_nothing(tmp_path: Path, real_data: Path, num
 
 def test_a_seed_draws_the_same_faults_and_every_kind_has_its_turn() -> None:
     def drawn(seed: int) -> list[object]:
-        chance = Chance(seed).stream("faults")
+        chance = Rng(seed).stream("faults")
         return list(draw_faults(chance, kinds=WITH_MANAGER, devices=DEVICES, every_s=10, span_s=180))
 
     assert drawn(3) == drawn(3) != drawn(4)
-    faults = draw_faults(Chance(3).stream("faults"), kinds=WITH_MANAGER, devices=DEVICES, every_s=10, span_s=180)
+    faults = draw_faults(Rng(3).stream("faults"), kinds=WITH_MANAGER, devices=DEVICES, every_s=10, span_s=180)
     assert [fault.at_s for fault in faults] == [10.0 * number for number in range(18)]
     assert Counter(fault.kind for fault in faults) == {kind: 2 * WITH_MANAGER.count(kind) for kind in WITH_MANAGER}
     for fault in faults:
@@ -105,7 +105,7 @@ def test_a_seed_draws_the_same_faults_and_every_kind_has_its_turn() -> None:
 
 
 def test_no_device_is_struck_while_it_is_down() -> None:
-    faults = draw_faults(Chance(5).stream("faults"), kinds=ON_WORKERS, devices=DEVICES, every_s=5, span_s=600)
+    faults = draw_faults(Rng(5).stream("faults"), kinds=ON_WORKERS, devices=DEVICES, every_s=5, span_s=600)
     free_s = dict.fromkeys(DEVICES, 0.0)
     for fault in faults:
         assert fault.at_s >= free_s[fault.victim]

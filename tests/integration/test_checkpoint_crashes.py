@@ -22,7 +22,7 @@ from benchmarks.checkpoint_crashes import (
     save,
 )
 from benchmarks.crash_disk import CrashDisk, Stopped
-from shoal.store.checkpoints import CheckpointStore, Loaded
+from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint
 from shoal.store.files import DiskFull, make_directory
 
 SEED = 20250704
@@ -31,17 +31,17 @@ SHARES = {"kills": 60, "steps": 130, "power_cuts": 300, "damages": 150, "full_di
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_promised_is_lost(kind: str) -> None:
-    tally = KINDS[kind](SHARES[kind], SEED)
-    assert tally.crashes == SHARES[kind]
-    assert tally.lost == []
-    assert tally.wrong == []
+    metrics = KINDS[kind](SHARES[kind], SEED)
+    assert metrics.crashes == SHARES[kind]
+    assert metrics.lost == []
+    assert metrics.wrong == []
 
 
 @pytest.mark.parametrize("deaf_to", ["file", "directory"])
 def test_a_flush_that_is_left_out_is_found(deaf_to: str) -> None:
     """The model can fail: a disk that ignores one kind of flush is a program that forgot it."""
-    tally = power_cuts(60, SEED, deaf_to=deaf_to)
-    assert len(tally.lost) > 5
+    metrics = power_cuts(60, SEED, deaf_to=deaf_to)
+    assert len(metrics.lost) > 5
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_every_request_of_a_start_and_two_saves_may_be_the_last(tmp_path: Path) 
             root = tmp_path / f"{then} {stop_at}"
             root.mkdir()
             disk = CrashDisk(root, np.random.default_rng(stop_at))
-            tally = Tally()
-            memory = Memory(tally, f"{then}, {stop_at}")
+            metrics = Tally()
+            memory = Memory(metrics, f"{then}, {stop_at}")
             directory = root / "home" / "job"
 
             def start_and_save(directory: Path = directory, memory: Memory = memory) -> None:
@@ -85,7 +85,7 @@ def test_every_request_of_a_start_and_two_saves_may_be_the_last(tmp_path: Path) 
                 assert lives(disk, 0, start_and_save)
             disk.cut_power()
             peek(memory, directory, tmp_path / "copy")
-            assert (tally.lost, tally.wrong) == ([], [])
+            assert (metrics.lost, metrics.wrong) == ([], [])
             if survived:
                 break
         else:
@@ -136,7 +136,7 @@ def test_a_full_disk_does_not_keep_a_damaged_file_from_being_passed_over(tmp_pat
         disk.full_from(full_from)
         with disk.attached():
             try:
-                loaded: Loaded | None = CheckpointStore(root / "job").load()
+                loaded: LoadedCheckpoint | None = CheckpointStore(root / "job").load()
             except DiskFull:
                 loaded = None
             requests = disk.asked
@@ -170,8 +170,8 @@ def _small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_real_disk_that_fills_up_anywhere_in_a_save(small_disk: Path) -> None:
     """With room for none, a part and all of a checkpoint, page by page."""
-    tally, chance = Tally(), np.random.default_rng(SEED)
-    memory = Memory(tally, "a small disk")
+    metrics, chance = Tally(), np.random.default_rng(SEED)
+    memory = Memory(metrics, "a small disk")
     directory = small_disk / "job"
     failed = 0
     for pages in range(12):
@@ -194,4 +194,4 @@ def test_a_real_disk_that_fills_up_anywhere_in_a_save(small_disk: Path) -> None:
         ballast.unlink()
     # A checkpoint here is 24 kB and its header: six or seven pages.
     assert 4 <= failed <= 9
-    assert (tally.lost, tally.wrong) == ([], [])
+    assert (metrics.lost, metrics.wrong) == ([], [])

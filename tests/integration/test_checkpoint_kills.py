@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.store.checkpoints import CheckpointStore, Loaded
+from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint
 
 KILLS = 80
 SAVER = Path(__file__).with_name("checkpoint_saver.py")
@@ -69,7 +69,7 @@ def saver() -> Iterator[Saver]:
         process.communicate()
 
 
-def loaded(directory: Path) -> Loaded:
+def loaded(directory: Path) -> LoadedCheckpoint:
     found = CheckpointStore(directory).load()
     assert found is not None
     assert found.state == {"version": found.version, "ledger": [found.version] * 100}

@@ -22,11 +22,11 @@ import psutil
 import pytest
 
 import shoal
-from shoal.runtime import groups
-from shoal.runtime.room import Room
-from shoal.runtime.trainer import TrainerFailed, TrainerHost
-from shoal.training.confine import Limits, user_id
-from shoal.transport.identity import save_private_json
+from shoal.identity.identity import save_private_json
+from shoal.trainer import cgroups
+from shoal.trainer.confine import Limits, user_id
+from shoal.trainer.host import TrainerFailed, TrainerHost
+from shoal.trainer.sandbox import Room
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="most of it is Linux's")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -122,7 +122,7 @@ class Sample(Task):
 
     def _shrink(self):
         # Just before it answers the next command: the agent reads the update as soon as it has the answer.
-        from shoal.training.channel import Channel
+        from shoal.trainer.channel import Channel
         send = Channel.send
         def shrink_and_send(channel, message):
             for name in os.listdir("/proc/self/fd"):
@@ -235,7 +235,7 @@ def open_python(tmp_path, monkeypatch):
             start = f'exec unshare --mount --propagation private sh -c {shlex.quote(inside)} sh "$@"'
         wrapper.write_text(f"#!/bin/sh\n{start}\n")
         wrapper.chmod(0o755)
-        code = "import os, sys; os.setuid(int(sys.argv[1])); import shoal.training.confine, numpy"
+        code = "import os, sys; os.setuid(int(sys.argv[1])); import shoal.trainer.confine, numpy"
         user = str(user_id("nobody")[0] if os.geteuid() == 0 else os.geteuid())
         tried = subprocess.run([wrapper, "-c", code, user], capture_output=True, text=True, timeout=60, check=False)
         if tried.returncode:
@@ -361,7 +361,7 @@ def test_a_task_reads_the_data_of_its_own_job_alone(make_job, open_python):
 
 def groups_left(names):
     """Control groups that bear the names of these rooms. Others may be those of trainers beside this test."""
-    parents = [parent for kind in ("memory", "pids") for parent in groups._parents(kind)]
+    parents = [parent for kind in ("memory", "pids") for parent in cgroups._parents(kind)]
     return [parent / name for parent in parents for name in names if (parent / name).exists()]
 
 
@@ -436,7 +436,7 @@ def test_another_users_trainer_dies_with_its_agent(make_job, open_python, tmp_pa
     (tmp_path / "job.json").write_text(json.dumps(job.to_message()))
     program = f"""
 import asyncio, json, sys
-from shoal.runtime.trainer import TrainerHost, TrainerSettings
+from shoal.trainer.host import TrainerHost, TrainerSettings
 sys.executable = {open_python!r}
 async def story():
     host = TrainerHost()
@@ -527,7 +527,7 @@ def test_a_task_that_cuts_the_shared_memory_short_does_not_end_its_agent(make_jo
     (tmp_path / "job.json").write_text(json.dumps(job.to_message()))
     program = f"""
 import asyncio, json, os
-from shoal.runtime.trainer import TrainerFailed, TrainerHost, TrainerSettings
+from shoal.trainer.host import TrainerFailed, TrainerHost, TrainerSettings
 if not {has_memfd}:
     del os.memfd_create
 async def story():
@@ -569,8 +569,8 @@ def test_an_agent_without_root_trains_within_limits(make_job, open_python, tmp_p
     (place / "job.json").write_text(message)
     program = f"""
 import asyncio, json, os
-from shoal.runtime.trainer import TrainerFailed, TrainerHost, TrainerSettings
-from shoal.training.confine import Limits
+from shoal.trainer.host import TrainerFailed, TrainerHost, TrainerSettings
+from shoal.trainer.confine import Limits
 async def story():
     host = TrainerHost(limits=Limits(memory_bytes={MEMORY_BYTES}))
     await host.start(TrainerSettings.from_message(json.load(open({str(place / "job.json")!r}))))

@@ -12,7 +12,7 @@ from kit import WAIT_S, run
 
 from shoal.cli import main, probes
 from shoal.cli.exits import Exit
-from shoal.runtime.serve import Ready, run_home
+from shoal.runtime.manager_main import ManagerReady, run_home
 
 
 def _two_free_ports() -> int:
@@ -38,7 +38,7 @@ def test_a_manager_that_works_is_no_failure(tmp_path: Path, capsys: pytest.Captu
         return {check["check"]: check for check in told["checks"]}
 
     async def story() -> None:
-        ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[ManagerReady] = asyncio.get_running_loop().create_future()
         serving = asyncio.create_task(
             run_home(home, host="127.0.0.1", port=port, name="lab", on_ready=ready.set_result)
         )

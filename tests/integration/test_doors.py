@@ -22,13 +22,13 @@ import pytest
 from kit import WAIT_S, manager_in, run
 
 from shoal.errors import ShoalError, Unreachable
+from shoal.identity import certificates
+from shoal.identity.enrolment import Enrolled, enrol
+from shoal.identity.identity import Authority, channel_credentials, channel_options, server_credentials
+from shoal.identity.join_code import JoinCode
+from shoal.net.grpc import SERVICE, GrpcLink
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
-from shoal.transport import certificates
-from shoal.transport.enrol import Enrolled, enrol
-from shoal.transport.grpc import SERVICE, GrpcLink
-from shoal.transport.identity import Authority, channel_credentials, channel_options, server_credentials
-from shoal.transport.join_code import JoinCode
+from shoal.runtime.paths import Paths
 from shoal.wire.frames import envelope_frame
 from shoal.wire.limits import HANDSHAKE_MAX_S, RENEWALS_BURST
 from shoal.wire.messages import AskStatus, Lane, RevokeNode
@@ -43,7 +43,7 @@ async def modest_manager(home: Path) -> AsyncIterator[tuple[asyncio.subprocess.P
     home.mkdir(parents=True)
     with (home / "manager.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "shoal.runtime.serve", "--home", str(home), "--leash"),
+            *(sys.executable, "-m", "shoal.runtime.manager_main", "--home", str(home), "--leash"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
@@ -81,7 +81,7 @@ def test_silent_connections_leave_files_to_others_and_are_gone_after_a_handshake
     async def story() -> None:
         home = tmp_path / "home"
         async with modest_manager(home) as (manager, ready):
-            operator = Enrolled.load(Places(home).operator)
+            operator = Enrolled.load(Paths(home).operator)
             link = GrpcLink(operator.identity, server_node="manager", endpoint=ready["endpoint"])
             await link.operate(AskStatus())
             silent = knock(ready["port"], 2 * HARD)
@@ -118,7 +118,7 @@ def test_silent_connections_leave_files_to_others_and_are_gone_after_a_handshake
 def test_a_compressed_message_is_refused_unread(tmp_path: Path) -> None:
     async def story() -> None:
         async with manager_in(tmp_path / "home") as ready:
-            operator = Enrolled.load(Places(tmp_path / "home").operator)
+            operator = Enrolled.load(Paths(tmp_path / "home").operator)
             async with grpc.aio.secure_channel(
                 ready.endpoint,
                 channel_credentials(operator.identity),

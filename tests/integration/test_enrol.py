@@ -20,8 +20,8 @@ import grpc
 import pytest
 
 from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
-from shoal.transport import certificates, reception
-from shoal.transport.enrol import (
+from shoal.identity import certificates, reception
+from shoal.identity.enrolment import (
     Denial,
     Enrolled,
     EnrolmentServer,
@@ -33,7 +33,7 @@ from shoal.transport.enrol import (
     enrol,
     enrol_blocking,
 )
-from shoal.transport.identity import (
+from shoal.identity.identity import (
     Authority,
     Identity,
     channel_credentials,
@@ -41,7 +41,7 @@ from shoal.transport.identity import (
     remote_from_auth_context,
     server_credentials,
 )
-from shoal.transport.join_code import new_secret
+from shoal.identity.join_code import new_secret
 from shoal.wire.limits import ENROL_CONNECTIONS_MAX, ENROL_MESSAGE_MAX_BYTES, ENROL_PER_ADDRESS
 
 pytestmark = pytest.mark.timeout(30)

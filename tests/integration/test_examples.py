@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shoal.training.bundle import pack
-from shoal.training.find import find_task
-from shoal.training.prepared import Prepared
+from shoal.trainer.bundle import pack
+from shoal.trainer.find import find_task
+from shoal.trainer.prepared_job import PreparedJob
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
@@ -22,11 +22,11 @@ EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 def test_an_example_prepares(name, parameters, train, test, real_data, tmp_path):
     path, entry = find_task(str(EXAMPLES / name))
     (tmp_path / "bundle.zip").write_bytes(pack(path, entry))
-    command = [sys.executable, "-P", "-m", "shoal.training.prepare", "--entry", entry]
+    command = [sys.executable, "-P", "-m", "shoal.trainer.prepare_child", "--entry", entry]
     command += ["--bundle", tmp_path / "bundle.zip", "--out", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     last = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0, last
-    prepared = Prepared.from_plain(last["prepared"])
+    prepared = PreparedJob.from_plain(last["prepared"])
     assert prepared.layout.size == parameters
     assert (prepared.train.examples, prepared.test.examples) == (train, test)

@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks.flock import command, give_orders
 from shoal.flock.secret import FlockSecret
-from shoal.training.echo import UPDATE_VALUE
+from shoal.trainer.echo import UPDATE_VALUE
 from shoal.wire import tensors
 from testbed.namespaces import Network, why_no_namespaces
 

@@ -1,4 +1,4 @@
-"""Where tensors meet: sub-leaders on real devices sum up, step and give out values, and may die in the middle of it."""
+"""Where tensors meet: aggregators on real devices sum up, step and give out values, and may die in the middle of it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from kit import Site, cluster_in, run
 from test_training import BATCHES, CLOUDS, PLAN, RATE, first_model, rounds, worst_difference
 from torch import nn
 
-from shoal.runtime.line import Line
-from shoal.runtime.outpost import Outpost
-from shoal.transport.identity import Authority, Identity
+from shoal.identity.identity import Authority, Identity
+from shoal.runtime.dialer import Dialer
+from shoal.runtime.leader_host import LeaderHost
 from shoal.wire.limits import PAYLOAD_MAX_BYTES
 from shoal.wire.messages import (
-    Count,
-    Disband,
-    Form,
-    Formed,
-    Gathered,
+    AggregatorReady,
+    BadShard,
     Heartbeat,
     Hello,
     Message,
-    Pass,
-    Piece,
+    ModelShard,
     Progress,
-    Spoilt,
-    Taken,
-    Values,
+    Reduce,
+    ReduceResult,
+    RelayModel,
+    SetUpAggregator,
+    ShardAck,
+    TearDown,
+    UpdateShard,
     Welcome,
     with_tensors,
 )
@@ -46,7 +46,7 @@ SIZE = 6
 ANSWER_S = 20.0
 
 
-# A sub-leader's door, with a leader made by hand ------------------------------------------------------------
+# An aggregator's door, with a leader made by hand ------------------------------------------------------------
 
 
 class Heard:
@@ -84,31 +84,31 @@ class Around:
         self.leader.add(to, message)
 
     async def fetch(self, sha256: str) -> Path:
-        raise AssertionError("a sub-leader needs no blob")
+        raise AssertionError("an aggregator needs no blob")
 
 
 class Member:
-    """A device at the near end of a line to a sub-leader: says hello, and what the test wants."""
+    """A device at the near end of a line to an aggregator: says hello, and what the test wants."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.incarnation = "1"
         self.heard = Heard()
-        self.line: Line | None = None
+        self.line: Dialer | None = None
 
-    def line_opened(self, line: Line) -> None:
+    def dialer_opened(self, line: Dialer) -> None:
         line.post(Hello(node=self.identity.node, incarnation=self.incarnation))
 
-    def line_beat(self, line: Line, now_s: float) -> None:
+    def dialer_beat(self, line: Dialer, now_s: float) -> None:
         line.post(Heartbeat(seq=1))
 
-    async def line_received(self, line: Line, message: Message, size_bytes: int) -> None:
+    async def dialer_received(self, line: Dialer, message: Message, size_bytes: int) -> None:
         self.heard.add(line.peer, message)
 
-    def line_payload_limit(self, line: Line, message: Message) -> int:
+    def dialer_payload_limit(self, line: Dialer, message: Message) -> int:
         return PAYLOAD_MAX_BYTES
 
-    def line_payload_buffer(self, line: Line, message: Message, size_bytes: int) -> memoryview | None:
+    def dialer_payload_buffer(self, line: Dialer, message: Message, size_bytes: int) -> memoryview | None:
         return None
 
     def heartbeat_s(self, peer: str) -> float:
@@ -128,25 +128,25 @@ class Formation:
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
         self.around = Around(authority.identity(node="sub", role="node"))
-        self.outpost = Outpost(self.around, manager="manager", manager_endpoint="127.0.0.1:9")
+        self.leader_host = LeaderHost(self.around, manager="manager", manager_endpoint="127.0.0.1:9")
         self.endpoint = ""
 
-    async def form(self, *, kind: str = "shard", leader: str = "lead", **changes: Any) -> Formed:
-        await self.outpost.formed_by(leader, form(kind=kind, **changes))
-        formed = await self.around.leader.one(Formed)
+    async def form(self, *, kind: str = "shard", leader: str = "lead", **changes: Any) -> AggregatorReady:
+        await self.leader_host.formed_by(leader, form(kind=kind, **changes))
+        formed = await self.around.leader.one(AggregatorReady)
         self.endpoint = formed.endpoint
         return formed
 
     async def tell(self, message: Message, *, leader: str = "lead") -> None:
-        if isinstance(message, Form | Pass):
-            await self.outpost.formed_by(leader, message)
+        if isinstance(message, SetUpAggregator | RelayModel):
+            await self.leader_host.formed_by(leader, message)
         else:
-            self.outpost.told(message, sender=leader)
+            self.leader_host.told(message, sender=leader)
 
     @asynccontextmanager
     async def member(self, node: str) -> AsyncIterator[Member]:
         member = Member(self._authority.identity(node=node, role="node"))
-        member.line = Line(member, peer="sub", role="node", endpoint=self.endpoint)
+        member.line = Dialer(member, peer="sub", role="node", endpoint=self.endpoint)
         holding = asyncio.create_task(member.line.connect_once())
         try:
             await member.heard.one(Welcome)
@@ -158,7 +158,7 @@ class Formation:
     async def knock(self, node: str) -> str:
         """Dial it, and do nothing else; why it ended."""
         member = Member(self._authority.identity(node=node, role="node"))
-        line = Line(member, peer="sub", role="node", endpoint=self.endpoint)
+        line = Dialer(member, peer="sub", role="node", endpoint=self.endpoint)
         return await asyncio.wait_for(line.connect_once(), ANSWER_S)
 
 
@@ -168,13 +168,13 @@ async def formation_in(directory: Path) -> AsyncIterator[Formation]:
     try:
         yield formation
     finally:
-        await formation.outpost.stop()
+        await formation.leader_host.stop()
 
 
 def form(
     *, formation: int = 1, start: int = 0, stop: int = SIZE, members: tuple[str, ...] = ("a", "b"), **given: Any
-) -> Form:
-    return Form(
+) -> SetUpAggregator:
+    return SetUpAggregator(
         job="digits",
         term=1,
         formation=formation,
@@ -187,14 +187,14 @@ def form(
     )
 
 
-def piece(value: float, *, lease: int, size: int = SIZE, formation: int = 1) -> Piece:
+def piece(value: float, *, lease: int, size: int = SIZE, formation: int = 1) -> UpdateShard:
     tensors = {"delta": np.full(size, value, np.float32)}
-    return Piece(job="digits", term=1, formation=formation, lease=lease, version=3, tensors=tensors)
+    return UpdateShard(job="digits", term=1, formation=formation, lease=lease, version=3, tensors=tensors)
 
 
-def count(*leases: int, last: bool = True) -> Count:
+def count(*leases: int, last: bool = True) -> Reduce:
     ones = (1.0,) * len(leases)
-    return Count(job="digits", term=1, formation=1, version=4, leases=leases, weights=ones, scales=ones, last=last)
+    return Reduce(job="digits", term=1, formation=1, version=4, leases=leases, weights=ones, scales=ones, last=last)
 
 
 def floats(*values: float) -> np.ndarray:
@@ -212,14 +212,14 @@ def test_a_shard_sums_up_takes_its_step_and_gives_out_its_part(tmp_path: Path) -
                 stands["model"].fill(-1)
                 a.say(piece(1.0, lease=1))
                 b.say(piece(3.0, lease=2))
-                assert (await a.heard.one(Taken)).lease == 1
-                assert (await b.heard.one(Taken)).lease == 2
+                assert (await a.heard.one(ShardAck)).lease == 1
+                assert (await b.heard.one(ShardAck)).lease == 2
                 await sub.tell(count(1, 2))
-                gathered = await sub.around.leader.one(Gathered)
+                gathered = await sub.around.leader.one(ReduceResult)
                 assert gathered.leases == (1, 2)
                 np.testing.assert_array_equal(gathered.tensors["mean"], np.full(SIZE, 2, np.float32))
                 for member in (a, b):
-                    values = await member.heard.one(Values)
+                    values = await member.heard.one(ModelShard)
                     assert (values.version, values.start, values.stop) == (4, 0, SIZE)
                     # velocity 0.5 * 2 + 2, added to where it stood
                     np.testing.assert_array_equal(values.tensors["model"], floats(3, 4, 5, 6, 7, 8))
@@ -233,12 +233,12 @@ def test_a_tree_passes_a_model_on_and_keeps_no_memory_of_what_it_came_in(tmp_pat
             await sub.form(kind="tree")
             async with sub.member("a") as a, sub.member("b") as b:
                 model = floats(1, 2, 3, 4, 5, 6)
-                passed = Pass(job="digits", term=1, formation=1, version=4, tensors={"model": model})
+                passed = RelayModel(job="digits", term=1, formation=1, version=4, tensors={"model": model})
                 await sub.tell(passed)
                 model.fill(-1)
                 for member in (a, b):
                     np.testing.assert_array_equal(
-                        (await member.heard.one(Values)).tensors["model"], floats(1, 2, 3, 4, 5, 6)
+                        (await member.heard.one(ModelShard)).tensors["model"], floats(1, 2, 3, 4, 5, 6)
                     )
 
     run(story())
@@ -257,14 +257,14 @@ def test_large_parts_are_summed_up_on_another_thread_and_in_order(tmp_path: Path
                 for lease in range(1, 5):
                     a.say(piece(1.0, lease=2 * lease - 1, size=size))
                     b.say(piece(2.0, lease=2 * lease, size=size))
-                    await a.heard.one(Taken)
-                    await b.heard.one(Taken)
+                    await a.heard.one(ShardAck)
+                    await b.heard.one(ShardAck)
                     await sub.tell(count(2 * lease - 1, last=False))
                     await sub.tell(count(2 * lease))
-                    gathered = await sub.around.leader.one(Gathered)
+                    gathered = await sub.around.leader.one(ReduceResult)
                     assert gathered.leases == (2 * lease - 1, 2 * lease)
                     for member in (a, b):
-                        values = await member.heard.one(Values)
+                        values = await member.heard.one(ModelShard)
                         assert values.tensors["model"][[0, -1]].tolist() == [1.5 * lease] * 2
 
     run(story())
@@ -278,12 +278,12 @@ def test_only_members_come_in_and_only_for_as_long_as_the_formation_lasts(tmp_pa
             await sub.tell(form(kind="shard", members=("b",)))
             async with sub.member("b") as b:
                 b.say(piece(1.0, lease=1))
-                await b.heard.one(Taken)
+                await b.heard.one(ShardAck)
             assert "does not work for a job that is led here" in await sub.knock("a")
-            await sub.tell(Disband(job="digits", term=1, formation=1))
+            await sub.tell(TearDown(job="digits", term=1, formation=1))
             assert "does not work for a job that is led here" in await sub.knock("b")
             # What it kept for its members would be a model and more, for each formation there ever was.
-            assert not sub.outpost._hosting._subs
+            assert not sub.leader_host._hosting._subs
 
     run(story())
 
@@ -294,7 +294,7 @@ def test_a_piece_larger_than_the_part_is_not_read(size: int, tmp_path: Path) -> 
         async with formation_in(tmp_path) as sub:
             await sub.form()
             member = Member(sub._authority.identity(node="a", role="node"))
-            member.line = Line(member, peer="sub", role="node", endpoint=sub.endpoint)
+            member.line = Dialer(member, peer="sub", role="node", endpoint=sub.endpoint)
             holding = asyncio.create_task(member.line.connect_once())
             await member.heard.one(Welcome)
             member.say(piece(1.0, lease=1, size=size))
@@ -312,12 +312,12 @@ def test_a_spoilt_piece_is_told_to_the_leader_and_counts_for_nothing(tmp_path: P
             async with sub.member("a") as a, sub.member("b") as b:
                 a.say(piece(np.nan, lease=1))
                 b.say(piece(1.0, lease=2))
-                spoilt = await sub.around.leader.one(Spoilt)
+                spoilt = await sub.around.leader.one(BadShard)
                 assert (spoilt.node, spoilt.lease) == ("a", 1)
-                await b.heard.one(Taken)
+                await b.heard.one(ShardAck)
                 await sub.tell(count(1, 2))
-                assert (await sub.around.leader.one(Gathered)).leases == (2,)
-                assert not a.heard.all(Taken)
+                assert (await sub.around.leader.one(ReduceResult)).leases == (2,)
+                assert not a.heard.all(ShardAck)
 
     run(story())
 
@@ -328,17 +328,17 @@ def test_one_that_is_no_leader_of_it_has_no_say(tmp_path: Path) -> None:
             await sub.form(kind="tree")
             async with sub.member("a") as a:
                 a.say(piece(1.0, lease=1))
-                await a.heard.one(Taken)
+                await a.heard.one(ShardAck)
                 await sub.tell(count(1), leader="another")
                 await sub.tell(dataclasses.replace(count(1), term=2))
-                passed = Pass(
+                passed = RelayModel(
                     job="digits", term=1, formation=1, version=4, tensors={"model": np.zeros(SIZE, np.float32)}
                 )
                 await sub.tell(passed, leader="another")
                 await sub.tell(count(1))
-                assert (await sub.around.leader.one(Gathered)).leases == (1,)
-                assert not sub.around.leader.all(Gathered)
-                assert not a.heard.all(Values)
+                assert (await sub.around.leader.one(ReduceResult)).leases == (1,)
+                assert not sub.around.leader.all(ReduceResult)
+                assert not a.heard.all(ModelShard)
 
     run(story())
 
@@ -349,36 +349,36 @@ def test_a_door_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
         busy = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
         port = busy.sockets[0].getsockname()[1]
         around = Around(authority.identity(node="sub", role="node"))
-        outpost = Outpost(around, manager="manager", manager_endpoint="127.0.0.1:9", port=port)
+        leader_host = LeaderHost(around, manager="manager", manager_endpoint="127.0.0.1:9", port=port)
         async with busy:
             try:
-                await outpost.formed_by("lead", form(kind="tree"))
-                formed = await around.leader.one(Formed)
+                await leader_host.formed_by("lead", form(kind="tree"))
+                formed = await around.leader.one(AggregatorReady)
                 assert not formed.endpoint
                 assert f"port {port}" in formed.reason
                 # It is asked again, and now it can.
                 busy.close()
                 await busy.wait_closed()
-                await outpost.formed_by("lead", form(kind="tree", formation=2))
-                assert (await around.leader.one(Formed)).endpoint == f"127.0.0.1:{port}"
+                await leader_host.formed_by("lead", form(kind="tree", formation=2))
+                assert (await around.leader.one(AggregatorReady)).endpoint == f"127.0.0.1:{port}"
             finally:
-                await outpost.stop()
+                await leader_host.stop()
 
     run(story())
 
 
 def test_the_door_closes_behind_the_last_formation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.runtime.outpost.LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr("shoal.runtime.leader_host.LOOK_EVERY_S", 0.2)
 
     async def story() -> None:
         async with formation_in(tmp_path) as sub:
             await sub.form()
             await sub.form(formation=2)
-            await sub.tell(Disband(job="digits", term=1, formation=1))
+            await sub.tell(TearDown(job="digits", term=1, formation=1))
             await asyncio.sleep(0.6)
             async with sub.member("a"):
                 pass
-            sub.outpost.told(Disband(job="digits", term=1, formation=1 << 40))
+            sub.leader_host.told(TearDown(job="digits", term=1, formation=1 << 40))
             async with asyncio.timeout(ANSWER_S):
                 while not (await sub.knock("a")).startswith("unavailable"):
                     await asyncio.sleep(0.05)
@@ -431,16 +431,16 @@ def test_sub_leaders_sum_up_every_batch_once(shape: str, tmp_path: Path) -> None
             before = await _shaped(site, job, shape)
             after = await site.progress(job, "ten versions more", lambda p: p.version >= before.version + 10)
             assert after.shape == before.shape
-            # The model to each for each version, as in a star; in a tree once more to each sub-leader.
+            # The model to each for each version, as in a star; in a tree once more to each aggregator.
             made, model_bytes = after.version - before.version, 4 * TALLIED
-            sub_leaders = len(_doors(site))
-            assert sub_leaders == (WORKERS if shape == "shard" else 2)
-            models = WORKERS + (sub_leaders if shape == "tree" else 0)
+            aggregators = len(_doors(site))
+            assert aggregators == (WORKERS if shape == "shard" else 2)
+            models = WORKERS + (aggregators if shape == "tree" else 0)
             moved = (after.bytes_down - before.bytes_down) / model_bytes / models
             assert made - 1 <= moved <= made + 1, "what goes between devices is counted too"
             assert await _finish(site, job) == set(site.cluster.agents)
             # On one busy machine a lease may come late; nobody is lost, and no formation broke.
-            assert not [event for event in site.events(job) if event.kind in ("lost", "failed", "sub-leader")]
+            assert not [event for event in site.events(job) if event.kind in ("lost", "failed", "aggregator")]
             assert len([event for event in site.events(job) if event.kind == "shape"]) == 1
 
     run(story())
@@ -454,7 +454,7 @@ def test_a_killed_sub_leader_loses_no_batch(shape: str, tmp_path: Path) -> None:
             last = max(event.seq for event in site.events(job))
             name = _doors(site)[0]
             await site.kill(site.cluster.agents.pop(name))
-            await site.event(job, "shape", f"{name}, a sub-leader, is ", after=last)
+            await site.event(job, "shape", f"{name}, an aggregator, is ", after=last)
             await _shaped(site, job, shape, workers=3)
             await site.cluster.start_agent(name)
             await site.works(job, name)
@@ -465,7 +465,7 @@ def test_a_killed_sub_leader_loses_no_batch(shape: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", ["tree", "shard"])
 def test_a_device_leads_in_whole_and_in_part_and_dies(shape: str, tmp_path: Path) -> None:
-    """Its own worker dials its own door, twice over; with it a leader, a sub-leader and a worker are gone at once."""
+    """Its own worker dials its own door, twice over; with it a leader, an aggregator and a worker are gone at once."""
 
     async def story() -> None:
         async with cluster_in(tmp_path, workers=WORKERS) as site:

@@ -19,19 +19,20 @@ from kit import Site, cluster_in, manager_in, run
 
 from benchmarks.common import echo_job
 from benchmarks.hostile_frames import attack_sockets, inside_in_a_process
+from shoal.identity.enrolment import enrol
+from shoal.identity.identity import Identity, channel_credentials, channel_options
+from shoal.identity.join_code import JoinCode
 from shoal.learning.layout import Layout
+from shoal.net.grpc import SERVICE, _Outcome
 from shoal.roles.actions import Save
-from shoal.roles.course import Course
-from shoal.roles.custody import packed, version_of
+from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.machine import Machine
+from shoal.roles.node.checkpoint_transfer import packed, version_of
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
+from shoal.runtime.paths import Paths
+from shoal.scheduling.ledger import Applied
 from shoal.store.registry import Registry
-from shoal.training.ready import plan_from, spec_of
-from shoal.transport.enrol import enrol
-from shoal.transport.grpc import SERVICE, _Outcome
-from shoal.transport.identity import Identity, channel_credentials, channel_options
-from shoal.transport.join_code import JoinCode
+from shoal.trainer.package import plan_from, spec_of
 from shoal.wire.frames import chunk_frame, envelope_frame, frames, read_opening
 from shoal.wire.limits import OFFENCES_MAX, OPENING_WAIT_MAX_S, OPENINGS_BURST, OPENINGS_PER_S
 from shoal.wire.messages import (
@@ -56,7 +57,6 @@ from shoal.wire.messages import (
     Welcome,
     lane_of,
 )
-from shoal.workload.ledger import Applied
 
 #: What the benchmark promises is in milliseconds; a loaded machine may take its time.
 SLOWEST_MS = 1000.0
@@ -304,7 +304,7 @@ class Reign:
     def checkpoint(self, version: int, /, *, term: int = 1, values: int = VALUES, **state: Any) -> Checkpoint:
         """As a leader makes it, with this much of it changed."""
         layout = Layout.of([("flat", (values,), "parameter")])
-        tensors, told = Course(Machine(), self.spec, layout, np.full(values, version, np.float32)).snapshot()
+        tensors, told = TrainingState(Machine(), self.spec, layout, np.full(values, version, np.float32)).snapshot()
         told |= {"job": self.job, "version": version, "term": term, "ending": None, **state}
         row = Applied(epoch=0, batch=version, version=version, node="device-1", lease=version)
         save = Save(version=version, tensors=tensors, state=told, applied=(row,), evaluations=())
@@ -312,12 +312,12 @@ class Reign:
 
     def disk(self) -> list[str]:
         """The names say what is inside: each ends in the hash of it."""
-        return sorted(path.name for path in Places(self.home).checkpoints(self.job).iterdir())
+        return sorted(path.name for path in Paths(self.home).checkpoints(self.job).iterdir())
 
     async def event(self, job: str, kind: str, text: str) -> None:
         async with asyncio.timeout(20.0):
             while True:
-                with Registry(Places(self.home).registry) as registry:
+                with Registry(Paths(self.home).registry) as registry:
                     events = registry.events_after(job, 0, limit=10_000)
                 if any(event.kind == kind and text in event.text for event in events):
                     return
@@ -397,7 +397,7 @@ def test_a_checkpoint_of_one_that_does_not_lead_is_refused_and_written_down(tmp_
 
 
 def _cluster_events(reign: Reign) -> list[str]:
-    with Registry(Places(reign.home).registry) as registry:
+    with Registry(Paths(reign.home).registry) as registry:
         return [event.text for event in registry.events_after("cluster", 0, limit=10_000)]
 
 

@@ -14,15 +14,15 @@ from kit import WAIT_S, cluster_in, manager_in, run
 from benchmarks.common import echo_job
 from shoal.cli import main
 from shoal.errors import Refused
-from shoal.roles.membership import Patience
+from shoal.identity.enrolment import Enrolled, enrol
+from shoal.identity.identity import Identity
+from shoal.identity.join_code import JoinCode
+from shoal.net.base import Session
+from shoal.net.grpc import GrpcLink
+from shoal.roles.node.failure_detector import Patience
 from shoal.runtime.agent import Agent
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
-from shoal.transport.base import Session
-from shoal.transport.enrol import Enrolled, enrol
-from shoal.transport.grpc import GrpcLink
-from shoal.transport.identity import Identity
-from shoal.transport.join_code import JoinCode
+from shoal.runtime.paths import Paths
 from shoal.wire.messages import AskStatus, Facts, Hello, Lane, Message, NodeView, RevokeNode, Work
 from shoal.wire.messages import Ready as WorkerReady
 
@@ -108,7 +108,7 @@ def test_a_revocation_holds_over_a_restart_and_the_name_comes_back_with_a_new_li
     async def story() -> None:
         async with cluster_in(tmp_path, workers=1) as site:
             await site.connected("device-1")
-            old = Identity.load(Places(site.cluster.agent_home("device-1")).node)
+            old = Identity.load(Paths(site.cluster.agent_home("device-1")).node)
             first_line = site.cluster.join_line
             await site.operator.revoke_node("device-1")
             await site.kill_manager()
@@ -203,10 +203,10 @@ def test_a_newcomer_waits_for_approval_and_sees_nothing_until_then(tmp_path: Pat
     async def story() -> None:
         async with manager_in(tmp_path / "home", approve=True) as ready, Operator.open(tmp_path / "home") as operator:
             job = await operator.submit(echo_job(tmp_path, values=50, batches=20), plan={"until": {"epochs": 1}})
-            places = Places(tmp_path / "pi")
+            places = Paths(tmp_path / "pi")
             (await enrol(JoinCode.parse(ready.join_line), wanted="pi")).save(places.node)
             member = Enrolled.load(places.node)
-            agent = Agent(member, places, child_module="shoal.training.echo")
+            agent = Agent(member, places, child_module="shoal.trainer.echo")
             running = asyncio.create_task(agent.run())
             try:
                 view = await node_view(operator, "pi", state="alive", standing="pending")

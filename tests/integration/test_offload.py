@@ -21,7 +21,7 @@ from shoal.offload.runtime.borrowed import Borrowed
 from shoal.offload.runtime.multiplier import Multiplier
 from shoal.roles.actions import Multiply
 from shoal.roles.events import Multiplied
-from shoal.wire.messages import LenderView
+from shoal.wire.messages import ExecutorView
 
 #: Small tiles, and enough of them that a product takes seconds on slow executors.
 OPERATIONS = 64 * 200 * 50
@@ -66,7 +66,7 @@ async def start(site: Site, name: str, behaviour: str) -> None:
     site.cluster.agents[name] = await site.cluster._spawn(*command, log=f"{name}.log")
 
 
-async def lenders(site: Site) -> dict[str, LenderView]:
+async def lenders(site: Site) -> dict[str, ExecutorView]:
     return {view.node: view for view in (await site.operator.status()).lenders}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kit import WAIT_S, Site, cluster_in, manager_in, run
 
-from shoal.cli import join
+from shoal.cli.commands import join
 from shoal.runtime.journal import CLUSTER
 from shoal.runtime.tenancy import LOCK_FILE
 

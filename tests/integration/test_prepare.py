@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from shoal.errors import Misuse
-from shoal.runtime.trainer import TrainerHost, TrainerSettings
-from shoal.training.bundle import pack, unpack
-from shoal.training.prepared import LAYOUT_NOTE, Prepared
-from shoal.training.ready import make_ready
-from shoal.training.shards import Examples
+from shoal.trainer.bundle import pack, unpack
+from shoal.trainer.host import TrainerHost, TrainerSettings
+from shoal.trainer.package import make_ready
+from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
+from shoal.trainer.shards import Examples
 from shoal.wire import tensors
 
 TASK = """
@@ -47,7 +47,7 @@ def prepare(tmp_path):
         file.write_text(source)
         bundle = tmp_path / "bundle.zip"
         bundle.write_bytes(pack(file, entry))
-        command = [sys.executable, "-P", "-m", "shoal.training.prepare", "--bundle", bundle, "--entry", entry]
+        command = [sys.executable, "-P", "-m", "shoal.trainer.prepare_child", "--bundle", bundle, "--entry", entry]
         command += ["--arguments", arguments, "--out", tmp_path / "out", *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
         return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
@@ -60,7 +60,7 @@ def test_a_task_is_prepared_cached_and_trained(prepare, tmp_path):
     assert code == 0
     assert "a word at import" in log
     assert {"step": "write", "split": "train", "examples": 50, "of": 50} in lines
-    prepared = Prepared.from_plain(lines[-1]["prepared"])
+    prepared = PreparedJob.from_plain(lines[-1]["prepared"])
     assert (prepared.train.examples, prepared.test.examples) == (50, 20)
     # 3x5 + 5, two of 5 for BatchNorm, 5x2 + 2; then its two running statistics.
     assert (prepared.layout.parameters_size, prepared.layout.size) == (42, 52)

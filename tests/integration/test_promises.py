@@ -11,12 +11,12 @@ import grpc.aio
 import numpy as np
 from kit import WAIT_S, Site, cluster_in, run
 
-from shoal.transport.enrol import enrol
-from shoal.transport.grpc import SERVICE
-from shoal.transport.identity import channel_credentials, channel_options
-from shoal.transport.join_code import JoinCode
+from shoal.identity.enrolment import enrol
+from shoal.identity.identity import channel_credentials, channel_options
+from shoal.identity.join_code import JoinCode
+from shoal.net.grpc import SERVICE
 from shoal.wire.frames import envelope_frame, frames, read_opening
-from shoal.wire.messages import Assign, Checkpoint, Facts, Hello, Lane, Message, Refused, Update
+from shoal.wire.messages import Assign, Checkpoint, Facts, Hello, Lane, Message, Update, UpdateRefused
 
 #: More than the whole budget for what arrives.
 PROMISED_BYTES = 48 << 20
@@ -65,7 +65,7 @@ def test_an_update_without_a_lease_is_refused_in_words_and_nobody_waits_for_it(t
             delta = np.ones(20, np.float32)
             late = Update(job=job, term=1, lease=10**6, version=0, examples=1, tensors={"delta": delta})
             call = await promise(channel, late)
-            assert (await heard(call, Refused)).reason == "lease 1000000 is not known to this leader"
+            assert (await heard(call, UpdateRefused)).reason == "lease 1000000 is not known to this leader"
             assert not call.done()
             await channel.close()
             await site.cluster.start_agent("device-2")

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from kit import WAIT_S
 
-from shoal.transport.enrol import Enrolled
-from shoal.transport.join_code import JoinCode
+from shoal.identity.enrolment import Enrolled
+from shoal.identity.join_code import JoinCode
 from testbed.commands import ip
 from testbed.namespaces import Network, why_no_namespaces
 

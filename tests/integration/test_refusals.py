@@ -14,12 +14,12 @@ import pytest
 from kit import WAIT_S, Site, cluster_in, run
 
 from shoal.errors import Refused, Unreachable
-from shoal.runtime.places import Places
-from shoal.transport.base import Session
-from shoal.transport.enrol import Enrolled, enrol
-from shoal.transport.grpc import SERVICE, GrpcLink
-from shoal.transport.identity import Authority, Identity, channel_credentials, channel_options
-from shoal.transport.join_code import JoinCode
+from shoal.identity.enrolment import Enrolled, enrol
+from shoal.identity.identity import Authority, Identity, channel_credentials, channel_options
+from shoal.identity.join_code import JoinCode
+from shoal.net.base import Session
+from shoal.net.grpc import SERVICE, GrpcLink
+from shoal.runtime.paths import Paths
 from shoal.wire.frames import envelope_frame
 from shoal.wire.messages import AskStatus, Assign, Blob, Facts, Hello, Lane, Message, Ready, Update, Work
 
@@ -65,7 +65,7 @@ async def enrolled(site: Site, name: str) -> Identity:
 
 def strangers(site: Site, tmp_path: Path) -> dict[str, Identity]:
     """Certificates that look like those of members, and are not. All trust the manager: it must not trust them."""
-    home = Authority.load(Places(site.cluster.home).authority)
+    home = Authority.load(Paths(site.cluster.home).authority)
     elsewhere = Authority.create(tmp_path / "elsewhere", home.cluster)
     made = {
         "operator of another cluster": elsewhere.identity(node="operator", role="operator"),
@@ -80,7 +80,7 @@ def strangers(site: Site, tmp_path: Path) -> dict[str, Identity]:
 def test_every_verb_is_open_to_its_roles_and_to_nobody_else(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=0) as site:
-            places = Places(site.cluster.home)
+            places = Paths(site.cluster.home)
             callers = {
                 "node": await enrolled(site, "device-1"),
                 "operator": Identity.load(places.operator),
@@ -112,7 +112,7 @@ def test_a_link_tells_its_owner_why_it_was_refused(tmp_path: Path) -> None:
         async with cluster_in(tmp_path, workers=0) as site:
             place = {"server_node": "manager", "endpoint": site.cluster.endpoint}
             node = GrpcLink(await enrolled(site, "device-1"), **place)
-            operator = GrpcLink(Identity.load(Places(site.cluster.home).operator), **place)
+            operator = GrpcLink(Identity.load(Paths(site.cluster.home).operator), **place)
             stranger = GrpcLink(strangers(site, tmp_path)["operator of another cluster"], **place)
             file = tmp_path / "blob"
             file.write_bytes(bytes(8 << 20))
@@ -239,7 +239,7 @@ def test_there_is_no_way_in_without_tls_and_a_certificate(tmp_path: Path) -> Non
             endpoint = site.cluster.endpoint
             async with grpc.aio.insecure_channel(endpoint) as plain:
                 assert await _codes(plain) == {grpc.StatusCode.UNAVAILABLE}
-            authority = Authority.load(Places(site.cluster.home).authority)
+            authority = Authority.load(Paths(site.cluster.home).authority)
             anonymous = grpc.ssl_channel_credentials(root_certificates=authority.certificate_pem)
             async with grpc.aio.secure_channel(endpoint, anonymous, options=channel_options("manager")) as unnamed:
                 assert await _codes(unnamed) == {grpc.StatusCode.UNAVAILABLE}

@@ -14,18 +14,19 @@ from cryptography import x509
 from kit import WAIT_S, manager_in, run
 
 from shoal.errors import PeerViolation, Refused, Unreachable
+from shoal.identity import certificates
+from shoal.identity.enrolment import Enrolled, enrol, return_lapsed
+from shoal.identity.identity import Authority, Identity, certificate_sha256
+from shoal.identity.join_code import JoinCode
+from shoal.net import renewal
+from shoal.net.grpc import GrpcLink
 from shoal.runtime.agent import Agent
 from shoal.runtime.journal import CLUSTER
+from shoal.runtime.member_register import LAPSED_MAX_S
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
-from shoal.runtime.roll import LAPSED_MAX_S
+from shoal.runtime.paths import Paths
 from shoal.store.registry import Registry
 from shoal.store.rows import Certificate
-from shoal.transport import certificates, renew
-from shoal.transport.enrol import Enrolled, enrol, return_lapsed
-from shoal.transport.grpc import GrpcLink
-from shoal.transport.identity import Authority, Identity, certificate_sha256
-from shoal.transport.join_code import JoinCode
 from shoal.wire.messages import AskStatus
 
 DAY_S = 86400.0
@@ -47,7 +48,7 @@ def serial(identity: Identity) -> int:
 
 def aged(home: Path, member: Enrolled, *, days_ago: float) -> Enrolled:
     """The same member with a certificate that ran out so long ago, as the registry knows it."""
-    authority = Authority.load(Places(home).authority)
+    authority = Authority.load(Paths(home).authority)
     request = certificates.new_request(member.identity.node)
     issued_s = time.time() - (days_ago + 30) * DAY_S
     pem = authority.issue(
@@ -61,7 +62,7 @@ def aged(home: Path, member: Enrolled, *, days_ago: float) -> Enrolled:
         issued_s=issued_s,
         expires_s=known.expires_s,
     )
-    with Registry(Places(home).registry) as registry:
+    with Registry(Paths(home).registry) as registry:
         registry.add_certificate(
             Certificate(
                 sha256=certificate_sha256(pem),
@@ -95,7 +96,7 @@ def test_a_member_renews_over_its_session_with_a_new_key(tmp_path: Path) -> None
         home = tmp_path / "home"
         async with manager_in(home) as ready:
             old = await enrol(JoinCode.parse(ready.join_line), wanted="pi")
-            new = await renew.renewed(old)
+            new = await renewal.renewed(old)
             assert (new.identity.node, new.identity.role) == ("pi", "node")
             assert new.identity.key_pem != old.identity.key_pem
             assert serial(new.identity) != serial(old.identity)
@@ -104,7 +105,7 @@ def test_a_member_renews_over_its_session_with_a_new_key(tmp_path: Path) -> None
             assert await is_let_in(old)
             assert await is_let_in(new)
             assert not await is_let_in(old)
-            with Registry(Places(home).registry) as registry:
+            with Registry(Paths(home).registry) as registry:
                 recorded = {row.sha256 for row in registry.certificates("pi")}
             shown = {certificate_sha256(each.identity.certificate_pem) for each in (old, new)}
             assert recorded == shown
@@ -113,7 +114,7 @@ def test_a_member_renews_over_its_session_with_a_new_key(tmp_path: Path) -> None
 
 
 def alarms(home: Path) -> list[str]:
-    with Registry(Places(home).registry) as registry:
+    with Registry(Paths(home).registry) as registry:
         return [event.text for event in registry.events_after(CLUSTER, 0, limit=1000) if event.kind == "alarm"]
 
 
@@ -124,7 +125,7 @@ def test_a_replaced_key_opens_no_door_and_its_use_is_an_alarm(tmp_path: Path) ->
             members = [await enrol(JoinCode.parse(ready.join_line), wanted="pi")]
             for _ in range(3):
                 assert await is_let_in(members[-1])
-                members.append(await renew.renewed(members[-1]))
+                members.append(await renewal.renewed(members[-1]))
             newest = members[-1]
             assert await is_let_in(newest)
             assert not alarms(home), "what a device does by itself alarms nobody"
@@ -132,9 +133,9 @@ def test_a_replaced_key_opens_no_door_and_its_use_is_an_alarm(tmp_path: Path) ->
                 with pytest.raises(Refused, match="shut out: the key of this certificate was replaced on 20"):
                     await return_lapsed(old)
                 with pytest.raises(Refused, match="shut out: the key of this certificate was replaced on 20"):
-                    await renew.renewed(old)
+                    await renewal.renewed(old)
                 assert not await is_let_in(old)
-            assert (await renew.renewed(newest)).identity.node == "pi"
+            assert (await renewal.renewed(newest)).identity.node == "pi"
             await until("the alarm is written down", lambda: bool(alarms(home)))
             (told,) = alarms(home)
             for words in ("a key of pi that was replaced on 20", "127.0.0.1", "shoal nodes revoke pi", "--anew"):
@@ -158,7 +159,7 @@ def test_the_hash_of_an_old_certificate_alone_alarms_nobody(tmp_path: Path) -> N
         home = tmp_path / "home"
         async with manager_in(home) as ready:
             old = await enrol(JoinCode.parse(ready.join_line), wanted="pi")
-            new = await renew.renewed(old)
+            new = await renewal.renewed(old)
             assert await is_let_in(new)
             stranger = certificates.new_request("pi").key_pem
             with pytest.raises(Refused, match="does not hold the key"):
@@ -175,10 +176,10 @@ def test_a_device_that_crashed_before_it_wrote_its_new_key_goes_on_with_the_old(
         async with manager_in(home) as ready:
             old = await enrol(JoinCode.parse(ready.join_line), wanted="pi")
             assert await is_let_in(old)
-            lost = [await renew.renewed(old) for _ in range(3)]
+            lost = [await renewal.renewed(old) for _ in range(3)]
             assert await is_let_in(old)
             assert (await return_lapsed(old)).identity.key_pem == old.identity.key_pem
-            written = await renew.renewed(old)
+            written = await renewal.renewed(old)
             assert await is_let_in(written)
             # Whoever has those that were lost on the way is not the device.
             assert not await is_let_in(lost[-1])
@@ -190,7 +191,7 @@ def test_commands_at_the_same_time_renew_once(tmp_path: Path) -> None:
     async def story() -> None:
         home = tmp_path / "home"
         async with manager_in(home) as ready, Operator.open(home) as attached:
-            folder = Places(home).operator
+            folder = Paths(home).operator
             due = Enrolled.load(folder).identity
             replace(Enrolled.load(folder), identity=replace(due, issued_s=1.0, expires_s=time.time() + 60)).save(folder)
             assert (await attached.status()).cluster
@@ -216,12 +217,12 @@ def test_a_revoked_member_renews_nothing_either_way_and_what_it_renewed_is_void(
         home = tmp_path / "home"
         async with manager_in(home) as ready, Operator.open(home) as operator:
             old = await enrol(JoinCode.parse(ready.join_line), wanted="pi")
-            new = await renew.renewed(old)
+            new = await renewal.renewed(old)
             await operator.revoke_node("pi")
             for member in (old, new):
                 assert not await is_let_in(member)
                 with pytest.raises(Refused, match="shut out: revoked by the operator"):
-                    await renew.renewed(member)
+                    await renewal.renewed(member)
                 with pytest.raises(Refused, match="shut out: revoked by the operator"):
                     await return_lapsed(member)
 
@@ -236,7 +237,7 @@ def test_one_who_was_away_for_months_comes_back_with_its_old_key(tmp_path: Path)
             away = aged(home, member, days_ago=170)
             assert not await is_let_in(away), "TLS itself refuses a certificate that ran out"
             away.save(tmp_path / "pi")
-            back = await renew.renew_in(tmp_path / "pi")
+            back = await renewal.renew_in(tmp_path / "pi")
             assert Enrolled.load(tmp_path / "pi") == back
             assert back.identity.key_pem == away.identity.key_pem
             assert back.identity.expires_s > time.time()
@@ -307,10 +308,10 @@ def test_an_agent_renews_by_itself_and_goes_on_past_the_end_of_its_first_certifi
     async def story() -> None:
         home = tmp_path / "home"
         async with manager_in(home, certificate_days=SHORT_S / DAY_S) as ready:
-            places = Places(tmp_path / "pi")
+            places = Paths(tmp_path / "pi")
             first = await enrol(JoinCode.parse(ready.join_line), wanted="pi")
             first.save(places.node)
-            agent = Agent(first, places, child_module="shoal.training.echo")
+            agent = Agent(first, places, child_module="shoal.trainer.echo")
             running = asyncio.create_task(agent.run())
             try:
                 await until("a new certificate", lambda: serial(Identity.load(places.node)) != serial(first.identity))
@@ -321,7 +322,7 @@ def test_an_agent_renews_by_itself_and_goes_on_past_the_end_of_its_first_certifi
                 line = agent._lines["manager"]
                 line.hang_up("the network broke")
                 await until("another identity", lambda: agent.identity.expires_s > first.identity.expires_s)
-                await until("it is back", lambda: agent._station.welcomed and agent._lines["manager"] is not line)
+                await until("it is back", lambda: agent._router.welcomed and agent._lines["manager"] is not line)
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
@@ -333,13 +334,13 @@ def test_an_agent_that_slept_past_its_certificate_comes_back_without_a_hand(tmp_
     async def story() -> None:
         home = tmp_path / "home"
         async with manager_in(home) as ready:
-            places = Places(tmp_path / "pi")
+            places = Paths(tmp_path / "pi")
             away = aged(home, await enrol(JoinCode.parse(ready.join_line), wanted="pi"), days_ago=40)
             away.save(places.node)
-            agent = Agent(away, places, child_module="shoal.training.echo")
+            agent = Agent(away, places, child_module="shoal.trainer.echo")
             running = asyncio.create_task(agent.run())
             try:
-                await until("it is welcome", lambda: agent._station.welcomed)
+                await until("it is welcome", lambda: agent._router.welcomed)
                 assert Identity.load(places.node).expires_s > time.time()
             finally:
                 running.cancel()
@@ -352,11 +353,11 @@ def test_the_manager_shows_a_new_certificate_at_both_doors_while_it_runs(tmp_pat
     async def story() -> None:
         home = tmp_path / "home"
         async with manager_in(home, certificate_days=SHORT_S / DAY_S) as ready:
-            first = Identity.load(Places(home).manager)
+            first = Identity.load(Paths(home).manager)
             joining = JoinCode.parse(ready.join_line).port
             assert await shown(joining) == first.certificate_pem
             await asyncio.sleep(max(0.0, first.expires_s + 0.5 - time.time()))
-            now = Identity.load(Places(home).manager)
+            now = Identity.load(Paths(home).manager)
             assert serial(now) != serial(first)
             assert await shown(joining) == now.certificate_pem
             member = await enrol(JoinCode.parse(ready.join_line), wanted="late")
@@ -364,7 +365,7 @@ def test_the_manager_shows_a_new_certificate_at_both_doors_while_it_runs(tmp_pat
             # The operator's ran out as well: its commands notice.
             async with Operator.open(home) as operator:
                 assert (await operator.status()).manager == "manager"
-            assert Identity.load(Places(home).operator).expires_s > time.time()
+            assert Identity.load(Paths(home).operator).expires_s > time.time()
 
     run(story())
 
@@ -381,7 +382,7 @@ async def shown(port: int) -> bytes:
 
 def test_a_manager_that_was_off_for_long_renews_before_it_opens(tmp_path: Path) -> None:
     async def story() -> None:
-        home, places = tmp_path / "home", Places(tmp_path / "home")
+        home, places = tmp_path / "home", Paths(tmp_path / "home")
         async with manager_in(home):
             pass
         authority = Authority.load(places.authority)

@@ -14,16 +14,16 @@ from kit import Site, cluster_in, run
 
 from benchmarks.common import echo_job
 from shoal.errors import Refused
+from shoal.identity.enrolment import Enrolled, enrol
+from shoal.identity.identity import Authority
+from shoal.identity.join_code import JoinCode
+from shoal.identity.signing import sign
 from shoal.plan import Plan
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
+from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
-from shoal.training.bundle import pack
-from shoal.training.ready import spec_of
-from shoal.transport.enrol import Enrolled, enrol
-from shoal.transport.identity import Authority
-from shoal.transport.join_code import JoinCode
-from shoal.transport.signing import sign
+from shoal.trainer.bundle import pack
+from shoal.trainer.package import spec_of
 from shoal.wire.encoding import from_json
 from shoal.wire.messages import JobSpec, Submit
 
@@ -75,7 +75,7 @@ def test_an_operator_who_was_shut_out_signs_no_more(tmp_path: Path) -> None:
             with pytest.raises(Refused, match=r"the job was not taken: ann: .*revoked by the operator"):
                 await submit(site.operator, by_ann)
 
-            authority = Authority.load(Places(site.cluster.home).authority)
+            authority = Authority.load(Paths(site.cluster.home).authority)
             long_ago = authority.identity(node="operator", role="operator", now_s=1_000_000_000.0)
             with pytest.raises(Refused, match="valid from 1970-01-01 to 2001-10-09"):
                 await submit(site.operator, sign(job_in(tmp_path), long_ago))
@@ -85,7 +85,7 @@ def test_an_operator_who_was_shut_out_signs_no_more(tmp_path: Path) -> None:
 
 def edit_spec(site: Site, job: str, **changes: Any) -> dict[str, Any]:
     """Change a stored job behind its manager's back; what stood there."""
-    with contextlib.closing(sqlite3.connect(Places(site.cluster.home).registry)) as registry:
+    with contextlib.closing(sqlite3.connect(Paths(site.cluster.home).registry)) as registry:
         ((text,),) = registry.execute("SELECT spec_json FROM jobs WHERE job = ?", (job,)).fetchall()
         old = json.loads(text)
         registry.execute("UPDATE jobs SET spec_json = ? WHERE job = ?", (json.dumps(old | changes), job))
@@ -115,7 +115,7 @@ def test_a_device_does_not_run_what_was_changed_in_the_registry(tmp_path: Path) 
             # Someone who is no operator changes the job on the manager's disk, to have other code run.
             code = tmp_path / "task.py"
             code.write_text("import os\n\nos.abort()\n\n\nclass Echo:\n    pass\n")
-            evil = BlobStore(Places(site.cluster.home).blobs).put(pack(code, "task:Echo"))
+            evil = BlobStore(Paths(site.cluster.home).blobs).put(pack(code, "task:Echo"))
             was = edit_spec(site, job, bundle=evil)
             seen = max(event.seq for event in site.events(job))
             await restart(site)
@@ -144,7 +144,7 @@ def test_a_signature_outlives_the_certificate_at_devices(tmp_path: Path) -> None
 
     async def story() -> None:
         async with cluster_in(tmp_path, workers=0) as site:
-            places = Places(site.cluster.home)
+            places = Paths(site.cluster.home)
             job = await site.submit_tally(batches=4)
             with contextlib.closing(sqlite3.connect(places.registry)) as registry:
                 ((text,),) = registry.execute("SELECT spec_json FROM jobs WHERE job = ?", (job,)).fetchall()

@@ -17,17 +17,17 @@ from torch import nn
 
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Save
+from shoal.scheduling.batches import batch_indices, epoch_order
+from shoal.scheduling.ledger import Applied
 from shoal.sim.devices import Build
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
-from shoal.sim.parcels import Encoded
 from shoal.sim.rates import Steady
 from shoal.sim.real import close, simulated_job
 from shoal.sim.trace import TraceWriter
+from shoal.sim.wire_size import Encoded
 from shoal.sim.world import Settings, World
-from shoal.training.ready import ReadyTask, make_ready
-from shoal.workload.batches import batch_indices, epoch_order
-from shoal.workload.ledger import Applied
+from shoal.trainer.package import ReadyTask, make_ready
 
 CLOUDS = Path(__file__).resolve().parent / "clouds_task.py"
 COUNT = 234
@@ -38,7 +38,7 @@ SEED = 3
 PLAN = Plan(
     batch_size=BATCH, learning_rate=0.1, momentum=0.9, seed=SEED, workers_min=3, until=Until(epochs=2), lease_s=5.0
 )
-LINE = Line(up=Steady(1e6), down=Steady(1e6), latency_s=0.005)
+LINE = AccessLink(up=Steady(1e6), down=Steady(1e6), latency_s=0.005)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +90,7 @@ def simulate(ready: ReadyTask, *, torch_threads: int) -> Outcome:
         builds = [device(0.05), device(0.06), device(0.09)]
         settings = Settings(seed=1, builds=builds, home_line=LINE, jobs=[job])
         trace, saves = io.StringIO(), Saves()
-        world = World(settings, parcels=Encoded(), observers=[TraceWriter(trace, {}), saves])
+        world = World(settings, sizer=Encoded(), observers=[TraceWriter(trace, {}), saves])
         world.begin()
         assert world.run(limit_s=300.0)
     finally:
@@ -111,7 +111,7 @@ def outcome(ready: ReadyTask) -> Outcome:
 
 
 def first_model(ready: ReadyTask) -> nn.Module:
-    from shoal.training.trained import trained_model
+    from shoal.trainer.trained import trained_model
 
     return trained_model(Clouds(), Path(ready.prepared.model)).train()
 

@@ -25,9 +25,9 @@ from kit import HERE
 
 from benchmarks.common import echo_job
 from shoal.runtime.operator import Operator
-from shoal.sim.chance import Chance
-from shoal.training.protocol import TrainerSettings
-from shoal.training.shared import SharedVectors
+from shoal.sim.rng import Rng
+from shoal.trainer.protocol import TrainerSettings
+from shoal.trainer.shared import SharedVectors
 from shoal.wire.messages import WorkerView
 from testbed import owners, paced
 from testbed.cluster import Cluster
@@ -591,7 +591,7 @@ def test_a_delay_takes_no_rate_away_and_order_stays() -> None:
 
 def test_a_lost_segment_is_a_stall_of_one_timeout() -> None:
     line = Line(loss=0.1, rto_ms=200)
-    chance = Chance(1).stream("loss")
+    chance = Rng(1).stream("loss")
     lost_s = [lateness_s(line, SEGMENT_BYTES, chance)[1] for _ in range(10_000)]
     assert set(lost_s) == {0.0, 0.2}
     assert lost_s.count(0.2) == pytest.approx(1_000, rel=0.1)
@@ -640,7 +640,7 @@ def cluster_over_links(folder: str) -> dict[str, float]:
             Board(name="narrow", up_mbps=8, down_mbps=16),
             Board(name="far", line=Line(delay_ms=150)),
         ]
-        async with Cluster(Path(folder) / "home", wanted, child_module="shoal.training.echo") as cluster:
+        async with Cluster(Path(folder) / "home", wanted, child_module="shoal.trainer.echo") as cluster:
             await cluster.connected()
             async with Operator.open(cluster.home) as operator:
                 ready = echo_job(Path(folder), values=250_000, batches=6)
@@ -674,7 +674,7 @@ def test_a_paced_trainer_gives_what_the_real_one_does_at_its_own_time(
     # Not above: stories of this file are told by processes that need no torch, which takes seconds to import.
     import torch
 
-    from shoal.training.steps import TorchTrainer
+    from shoal.trainer.steps import TorchTrainer
 
     chance = np.random.default_rng(0)
     data = chance.normal(size=(64, 4)).astype(np.float32), chance.integers(0, 3, 64)

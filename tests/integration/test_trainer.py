@@ -14,8 +14,8 @@ import pytest
 
 from shoal.errors import Misuse
 from shoal.learning.layout import Layout
-from shoal.runtime.trainer import TrainerFailed, TrainerHost, TrainerSettings
-from shoal.training.echo import UPDATE_VALUE
+from shoal.trainer.echo import UPDATE_VALUE
+from shoal.trainer.host import TrainerFailed, TrainerHost, TrainerSettings
 
 SAMPLE = """\
 import os, signal, sys, time
@@ -282,10 +282,10 @@ def test_an_abandoned_answer_is_not_taken_for_the_next(make_job):
 PARENT = """
 import asyncio, sys, time
 from shoal.learning.layout import Layout
-from shoal.runtime.trainer import TrainerHost, TrainerSettings
+from shoal.trainer.host import TrainerHost, TrainerSettings
 
 async def story():
-    host = TrainerHost(child_module="shoal.training.echo")
+    host = TrainerHost(child_module="shoal.trainer.echo")
     layout = Layout.of([("w", (9,), "parameter")])
     settings = TrainerSettings(bundle_dir=".", entry="task:Sample", train=(), layout=layout, seed=0, batch_size=1,
                                learning_rate=0.1, pace_s=60)
@@ -318,7 +318,7 @@ def echo_settings(size=1000, **settings):
 def test_echo_answers_without_torch_and_at_its_pace():
     async def story():
         settings = echo_settings(pace_s=0.05)
-        async with started(settings, child_module="shoal.training.echo") as (host, loaded):
+        async with started(settings, child_module="shoal.trainer.echo") as (host, loaded):
             assert loaded.engine == "echo"
             result = await host.train(0, [0, 1, 2, 3])
             assert result.examples == 16
@@ -331,7 +331,7 @@ def test_echo_answers_without_torch_and_at_its_pace():
 
 
 def test_the_host_itself_never_imports_torch():
-    modules = "shoal.runtime.trainer, shoal.training.echo, shoal.training.bundle, shoal.training.prepared, shoal.data"
+    modules = "shoal.trainer.host, shoal.trainer.echo, shoal.trainer.bundle, shoal.trainer.prepared_job, shoal.data"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
@@ -351,7 +351,7 @@ def test_limits_are_taken(make_job):
 
 def test_start_twice_and_use_before_start():
     async def story():
-        host = TrainerHost(child_module="shoal.training.echo")
+        host = TrainerHost(child_module="shoal.trainer.echo")
         with pytest.raises(Misuse, match="never started"):
             _ = host.shared
         await host.start(echo_settings())

@@ -19,8 +19,8 @@ from clouds_task import Clouds
 from kit import HERE, Site, cluster_in, run
 from torch import nn
 
-from shoal.workload.batches import batch_indices, epoch_order
-from shoal.workload.ledger import Applied
+from shoal.scheduling.batches import batch_indices, epoch_order
+from shoal.scheduling.ledger import Applied
 
 CLOUDS = HERE / "clouds_task.py"
 
@@ -37,7 +37,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 def first_model(site: Site, task: Any) -> nn.Module:
     """The model that the job began from, as it was uploaded."""
-    from shoal.training.trained import trained_model
+    from shoal.trainer.trained import trained_model
 
     (path,) = site.cluster.home.glob("prepared/*/model.safetensors")
     return trained_model(task, path).train()

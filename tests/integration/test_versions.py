@@ -12,7 +12,7 @@ from follower import Follower
 from kit import HERE, WAIT_S, Site, cluster_in, run
 from readings_task import readings
 
-from shoal.cli.kept import version_in
+from shoal.cli.model_follower import version_in
 from shoal.wire.messages import VersionList
 
 READINGS = HERE / "readings_task.py"

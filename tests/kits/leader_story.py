@@ -10,8 +10,8 @@ import numpy as np
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, End, Record, Save, Send
 from shoal.roles.events import Liveness, PeerChanged, Received, Started, TimerFired
-from shoal.roles.leader import Leader
-from shoal.roles.leading.leases import TICK_S
+from shoal.roles.leader.leader import Leader
+from shoal.roles.leader.leases import TICK_S
 from shoal.wire.messages import Evaluated, Failed, JobSpec, Message, Progress, Ready, Update, Work
 
 M = TypeVar("M", bound=Message)
@@ -34,7 +34,7 @@ class Story:
     def happens(self, event: Any) -> list[Action]:
         """Handle one event; what follows it is what the story looks at next."""
         self.actions = self.leader.handle(event, self.now_s)
-        self.leader._course.ledger.check()
+        self.leader._training.ledger.check()
         return self.actions
 
     def says(self, node: str, message: Message, *, size_bytes: int = 0) -> list[Action]:

@@ -33,7 +33,7 @@ from shoal.roles.events import (
     TimerFired,
 )
 from shoal.wire.encoding import decode_envelope, encode_envelope
-from shoal.wire.messages import Message, Result, with_tensors
+from shoal.wire.messages import Message, TileResult, with_tensors
 
 MEANS = Means(task_max_bytes=1 << 20, rights_max_bytes=1 << 20)
 
@@ -235,7 +235,7 @@ class Market:
         whole = with_tensors(read, carried) if tensors else read
         kept = {name: np.array(array) for name, array in tensors.items()}
         self.sent.append((to, with_tensors(read, kept) if tensors else read))
-        times = 2 if isinstance(message, Result) and self._chance.random() < self.duplicates else 1
+        times = 2 if isinstance(message, TileResult) and self._chance.random() < self.duplicates else 1
 
         def arrive() -> None:
             if self._sessions.get(ends) != session:
@@ -255,7 +255,7 @@ class Market:
             self.at(at_s - self.now_s, arrive)
 
     def _note_lie(self, to: str, pool: str, message: Message) -> None:
-        if to != "client" or not isinstance(message, Result) or not message.tensors:
+        if to != "client" or not isinstance(message, TileResult) or not message.tensors:
             return
         ask = self.client._asks.get(message.task)
         if ask is not None and self.devices[message.executor].lie is not None:

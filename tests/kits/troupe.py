@@ -1,4 +1,4 @@
-"""A leader, its workers and their sub-leaders, with nothing in between but what they say; a test says what is heard.
+"""A leader, its workers and their aggregators, with nothing in between but what they say; a test says what is heard.
 
 The roles are the real ones. What a driver does is done here as plainly as it can be: a line between two nodes keeps its
 order, a node that is lost takes along what it had to say, a session that is cut takes along what was on its way.
@@ -17,7 +17,21 @@ from shoal.compress.sparse import add_to
 from shoal.learning.layout import Layout
 from shoal.learning.staleness import root
 from shoal.plan import Plan, Until
-from shoal.roles.actions import Action, CancelTimer, End, Evaluate, Prepare, Record, Save, Send, SetTimer, Stage, Train
+from shoal.roles.actions import (
+    Action,
+    CancelTimer,
+    End,
+    Evaluate,
+    Prepare,
+    Record,
+    Save,
+    Send,
+    SetTimer,
+    StageModel,
+    Train,
+)
+from shoal.roles.aggregation.aggregator import Aggregator
+from shoal.roles.aggregation.staging import put
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -32,32 +46,30 @@ from shoal.roles.events import (
     TimerFired,
     Trained,
 )
-from shoal.roles.leader import Leader
-from shoal.roles.leading.leases import TICK_S
-from shoal.roles.staging import put
-from shoal.roles.subleader import SubLeader
+from shoal.roles.leader.leader import Leader
+from shoal.roles.leader.leases import TICK_S
 from shoal.roles.worker import Worker
+from shoal.scheduling.ledger import Applied
 from shoal.wire.coded import sizes_of
 from shoal.wire.messages import (
     RECIPIENT,
-    Count,
+    AggregatorReady,
     Dataset,
-    Disband,
-    Form,
-    Formed,
     HandOver,
     JobSpec,
     Message,
-    Pass,
-    Piece,
+    ModelShard,
     Progress,
     Ready,
+    Reduce,
+    RelayModel,
     Route,
-    Taken,
+    SetUpAggregator,
+    ShardAck,
+    TearDown,
     Update,
-    Values,
+    UpdateShard,
 )
-from shoal.workload.ledger import Applied
 
 SHA = "0" * 64
 HOME = "home"
@@ -90,8 +102,8 @@ class Device:
     #: What its trainer is at.
     task: Train | Evaluate | None = None
     timers: dict[str, float] = field(default_factory=dict)
-    #: Formation -> the sub-leader it hosts, and who its members are.
-    subs: dict[int, tuple[SubLeader, Form]] = field(default_factory=dict)
+    #: Formation -> the aggregator it hosts, and who its members are.
+    subs: dict[int, tuple[Aggregator, SetUpAggregator]] = field(default_factory=dict)
     #: Those it has dialled, as a worker.
     sessions: set[str] = field(default_factory=set)
     hops: dict[int, Route] = field(default_factory=dict)
@@ -203,27 +215,27 @@ class Troupe:
             self._node_hears(sender, to, message)
 
     def _is_news(self, lease: int) -> bool:
-        is_lent = self.leader._course.ledger.get(lease) is not None
-        return is_lent and not self.leader._shape.has_arrived(lease)
+        is_lent = self.leader._training.ledger.get(lease) is not None
+        return is_lent and not self.leader._formations.has_arrived(lease)
 
     def _node_hears(self, sender: str, to: str, message: Message) -> None:
         device = self.devices[to]
         event = Received(sender=sender, message=message)
         match message:
-            case Form():
+            case SetUpAggregator():
                 known = device.subs.get(message.formation)
-                sub = known[0] if known else SubLeader(message, node=to, leader=HOME)
+                sub = known[0] if known else Aggregator(message, node=to, leader=HOME)
                 device.subs[message.formation] = (sub, message)
                 if known:
                     self._sums_up(to, sub, event)
                 else:
-                    formed = Formed(job="job", term=1, formation=message.formation, endpoint=f"{to}:7071")
+                    formed = AggregatorReady(job="job", term=1, formation=message.formation, endpoint=f"{to}:7071")
                     self._says(to, HOME, formed)
-            case Count() | Pass() | Piece():
+            case Reduce() | RelayModel() | UpdateShard():
                 hosted = device.subs.get(message.formation)
                 if hosted and (sender == HOME or sender in hosted[1].members):
                     self._sums_up(to, hosted[0], event)
-            case Disband():
+            case TearDown():
                 for number in [number for number in device.subs if number <= message.formation]:
                     del device.subs[number]
                 for number in [number for number in device.hops if number <= message.formation]:
@@ -233,7 +245,7 @@ class Troupe:
                 device.hops[message.formation] = message
                 self._works(to, device, event)
                 self._dials(to, device, message)
-            case Taken() | Values():
+            case ShardAck() | ModelShard():
                 route = device.hops.get(message.formation)
                 if route is not None and any(hop.node == sender for hop in route.hops):
                     self._works(to, device, event)
@@ -251,7 +263,7 @@ class Troupe:
 
     def _leads(self, event: Event) -> None:
         actions = self.leader.handle(event, self.now_s)
-        self.leader._course.ledger.check()
+        self.leader._training.ledger.check()
         if self.leader.version not in self.versions:
             assert self.leader.version - 1 in self.versions
             self.versions[self.leader.version] = self.leader.model
@@ -272,7 +284,7 @@ class Troupe:
             case _:
                 pass
 
-    def _sums_up(self, node: str, sub: SubLeader, event: Event) -> None:
+    def _sums_up(self, node: str, sub: Aggregator, event: Event) -> None:
         for action in sub.handle(event, self.now_s):
             if isinstance(action, Send):
                 self._says(node, action.to, action.message)
@@ -286,7 +298,7 @@ class Troupe:
                     device.timers[action.name] = self.now_s + action.after_s
                 case CancelTimer():
                     device.timers.pop(action.name, None)
-                case Stage():
+                case StageModel():
                     if device.staged is None:
                         nothing = np.full(self.layout.size, np.nan, dtype=np.float32)
                         device.staged = device.model.copy() if action.changes and device.model is not None else nothing
@@ -321,14 +333,14 @@ class Troupe:
         if isinstance(message, Ready) and sender in self.rates:
             rate = self.rates[sender]
             message = replace(message, up_bytes_per_s=rate, down_bytes_per_s=rate)
-        if isinstance(message, Piece) and sender in self.spoils:
+        if isinstance(message, UpdateShard) and sender in self.spoils:
             self.spoils.discard(sender)
             message = replace(message, tensors={"delta": message.tensors["delta"] * np.float32(np.nan)})
         message = self.lies(sender, to, message)
         if self.drops(sender, to, message):
             return
         is_dialled = to == HOME or sender == HOME
-        if RECIPIENT[type(message)] == "subleader" and sender != HOME:
+        if RECIPIENT[type(message)] == "aggregator" and sender != HOME:
             is_dialled = to in self.devices[sender].sessions
         elif not is_dialled:
             is_dialled = to in self.devices and sender in self.devices[to].sessions
@@ -406,7 +418,7 @@ class Troupe:
     def forms(self) -> None:
         """Rounds, until a formation holds."""
         for _ in range(60):
-            if self.leader._shape.now is not None:
+            if self.leader._formations.now is not None:
                 return
             self.round()
             self.passes(0.6)

@@ -405,7 +405,7 @@ def test_every_code_is_a_level() -> None:
     assert np.array_equal(flat(decode(codec, {"delta": sent}, [16])), update)
 
 
-# Cut for sub-leaders, and brought up to date --------------------------------------------------------------------
+# Cut for aggregators, and brought up to date --------------------------------------------------------------------
 
 
 @given(names, tensors, st.data())

@@ -25,7 +25,7 @@ from families import FAMILIES, Family, read_bundle, read_envelope_at_server, zip
 
 from shoal.errors import Corrupt, Misuse, PeerViolation, Refused, ShoalError  # noqa: E402
 from shoal.learning.layout import Layout  # noqa: E402
-from shoal.training.shards import Manifest  # noqa: E402
+from shoal.trainer.shards import Manifest  # noqa: E402
 from shoal.wire import contract  # noqa: E402
 from shoal.wire.encoding import decode_envelope  # noqa: E402
 from shoal.wire.limits import BUNDLE_UNPACKED_MAX_BYTES, ENVELOPE_MAX_BYTES, WORKERS_TOLD_MAX  # noqa: E402

@@ -24,37 +24,37 @@ from shoal.wire.messages import (
     MATE_PHASES,
     TASK_KINDS,
     Admit,
+    AggregatorReady,
     Blob,
-    Call,
     Caught,
-    Count,
+    Command,
     Dataset,
     DeviceState,
     Facts,
-    Form,
-    Formed,
     Heartbeat,
     Hop,
     JobSpec,
     Leads,
     Lend,
+    LogRecord,
     Measure,
     Message,
-    NeedRight,
-    Noted,
-    Part,
+    ModelShard,
+    NeedOperand,
+    PartialSum,
+    PeerStatus,
     Pool,
     Progress,
     Ready,
-    Result,
-    Right,
+    Reduce,
+    RightOperand,
     RollBackModel,
     Route,
     Routed,
-    Standing,
-    Task,
+    SetUpAggregator,
+    TileResult,
+    TileTask,
     Update,
-    Values,
     Wait,
 )
 
@@ -100,7 +100,7 @@ PLANS = st.builds(
     buffer=st.integers(1, 1 << 40),
     staleness=st.sampled_from(STALENESS),
     shape=st.sampled_from(("star", "tree", "auto")),
-    sub_leaders=st.integers(0, 99),
+    aggregators=st.integers(0, 99),
 ) | st.builds(
     Plan,
     data=st.just("local"),
@@ -136,9 +136,9 @@ def route(job: str, term: int, formation: int, cuts: list[int], data: str) -> Ro
     return Route(job=job, term=term, formation=formation, hops=tuple(hops))
 
 
-def count(job: str, term: int, formation: int, rows: list[tuple[int, float, float]], last: bool) -> Count:
+def count(job: str, term: int, formation: int, rows: list[tuple[int, float, float]], last: bool) -> Reduce:
     leases, weights, scales = zip(*rows, strict=True) if rows else ((), (), ())
-    return Count(
+    return Reduce(
         job=job, term=term, formation=formation, version=3, leases=leases, weights=weights, scales=scales, last=last
     )
 
@@ -174,8 +174,8 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     ),
     Admit: st.builds(Admit, job=ID, term=INTEGER, nodes=st.lists(ID, max_size=3).map(tuple)),
     Leads: st.builds(Leads, job=ID, term=INTEGER, endpoint=ENDPOINT | st.just("")),
-    Form: st.builds(
-        Form,
+    SetUpAggregator: st.builds(
+        SetUpAggregator,
         **OF,
         **PART,
         kind=st.sampled_from(("tree", "shard")),
@@ -184,12 +184,12 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         momentum=st.floats(0, 0.999),
         members=st.lists(ID, max_size=3).map(tuple),
     ),
-    Formed: st.builds(Formed, **OF, endpoint=ENDPOINT | st.just(""), reason=TEXT),
+    AggregatorReady: st.builds(AggregatorReady, **OF, endpoint=ENDPOINT | st.just(""), reason=TEXT),
     Route: st.builds(route, **OF, cuts=CUTS, data=st.from_regex(r"[a-z0-9]{1,8}", fullmatch=True)),
     Routed: st.builds(Routed, **OF, unreached=st.lists(ID, max_size=3).map(tuple)),
-    Values: st.builds(Values, **OF, **PART, version=INTEGER),
-    Standing: st.builds(
-        Standing,
+    ModelShard: st.builds(ModelShard, **OF, **PART, version=INTEGER),
+    PeerStatus: st.builds(
+        PeerStatus,
         plan=SHA,
         conductor=ID,
         phase=st.sampled_from(MATE_PHASES),
@@ -200,9 +200,9 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         correct=st.integers(0, 1 << 30),
         examples=st.integers(1 << 30, 1 << 40),
     ),
-    Call: st.builds(Call, term=INTEGER, number=INTEGER, kind=st.sampled_from(CALLS), other=ID, reason=TEXT),
-    Part: st.builds(
-        Part,
+    Command: st.builds(Command, term=INTEGER, number=INTEGER, kind=st.sampled_from(CALLS), other=ID, reason=TEXT),
+    PartialSum: st.builds(
+        PartialSum,
         term=INTEGER,
         conductor=ID,
         round=INTEGER,
@@ -210,7 +210,7 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         of=st.lists(ID, min_size=1, max_size=5, unique=True).map(tuple),
         weight=st.floats(0, LABELLED_MAX, exclude_min=True),
     ),
-    Count: st.builds(
+    Reduce: st.builds(
         count, **OF, rows=st.lists(st.tuples(INTEGER, POSITIVE, POSITIVE), max_size=3), last=st.booleans()
     ),
     DeviceState: STATES,
@@ -231,7 +231,7 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     RollBackModel: st.builds(
         RollBackModel, job=ID, version=INTEGER, reason=TEXT, until_accuracy=st.none() | st.floats(0.1, 1)
     ),
-    Noted: st.builds(Noted, job=ID, term=INTEGER, kind=SHOWN, reason=TEXT),
+    LogRecord: st.builds(LogRecord, job=ID, term=INTEGER, kind=SHOWN, reason=TEXT),
     Measure: st.builds(Measure, number=INTEGER, **SIDES),
     Lend: st.builds(Lend, number=INTEGER, seconds=SECONDS, task_max_bytes=NATURAL, rights_max_bytes=NATURAL),
     Pool: st.builds(
@@ -243,8 +243,8 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         task_max_bytes=NATURAL,
         right_max_bytes=NATURAL,
     ),
-    Task: st.builds(
-        Task,
+    TileTask: st.builds(
+        TileTask,
         task=INTEGER,
         kind=st.sampled_from(TASK_KINDS),
         group=INTEGER,
@@ -253,12 +253,12 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         avoid=st.lists(ID, max_size=3).map(tuple),
         **SIDES,
     ),
-    Right: st.builds(Right, right=SHA),
-    NeedRight: st.builds(NeedRight, right=SHA),
-    Result: st.builds(Result, task=INTEGER, executor=ID | st.just(""), seconds=SECONDS, reason=TEXT),
+    RightOperand: st.builds(RightOperand, right=SHA),
+    NeedOperand: st.builds(NeedOperand, right=SHA),
+    TileResult: st.builds(TileResult, task=INTEGER, executor=ID | st.just(""), seconds=SECONDS, reason=TEXT),
     Caught: st.builds(Caught, executor=ID, reason=TEXT),
-    messages.Gathered: st.builds(
-        messages.Gathered,
+    messages.ReduceResult: st.builds(
+        messages.ReduceResult,
         job=ID,
         term=INTEGER,
         formation=INTEGER,

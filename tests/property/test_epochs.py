@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.workload.batches import batch_count, batch_indices, epoch_order
-from shoal.workload.partition import cut
+from shoal.scheduling.batches import batch_count, batch_indices, epoch_order
+from shoal.scheduling.partition import cut
 
 
 @given(st.integers(1, 500), st.integers(1, 80), st.integers(0, 2**70), st.integers(0, 2**40))

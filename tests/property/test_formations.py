@@ -1,7 +1,7 @@
-"""Whatever is heard first, lost or spoilt: a version made by sub-leaders is the mean of the leases that are in it.
+"""Whatever is heard first, lost or spoilt: a version made by aggregators is the mean of the leases that are in it.
 
 That a worker trains exactly the version its lease names, bit for bit, is checked by the troupe at each lease: in a
-shard those values come from the sub-leaders, who took the step for their parts themselves.
+shard those values come from the aggregators, who took the step for their parts themselves.
 """
 
 from __future__ import annotations
@@ -111,13 +111,13 @@ def test_every_batch_once_and_each_version_the_mean_of_its_leases(
     count: int,
     examples: int,
     lease_batches: int,
-    sub_leaders: int,
+    aggregators: int,
     size: tuple[int, int],
     momentum: float,
     rates: list[float],
 ) -> None:
     plan: dict[str, Any] = {"shape": shape[0], "pace": shape[1], "momentum": momentum, "buffer": 2}
-    plan |= {"lease_batches": lease_batches, "sub_leaders": sub_leaders}
+    plan |= {"lease_batches": lease_batches, "aggregators": aggregators}
     parameters, buffers = size
     troupe = Troupe(
         plan_of(**plan),

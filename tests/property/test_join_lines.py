@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shoal.errors import Misuse
-from shoal.transport.join_code import JoinCode
+from shoal.identity.join_code import JoinCode
 
 labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,14}[a-z0-9])?", fullmatch=True)
 hosts = st.one_of(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shoal.errors import Misuse
-from shoal.workload.ledger import Lease, Ledger, Refusal
-from shoal.workload.partition import Partition, cut
+from shoal.scheduling.ledger import Lease, Ledger, Refusal
+from shoal.scheduling.partition import BatchPartition, cut
 
 WORKERS = st.sampled_from(["a", "b", "c"])
 
@@ -177,7 +177,7 @@ def test_a_partition_gives_every_batch_to_one_and_nobody_much_more_than_others(
     sizes = [len(share) for share in shares.values()]
     assert max(sizes) - min(sizes) <= 1
     assert sizes == sorted(sizes, reverse=True)
-    partition = Partition(batches, workers)
+    partition = BatchPartition(batches, workers)
     assert len(partition) == len(batches)
     assert {worker: partition.take(worker, 1000) for worker in sorted(workers)} == shares
     assert not len(partition)
@@ -185,7 +185,7 @@ def test_a_partition_gives_every_batch_to_one_and_nobody_much_more_than_others(
 
 @given(st.sets(st.integers(0, 99), min_size=1))
 def test_what_comes_back_to_a_partition_is_its_holders_or_nobodys(batches: set[int]) -> None:
-    partition = Partition(batches, ["a"])
+    partition = BatchPartition(batches, ["a"])
     lowest = min(batches)
     assert partition.take("a", 1) == [lowest]
     partition.put_back("a", lowest)

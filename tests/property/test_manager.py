@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from shoal.plan import Plan
 from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Started
-from shoal.roles.manager import Manager
-from shoal.roles.membership import Patience
-from shoal.roles.roster import JobRecord, NodeRecord, Roster
+from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecord
+from shoal.roles.manager.manager import Manager
+from shoal.roles.node.failure_detector import Patience
 from shoal.states import JobState
 from shoal.wire.messages import Dataset, Facts, Heartbeat, Hello, JobSpec, Progress, Released, StopJob, Submit
 
 SHA = "0" * 64
 
 
-class PlainRoster(Roster):
+class PlainRoster(ClusterState):
     """Keeps no lists: which nodes work and which are free is read from the nodes, in the order of their names."""
 
     def place(self, node: NodeRecord, job: str | None) -> None:
@@ -42,7 +42,7 @@ class PlainRoster(Roster):
 
 
 def plain_manager() -> Manager:
-    with patch("shoal.roles.manager.Roster", PlainRoster):
+    with patch("shoal.roles.manager.manager.ClusterState", PlainRoster):
         return Manager(node="home", patience=Patience(), jobs=stored())
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from market import Market, at_home, one_entry
 
 from shoal.offload.roles.product import Policy
-from shoal.wire.messages import Task
+from shoal.wire.messages import TileTask
 
 POOLS = ("pond", "lake", "mere")
 
@@ -117,7 +117,7 @@ def check_halves(market: Market) -> None:
     seeds: dict[str, list[bytes]] = {}
     shares: dict[str, list[np.ndarray]] = {}
     for to, message in market.sent:
-        if isinstance(message, Task) and to in POOLS:
+        if isinstance(message, TileTask) and to in POOLS:
             if message.kind == "mask":
                 seeds.setdefault(to, []).append(message.tensors["seed"].tobytes())
             else:

@@ -12,9 +12,9 @@ from shoal.learning.layout import Layout
 from shoal.plan import CHOICES, STALENESS, Plan, Until
 from shoal.roles.actions import Action, Save, Send
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, Started, TimerFired
-from shoal.roles.leader import Leader
+from shoal.roles.leader.leader import Leader
+from shoal.scheduling.ledger import Applied
 from shoal.wire.messages import Dataset, Failed, JobSpec, Ready, Update, Work
-from shoal.workload.ledger import Applied
 
 SHA = "0" * 64
 EPOCHS = 2
@@ -51,7 +51,7 @@ class Run:
 
     def happens(self, event: Any) -> None:
         actions = self.leader.handle(event, self.now_s)
-        self.leader._course.ledger.check()
+        self.leader._training.ledger.check()
         for action in actions:
             self._do(action)
 

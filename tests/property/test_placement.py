@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.workload.placement import Candidate, best_placed, is_worth_moving, leading_s_per_byte, spare_cpu
+from shoal.scheduling.placement import Candidate, best_placed, is_worth_moving, leading_s_per_byte, spare_cpu
 
 LOADS = st.floats(-10, 1000)
 LINKS = st.just(0.0) | st.floats(1.0, 1e12)

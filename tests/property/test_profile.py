@@ -14,13 +14,13 @@ from benchmarks.iprof import IProf
 from benchmarks.maui import Maui
 from benchmarks.slo_loop import Task, contenders, drawn_contest, score
 from shoal.errors import Misuse
-from shoal.sim.chance import Chance
+from shoal.scheduling.profile.conformal import Q_LEAST, Q_MOST, STEP, WITHIN, Margin, WithMargin
+from shoal.scheduling.profile.features import LIMITS, Features
+from shoal.scheduling.profile.kalman import KalmanState, Tuning, updated, variance_of
+from shoal.scheduling.profile.logrls import LogRls
+from shoal.scheduling.profile.sizing import EXAMPLES_MAX, Profiler
+from shoal.sim.rng import Rng
 from shoal.wire import tensors as tensor_files
-from shoal.workload.profile.conformal import Q_LEAST, Q_MOST, STEP, WITHIN, Margin, WithMargin
-from shoal.workload.profile.features import LIMITS, Features
-from shoal.workload.profile.kalman import State, Tuning, updated, variance_of
-from shoal.workload.profile.logrls import LogRls
-from shoal.workload.profile.sizing import EXAMPLES_MAX, Profiler
 
 MAKERS = (
     LogRls,
@@ -95,7 +95,7 @@ def test_who_goes_on_from_a_snapshot_sizes_as_if_nothing_had_happened(
 @settings(max_examples=40, deadline=None)
 def test_one_that_nobody_has_seen_is_sized_the_same_after_a_snapshot(seed: int, known: int, later: int) -> None:
     """That rests on a regression over all, which is fitted anew now and then."""
-    chance = Chance(seed).stream("devices", "")
+    chance = Rng(seed).stream("devices", "")
     one, other = WithMargin(LogRls()), WithMargin(LogRls())
 
     def asks(number: int) -> Features:
@@ -220,7 +220,7 @@ def test_a_chosen_share_stays_within_budget_whatever_the_noise(data: st.DataObje
 )
 def test_doubt_stays_positive_and_k_in_its_limits(seen: list[tuple[float, float]], noise: float) -> None:
     tuning = Tuning(noise=noise)
-    state = State(offset=0.0, k=0.1, offset_var=0.25, k_var=0.04)
+    state = KalmanState(offset=0.0, k=0.1, offset_var=0.25, k_var=0.04)
     for warmth, measured in seen:
         state = updated(state, warmth, measured, tuning=tuning)
         assert state.offset_var > 0

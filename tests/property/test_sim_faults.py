@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import Misuse
-from shoal.sim.chance import Chance
 from shoal.sim.fault_draw import ENDS_WITHIN_S, draw
 from shoal.sim.fault_text import parse, write
 from shoal.sim.faults import (
@@ -20,37 +19,38 @@ from shoal.sim.faults import (
     AtRound,
     AtSecond,
     Crash,
-    Cut,
+    CutFault,
     Delay,
-    Disk,
     Duplicate,
     Fail,
     Fault,
     FullDisk,
     Hang,
-    Leave,
+    LeaveFault,
     Lose,
-    Partition,
-    Place,
+    NodeKind,
+    PartitionFault,
     Restart,
-    Share,
+    SaveFate,
     Skew,
     Slow,
     SlowLink,
     Stop,
     Who,
     Workers,
+    WorkerShare,
     resolve,
 )
+from shoal.sim.rng import Rng
 
 NUMBERS = st.integers(1, 9_999_999)
-PLACES = st.sampled_from(Place)
+PLACES = st.sampled_from(NodeKind)
 RANGES = st.tuples(NUMBERS, NUMBERS).map(lambda pair: Workers(min(pair), max(pair)))
 SOME = NUMBERS.map(lambda number: Workers(number, number)) | RANGES
-WORKERS = SOME | st.floats(0, 1, exclude_min=True).map(Share)
+WORKERS = SOME | st.floats(0, 1, exclude_min=True).map(WorkerShare)
 
 
-def whos(parts: st.SearchStrategy[Place | Workers | Share]) -> st.SearchStrategy[Who]:
+def whos(parts: st.SearchStrategy[NodeKind | Workers | WorkerShare]) -> st.SearchStrategy[Who]:
     return st.lists(parts, min_size=1, max_size=4).map(lambda chosen: Who(tuple(chosen)))
 
 
@@ -63,12 +63,12 @@ FACTOR = st.floats(1, allow_infinity=False)
 
 FAULTS: st.SearchStrategy[Fault] = st.one_of(
     st.builds(Crash, who=ANYONE, at=WHEN, restart_s=AWAY),
-    st.builds(Crash, who=HOME_ONLY, at=WHEN, restart_s=AWAY, disk=st.sampled_from(Disk)),
+    st.builds(Crash, who=HOME_ONLY, at=WHEN, restart_s=AWAY, disk=st.sampled_from(SaveFate)),
     st.builds(Restart, who=ANYONE, at=WHEN),
-    st.builds(Leave, who=WORKERS_ONLY, at=WHEN, back_s=AWAY),
+    st.builds(LeaveFault, who=WORKERS_ONLY, at=WHEN, back_s=AWAY),
     st.builds(Stop, who=ANYONE, at=WHEN, for_s=SPAN),
-    st.builds(Cut, who=WORKERS_ONLY, at=WHEN),
-    st.builds(Partition, who=whos(PLACES | SOME) | WORKERS_ONLY, at=WHEN, for_s=SPAN),
+    st.builds(CutFault, who=WORKERS_ONLY, at=WHEN),
+    st.builds(PartitionFault, who=whos(PLACES | SOME) | WORKERS_ONLY, at=WHEN, for_s=SPAN),
     st.builds(Slow, who=ANYONE, factor=FACTOR, at=WHEN, for_s=SPAN),
     st.builds(SlowLink, who=ANYONE, factor=FACTOR, at=WHEN, for_s=SPAN),
     st.builds(Delay, who=ANYONE, extra_s=FINITE, at=WHEN, for_s=SPAN),
@@ -144,7 +144,7 @@ def test_a_schedule_replays_is_valid_and_ends(
     seed: int, workers: int, until_s: float, count: int, kinds: list[str] | None
 ) -> None:
     def once() -> tuple[Fault, ...]:
-        return draw(Chance(seed).stream("faults"), workers=workers, until_s=until_s, count=count, kinds=kinds)
+        return draw(Rng(seed).stream("faults"), workers=workers, until_s=until_s, count=count, kinds=kinds)
 
     faults = once()
     assert faults == once()

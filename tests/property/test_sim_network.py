@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.sim.chance import Chance
 from shoal.sim.kernel import Kernel
-from shoal.sim.network import Flow, Line, Network
-from shoal.sim.rates import Rate, Steady, Varying
+from shoal.sim.network import AccessLink, Flow, Network
+from shoal.sim.rates import Steady, TransferRate, Varying
+from shoal.sim.rng import Rng
 
 NODES = ("a", "b", "c", "d")
 
-rates: st.SearchStrategy[Rate] = st.one_of(
+rates: st.SearchStrategy[TransferRate] = st.one_of(
     st.builds(Steady, st.floats(1e4, 1e7)),
     st.builds(
         Varying,
@@ -25,7 +25,7 @@ rates: st.SearchStrategy[Rate] = st.one_of(
     ),
 )
 lines = st.builds(
-    Line,
+    AccessLink,
     up=rates,
     down=rates,
     latency_s=st.sampled_from((0.0, 0.01, 0.5)),
@@ -39,7 +39,7 @@ sizes_bytes = st.one_of(st.integers(0, 5000), st.integers(0, 600_000))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Story:
-    lines: tuple[Line, ...]
+    lines: tuple[AccessLink, ...]
     flows: tuple[tuple[str, str], ...]
     #: (when, which flow, how many bytes, whether to be told when it left)
     sends: tuple[tuple[float, int, int, bool], ...]
@@ -48,7 +48,7 @@ class Story:
     #: (from, for how long, who, how much)
     slow: tuple[tuple[float, float, str, float], ...]
     #: (when, who, another line)
-    moves: tuple[tuple[float, str, Line], ...]
+    moves: tuple[tuple[float, str, AccessLink], ...]
     #: (when, which flow)
     cuts: tuple[tuple[float, int], ...]
 
@@ -78,7 +78,7 @@ class Telling:
 
     def __init__(self, story: Story, seed: int = 1) -> None:
         self.kernel = Kernel()
-        self.network = Network(self.kernel, Chance(seed))
+        self.network = Network(self.kernel, Rng(seed))
         self.inside: list[frozenset[str]] = []
         for name, line in zip(NODES, story.lines, strict=True):
             self.network.attach(name, line)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from shoal.learning.staleness import STALENESS
 from shoal.topology.choose import SHAPES, WORTH, choose
-from shoal.topology.cluster import Cluster, Node
-from shoal.topology.flows import Transfer, fair_rates, finish_times_s
+from shoal.topology.cluster import Cluster, ClusterNode
+from shoal.topology.flows import FlowTransfer, fair_rates, finish_times_s
 from shoal.topology.predict import shard, star, tree
 from shoal.topology.saturation import SATURATED, judge
-from shoal.topology.scaling import Measured, fit
+from shoal.topology.scaling import BatchTimes, fit
 from shoal.topology.shard import phases_s, water_fill
 from shoal.topology.split import split
 
@@ -25,8 +25,8 @@ MODEL_BYTES = 1000.0
 rates = st.floats(1.0, 1e4)
 
 
-def node(name: str, up: float, down: float | None = None, compute_s: float = 0.0, medium: str = "") -> Node:
-    return Node(
+def node(name: str, up: float, down: float | None = None, compute_s: float = 0.0, medium: str = "") -> ClusterNode:
+    return ClusterNode(
         name=name,
         up_bytes_per_s=up,
         down_bytes_per_s=up if down is None else down,
@@ -157,7 +157,7 @@ def test_halves_are_as_long_as_their_transfers_need_at_least(training: list[floa
     workers = [node(f"w{i}", rate) for i, rate in enumerate(training)]
     shares = water_fill(workers, model_bytes=MODEL_BYTES).shares
     first = [
-        Transfer(source=f"w{i}", target=f"w{j}", size_bytes=MODEL_BYTES * shares[j])
+        FlowTransfer(source=f"w{i}", target=f"w{j}", size_bytes=MODEL_BYTES * shares[j])
         for i, j in itertools.permutations(range(len(workers)), 2)
     ]
     played_s = max(finish_times_s(first, {worker.name: worker for worker in workers}, hold_s=0.0))
@@ -212,7 +212,7 @@ def test_no_batch_is_shorter_than_what_it_needs(cluster: Cluster, hold_s: float)
 def test_time_scales_with_everything(cluster: Cluster, factor: float) -> None:
     """Half the rates and twice the training: twice the time. With no turn passed on, nothing else has a unit."""
 
-    def slower(one: Node) -> Node:
+    def slower(one: ClusterNode) -> ClusterNode:
         return node(
             one.name, one.up_bytes_per_s / factor, one.down_bytes_per_s / factor, one.compute_s * factor, one.medium
         )
@@ -226,8 +226,8 @@ def test_time_scales_with_everything(cluster: Cluster, factor: float) -> None:
 @given(clusters(most=12), st.data())
 def test_a_tree_has_everyone_once(cluster: Cluster, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, len(cluster.workers)))
-    shape = split(cluster, sub_leaders=count, like_speeds_together=data.draw(st.booleans()))
-    named = [name for group in shape.groups for name in (group.sub_leader, *group.members)]
+    shape = split(cluster, aggregators=count, like_speeds_together=data.draw(st.booleans()))
+    named = [name for group in shape.groups for name in (group.aggregator, *group.members)]
     assert sorted(named) == sorted(worker.name for worker in cluster.workers)
     assert len(shape.groups) == count
 
@@ -256,7 +256,7 @@ def test_saturated_is_said_only_of_what_is_surely_too_little(workers: int, gain:
 @given(st.floats(0.01, 100.0), st.floats(0.0, 1.0), st.floats(0.0, 0.2), st.integers(3, 20))
 def test_a_law_is_found_again(rate: float, serial: float, pairwise: float, top: int) -> None:
     times_s = {n: (1 + serial * (n - 1) + pairwise * n * (n - 1)) / rate for n in range(1, top + 1)}
-    law = fit([Measured(workers=n, batch_s=t, variance=(1e-3 * t) ** 2, rounds=20) for n, t in times_s.items()])
+    law = fit([BatchTimes(workers=n, batch_s=t, variance=(1e-3 * t) ** 2, rounds=20) for n, t in times_s.items()])
     assert 0 <= law.serial <= 1
     assert law.pairwise >= 0
     for workers, batch_s in times_s.items():

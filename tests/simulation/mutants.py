@@ -18,69 +18,69 @@ import numpy as np
 
 from shoal.compress.sparse import Sparse
 from shoal.learning.pace import Buffered, Sync
+from shoal.learning.parameter_staleness import ParameterStaleness
 from shoal.learning.partial import Partial
 from shoal.learning.staleness import Lateness
-from shoal.learning.touches import Touches
 from shoal.roles.actions import Action, Answer, End, Save, Send, Store
+from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.aggregation.controller import AggregationController
 from shoal.roles.aggregation.delivery import Held, UpdateDelivery
+from shoal.roles.aggregation.formation import AggregatorShare, Formation
+from shoal.roles.aggregation.formations import Formations
 from shoal.roles.aggregation.routes import Routes
-from shoal.roles.appointment import Appointments
-from shoal.roles.changes import Changes
-from shoal.roles.course import Course
-from shoal.roles.crew import Member
-from shoal.roles.durability import Durability, Snapshot
+from shoal.roles.aggregation.staging import Staging
 from shoal.roles.events import EvaluationDone, PeerChanged, Received, Stored, StoreFailed, Trained, TrainerFailed
-from shoal.roles.exam import Evaluations, Exam
-from shoal.roles.formation import Formation, Share
-from shoal.roles.leader import Leader
-from shoal.roles.leading.leases import Leases
-from shoal.roles.leading.lending import Lending
-from shoal.roles.leading.update_checks import UpdateChecks
+from shoal.roles.leader.changes import Changes
+from shoal.roles.leader.checkpointing import Durability, Snapshot
+from shoal.roles.leader.evaluation import Evaluation, Evaluations
+from shoal.roles.leader.leader import Leader
+from shoal.roles.leader.leases import Leases
+from shoal.roles.leader.lending import Lending
+from shoal.roles.leader.training_state import TrainingState
+from shoal.roles.leader.update_checks import UpdateChecks
+from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
-from shoal.roles.manager import Manager
-from shoal.roles.membership import Membership
-from shoal.roles.reconciliation import Reconciliation
-from shoal.roles.reunion import Side, Verdict
-from shoal.roles.roster import JobRecord, NodeRecord, Roster, Stage
-from shoal.roles.shape import Shape
-from shoal.roles.staging import Staging
-from shoal.roles.station import Station
-from shoal.roles.subleader import SubLeader
-from shoal.roles.succession import Succession
-from shoal.roles.switchboard import Delivery, Switchboard, _Led
+from shoal.roles.manager.appointment import Appointments
+from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage, NodeRecord
+from shoal.roles.manager.failover import Failover
+from shoal.roles.manager.manager import Manager
+from shoal.roles.manager.reconciliation import Reconciliation
+from shoal.roles.manager.reunion import HistoryVerdict, Side
+from shoal.roles.node.device_router import DeviceRouter
+from shoal.roles.node.failure_detector import FailureDetector
+from shoal.roles.node.host_router import Delivery, HostRouter, _Led
 from shoal.roles.worker import Worker
+from shoal.scheduling.admission import Admission
+from shoal.scheduling.deadlines import LeaseClock
+from shoal.scheduling.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
 from shoal.sim.disk import Disk, _Write
 from shoal.states import JobState, LeaderPhase
 from shoal.wire.coded import decode
 from shoal.wire.messages import (
     Assign,
-    Bar,
     Checkpoint,
     CheckpointKept,
     CheckpointRefused,
-    Count,
-    Disband,
-    Form,
-    Gathered,
     Go,
     HandOver,
     JobSpec,
+    LeaderUnreachable,
     Message,
-    OutOfReach,
-    Piece,
+    ModelShard,
     Progress,
-    Refused,
+    Reduce,
+    ReduceResult,
+    Revoke,
     Route,
+    SetUpAggregator,
     SteppedDown,
+    TearDown,
     Tensors,
     Update,
-    Values,
+    UpdateRefused,
+    UpdateShard,
     Work,
 )
-from shoal.workload.admission import Admission
-from shoal.workload.deadlines import LeaseClock
-from shoal.workload.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
 
 Patched = AbstractContextManager[object]
 Mutant = Callable[[], Patched]
@@ -101,10 +101,10 @@ def duplicate_update_applied() -> Patched:
     """An update that comes twice within a round is summed twice: it is refused only after that."""
     on_update = Leader._on_update
 
-    def sum_first(self: Leader, worker: Member, update: Update) -> None:
-        for lease in self._course.ledger._merged:
+    def sum_first(self: Leader, worker: WorkerRecord, update: Update) -> None:
+        for lease in self._training.ledger._merged:
             if (lease.id, lease.worker) == (update.lease, worker.node):
-                self._course._partial.add(self._checks.checked(update, lease), weight=float(update.examples))
+                self._training._partial.add(self._checks.checked(update, lease), weight=float(update.examples))
         on_update(self, worker, update)
 
     return patch.object(Leader, "_on_update", sum_first)
@@ -201,13 +201,13 @@ def divided_by_damped_weights() -> Patched:
 
 def late_is_late() -> Patched:
     """Whatever was made against an older version counts as one version late."""
-    merge = Course.merge
+    merge = TrainingState.merge
 
-    def merge_as_late(self: Course, lease: Lease, update: Update, delta: np.ndarray) -> None:
+    def merge_as_late(self: TrainingState, lease: Lease, update: Update, delta: np.ndarray) -> None:
         late = min(self.version - lease.version, 1)
         merge(self, replace(lease, version=self.version - late), update, delta)
 
-    return patch.object(Course, "merge", merge_as_late)
+    return patch.object(TrainingState, "merge", merge_as_late)
 
 
 def lateness_outlives_its_leader() -> Patched:
@@ -235,7 +235,7 @@ def buffer_waits_at_the_end() -> Patched:
     """Nobody sees that no other update can come: the last of an epoch stay in the buffer."""
 
     def proceed(self: Leader, only: str | None = None) -> None:
-        ledger = self._course.ledger
+        ledger = self._training.ledger
         if self._phase.is_over:
             return
         if self._aggregation.pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
@@ -251,7 +251,7 @@ def buffer_lost_at_hand_over() -> Patched:
     proceed = Leader._proceed
 
     def unless_parting(self: Leader, only: str | None = None) -> None:
-        ledger = self._course.ledger
+        ledger = self._training.ledger
         if self._parting is None or self._evaluations.now is not None:
             proceed(self, only)
         elif self._aggregation.pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
@@ -433,36 +433,36 @@ def merged_saved_as_applied() -> Patched:
 
 def ledger_not_restored() -> Patched:
     """A successor takes the model and begins the epoch anew."""
-    restore = Course.restore
+    restore = TrainingState.restore
 
-    def restore_model(self: Course, *, tensors: Tensors, state: dict[str, Any]) -> None:
+    def restore_model(self: TrainingState, *, tensors: Tensors, state: dict[str, Any]) -> None:
         restore(self, tensors=tensors, state=state)
         self.ledger = Ledger(batches=self.ledger.batches, epoch=self.ledger.epoch)
 
-    return patch.object(Course, "restore", restore_model)
+    return patch.object(TrainingState, "restore", restore_model)
 
 
 def model_not_restored() -> Patched:
     """A successor takes the ledger and goes on from the first model."""
-    restore = Course.restore
+    restore = TrainingState.restore
 
-    def restore_ledger(self: Course, *, tensors: Tensors, state: dict[str, Any]) -> None:
+    def restore_ledger(self: TrainingState, *, tensors: Tensors, state: dict[str, Any]) -> None:
         model = self.model
         restore(self, tensors=tensors, state=state)
         self.model = model
 
-    return patch.object(Course, "restore", restore_ledger)
+    return patch.object(TrainingState, "restore", restore_ledger)
 
 
 def momentum_not_restored() -> Patched:
     """A successor begins with a velocity of nothing."""
-    restore = Course.restore
+    restore = TrainingState.restore
 
-    def restore_at_rest(self: Course, *, tensors: Tensors, state: dict[str, Any]) -> None:
+    def restore_at_rest(self: TrainingState, *, tensors: Tensors, state: dict[str, Any]) -> None:
         restore(self, tensors=tensors, state=state)
         self.velocity = np.zeros_like(self.velocity)
 
-    return patch.object(Course, "restore", restore_at_rest)
+    return patch.object(TrainingState, "restore", restore_at_rest)
 
 
 def restored_batches_lent_again() -> Patched:
@@ -476,9 +476,9 @@ def restored_batches_lent_again() -> Patched:
 
 def model_changed_under_a_save() -> Patched:
     """The next version is written into the array that is being saved."""
-    advance = Course.advance
+    advance = TrainingState.advance
 
-    def advance_in_place(self: Course) -> list[Applied]:
+    def advance_in_place(self: TrainingState) -> list[Applied]:
         before = self.model
         rows = advance(self)
         if self.version > 1:
@@ -489,7 +489,7 @@ def model_changed_under_a_save() -> Patched:
         self.model.flags.writeable = True
         return rows
 
-    return patch.object(Course, "advance", advance_in_place)
+    return patch.object(TrainingState, "advance", advance_in_place)
 
 
 # The end of a job ----------------------------------------------------------------------------------------
@@ -520,14 +520,14 @@ def ending_forgotten() -> Patched:
 
 def ended_job_led_again() -> Patched:
     """A manager that starts gives every job a leader, ended or not."""
-    started = Succession.on_started
+    started = Failover.on_started
 
-    def start_all(self: Succession) -> None:
-        for record in self._roster.jobs.values():
+    def start_all(self: Failover) -> None:
+        for record in self._cluster.jobs.values():
             record.state = JobState.QUEUED
         started(self)
 
-    return patch.object(Succession, "on_started", start_all)
+    return patch.object(Failover, "on_started", start_all)
 
 
 def workers_not_dismissed() -> Patched:
@@ -535,7 +535,7 @@ def workers_not_dismissed() -> Patched:
     on_progress = Manager._on_progress
 
     def keep_workers(self: Manager, sender: str, progress: Progress) -> None:
-        with patch.object(self._roster, "workers", lambda job: []):
+        with patch.object(self._cluster, "workers", lambda job: []):
             on_progress(self, sender, progress)
 
     return patch.object(Manager, "_on_progress", keep_workers)
@@ -543,7 +543,7 @@ def workers_not_dismissed() -> Patched:
 
 def gives_up_at_the_first_failure() -> Patched:
     """A job fails when one lease does."""
-    return patch("shoal.roles.suspicion.BATCH_FAILURES_MAX", 1)
+    return patch("shoal.roles.leader.suspicion.BATCH_FAILURES_MAX", 1)
 
 
 # The manager ---------------------------------------------------------------------------------------------
@@ -601,13 +601,13 @@ def lost_node_keeps_its_place() -> Patched:
     on_peer = Manager._on_peer
 
     def keep_place(self: Manager, event: PeerChanged) -> None:
-        place = self._roster.place
+        place = self._cluster.place
 
         def keep_or_place(node: NodeRecord, job: str | None) -> None:
             if job is not None:
                 place(node, job)
 
-        with patch.object(self._roster, "place", keep_or_place):
+        with patch.object(self._cluster, "place", keep_or_place):
             on_peer(self, event)
 
     return patch.object(Manager, "_on_peer", keep_place)
@@ -636,10 +636,10 @@ def left_where_it_was() -> Patched:
 def silence_is_borne() -> Patched:
     """Nobody is lost, however long it is silent."""
 
-    def check(self: Membership, now_s: float) -> list[Any]:
+    def check(self: FailureDetector, now_s: float) -> list[Any]:
         return []
 
-    return patch.object(Membership, "check", check)
+    return patch.object(FailureDetector, "check", check)
 
 
 # Leaders on devices, and who follows them ------------------------------------------------------------------
@@ -648,21 +648,21 @@ def silence_is_borne() -> Patched:
 def no_fence_on_versions() -> Patched:
     """A version is kept for whoever sends it, also under a term that is over."""
 
-    def keep_any(self: Succession, sender: str, checkpoint: Checkpoint) -> None:
-        record = self._roster.jobs.get(checkpoint.job)
+    def keep_any(self: Failover, sender: str, checkpoint: Checkpoint) -> None:
+        record = self._cluster.jobs.get(checkpoint.job)
         if record is None or record.storing is not None:
             return
         record.storing, record.storing_number = checkpoint.version, checkpoint.number
         self._machine.act(Store(checkpoint=checkpoint))
 
-    return patch.object(Succession, "on_checkpoint", keep_any)
+    return patch.object(Failover, "on_checkpoint", keep_any)
 
 
 def kept_before_durable() -> Patched:
     """A leader elsewhere hears that its version is kept when the write begins."""
-    on_checkpoint = Succession.on_checkpoint
+    on_checkpoint = Failover.on_checkpoint
 
-    def answer_at_once(self: Succession, sender: str, message: Checkpoint) -> None:
+    def answer_at_once(self: Failover, sender: str, message: Checkpoint) -> None:
         with _decided(self._machine) as actions:
             on_checkpoint(self, sender, message)
             if any(isinstance(action, Store) for action in actions):
@@ -671,65 +671,65 @@ def kept_before_durable() -> Patched:
                 )
                 actions.append(Send(to=sender, message=kept))
 
-    return patch.object(Succession, "on_checkpoint", answer_at_once)
+    return patch.object(Failover, "on_checkpoint", answer_at_once)
 
 
 def failed_write_called_kept() -> Patched:
     """A leader elsewhere hears that its version is kept when the write failed."""
-    on_stored = Succession.on_stored
+    on_stored = Failover.on_stored
 
-    def stored_anyway(self: Succession, event: Stored | StoreFailed) -> None:
+    def stored_anyway(self: Failover, event: Stored | StoreFailed) -> None:
         on_stored(self, Stored(job=event.job, term=event.term, version=event.version))
 
-    return patch.object(Succession, "on_stored", stored_anyway)
+    return patch.object(Failover, "on_stored", stored_anyway)
 
 
 def appointed_while_a_version_is_written() -> Patched:
     """The next leader is appointed although a version of the last one is being written."""
 
-    def fill_all(self: Succession) -> None:
-        for record in [record for record in self._roster.open_jobs() if record.stage is Stage.VACANT]:
+    def fill_all(self: Failover) -> None:
+        for record in [record for record in self._cluster.open_jobs() if record.stage is LeadershipStage.VACANT]:
             self._appointments.appoint(record)
 
-    return patch.object(Succession, "fill", fill_all)
+    return patch.object(Failover, "fill", fill_all)
 
 
 def any_term_speaks_for_its_job() -> Patched:
     """The manager asks whether a node leads a job, and not under which term it speaks."""
 
-    def of(self: Roster, sender: str, message: Message) -> JobRecord | None:
+    def of(self: ClusterState, sender: str, message: Message) -> JobRecord | None:
         record = self.jobs.get(str(getattr(message, "job", "")))
         return record if record is not None and record.is_open and sender == record.leader else None
 
-    return patch.object(Roster, "job_of", of)
+    return patch.object(ClusterState, "job_of", of)
 
 
 def last_word_said_once() -> Patched:
     """A leader's last word is not repeated when the session it was said on broke."""
 
-    def say_once(self: Switchboard, word: Progress | SteppedDown) -> None:
+    def say_once(self: HostRouter, word: Progress | SteppedDown) -> None:
         say_last(self, word)
         self._last_words.pop(word.job, None)
 
-    say_last = Switchboard._say_last
-    return patch.object(Switchboard, "_say_last", say_once)
+    say_last = HostRouter._say_last
+    return patch.object(HostRouter, "_say_last", say_once)
 
 
 def save_waits_for_a_lost_session() -> Patched:
     """A version that was on its way when the session broke is waited for without end."""
 
-    def out_of_touch(self: Switchboard, *, reason: str) -> list[Delivery]:
+    def out_of_touch(self: HostRouter, *, reason: str) -> list[Delivery]:
         self._in_touch = False
         return []
 
-    return patch.object(Switchboard, "on_manager_lost", out_of_touch)
+    return patch.object(HostRouter, "on_manager_lost", out_of_touch)
 
 
 def handed_over_before_durable() -> Patched:
     """A leader that is to hand over steps down when its last save begins."""
 
     def step_down(self: Leader) -> None:
-        if self._phase.is_over or self._evaluations.now is not None or self._course.ledger.outstanding:
+        if self._phase.is_over or self._evaluations.now is not None or self._training.ledger.outstanding:
             return
         if not self._durability.is_saving:
             self._save()
@@ -753,32 +753,32 @@ def handed_over_with_leases_out() -> Patched:
 
 def missed_leader_never_replaced() -> Patched:
     """A manager that started anew waits for the leader it remembers, and waits."""
-    on_timer = Succession.on_timer
+    on_timer = Failover.on_timer
 
-    def never(self: Succession, name: str) -> None:
+    def never(self: Failover, name: str) -> None:
         if name != "missed":
             on_timer(self, name)
 
-    return patch.object(Succession, "on_timer", never)
+    return patch.object(Failover, "on_timer", never)
 
 
 def missed_leader_replaced_at_once() -> Patched:
     """A manager that started anew appoints another leader although the last one leads on."""
 
-    def vacate_all(self: Succession) -> None:
-        for record in self._roster.open_jobs():
+    def vacate_all(self: Failover) -> None:
+        for record in self._cluster.open_jobs():
             record.leader = None
 
-    return patch.object(Succession, "on_started", vacate_all)
+    return patch.object(Failover, "on_started", vacate_all)
 
 
 def lost_leader_kept() -> Patched:
     """A leader that was lost is waited for."""
 
-    def wait(self: Succession, node: str, reason: str, *, is_certain: bool = False) -> None:
+    def wait(self: Failover, node: str, reason: str, *, is_certain: bool = False) -> None:
         pass
 
-    return patch.object(Succession, "on_lost", wait)
+    return patch.object(Failover, "on_lost", wait)
 
 
 def history_counted_twice() -> Patched:
@@ -796,22 +796,22 @@ def history_counted_twice() -> Patched:
 def stepping_down_is_not_heard() -> Patched:
     """A leader whose term is over is told so, and leads on."""
 
-    def lead_on(self: Switchboard, message: Message) -> None:
+    def lead_on(self: HostRouter, message: Message) -> None:
         pass
 
-    return patch.object(Switchboard, "_on_step_down", lead_on)
+    return patch.object(HostRouter, "_on_step_down", lead_on)
 
 
 def worker_stays_with_its_leader() -> Patched:
     """A device that works for a job takes no notice of where it is led now."""
-    on_assigned = Station._on_assigned
+    on_assigned = DeviceRouter._on_assigned
 
-    def stay(self: Station, assign: Assign) -> None:
+    def stay(self: DeviceRouter, assign: Assign) -> None:
         before = self._assigned.get(assign.job)
         if before is None or before.leader == assign.leader:
             on_assigned(self, assign)
 
-    return patch.object(Station, "_on_assigned", stay)
+    return patch.object(DeviceRouter, "_on_assigned", stay)
 
 
 def hand_over_ignored() -> Patched:
@@ -828,10 +828,10 @@ def hand_over_ignored() -> Patched:
 def bar_ignored() -> Patched:
     """A leader elsewhere keeps a worker that the manager gave up."""
 
-    def keep(self: Switchboard, message: Bar) -> None:
+    def keep(self: HostRouter, message: Revoke) -> None:
         pass
 
-    return patch.object(Switchboard, "_on_bar", keep)
+    return patch.object(HostRouter, "_on_bar", keep)
 
 
 def old_work_done() -> Patched:
@@ -857,15 +857,15 @@ def same_version_taken_for_another() -> Patched:
 
 def complaint_not_heard() -> Patched:
     """A worker that cannot reach a leader which is gone is not told that its job is over."""
-    on_out_of_reach = Succession.on_out_of_reach
+    on_out_of_reach = Failover.on_out_of_reach
 
-    def listen(self: Succession, sender: str, message: OutOfReach) -> None:
-        record, node = self._roster.jobs.get(message.job), self._roster.nodes.get(sender)
+    def listen(self: Failover, sender: str, message: LeaderUnreachable) -> None:
+        record, node = self._cluster.jobs.get(message.job), self._cluster.nodes.get(sender)
         if record is None or not record.is_open or (node is not None and node.job != message.job):
             return
         on_out_of_reach(self, sender, message)
 
-    return patch.object(Succession, "on_out_of_reach", listen)
+    return patch.object(Failover, "on_out_of_reach", listen)
 
 
 # Workers -------------------------------------------------------------------------------------------------
@@ -886,9 +886,9 @@ def leader_trusts_in_models() -> Patched:
     """A leader that sent one model believes that its worker has every later one."""
     work = Lending._work
 
-    def without_model(self: Lending, worker: Member, lease: Lease, **told: Any) -> Work:
+    def without_model(self: Lending, worker: WorkerRecord, lease: Lease, **told: Any) -> Work:
         if worker.holds[0] == self._term:
-            worker.holds = (self._term, self._course.version)
+            worker.holds = (self._term, self._training.version)
         return work(self, worker, lease, **told)
 
     return patch.object(Lending, "_work", without_model)
@@ -917,7 +917,7 @@ def refused_update_sent_again() -> Patched:
             sent[self] = message
         send(self, to, message)
 
-    def keep_refused(self: Worker, message: Refused) -> None:
+    def keep_refused(self: Worker, message: UpdateRefused) -> None:
         last = sent.get(self)
         if last is not None and last.lease == message.lease:
             refused[self] = last
@@ -936,7 +936,7 @@ def refused_update_sent_again() -> Patched:
 def refusal_ignored() -> Patched:
     """A worker takes no notice of a refusal and keeps its update."""
 
-    def ignore(self: Worker, message: Refused) -> None:
+    def ignore(self: Worker, message: UpdateRefused) -> None:
         pass
 
     return patch.object(Worker, "_on_refused", ignore)
@@ -972,7 +972,7 @@ def update_dropped_without_a_word() -> Patched:
 def evaluations_mixed() -> Patched:
     """An evaluation begins with what the one before counted."""
     begin = Evaluations.begin
-    last: WeakKeyDictionary[Evaluations, Exam] = WeakKeyDictionary()
+    last: WeakKeyDictionary[Evaluations, Evaluation] = WeakKeyDictionary()
 
     def begin_with_old(self: Evaluations) -> None:
         begin(self)
@@ -987,7 +987,7 @@ def evaluations_mixed() -> Patched:
 
 def evaluation_closed_early() -> Patched:
     """An evaluation is over when its first part is in."""
-    return patch.object(Exam, "finished", property(lambda self: self.ledger.applied > 0))
+    return patch.object(Evaluation, "finished", property(lambda self: self.ledger.applied > 0))
 
 
 def evaluation_forgotten() -> Patched:
@@ -1015,7 +1015,7 @@ def last_epoch_left_out() -> Patched:
     decide = Leader._decide
 
     def decide_early(self: Leader) -> None:
-        if self._course.ledger.epoch + 1 == self._spec.plan.until.epochs:
+        if self._training.ledger.epoch + 1 == self._spec.plan.until.epochs:
             self._end("finished", f"all {self._spec.plan.until.epochs} epochs are done")
         else:
             decide(self)
@@ -1036,22 +1036,22 @@ def time_limit_ignored() -> Patched:
 
 
 def piece_counted_twice() -> Patched:
-    """A sub-leader adds a piece to its sum when it comes, and again when it is counted."""
-    on_piece = SubLeader._on_piece
+    """An aggregator adds a piece to its sum when it comes, and again when it is counted."""
+    on_piece = Aggregator._on_shard
 
-    def add_at_once(self: SubLeader, member: str, piece: Piece) -> None:
+    def add_at_once(self: Aggregator, member: str, piece: UpdateShard) -> None:
         if piece.lease not in self._tray and piece.lease not in self._counted:
             self._partial.add(piece.tensors["delta"], weight=1.0)
         on_piece(self, member, piece)
 
-    return patch.object(SubLeader, "_on_piece", add_at_once)
+    return patch.object(Aggregator, "_on_piece", add_at_once)
 
 
 def all_that_came_is_summed_up() -> Patched:
-    """A sub-leader sums up whatever it has, also what the leader does not know of yet."""
-    on_count = SubLeader._on_count
+    """An aggregator sums up whatever it has, also what the leader does not know of yet."""
+    on_count = Aggregator._on_count
 
-    def count_all(self: SubLeader, count: Count) -> None:
+    def count_all(self: Aggregator, count: Reduce) -> None:
         if count.last:
             more = tuple(lease for lease in self._tray if lease not in count.leases)
             ones = tuple(100.0 for _ in more)
@@ -1063,59 +1063,61 @@ def all_that_came_is_summed_up() -> Patched:
             )
         on_count(self, count)
 
-    return patch.object(SubLeader, "_on_count", count_all)
+    return patch.object(Aggregator, "_on_count", count_all)
 
 
 def late_copy_kept_for_the_newer() -> Patched:
-    """A sub-leader keeps whichever piece of a member came last."""
-    on_piece = SubLeader._on_piece
+    """An aggregator keeps whichever piece of a member came last."""
+    on_piece = Aggregator._on_shard
 
-    def forget_newest(self: SubLeader, member: str, piece: Piece) -> None:
+    def forget_newest(self: Aggregator, member: str, piece: UpdateShard) -> None:
         newest = self._newest.get(member, 0)
         if piece.lease < newest:
             self._tray.pop(newest, None)
             self._newest[member] = 0
         on_piece(self, member, piece)
 
-    return patch.object(SubLeader, "_on_piece", forget_newest)
+    return patch.object(Aggregator, "_on_piece", forget_newest)
 
 
 def sum_not_cleared() -> Patched:
-    """A sub-leader begins the next sum with what the last one was made of."""
-    gather = SubLeader._gather
+    """An aggregator begins the next sum with what the last one was made of."""
+    gather = Aggregator._gather
 
-    def gather_and_keep(self: SubLeader, count: Count) -> None:
+    def gather_and_keep(self: Aggregator, count: Reduce) -> None:
         with patch.object(Partial, "clear", lambda self: None):
             gather(self, count)
 
-    return patch.object(SubLeader, "_gather", gather_and_keep)
+    return patch.object(Aggregator, "_gather", gather_and_keep)
 
 
 def share_without_momentum() -> Patched:
-    """A sub-leader of a shard takes the step of its part as if there were no momentum."""
-    init = SubLeader.__init__
+    """An aggregator of a shard takes the step of its part as if there were no momentum."""
+    init = Aggregator.__init__
 
-    def at_rest(self: SubLeader, form: Form, **known: Any) -> None:
+    def at_rest(self: Aggregator, form: SetUpAggregator, **known: Any) -> None:
         init(self, replace(form, momentum=0.0), **known)
 
-    return patch.object(SubLeader, "__init__", at_rest)
+    return patch.object(Aggregator, "__init__", at_rest)
 
 
 def share_begins_at_rest() -> Patched:
-    """A sub-leader of a shard does not look at the velocity that it is given."""
+    """An aggregator of a shard does not look at the velocity that it is given."""
 
-    def part_of(form: Form) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def part_of(form: SetUpAggregator) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         residual = np.array(form.tensors["residual"]) if "residual" in form.tensors else None
         return np.array(form.tensors["model"]), np.zeros_like(form.tensors["velocity"]), residual
 
-    return patch("shoal.roles.subleader._part_of", part_of)
+    return patch("shoal.roles.aggregation.aggregator._part_of", part_of)
 
 
 def buffers_have_momentum() -> Patched:
-    """A sub-leader of a shard takes running means for parameters."""
-    form = Shape._form
+    """An aggregator of a shard takes running means for parameters."""
+    form = Formations._form
 
-    def all_parameters(self: Shape, formation: Formation, share: Share, *, with_part: bool = False) -> Form:
+    def all_parameters(
+        self: Formations, formation: Formation, share: AggregatorShare, *, with_part: bool = False
+    ) -> SetUpAggregator:
         told = form(self, formation, share, with_part=with_part)
         size = share.stop - share.start
         tensors = dict(told.tensors)
@@ -1123,11 +1125,11 @@ def buffers_have_momentum() -> Patched:
             tensors["velocity"] = np.resize(np.append(tensors["velocity"], 0).astype(np.float32), size)
         return replace(told, parameters=size, tensors=tensors)
 
-    return patch.object(Shape, "_form", all_parameters)
+    return patch.object(Formations, "_form", all_parameters)
 
 
 def reported_before_all_have_taken() -> Patched:
-    """A worker reports its update when the first sub-leader has its piece."""
+    """A worker reports its update when the first aggregator has its piece."""
     may_report = UpdateDelivery._may_report
 
     def report_early(self: UpdateDelivery, held: Held) -> bool:
@@ -1175,7 +1177,7 @@ def any_values_will_do() -> Patched:
     """A worker takes values of whichever version for those of its lease."""
     on_values = Worker._on_values
 
-    def of_its_lease(self: Worker, sender: str, values: Values) -> None:
+    def of_its_lease(self: Worker, sender: str, values: ModelShard) -> None:
         held = self._held
         if held is not None and held.lacks_values and values.version < held.work.version:
             values = replace(values, version=held.work.version, tensors=values.tensors)
@@ -1186,9 +1188,9 @@ def any_values_will_do() -> Patched:
 
 def any_sum_will_do() -> Patched:
     """A leader does not look at which leases a sum is of."""
-    gathered = Shape.on_gathered
+    gathered = Formations.on_reduce_result
 
-    def as_asked(self: Shape, sender: str, message: Gathered) -> Any:
+    def as_asked(self: Formations, sender: str, message: ReduceResult) -> Any:
         now = self.now if self.now is not None and not self.now.broken else None
         share = now.share_led_by(sender) if now is not None else None
         if now is not None and share is not None and share.asked is not None:
@@ -1196,14 +1198,14 @@ def any_sum_will_do() -> Patched:
             message = replace(message, leases=share.asked, weight=float(weight), tensors=message.tensors)
         return gathered(self, sender, message)
 
-    return patch.object(Shape, "on_gathered", as_asked)
+    return patch.object(Formations, "on_gathered", as_asked)
 
 
 def one_part_for_all() -> Patched:
     """A leader takes a version of a shard for whole when the first part of its mean has come."""
-    gathered = Shape.on_gathered
+    gathered = Formations.on_reduce_result
 
-    def first_will_do(self: Shape, sender: str, message: Gathered) -> Any:
+    def first_will_do(self: Formations, sender: str, message: ReduceResult) -> Any:
         now = self.now
         share = now.share_led_by(sender) if now is not None else None
         if now is not None and share is not None and share.asked is not None and now.kind == "shard":
@@ -1212,81 +1214,81 @@ def one_part_for_all() -> Patched:
                 now.sums.setdefault(other.node, (nothing, nothing))
         return gathered(self, sender, message)
 
-    return patch.object(Shape, "on_gathered", first_will_do)
+    return patch.object(Formations, "on_gathered", first_will_do)
 
 
 def lost_sub_leader_lent_by() -> Patched:
-    """A leader lends by a formation whose sub-leader is lost."""
-    on_left = Shape.on_left
+    """A leader lends by a formation whose aggregator is lost."""
+    on_left = Formations.on_left
 
-    def go_on(self: Shape, node: str, reason: str) -> None:
+    def go_on(self: Formations, node: str, reason: str) -> None:
         on_left(self, node, reason)
         if self.now is not None:
             self.now.broken = None
 
-    return patch.object(Shape, "on_left", go_on)
+    return patch.object(Formations, "on_left", go_on)
 
 
 def lent_while_summed_up() -> Patched:
     """A leader lends a lease of a version whose shares are being summed up."""
 
-    def hindrance(self: Shape, node: str) -> str | None:
+    def hindrance(self: Formations, node: str) -> str | None:
         return None
 
-    return patch.object(Shape, "hindrance", hindrance)
+    return patch.object(Formations, "hindrance", hindrance)
 
 
 def summed_up_and_given_up() -> Patched:
-    """The lease of a worker that is lost is lent anew, although its update is with the sub-leaders."""
+    """The lease of a worker that is lost is lent anew, although its update is with the aggregators."""
     give_up = Leases.give_up
 
     def give_all_up(self: Leases, node: str, *, fate: str) -> None:
-        with patch.object(Shape, "has_arrived", lambda self, lease: False):
+        with patch.object(Formations, "has_arrived", lambda self, lease: False):
             give_up(self, node, fate=fate)
 
     return patch.object(Leases, "give_up", give_all_up)
 
 
 def late_is_not_late_in_a_tree() -> Patched:
-    """A leader has sub-leaders count every update as if it were fresh."""
-    count = Shape._count
+    """A leader has aggregators count every update as if it were fresh."""
+    count = Formations._count
 
-    def as_fresh(self: Shape, reports: Any, *, last: bool = False) -> Count:
+    def as_fresh(self: Formations, reports: Any, *, last: bool = False) -> Reduce:
         told = count(self, reports, last=last)
         return replace(told, scales=tuple(1.0 for _ in told.leases))
 
-    return patch.object(Shape, "_count", as_fresh)
+    return patch.object(Formations, "_count", as_fresh)
 
 
 def straight_into_a_shard() -> Patched:
     """An update that cannot go to every share of a model is merged by the leader alone."""
-    redeliver = Shape.redeliver
+    redeliver = Formations.redeliver
 
-    def all_of_them(self: Shape, leases: Any, is_here: Any) -> Any:
+    def all_of_them(self: Formations, leases: Any, is_here: Any) -> Any:
         going, astray = redeliver(self, leases, is_here)
         return [*going, *(lease for lease in astray if is_here(lease.worker))], [
             lease for lease in astray if not is_here(lease.worker)
         ]
 
-    def none(self: Shape, node: str) -> str | None:
+    def none(self: Formations, node: str) -> str | None:
         now = self.now
         summing = now is not None and any(share.asked is not None for share in now.shares)
         return "it is being summed up" if summing else None
 
-    return patch.multiple(Shape, redeliver=all_of_them, hindrance=none)
+    return patch.multiple(Formations, redeliver=all_of_them, hindrance=none)
 
 
 def all_send_anew_at_once() -> Patched:
     """When a formation breaks, everyone sends its update to the leader, whatever room there is."""
 
     def send_again(self: AggregationController, lease: Lease) -> None:
-        self._shape.go(lease)
+        self._formations.go(lease)
 
     return patch.object(AggregationController, "_send_again", send_again)
 
 
 def hand_over_waits_for_a_lost_sum() -> Patched:
-    """A leader that is to hand over takes no notice of what becomes of its sub-leaders."""
+    """A leader that is to hand over takes no notice of what becomes of its aggregators."""
     reshape = Leader._reshape
 
     def unless_parting(self: Leader) -> None:
@@ -1299,24 +1301,24 @@ def hand_over_waits_for_a_lost_sum() -> Patched:
 def sum_waited_for_without_end() -> Patched:
     """A leader waits for a sum for as long as it takes."""
 
-    def late(self: Shape, *, allowance_s: float) -> str | None:
+    def late(self: Formations, *, allowance_s: float) -> str | None:
         return None
 
-    return patch.object(Shape, "late", late)
+    return patch.object(Formations, "late", late)
 
 
 def disband_not_heard() -> Patched:
     """A node goes on summing up for a formation that is over."""
-    on_leader_message = Switchboard.on_leader_message
+    on_leader_message = HostRouter.on_leader_message
 
-    def go_on(self: Switchboard, leader: str, message: Message) -> list[Delivery]:
-        return [] if isinstance(message, Disband) else on_leader_message(self, leader, message)
+    def go_on(self: HostRouter, leader: str, message: Message) -> list[Delivery]:
+        return [] if isinstance(message, TearDown) else on_leader_message(self, leader, message)
 
-    return patch.object(Switchboard, "on_leader_message", go_on)
+    return patch.object(HostRouter, "on_leader_message", go_on)
 
 
 def update_kept_for_ever() -> Patched:
-    """A worker whose sub-leaders are no more keeps its update until someone asks for it."""
+    """A worker whose aggregators are no more keeps its update until someone asks for it."""
 
     def never(self: Routes) -> None:
         pass
@@ -1325,19 +1327,19 @@ def update_kept_for_ever() -> Patched:
 
 
 def values_given_once_more() -> Patched:
-    """A leader believes that a worker which asks for a model still has what sub-leaders gave it."""
+    """A leader believes that a worker which asks for a model still has what aggregators gave it."""
 
-    def has_them(self: Shape, node: str) -> None:
+    def has_them(self: Formations, node: str) -> None:
         pass
 
-    return patch.object(Shape, "on_values_missing", has_them)
+    return patch.object(Formations, "on_values_missing", has_them)
 
 
 def _named(*mutants: Mutant) -> dict[str, Mutant]:
     return {mutant.__name__: mutant for mutant in mutants}
 
 
-#: Those that only show where updates meet in sub-leaders.
+#: Those that only show where updates meet in aggregators.
 OF_FORMATIONS: dict[str, Mutant] = _named(
     piece_counted_twice,
     all_that_came_is_summed_up,
@@ -1367,26 +1369,26 @@ OF_FORMATIONS: dict[str, Mutant] = _named(
 
 def not_sent_is_lost() -> Patched:
     """What a version was to move by and did not, since it was not sent, is forgotten."""
-    sent_of = Course._sent_of
+    sent_of = TrainingState._sent_of
 
-    def forgetful(self: Course, residual: np.ndarray, change: np.ndarray) -> np.ndarray | Sparse:
+    def forgetful(self: TrainingState, residual: np.ndarray, change: np.ndarray) -> np.ndarray | Sparse:
         sent = sent_of(self, residual, change)
         self.residual = np.zeros_like(change)
         return sent
 
-    return patch.object(Course, "_sent_of", forgetful)
+    return patch.object(TrainingState, "_sent_of", forgetful)
 
 
 def not_sent_is_not_restored() -> Patched:
     """A new leader begins with nothing left to send."""
-    restore = Course.restore
+    restore = TrainingState.restore
 
-    def forgetful(self: Course, *, tensors: Tensors, state: dict[str, Any]) -> None:
+    def forgetful(self: TrainingState, *, tensors: Tensors, state: dict[str, Any]) -> None:
         restore(self, tensors=tensors, state=state)
         if self.residual is not None:
             self.residual = np.zeros_like(self.residual)
 
-    return patch.object(Course, "restore", forgetful)
+    return patch.object(TrainingState, "restore", forgetful)
 
 
 def changes_made_to_anything() -> Patched:
@@ -1421,7 +1423,7 @@ def change_left_out() -> Patched:
 def part_made_of_the_wrong_one() -> Patched:
     """A part's changes are made to what is staged, whatever they are of."""
 
-    def follows(self: Staging, values: Values, holds: tuple[int, int]) -> str:
+    def follows(self: Staging, values: ModelShard, holds: tuple[int, int]) -> str:
         return "staged"
 
     return patch.object(Staging, "follows", follows)
@@ -1429,21 +1431,23 @@ def part_made_of_the_wrong_one() -> Patched:
 
 def part_begins_without_its_residual() -> Patched:
     """A shard begins as if all had been sent."""
-    form = Shape._form
+    form = Formations._form
 
-    def forgetful(self: Shape, formation: Formation, share: Share, *, with_part: bool = False) -> Form:
+    def forgetful(
+        self: Formations, formation: Formation, share: AggregatorShare, *, with_part: bool = False
+    ) -> SetUpAggregator:
         told = form(self, formation, share, with_part=with_part)
         tensors = dict(told.tensors)
         if "residual" in tensors:
             tensors["residual"] = np.zeros_like(tensors["residual"])
         return replace(told, tensors=tensors)
 
-    return patch.object(Shape, "_form", forgetful)
+    return patch.object(Formations, "_form", forgetful)
 
 
 def moves_are_not_counted() -> Patched:
     """With staleness counted for each parameter, none ever moved."""
-    return patch.object(Touches, "note", lambda self, places: setattr(self, "_version", self._version + 1))
+    return patch.object(ParameterStaleness, "note", lambda self, places: setattr(self, "_version", self._version + 1))
 
 
 # Beyond a cut ----------------------------------------------------------------------------------------------
@@ -1452,10 +1456,10 @@ def moves_are_not_counted() -> Patched:
 def what_was_made_beyond_a_cut_is_discarded() -> Patched:
     """A leader that led on out of reach is told to step down, whatever it made."""
 
-    def never(*, older: Side, newer: Side) -> Verdict:
-        return Verdict(keeps_older=False, reason="its term is over")
+    def never(*, older: Side, newer: Side) -> HistoryVerdict:
+        return HistoryVerdict(keeps_older=False, reason="its term is over")
 
-    return patch("shoal.roles.reconciliation.judge", never)
+    return patch("shoal.roles.manager.reconciliation.judge", never)
 
 
 def leader_fenced_by_a_manager_that_reaches_nobody() -> Patched:
@@ -1474,10 +1478,10 @@ def leader_fenced_by_a_manager_that_reaches_nobody() -> Patched:
 def older_leader_always_believed() -> Patched:
     """A leader that was away takes the job back, however few workers it had."""
 
-    def always(*, older: Side, newer: Side) -> Verdict:
-        return Verdict(keeps_older=bool(older.batches), reason="it led before")
+    def always(*, older: Side, newer: Side) -> HistoryVerdict:
+        return HistoryVerdict(keeps_older=bool(older.batches), reason="it led before")
 
-    return patch("shoal.roles.reconciliation.judge", always)
+    return patch("shoal.roles.manager.reconciliation.judge", always)
 
 
 def first_word_after_a_cut_decides() -> Patched:
@@ -1506,7 +1510,7 @@ def history_of_both_sides_kept() -> Patched:
 
 def numbers_of_the_other_side_used_again() -> Patched:
     """A history is adopted under the numbers of versions that another leader made."""
-    return patch.object(Leader, "_number", property(lambda self: self._course.version))
+    return patch.object(Leader, "_number", property(lambda self: self._training.version))
 
 
 def away_for_ever() -> Patched:
@@ -1652,7 +1656,7 @@ UNCAUGHT: dict[str, Mutant] = _named(
     late_copy_kept_for_the_newer,
     # A lease that is taken back out of a sum ends its formation, and all that it had is sent anew.
     summed_up_and_given_up,
-    # Workers tell of a sub-leader that does not answer, and one that is silent is done without, before its sum is late.
+    # Workers report an aggregator that does not answer; the leader does without it, before its sum is late.
     sum_waited_for_without_end,
     # The others go on, and a worker that gets no lease shows only where it is one of few: one seed of three hundred.
     update_kept_for_ever,

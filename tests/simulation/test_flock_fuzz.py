@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
+from dst.flock_fuzz import FAULTS, flock_fuzz_case, fuzz_flock
 from shoal.flock.coordinator import Coordinator
-from shoal.flock.fuzz import FAULTS, flock_fuzz_case, fuzz_flock
 from shoal.flock.peer import Peer
 from shoal.flock.states import CommandKind
 from shoal.learning.partial import Partial

@@ -12,12 +12,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from dst.fuzz import CheckedRun
 from shoal.learning.usual import Usual
 from shoal.roles.actions import Evaluate, Train
 from shoal.roles.events import EvaluationDone, Trained
-from shoal.sim.hunt import Case, disaster
+from shoal.sim.driver.worker_driver import SimWorkerDriver
+from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.invariants import Invariants, Violation
-from shoal.sim.labour import Labour
 
 SEEDS = range(40)
 AT_ONCE = 8
@@ -35,9 +36,11 @@ HONEST_LEASES = 40
 def lying() -> Iterator[list[int]]:
     """The leases that were lied about. Of a world with a liar nobody says that everyone in it is honest."""
     lies: list[int] = []
-    result, begin = Labour._result, Invariants.__init__
+    result, begin = SimWorkerDriver._result, Invariants.__init__
 
-    def lie(self: Labour, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Trained | EvaluationDone:
+    def lie(
+        self: SimWorkerDriver, action: Train | Evaluate, model: np.ndarray, seconds: float
+    ) -> Trained | EvaluationDone:
         done = result(self, action, model, seconds)
         if self._around.process.node != LIAR or not isinstance(done, Trained) or action.lease <= HONEST_LEASES:
             return done
@@ -47,7 +50,7 @@ def lying() -> Iterator[list[int]]:
     def begun(self: Invariants, *given: object, **said: object) -> None:
         begin(self, *given, **{**said, "is_honest": False})  # type: ignore[arg-type]
 
-    with patch.object(Labour, "_result", lie), patch.object(Invariants, "__init__", begun):
+    with patch.object(SimWorkerDriver, "_result", lie), patch.object(Invariants, "__init__", begun):
         yield lies
 
 
@@ -55,7 +58,7 @@ def played(seed: int) -> str:
     """Play a seed with a liar in it; what is wrong with what was saved. A job whose only device lies may fail, or wait
     for others: nothing is wrong with that."""
     try:
-        Case(disaster(seed)).run()
+        CheckedRun(fuzz_case(seed)).run()
     except Violation as violation:
         return str(violation) if "the saved model" in str(violation) else ""
     return ""

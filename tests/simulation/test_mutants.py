@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from mutants import MUTANTS, OF_FORMATIONS, UNCAUGHT
 
+from dst.fuzz import fuzz
 from shoal.errors import Misuse
-from shoal.sim.hunt import disaster, hunt
+from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.invariants import Violation
 
 SEEDS_MAX = 500
@@ -131,11 +132,11 @@ def first_seed(name: str, said: str) -> int | None:
     """A seed at which this is said of a mutant. Other seeds may show other sides of it."""
     with MUTANTS[name]():
         for seed in dict.fromkeys([*KNOWN.get(name, []), *range(SEEDS_MAX)]):
-            if name in OF_FORMATIONS and disaster(seed).shape == "star":
+            if name in OF_FORMATIONS and fuzz_case(seed).shape == "star":
                 # It has none.
                 continue
             try:
-                hunt(seed)
+                fuzz(seed)
             except (AssertionError, Misuse) as error:
                 if said in str(error):
                     return seed
@@ -159,7 +160,7 @@ def test_a_mutant_is_caught(name: str) -> None:
     seed = first_seed(name, SAID[name])
     assert seed is not None, f"{name} was not caught within {SEEDS_MAX} seeds"
     # The seed fails for the mutant's sake alone.
-    hunt(seed)
+    fuzz(seed)
 
 
 @pytest.mark.parametrize("name", UNCAUGHT)
@@ -167,4 +168,4 @@ def test_what_no_check_sees_yet_still_plays(name: str) -> None:
     """A mutant that fits the code no more raises something else than a violation."""
     for seed in range(2):
         with UNCAUGHT[name](), contextlib.suppress(Violation):
-            hunt(seed)
+            fuzz(seed)

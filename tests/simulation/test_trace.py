@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dst.fuzz import CheckedRun
 from shoal.errors import Corrupt
-from shoal.sim.hunt import Case, disaster
+from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.trace import TraceWriter, difference, read_header
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def trace_of(seed: int) -> str:
     file = io.StringIO()
-    Case(disaster(seed), observers=[TraceWriter(file, {"disaster": seed})]).run()
+    CheckedRun(fuzz_case(seed), observers=[TraceWriter(file, {"disaster": seed})]).run()
     return file.getvalue()
 
 

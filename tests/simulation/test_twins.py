@@ -19,19 +19,20 @@ import numpy as np
 import pytest
 
 from benchmarks.common import echo_job
+from dst.fuzz import CheckedRun
+from shoal.identity.enrolment import Enrolled, enrol
+from shoal.identity.join_code import JoinCode
 from shoal.roles.actions import Action, CancelTimer, Role, SetTimer
 from shoal.roles.events import Event, Started
 from shoal.runtime.agent import Agent
-from shoal.runtime.host import RoleHost
+from shoal.runtime.manager_main import ManagerReady, run_home
 from shoal.runtime.operator import Operator
-from shoal.runtime.places import Places
-from shoal.runtime.serve import Ready, run_home
-from shoal.sim.host import Host
-from shoal.sim.hunt import Case, disaster
+from shoal.runtime.paths import Paths
+from shoal.runtime.role_host import RoleHost
+from shoal.sim.driver.role_host import Host
+from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.kernel import Do, Kernel
 from shoal.sim.observe import Mark, Step
-from shoal.transport.enrol import Enrolled, enrol
-from shoal.transport.join_code import JoinCode
 
 Told = tuple[Event, float, list[Action]]
 
@@ -159,10 +160,10 @@ SHAPED = (7, 8, 13)
 def test_the_runtime_does_what_the_simulator_did(seed: int) -> None:
     roles = SimulatedRoles()
     with roles.recording():
-        Case(disaster(seed)).run()
+        CheckedRun(fuzz_case(seed)).run()
     kinds = {recorded.kind for recorded in roles.roles}
-    assert kinds - {"subleader"} == {"manager", "leader", "worker"}
-    assert ("subleader" in kinds) is (seed in SHAPED)
+    assert kinds - {"aggregator"} == {"manager", "leader", "worker"}
+    assert ("aggregator" in kinds) is (seed in SHAPED)
     for recorded in roles.roles:
         performed = asyncio.run(in_the_runtime(recorded))
         for (_, _, decided), done in zip(recorded.told, performed, strict=True):
@@ -212,22 +213,22 @@ def recording_the_runtime(roles: list[Recorded]) -> Iterator[None]:
 #: Shape -> the roles there are; and how slow the trainers are, for a formation takes a moment to be set up.
 SHAPES = {
     "star": (["leader", "manager", "worker", "worker"], 0.0),
-    "shard": (["leader", "manager", "sub-leader", "sub-leader", "worker", "worker"], 0.25),
+    "shard": (["leader", "manager", "aggregator", "aggregator", "worker", "worker"], 0.25),
 }
 
 
 async def real_cluster(directory: Path, shape: str) -> None:
     """A manager, a leader and two workers in this process, over real sockets, until an echo job is over."""
-    ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+    ready: asyncio.Future[ManagerReady] = asyncio.get_running_loop().create_future()
     home = asyncio.create_task(run_home(directory / "home", host="127.0.0.1", port=0, on_ready=ready.set_result))
     tasks = [home]
     try:
         line = (await asyncio.wait_for(ready, 30)).join_line
         for name in ("device-1", "device-2"):
-            places = Places(directory / name)
+            places = Paths(directory / name)
             (await enrol(JoinCode.parse(line), wanted=name)).save(places.node)
             enrolled, pace_s = Enrolled.load(places.node), SHAPES[shape][1]
-            agent = Agent(enrolled, places, child_module="shoal.training.echo", pace_s=pace_s)
+            agent = Agent(enrolled, places, child_module="shoal.trainer.echo", pace_s=pace_s)
             tasks.append(asyncio.create_task(agent.run()))
         async with Operator.open(directory / "home") as operator:
             job = echo_job(directory, values=500, batches=40)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.auto import Case, Cell, Course, Heavier, builds, course, grid, quick_grid, summary
-from shoal.sim.parcels import Weighed
+from shoal.sim.wire_size import Weighed
 from shoal.wire.messages import Update
 
 CASE = Case(workers=4, rate_mbit=100.0, model_mb=2.9)

@@ -14,9 +14,9 @@ from benchmarks.digits_cnn import DigitsCnn
 from shoal.compress.codec import Codec
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
-from shoal.sim.chance import Chance
 from shoal.sim.jobs import EvaluationResult, SimulatedJob, SystemOnly, TrainingResult, bare_spec, examples_to_judge
 from shoal.sim.profiles import builds, home_line
+from shoal.sim.rng import Rng
 from shoal.wire.coded import code, sizes_of
 from shoal.wire.frames import frames
 from shoal.wire.messages import JobSpec, Update
@@ -64,7 +64,7 @@ def _job(**changes: object) -> SimulatedJob:
 
 
 def _run(job: SimulatedJob, goal: Goal = GOAL, *, churn: float = 0.0) -> Run:
-    devices = builds("even", DEVICES, Chance(0))
+    devices = builds("even", DEVICES, Rng(0))
     return run(job, devices, home_line("even"), goal, seed=0, churn=churn)
 
 

@@ -19,7 +19,7 @@ from benchmarks.chain_broadcast import (
 from shoal.errors import Misuse
 from shoal.flock.pairing.links import EqualLinks, TableLinks
 from shoal.flock.pairing.pairs import Holder
-from shoal.topology.cluster import Node
+from shoal.topology.cluster import ClusterNode
 
 
 def names(count: int) -> list[str]:
@@ -89,7 +89,7 @@ def test_a_broadcast_that_cannot_be() -> None:
 def test_against_multicast_and_all_gather() -> None:
     # 8 nodes of 2 bytes a second, 8 bytes: a send takes 4 s. Binomial 3 x 4, one uplink 7 x 4; of shares each node
     # sends 7 eighths and receives as much: 7 x 1 byte.
-    nodes = {name: Node(name=name, up_bytes_per_s=2.0, down_bytes_per_s=2.0) for name in names(8)}
+    nodes = {name: ClusterNode(name=name, up_bytes_per_s=2.0, down_bytes_per_s=2.0) for name in names(8)}
     found = compare("d00", names(8)[1:], nodes=nodes, size_bytes=8.0)
     assert found.binomial_s == pytest.approx(12.0)
     assert found.multicast_s == pytest.approx(28.0)
@@ -97,14 +97,14 @@ def test_against_multicast_and_all_gather() -> None:
 
 
 def test_nobody_hands_on_what_it_does_not_have_yet() -> None:
-    nodes = {name: Node(name=name, up_bytes_per_s=4.0, down_bytes_per_s=4.0) for name in "rab"}
-    nodes["c"] = Node(name="c", up_bytes_per_s=4.0, down_bytes_per_s=1.0)
+    nodes = {name: ClusterNode(name=name, up_bytes_per_s=4.0, down_bytes_per_s=4.0) for name in "rab"}
+    nodes["c"] = ClusterNode(name="c", up_bytes_per_s=4.0, down_bytes_per_s=1.0)
     # a has it after 2 s, and c takes 8 s to get it from there.
     assert compare("r", "abc", nodes=nodes, size_bytes=8.0).binomial_s == pytest.approx(10.0)
 
 
 def test_on_shared_air_a_multicast_is_as_good() -> None:
-    nodes = {name: Node(name=name, up_bytes_per_s=2.0, down_bytes_per_s=2.0, medium="air") for name in names(8)}
+    nodes = {name: ClusterNode(name=name, up_bytes_per_s=2.0, down_bytes_per_s=2.0, medium="air") for name in names(8)}
     found = compare("d00", names(8)[1:], nodes=nodes, size_bytes=8.0)
     # The air carries seven models, twice each: up to the access point and down.
     assert found.binomial_s == pytest.approx(found.multicast_s) == pytest.approx(56.0)
@@ -112,6 +112,6 @@ def test_on_shared_air_a_multicast_is_as_good() -> None:
 
 
 def test_alone_there_is_nobody_to_tell() -> None:
-    nodes = {"a": Node(name="a", up_bytes_per_s=1.0, down_bytes_per_s=1.0)}
+    nodes = {"a": ClusterNode(name="a", up_bytes_per_s=1.0, down_bytes_per_s=1.0)}
     found = compare("a", [], nodes=nodes, size_bytes=8.0)
     assert (found.binomial_s, found.multicast_s, found.all_gather_s) == (0.0, 0.0, 0.0)

@@ -10,14 +10,14 @@ from benchmarks.morning import SETTLED_MIN, busy, load
 from benchmarks.morning_fleet import STEP_S, Fleet, fleet
 from benchmarks.morning_loop import ARRIVE_S, START_S, play
 from shoal.errors import Misuse
-from shoal.sim.chance import Chance
+from shoal.sim.rng import Rng
 
 #: Half hours x phones: one is always there, one in the second half hour and the fourth, one never.
 PRESENT = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 0], [1, 1, 0], [1, 0, 0]], dtype=bool)
 
 
 def drawn(devices: int, shift_s: int = STEP_S, half_hours: int = 4) -> Fleet:
-    return fleet(PRESENT, devices, chance=Chance(3), first=0, half_hours=half_hours, shift_s=shift_s)
+    return fleet(PRESENT, devices, rng=Rng(3), first=0, half_hours=half_hours, shift_s=shift_s)
 
 
 def test_without_a_shift_devices_follow_the_record() -> None:
@@ -40,7 +40,7 @@ def test_a_window_that_was_not_recorded_is_refused() -> None:
 
 
 def asked(of: Fleet, *, per_s: float, spread: float = 0.1) -> tuple[np.ndarray, int, int, int]:
-    course = play(of, per_s=per_s, lease_s=30.0, spread=spread, chance=Chance(5))
+    course = play(of, per_s=per_s, lease_s=30.0, spread=spread, rng=Rng(5))
     return course.asked, course.done, course.lost, course.missed
 
 
@@ -56,7 +56,7 @@ def test_one_device_asks_lease_after_lease_while_it_is_there() -> None:
 def test_who_is_gone_by_its_appointment_misses_it() -> None:
     """One request in ten seconds: the second device is told to come when it is gone, and asks anew once it is back."""
     of = Fleet(spans=[((600.0, 3600.0),), ((600.5, 606.0), (2000.0, 2008.0))], window_s=3600.0)
-    course = play(of, per_s=0.1, lease_s=30.0, spread=0.0, chance=Chance(5))
+    course = play(of, per_s=0.1, lease_s=30.0, spread=0.0, rng=Rng(5))
     assert course.missed >= 1
     assert course.asked[33] >= 1, "it came again"
 
@@ -84,7 +84,7 @@ def test_the_peak_is_where_more_than_the_mean_is_asked() -> None:
 def test_the_roles_serve_a_fleet_at_the_pace() -> None:
     """Twelve devices would ask once in ten seconds each; the leader aims at one request in two seconds."""
     of = Fleet(spans=[((0.0, 840.0),)] * 12, window_s=840.0)
-    seen = morning_roles.play(of, per_s=0.5, lease_s=10.0, chance=Chance(2), seed=2)
+    seen = morning_roles.play(of, per_s=0.5, lease_s=10.0, rng=Rng(2), seed=2)
     settled = slice(int(ARRIVE_S // 60) + 3, 14)
     assert seen.asked[settled].mean() == pytest.approx(30, rel=0.2)
     assert seen.lent[settled].mean() == pytest.approx(30 * 8 / 9, rel=0.2)

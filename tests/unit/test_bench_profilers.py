@@ -10,8 +10,8 @@ import pytest
 from benchmarks.iprof import IProf, passive_aggressive
 from benchmarks.maui import Maui
 from shoal.errors import Misuse
-from shoal.workload.profile.features import Features
-from shoal.workload.profile.sizing import FIRST_EXAMPLES, Profiler
+from shoal.scheduling.profile.features import Features
+from shoal.scheduling.profile.sizing import FIRST_EXAMPLES, Profiler
 
 
 def device(name: str = "a", *, kind: str = "", mhz: float | None = None) -> Features:

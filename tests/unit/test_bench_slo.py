@@ -12,9 +12,9 @@ from benchmarks.slo_contest import Contest, Setting, Turn
 from benchmarks.slo_energy import BUDGET_J, Modelled
 from benchmarks.slo_fleet import draw_fleet, sudden_share
 from benchmarks.slo_loop import Drawn, Task, contenders, contest, drawn_contest, score, teach
-from shoal.workload.profile.features import Features
-from shoal.workload.profile.logrls import LogRls
-from shoal.workload.profile.sizing import Profiler
+from shoal.scheduling.profile.features import Features
+from shoal.scheduling.profile.logrls import LogRls
+from shoal.scheduling.profile.sizing import Profiler
 
 
 def task(request: int, spent: float) -> Task:

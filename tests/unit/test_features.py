@@ -36,7 +36,7 @@ def test_a_feature_that_is_not_there_is_refused() -> None:
 
 def test_an_agent_and_a_manager_load_no_feature_before_they_need_it() -> None:
     program = (
-        "import sys, shoal.runtime.agent, shoal.runtime.home;"
+        "import sys, shoal.runtime.agent, shoal.runtime.manager_node;"
         "print([name for name in sys.modules if name.startswith(('shoal.flock', 'shoal.offload'))])"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -17,21 +17,21 @@ import pytest
 from shoal.learning.layout import Layout
 from shoal.plan import Plan
 from shoal.roles.actions import Action, Send
-from shoal.roles.crew import (
+from shoal.roles.events import Asked, Event, Liveness, PeerChanged, Received, Saved, Started, TimerFired
+from shoal.roles.leader.leader import Leader
+from shoal.roles.leader.leases import TICK_S
+from shoal.roles.leader.workers import (
     BORED_AFTER_S,
     CHOOSE_EVERY_S,
     TOLD_AGAIN_MAX,
     VIEWS_MAX,
     VIOLATIONS_MAX,
     WAIT_EVERY_S,
-    Crew,
+    Workers,
 )
-from shoal.roles.events import Asked, Event, Liveness, PeerChanged, Received, Saved, Started, TimerFired
-from shoal.roles.leader import Leader
-from shoal.roles.leading.leases import TICK_S
 from shoal.roles.machine import Machine
-from shoal.roles.manager import Manager
-from shoal.roles.membership import Membership, Patience
+from shoal.roles.manager.manager import Manager
+from shoal.roles.node.failure_detector import FailureDetector, Patience
 from shoal.states import WorkerState
 from shoal.wire.messages import Dataset, Facts, Heartbeat, Hello, JobSpec, Message, Ready, Submit, Update, Wait, Work
 
@@ -138,8 +138,8 @@ class Lead:
 # Who is alive --------------------------------------------------------------------------------------
 
 
-def members_of(count: int, *, silent_s: float = 0.0) -> Membership:
-    members = Membership(Patience())
+def members_of(count: int, *, silent_s: float = 0.0) -> FailureDetector:
+    members = FailureDetector(Patience())
     for node in names(count):
         members.on_heard(node, 0.0)
     members.check(silent_s)
@@ -336,10 +336,10 @@ def test_a_wait_is_explained_once_and_then_seldom_and_to_few_at_a_time() -> None
             told[node].append(lead.now_s)
         if lead.now_s > BORED_AFTER_S + TICK_S:
             assert len(lead.waits) <= TOLD_AGAIN_MAX
-        shown = [member.reason for member in islice(lead.leader._crew.idle(), VIEWS_MAX)]
+        shown = [member.reason for member in islice(lead.leader._workers.idle(), VIEWS_MAX)]
         if lead.now_s > BORED_AFTER_S:
             assert set(shown) == {f"the end of epoch 1 waits for {holder}"}, "what people see is as it is now"
-    waiting = [times for node, times in told.items() if lead.leader._crew.is_idle(node)]
+    waiting = [times for node, times in told.items() if lead.leader._workers.is_idle(node)]
     assert len(waiting) > TOLD_AGAIN_MAX
     for times in waiting:
         assert times[0] == BORED_AFTER_S + TICK_S
@@ -351,11 +351,11 @@ def test_one_who_is_left_out_hears_why_though_nothing_is_free() -> None:
     lead = Lead(examples=2)
     for node in ("a", "b", "c"):
         lead.happens(lead.ready(node))
-    liar = lead.leader._crew.get("c")
+    liar = lead.leader._workers.get("c")
     assert liar is not None
     for _ in range(VIOLATIONS_MAX):
-        lead.leader._crew.on_violation(liar, "not finite")
-    lead.leader._crew.make_idle(liar)
+        lead.leader._workers.on_violation(liar, "not finite")
+    lead.leader._workers.make_idle(liar)
     lead.tick()
     assert lead.waits == [("c", f"left out after {VIOLATIONS_MAX} refused updates: not finite")]
     lead.tick()
@@ -365,7 +365,7 @@ def test_one_who_is_left_out_hears_why_though_nothing_is_free() -> None:
 
 def test_of_a_large_crew_those_shown_are_chosen_now_and_then() -> None:
     machine = Machine()
-    crew = Crew(machine, job="digits")
+    crew = Workers(machine, job="digits")
     for node in names(VIEWS_MAX + 50):
         crew.add(node)
     assert crew.views(typical_s=1.0)[0].node == "n00000"
@@ -385,7 +385,7 @@ def test_of_a_large_crew_those_shown_are_chosen_now_and_then() -> None:
 # First ready, first served -------------------------------------------------------------------------
 
 
-def line_of(crew: Crew) -> list[str]:
+def line_of(crew: Workers) -> list[str]:
     """Who is served in which order."""
     served = []
     while (member := crew.first_in_line()) is not None:
@@ -395,7 +395,7 @@ def line_of(crew: Crew) -> list[str]:
 
 
 def test_those_who_rest_keep_their_turn() -> None:
-    crew = Crew(Machine(), job="digits")
+    crew = Workers(Machine(), job="digits")
     members = [crew.add(node) for node in ("d", "c", "b", "a")]
     for member in members:
         crew.make_idle(member)
@@ -409,7 +409,7 @@ def test_those_who_rest_keep_their_turn() -> None:
 
 
 def test_asking_again_keeps_the_turn_and_ends_the_rest() -> None:
-    crew = Crew(Machine(), job="digits")
+    crew = Workers(Machine(), job="digits")
     for node in ("a", "b", "c"):
         crew.make_idle(crew.add(node))
     a = crew.get("a")
@@ -425,7 +425,7 @@ def test_asking_again_keeps_the_turn_and_ends_the_rest() -> None:
 
 
 def test_a_line_does_not_remember_all_who_ever_stood_in_it() -> None:
-    crew = Crew(Machine(), job="digits")
+    crew = Workers(Machine(), job="digits")
     waiting = crew.add("first")
     crew.make_idle(waiting)
     for _ in range(1000):

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from shoal.errors import Misuse
 from shoal.plan import Plan
-from shoal.sim.chance import Stream
-from shoal.sim.devices import Build, Device, Heat, Presence, Work
+from shoal.sim.devices import Build, ComputeJob, Device, Heat, Presence
 from shoal.sim.jobs import SystemOnly, bare_spec
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady
+from shoal.sim.rng import Stream
 
-LINE = Line(up=Steady(1e6), down=Steady(1e6))
+LINE = AccessLink(up=Steady(1e6), down=Steady(1e6))
 WARM = Heat(rise_c_per_w=10.0, time_constant_s=100.0, limit_c=60.0, ambient_c=20.0, slowdown=2.0)
 #: 10 examples of 0.1 GMAC at 2 s each, and 5 steps at 0.5 s: 4.5 s.
-WORK = Work(gmacs_per_example=0.1, examples=10, batches=5)
+WORK = ComputeJob(gmacs_per_example=0.1, examples=10, batches=5)
 
 
 def device(
@@ -53,9 +53,9 @@ def cooled_s(worker: Device, from_s: float, below_c: float) -> float:
     return next(at_s for at_s in (from_s + half / 2 for half in range(1000)) if worker.temperature_c(at_s) <= below_c)
 
 
-def lasting(seconds: float) -> Work:
+def lasting(seconds: float) -> ComputeJob:
     """Work of so many seconds on a device that is neither hot nor slowed."""
-    return Work(gmacs_per_example=seconds / 2.0, examples=1, batches=0)
+    return ComputeJob(gmacs_per_example=seconds / 2.0, examples=1, batches=0)
 
 
 # Time -------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_time_is_arithmetic_plus_steps() -> None:
 
 
 def test_evaluating_costs_a_third() -> None:
-    forward = Work(gmacs_per_example=0.1, examples=10, batches=5, trains=False)
+    forward = ComputeJob(gmacs_per_example=0.1, examples=10, batches=5, trains=False)
     assert device().seconds_for(forward, 0.0) == pytest.approx(4.5 / 3)
 
 

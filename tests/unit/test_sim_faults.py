@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Misuse
-from shoal.sim.chance import Chance
 from shoal.sim.fault_draw import CLUSTER_S, ENDS_WITHIN_S, draw
 from shoal.sim.fault_text import parse, write
 from shoal.sim.faults import (
@@ -24,55 +23,56 @@ from shoal.sim.faults import (
     AtRound,
     AtSecond,
     Crash,
-    Cut,
+    CutFault,
     Deaf,
     Delay,
-    Disk,
     Duplicate,
     Fail,
     Fault,
     FullDisk,
     Hang,
-    Leave,
+    LeaveFault,
     Lose,
     Mute,
-    Partition,
-    Place,
+    NodeKind,
+    PartitionFault,
     Restart,
-    Share,
+    SaveFate,
     Skew,
     Slow,
     SlowLink,
     Stop,
-    Transfer,
+    TransferFault,
     Who,
     Workers,
+    WorkerShare,
     kind_of,
     resolve,
     worker,
 )
+from shoal.sim.rng import Rng
 
 ROOT = Path(__file__).resolve().parents[2]
 
 LINES: list[tuple[str, Fault]] = [
-    ("crash(leader, at=round(7))", Crash(who=LEADER, at=AtRound(7), restart_s=2.0, disk=Disk.SAFE)),
+    ("crash(leader, at=round(7))", Crash(who=LEADER, at=AtRound(7), restart_s=2.0, disk=SaveFate.SAFE)),
     ("crash(w3, at=12.5, restart_s=never)", Crash(who=worker(3), at=AtSecond(12.5), restart_s=math.inf)),
-    ("crash(home, at=epoch(2), disk=torn)", Crash(who=HOME, at=AtEpoch(2), disk=Disk.TORN)),
+    ("crash(home, at=epoch(2), disk=torn)", Crash(who=HOME, at=AtEpoch(2), disk=SaveFate.TORN)),
     ("restart(w3, at=40)", Restart(who=worker(3), at=AtSecond(40))),
-    ("leave(w2, at=30, back_s=10)", Leave(who=worker(2), at=AtSecond(30), back_s=10)),
+    ("leave(w2, at=30, back_s=10)", LeaveFault(who=worker(2), at=AtSecond(30), back_s=10)),
     ("stop(w4, at=10, for_s=15)", Stop(who=worker(4), at=AtSecond(10), for_s=15)),
-    ("cut(w1, at=8)", Cut(who=worker(1), at=AtSecond(8))),
+    ("cut(w1, at=8)", CutFault(who=worker(1), at=AtSecond(8))),
     (
         "apart({home, leader}, at=9, for_s=5)",
-        Apart(who=Who((Place.HOME, Place.LEADER)), at=AtSecond(9), for_s=5),
+        Apart(who=Who((NodeKind.HOME, NodeKind.LEADER)), at=AtSecond(9), for_s=5),
     ),
     ("mute(home, at=9, for_s=90)", Mute(who=HOME, at=AtSecond(9), for_s=90)),
     ("deaf(w1, at=9)", Deaf(who=worker(1), at=AtSecond(9))),
-    ("transfer(w2, at=round(3))", Transfer(who=worker(2), at=AtRound(3))),
-    ("transfer(leader, at=4)", Transfer(who=LEADER, at=AtSecond(4))),
+    ("transfer(w2, at=round(3))", TransferFault(who=worker(2), at=AtRound(3))),
+    ("transfer(leader, at=4)", TransferFault(who=LEADER, at=AtSecond(4))),
     (
         "partition({w1, w2}, at=20, for_s=20)",
-        Partition(who=Who((Workers(1, 1), Workers(2, 2))), at=AtSecond(20), for_s=20),
+        PartitionFault(who=Who((Workers(1, 1), Workers(2, 2))), at=AtSecond(20), for_s=20),
     ),
     ("slow(w3, 4x, at=0, for_s=60)", Slow(who=worker(3), factor=4, for_s=60)),
     ("slow_link(w3, 10x, at=5, for_s=60)", SlowLink(who=worker(3), factor=10, at=AtSecond(5), for_s=60)),
@@ -84,8 +84,11 @@ LINES: list[tuple[str, Fault]] = [
     ("fail(w2, at=round(3))", Fail(who=worker(2), at=AtRound(3))),
     ("hang(w2, at=round(3))", Hang(who=worker(2), at=AtRound(3))),
     ("full_disk(home, at=15, for_s=10)", FullDisk(who=HOME, at=AtSecond(15), for_s=10)),
-    ("stop({w1, w5..w7, home, 30%}, at=0)", Stop(who=Who((Workers(1, 1), Workers(5, 7), Place.HOME, Share(0.3))))),
-    ("cut(all, at=0)", Cut(who=ALL)),
+    (
+        "stop({w1, w5..w7, home, 30%}, at=0)",
+        Stop(who=Who((Workers(1, 1), Workers(5, 7), NodeKind.HOME, WorkerShare(0.3)))),
+    ),
+    ("cut(all, at=0)", CutFault(who=ALL)),
 ]
 
 
@@ -104,13 +107,13 @@ def test_every_kind_has_a_line_here() -> None:
 
 def test_comments_blanks_and_spaces_say_nothing() -> None:
     text = "# a bad day\n\n  crash( w1 ,at = 3 )  # first\r\n\t\ncut(w2)"
-    assert parse(text) == (Crash(who=worker(1), at=AtSecond(3)), Cut(who=worker(2)))
+    assert parse(text) == (Crash(who=worker(1), at=AtSecond(3)), CutFault(who=worker(2)))
     assert parse("") == parse("# nothing") == ()
     assert write([]) == ""
 
 
 def test_what_may_be_left_out() -> None:
-    assert parse("leave(w1)") == (Leave(who=worker(1), at=AtSecond(0), back_s=math.inf),)
+    assert parse("leave(w1)") == (LeaveFault(who=worker(1), at=AtSecond(0), back_s=math.inf),)
     assert parse("stop(w1)") == parse("stop({w1}, for_s=forever)") == (Stop(who=worker(1)),)
     assert parse("slow(100%, 2x)") == parse("slow(all, 2x, at=0)")
 
@@ -245,14 +248,14 @@ def test_what_is_not_a_number_is_refused() -> None:
         lambda: Lose(who=ALL, share=math.nan),
         lambda: Duplicate(who=ALL, share=math.nan),
         lambda: Skew(who=ALL, ahead_s=math.inf),
-        lambda: Share(math.nan),
+        lambda: WorkerShare(math.nan),
     ):
         with pytest.raises(Misuse):
             make()
 
 
 def test_home_may_be_on_either_side_of_a_partition() -> None:
-    assert Partition(who=HOME).who == HOME
+    assert PartitionFault(who=HOME).who == HOME
     assert parse("partition({home, w1}, at=3)")[0].who.has_home
 
 
@@ -278,10 +281,13 @@ def test_the_examples_of_the_page_are_faults() -> None:
         (ALL, tuple(f"w{number}" for number in range(1, 11))),
         (Who((Workers(2, 4),)), ("w2", "w3", "w4")),
         # ceil(0.25 * 10) = 3
-        (Who((Share(0.25),)), ("w1", "w2", "w3")),
-        (Who((Share(0.001),)), ("w1",)),
+        (Who((WorkerShare(0.25),)), ("w1", "w2", "w3")),
+        (Who((WorkerShare(0.001),)), ("w1",)),
         # By number, not by letter; each once.
-        (Who((Workers(10, 10), Workers(9, 10), Workers(2, 2), Place.LEADER, Place.HOME)), ("home", "w2", "w9", "w10")),
+        (
+            Who((Workers(10, 10), Workers(9, 10), Workers(2, 2), NodeKind.LEADER, NodeKind.HOME)),
+            ("home", "w2", "w9", "w10"),
+        ),
     ],
 )
 def test_names_come_in_order_and_once(who: Who, names: tuple[str, ...]) -> None:
@@ -290,12 +296,12 @@ def test_names_come_in_order_and_once(who: Who, names: tuple[str, ...]) -> None:
 
 def test_a_share_is_exact() -> None:
     # In floats 0.07 * 100 is a little above 7, and its ceiling 8.
-    assert len(resolve(Who((Share(0.07),)), workers=100)) == 7
+    assert len(resolve(Who((WorkerShare(0.07),)), workers=100)) == 7
 
 
 def test_the_leader_may_be_a_worker() -> None:
     assert resolve(LEADER, workers=3, leader="w2") == ("w2",)
-    assert resolve(Who((Place.HOME, Place.LEADER)), workers=3, leader="w2") == ("home", "w2")
+    assert resolve(Who((NodeKind.HOME, NodeKind.LEADER)), workers=3, leader="w2") == ("home", "w2")
     for wrong in ("w4", "pi"):
         with pytest.raises(Misuse, match=f"'{wrong}' cannot lead: this run has home and 3 workers, w1 to w3"):
             resolve(LEADER, workers=3, leader=wrong)
@@ -316,7 +322,7 @@ SEEDS = range(300)
 
 
 def drawn(seed: int) -> tuple[Fault, ...]:
-    return draw(Chance(seed).stream("faults"), workers=5, until_s=30.0, count=8)
+    return draw(Rng(seed).stream("faults"), workers=5, until_s=30.0, count=8)
 
 
 def seconds(faults: tuple[Fault, ...]) -> list[float]:
@@ -329,11 +335,11 @@ def test_schedules_see_everything_there_is() -> None:
     assert {kind_of(fault) for fault in faults} == set(KINDS) - {"mute", "deaf"}, "cuts are drawn by themselves"
     assert {type(fault.at) for fault in faults} == {AtSecond, AtRound, AtEpoch}
     crashes = [fault for fault in faults if isinstance(fault, Crash)]
-    assert {fault.disk for fault in crashes if fault.who in (HOME, LEADER)} == set(Disk)
+    assert {fault.disk for fault in crashes if fault.who in (HOME, LEADER)} == set(SaveFate)
     assert any(not fault.who.has_home for fault in crashes)
     assert any(isinstance(fault, Skew) and fault.ahead_s < 0 for fault in faults)
     assert any(isinstance(fault, Skew) and fault.at not in (AtSecond(0.0),) for fault in faults)
-    assert {type(part) for fault in faults for part in fault.who.parts} == {Place, Workers, Share}
+    assert {type(part) for fault in faults for part in fault.who.parts} == {NodeKind, Workers, WorkerShare}
 
 
 def test_some_schedules_are_of_many_kinds_and_others_of_few() -> None:
@@ -344,7 +350,7 @@ def test_some_schedules_are_of_many_kinds_and_others_of_few() -> None:
 
 def test_about_half_of_the_schedules_come_in_clusters() -> None:
     def gaps(seed: int) -> list[float]:
-        times = seconds(draw(Chance(seed).stream("faults"), workers=5, until_s=3000.0, count=8, kinds=["crash"]))
+        times = seconds(draw(Rng(seed).stream("faults"), workers=5, until_s=3000.0, count=8, kinds=["crash"]))
         return [later - earlier for earlier, later in pairwise(times)]
 
     # Over 3000 s, faults apart from one another come within two seconds about once in 60 schedules.
@@ -356,7 +362,7 @@ def test_faults_of_a_cluster_often_strike_the_same_node_again() -> None:
     # Over 3000 s, neighbours within two seconds are of one cluster. If each fault chose anew, 4 in 100 would be alike.
     same = []
     for seed in SEEDS:
-        stops = draw(Chance(seed).stream("faults"), workers=1000, until_s=3000.0, count=8, kinds=["stop"])
+        stops = draw(Rng(seed).stream("faults"), workers=1000, until_s=3000.0, count=8, kinds=["stop"])
         timed = [(fault.at.s, fault.who) for fault in stops if isinstance(fault.at, AtSecond)]
         same += [
             first == second
@@ -367,7 +373,7 @@ def test_faults_of_a_cluster_often_strike_the_same_node_again() -> None:
 
 
 def test_no_fault_is_rounded_past_the_end() -> None:
-    assert max(seconds(draw(Chance(0).stream("faults"), workers=1, until_s=0.006, count=50, kinds=["cut"]))) <= 0.006
+    assert max(seconds(draw(Rng(0).stream("faults"), workers=1, until_s=0.006, count=50, kinds=["cut"]))) <= 0.006
 
 
 def test_failures_stay_below_what_fails_a_job() -> None:
@@ -375,18 +381,18 @@ def test_failures_stay_below_what_fails_a_job() -> None:
         faults = [fault for fault in drawn(seed) if isinstance(fault, Fail | Hang)]
         assert len(faults) <= 3
         assert all(len(resolve(fault.who, workers=5)) == 1 for fault in faults)
-    asked = draw(Chance(0).stream("faults"), workers=5, until_s=30.0, count=8, kinds=["fail"])
+    asked = draw(Rng(0).stream("faults"), workers=5, until_s=30.0, count=8, kinds=["fail"])
     assert [kind_of(fault) for fault in asked] == ["fail"] * 8
 
 
 def test_only_the_kinds_asked_for_are_drawn() -> None:
-    faults = draw(Chance(1).stream("faults"), workers=2, until_s=10.0, count=50, kinds=["cut", "full_disk"])
+    faults = draw(Rng(1).stream("faults"), workers=2, until_s=10.0, count=50, kinds=["cut", "full_disk"])
     assert {kind_of(fault) for fault in faults} == {"cut", "full_disk"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_can_be_drawn_for_a_single_worker_and_no_time(kind: str) -> None:
-    faults = draw(Chance(2).stream("faults"), workers=1, until_s=0.0, count=40, kinds=[kind])
+    faults = draw(Rng(2).stream("faults"), workers=1, until_s=0.0, count=40, kinds=[kind])
     assert len(faults) == 40
     assert set(seconds(faults)) == {0.0}
     for fault in faults:
@@ -396,14 +402,12 @@ def test_every_kind_can_be_drawn_for_a_single_worker_and_no_time(kind: str) -> N
 
 def test_a_partition_that_is_drawn_has_two_sides() -> None:
     for workers in (1, 2, 5):
-        for fault in draw(
-            Chance(workers).stream("faults"), workers=workers, until_s=9.0, count=200, kinds=["partition"]
-        ):
+        for fault in draw(Rng(workers).stream("faults"), workers=workers, until_s=9.0, count=200, kinds=["partition"]):
             assert len(resolve(fault.who, workers=workers)) < workers + 1
 
 
 def test_a_schedule_that_cannot_be_drawn_is_refused() -> None:
-    stream = Chance(0).stream("faults")
+    stream = Rng(0).stream("faults")
     with pytest.raises(Misuse, match="there is no fault 'crsh'; did you mean crash"):
         draw(stream, workers=1, until_s=1.0, count=1, kinds=["crsh"])
     with pytest.raises(Misuse, match="at least one kind"):

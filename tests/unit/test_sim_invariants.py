@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
+from dst.fuzz import CheckedRun
 from shoal.plan import Plan
 from shoal.roles.actions import Action, Save, Send
 from shoal.roles.events import Event, Received, Started
-from shoal.sim.hunt import Case, disaster
+from shoal.scheduling.ledger import Applied
+from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.invariants import Invariants, Violation
 from shoal.sim.jobs import bare_spec
 from shoal.sim.observe import Mark, Step
-from shoal.wire.messages import Gathered, Go, Message, Update, Work
-from shoal.workload.ledger import Applied
+from shoal.wire.messages import Go, Message, ReduceResult, Update, Work
 
 OF: dict[str, Any] = {"job": "job", "term": 1}
 
@@ -46,7 +47,7 @@ class Watch:
             self.hears(f"w{lease}", Update(lease=lease, version=0, examples=1, formation=formation, **OF))
 
     def sums(self, *leases: int, formation: int) -> None:
-        self.hears("w1", Gathered(leases=leases, formation=formation, version=1, weight=len(leases), **OF))
+        self.hears("w1", ReduceResult(leases=leases, formation=formation, version=1, weight=len(leases), **OF))
 
     def saves(self, *leases: int) -> None:
         rows = tuple(Applied(epoch=0, batch=lease, version=1, node=f"w{lease}", lease=lease) for lease in leases)
@@ -84,7 +85,7 @@ def test_a_sum_of_a_formation_that_is_no_more_takes_nothing_apart() -> None:
 
 
 def test_a_storm_is_a_violation() -> None:
-    case = Case(disaster(0))
+    case = CheckedRun(fuzz_case(0))
     kernel = case.world.kernel
 
     def again() -> None:

@@ -13,11 +13,11 @@ from shoal.sim.fault_text import parse
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Invariants
 from shoal.sim.jobs import SimulatedJob, bare_spec
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
-from shoal.sim.parcels import Encoded
 from shoal.sim.rates import Steady
-from shoal.sim.toy import FIRST_MODEL, LAYOUT, Toy
+from shoal.sim.toy_task import FIRST_MODEL, LAYOUT, Toy
+from shoal.sim.wire_size import Encoded
 from shoal.sim.world import HOME, Settings, World
 from shoal.wire.messages import Message
 
@@ -27,7 +27,7 @@ BUILD = Build(
     seconds_per_gmac=0.0,
     seconds_per_batch=0.2,
     memory_mb=1024,
-    line=Line(up=RATE, down=RATE, latency_s=0.005),
+    line=AccessLink(up=RATE, down=RATE, latency_s=0.005),
 )
 
 
@@ -77,13 +77,13 @@ def play(
     settings = Settings(
         seed=1,
         builds=[BUILD] * devices,
-        home_line=Line(up=RATE, down=RATE, latency_s=0.001),
+        home_line=AccessLink(up=RATE, down=RATE, latency_s=0.001),
         jobs=[job],
         arrive_within_s=0.0,
         prefers_devices=prefers_devices,
     )
     watch = Watch()
-    world = World(settings, parcels=Encoded())
+    world = World(settings, sizer=Encoded())
     inflicter = Inflicter(world, parse(faults))
     world.observers += [watch, inflicter, Invariants({"job": (spec, FIRST_MODEL.nbytes)})]
     inflicter.begin()
@@ -99,7 +99,7 @@ def play(
 def test_home_leads_unless_devices_are_preferred() -> None:
     world, watch = play(prefers_devices=False)
     assert watch.led == [(HOME, 1, -1)]
-    assert all(agent is not None and agent.hosting is None for agent in world.agents.values())
+    assert all(agent is not None and agent.role_server is None for agent in world.agents.values())
 
 
 def test_a_device_leads_and_works_and_others_dial_it() -> None:
@@ -108,7 +108,9 @@ def test_a_device_leads_and_works_and_others_dial_it() -> None:
     # What it made is on the disk of the manager's node, which it heard.
     assert (HOME, "w1") in watch.said("CheckpointKept")
     assert {row.node for row in world.disk.history["job"]} == {"w1", "w2", "w3"}
-    assert [name for name, agent in world.agents.items() if agent is not None and agent.hosting is not None] == ["w1"]
+    assert [name for name, agent in world.agents.items() if agent is not None and agent.role_server is not None] == [
+        "w1"
+    ]
 
 
 def test_a_role_that_is_moved_goes_on_where_it_was() -> None:

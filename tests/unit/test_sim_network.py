@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from shoal.errors import Misuse
-from shoal.sim.chance import Chance
 from shoal.sim.kernel import Kernel
-from shoal.sim.network import RETRANSMIT_S, SMALL_BYTES, Flow, Line, Network
-from shoal.sim.rates import Rate, Steady, Varying, mbit
+from shoal.sim.network import RETRANSMIT_S, SMALL_BYTES, AccessLink, Flow, Network
+from shoal.sim.rates import Steady, TransferRate, Varying, mbit
+from shoal.sim.rng import Rng
 
 SIZE = 3_200_000
 RATE = 1_000_000.0
@@ -23,13 +23,13 @@ class World:
 
     def __init__(self, seed: int = 1) -> None:
         self.kernel = Kernel()
-        self.network = Network(self.kernel, Chance(seed))
+        self.network = Network(self.kernel, Rng(seed))
         self.times: dict[str, float] = {}
         self.order: list[str] = []
 
     def node(self, name: str, bytes_per_s: float = RATE, **more: object) -> None:
         rate = Steady(bytes_per_s)
-        self.network.attach(name, Line(**{"up": rate, "down": rate, "latency_s": 0.0, **more}))  # type: ignore[arg-type]
+        self.network.attach(name, AccessLink(**{"up": rate, "down": rate, "latency_s": 0.0, **more}))  # type: ignore[arg-type]
 
     def mark(self, what: str) -> None:
         assert what not in self.times, f"{what} came twice"
@@ -94,7 +94,7 @@ def test_an_offset_shifts_the_trace() -> None:
         lambda: Varying(1.0, (1.0,), offset_s=float("inf")),
     ],
 )
-def test_rates_that_carry_nothing_are_refused(bad: Callable[[], Rate]) -> None:
+def test_rates_that_carry_nothing_are_refused(bad: Callable[[], TransferRate]) -> None:
     with pytest.raises(Misuse):
         bad()
 
@@ -245,7 +245,9 @@ def test_a_slow_sender_is_not_slowed_by_fast_ones(world: World) -> None:
 
 def test_a_transfer_follows_a_varying_link(world: World) -> None:
     world.node("a", 100 * RATE)
-    world.network.attach("b", Line(up=Steady(RATE), down=Varying(1.0, (RATE, 0.0, 0.0, 0.0, RATE / 10)), latency_s=0.0))
+    world.network.attach(
+        "b", AccessLink(up=Steady(RATE), down=Varying(1.0, (RATE, 0.0, 0.0, 0.0, RATE / 10)), latency_s=0.0)
+    )
     world.network.flow("a", "b").send(2_200_000, world.mark, "there")
     world.run()
     assert world.times["there"] == pytest.approx(10.0, abs=0.1)
@@ -757,8 +759,8 @@ def test_mistakes_are_refused(world: World) -> None:
         lambda: network.delay("a", -1.0),
         lambda: network.flow("a", "a").send(-1, world.mark, "x"),
         lambda: busy.send(-1, world.mark, "x"),
-        lambda: Line(up=Steady(1.0), down=Steady(1.0), latency_s=-1.0),
-        lambda: Line(up=Steady(1.0), down=Steady(1.0), loss=1.0),
+        lambda: AccessLink(up=Steady(1.0), down=Steady(1.0), latency_s=-1.0),
+        lambda: AccessLink(up=Steady(1.0), down=Steady(1.0), loss=1.0),
     ):
         with pytest.raises(Misuse):
             mistake()
@@ -776,7 +778,7 @@ def test_a_bulk_message_costs_two_events_a_piece(world: World) -> None:
 
 def test_a_node_with_two_flows_is_small_even_after_use(world: World) -> None:
     count = 500
-    line = Line(up=Steady(RATE), down=Steady(RATE))
+    line = AccessLink(up=Steady(RATE), down=Steady(RATE))
     names = [f"w{i}" for i in range(count)]
     world.node("home", 100 * RATE)
     gc.collect()

@@ -18,8 +18,8 @@ from shoal.errors import Misuse
 from shoal.plan import Plan, Until
 from shoal.sim.jobs import SimulatedJob, SystemOnly
 from shoal.sim.real import TorchTraining, close, simulated_job
-from shoal.training.protocol import TrainerFailed
-from shoal.training.ready import ReadyTask, make_ready, spec_of
+from shoal.trainer.package import ReadyTask, make_ready, spec_of
+from shoal.trainer.protocol import TrainerError
 
 NEIGHBOUR = "WIDTH = 3\n"
 SOURCE = """
@@ -173,13 +173,13 @@ def test_a_task_that_fails_says_where(make: Make, tmp_path: Path) -> None:
     # Fails on the short last batch alone.
     job = make(task=_ready(tmp_path, SOURCE, NEIGHBOUR, fails_at=2))
     assert job.training.train(job.spec, job.model, 0, (0,)).examples == 16
-    with pytest.raises(TrainerFailed, match=r"ValueError: no such batch, at Sample.batch \(task.py:21\)"):
+    with pytest.raises(TrainerError, match=r"ValueError: no such batch, at Sample.batch \(task.py:21\)"):
         job.training.train(job.spec, job.model, 0, (3,))
 
 
 def test_values_that_are_not_finite_are_not_an_update(make: Make) -> None:
     job = make()
-    with pytest.raises(TrainerFailed, match="not finite: try a lower learning rate"):
+    with pytest.raises(TrainerError, match="not finite: try a lower learning rate"):
         job.training.train(job.spec, np.full_like(job.model, np.nan), 0, (0,))
 
 

@@ -11,7 +11,7 @@ import shoal
 from shoal.errors import Misuse
 from shoal.plan import Plan
 from shoal.task import Task
-from shoal.training.steps import build_model
+from shoal.trainer.steps import build_model
 from shoal.wire import tensors
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from shoal.cli.findings import Finding, fail, ok, warn
-from shoal.cli.words import bytes_text, clean, span_text
+from shoal.cli.render.format import bytes_text, clean, span_text
 
 PYTHON_MIN = (3, 11)
 

@@ -43,7 +43,7 @@ class Teller:
         self._last = ""
 
     def __call__(self, text: str) -> None:
-        from shoal.cli.words import clean
+        from shoal.cli.render.format import clean
 
         if text != self._last:
             self._screen.print(f"  {clean(text)}", style="dim", soft_wrap=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.cli.words import share_text
-from shoal.learning.chance import at_least, explained_gap
-from shoal.roles.publishing import is_sound
+from shoal.cli.render.format import share_text
+from shoal.learning.significance import at_least, explained_gap
+from shoal.roles.manager.publishing import is_sound
 
 if TYPE_CHECKING:
     from shoal.wire.messages import EvaluationView

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from rich.live import Live
 
-from shoal.cli.plain import PlainLines
+from shoal.cli.job_history import News, Story
+from shoal.cli.render.format import span_text
+from shoal.cli.render.plain import PlainLines
+from shoal.cli.render.view import render
 from shoal.cli.standing import without_manager
-from shoal.cli.story import News, Story
-from shoal.cli.view import render
-from shoal.cli.words import span_text
 from shoal.errors import Unreachable
 
 if TYPE_CHECKING:

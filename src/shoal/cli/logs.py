@@ -11,7 +11,7 @@ class _OneLine(logging.Formatter):
     """Peers write parts of these texts, and a log goes to a terminal: control characters do not."""
 
     def format(self, record: logging.LogRecord) -> str:
-        from shoal.cli.words import clean
+        from shoal.cli.render.format import clean
 
         told = clean(super().formatMessage(self._dated(record)))
         return told if not record.exc_info else f"{told}\n{self.formatException(record.exc_info)}"

@@ -11,21 +11,7 @@ from typing import Annotated, cast
 import typer
 
 from shoal import features
-from shoal.cli import (
-    attach,
-    demo,
-    doctor,
-    jobs,
-    join,
-    model,
-    nodes,
-    plan,
-    simulate,
-    status,
-    token,
-    train,
-    up,
-)
+from shoal.cli.commands import attach, demo, doctor, jobs, join, model, nodes, plan, simulate, status, token, train, up
 from shoal.cli.exits import MEANING, Exit, exit_code_of
 from shoal.errors import ShoalError
 from shoal.version import __version__
@@ -158,7 +144,7 @@ def _told(problem: Exception) -> str:
 
 
 def _complain(text: str) -> None:
-    from shoal.cli.words import clean
+    from shoal.cli.render.format import clean
 
     red, plain = ("\x1b[1;31m", "\x1b[0m") if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else ("", "")
     print(f"{red}shoal:{plain} {clean(text)}", file=sys.stderr, flush=True)

@@ -72,9 +72,9 @@ Shape = Annotated[
     typer.Option(metavar="NAME", help="Where updates meet: star, tree, shard or auto.", show_default=False),
 ]
 
-SubLeaders = Annotated[
+Aggregators = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Sub-leaders of a tree; else about √ of the workers.", show_default=False),
+    typer.Option(metavar="N", help="Aggregators of a tree; else about √ of the workers.", show_default=False),
 ]
 
 

@@ -172,7 +172,7 @@ def manager_runs(home: Path) -> bool:
 
 def cluster_at(host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
     """The cluster whose manager serves there, by what its certificate says of itself; empty: there is none."""
-    from shoal.transport.certificates import issued
+    from shoal.identity.certificates import issued
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -283,7 +283,7 @@ def shared_memory_facts() -> SharedMemoryFacts:
     free_bytes = shutil.disk_usage(shm).free if shm.is_dir() else None
     error = ""
     try:
-        from shoal.training.shared import SharedVectors
+        from shoal.trainer.shared import SharedVectors
 
         SharedVectors.create(_SHARED_TEST_NUMBERS).close()
     except (ShoalError, OSError, ImportError, ValueError) as problem:
@@ -302,10 +302,10 @@ def open_files_limit() -> int:
 def own_data_facts(home: Path) -> OwnDataFacts | None:
     """What the trainer of an agent that we would start can read of its examples; None where it has no folder."""
     from shoal.runtime.own_data import folder_of
-    from shoal.runtime.places import Places
-    from shoal.training.confine import Limits, user_id
+    from shoal.runtime.paths import Paths
+    from shoal.trainer.confine import Limits, user_id
 
-    folder = folder_of(Places(home))
+    folder = folder_of(Paths(home))
     if folder is None:
         return None
     now = _user_name(os.geteuid())

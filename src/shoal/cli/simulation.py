@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.cli import console
-from shoal.cli.shapes import shape_text
-from shoal.cli.train import overrides, pairs_of
+from shoal.cli.commands.train import overrides, pairs_of
+from shoal.cli.render.topologies import shape_text
 from shoal.errors import Misuse
-from shoal.runtime.places import Places
+from shoal.runtime.paths import Paths
 from shoal.sim.fault_text import parse, write
 from shoal.sim.faults import Fault, resolve
 from shoal.sim.observe import Observer
@@ -23,8 +23,8 @@ from shoal.sim.profiles import PROFILES
 from shoal.sim.real import close, simulated_job
 from shoal.sim.study import Glance, Study, simulate
 from shoal.sim.trace import Comparison, Difference, TraceWriter, read_header
-from shoal.training.find import find_task
-from shoal.training.ready import ReadyTask, make_ready, plan_from
+from shoal.trainer.find import find_task
+from shoal.trainer.package import ReadyTask, make_ready, plan_from
 
 if TYPE_CHECKING:
     from shoal.sim.outcome import Outcome
@@ -34,7 +34,7 @@ _JOB = "job"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class SimulationAnswer:
     """What came of one plan."""
 
     title: str
@@ -101,7 +101,7 @@ class Question:
         plain = {f.name: header[f.name] for f in dataclasses.fields(cls)}
         return cls(**plain | {"faults": parse(plain["faults"])})
 
-    def answer(self, home: Path, *, trace: Path | None = None) -> list[Answer]:
+    def answer(self, home: Path, *, trace: Path | None = None) -> list[SimulationAnswer]:
         """Prepare the task once, then play each plan; tells of its progress."""
         ready = self._ready(home)
         if trace is not None:
@@ -122,10 +122,10 @@ class Question:
         path, entry = find_task(self.task)
         tell = console.Teller(console.err())
         return asyncio.run(
-            make_ready(path, entry, out=Places(home).prepared, kwargs=self.arguments, plan=self.plan, on_progress=tell)
+            make_ready(path, entry, out=Paths(home).prepared, kwargs=self.arguments, plan=self.plan, on_progress=tell)
         )
 
-    def _play(self, ready: ReadyTask, plan: Mapping[str, Any], observers: Sequence[Observer] = ()) -> Answer:
+    def _play(self, ready: ReadyTask, plan: Mapping[str, Any], observers: Sequence[Observer] = ()) -> SimulationAnswer:
         whole = plan_from({**ready.prepared.plan, **plan})
         job = simulated_job(ready, whole, train=self.train, job=_JOB)
         study = Study(job=job, devices=self.devices, profile=self.profile, seed=self.seed, faults=self.faults)
@@ -136,7 +136,7 @@ class Question:
             close(job)
         told = look.progress
         shape = shape_text(told, whole) if told is not None and told.shape else ""
-        return Answer(title=self.title(plan), outcome=outcome, shape=shape)
+        return SimulationAnswer(title=self.title(plan), outcome=outcome, shape=shape)
 
 
 def _plain(plan: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class _Look:
         self.progress: Progress | None = None
 
     def __call__(self, glance: Glance) -> None:
-        from shoal.cli.words import count_text, share_text, span_text
+        from shoal.cli.render.format import count_text, share_text, span_text
 
         progress = self.progress = glance.progress
         parts = [f"{span_text(glance.at_s)} simulated", f"{count_text(glance.events)} events"]
@@ -237,11 +237,12 @@ def replay(path: Path, home: Path) -> Replayed:
 
 
 def _play_again(header: dict[str, Any], home: Path, compared: Comparison) -> None:
-    from shoal.sim.hunt import Case, disaster
+    from shoal.sim.fuzz_case import fuzz_case
+    from shoal.sim.fuzz_run import FuzzRun
 
     writer = TraceWriter(compared, {name: value for name, value in header.items() if name != "shoal_trace"})
     if "disaster" in header:
-        Case(disaster(int(header["disaster"])), observers=[writer]).run()
+        FuzzRun(fuzz_case(int(header["disaster"])), observers=[writer]).run()
         return
     question = Question.from_header(header["simulate"])
     question._play(question._ready(home), question.plan, [writer])

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from shoal.errors import Misuse
-from shoal.roles.shaping import LEAST, SHARD_MOST
+from shoal.roles.aggregation.policy import LEAST, SHARD_MOST
 from shoal.topology.choose import SHAPES, Choice, choose
-from shoal.topology.cluster import Cluster, Node
+from shoal.topology.cluster import Cluster, ClusterNode
 
 #: Every transfer of a batch is played through, so that a large fleet takes long; and it adds nothing to know.
 DEVICES_MAX = 256
@@ -46,9 +46,9 @@ class Sketch:
     def cluster(self) -> Cluster:
         leader, link = self.leader_bytes_per_s, self.link_bytes_per_s
         return Cluster(
-            leader=Node(name="the leader", up_bytes_per_s=leader, down_bytes_per_s=leader),
+            leader=ClusterNode(name="the leader", up_bytes_per_s=leader, down_bytes_per_s=leader),
             workers=tuple(
-                Node(
+                ClusterNode(
                     name=f"device-{number}",
                     up_bytes_per_s=link,
                     down_bytes_per_s=link,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.cli.words import span_text
+from shoal.cli.render.format import span_text
 from shoal.states import ENDED, JobState
 
 if TYPE_CHECKING:
@@ -16,31 +16,31 @@ SILENT_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class JobStanding:
     state: str
     reason: str = ""
     #: Below 0: not known.
     since_s: float = -1.0
 
 
-def standing(job: JobView) -> Standing:
+def standing(job: JobView) -> JobStanding:
     """While a job runs, its leader knows: it trains, evaluates or waits. The manager knows the rest."""
     progress = job.progress
     if job.state is not JobState.RUNNING:
-        return Standing(state=job.state, reason=job.reason, since_s=job.since_s)
+        return JobStanding(state=job.state, reason=job.reason, since_s=job.since_s)
     leader = job.leader or "its leader"
     if progress is None or progress.term != job.term:
-        return Standing(state="waiting", reason=f"no word from {leader} yet; {job.reason}", since_s=job.since_s)
+        return JobStanding(state="waiting", reason=f"no word from {leader} yet; {job.reason}", since_s=job.since_s)
     if job.heard_s < 0:
         told = f"{leader} was not heard since the manager started; it was {progress.state} before"
-        return Standing(state="silent", reason=told)
+        return JobStanding(state="silent", reason=told)
     if job.heard_s > SILENT_S:
         told = f"{leader} was last heard {span_text(job.heard_s)} ago; it was {progress.state} then"
-        return Standing(state="silent", reason=told, since_s=job.heard_s)
-    return Standing(state=progress.state, reason=progress.reason or job.reason, since_s=job.since_s)
+        return JobStanding(state="silent", reason=told, since_s=job.heard_s)
+    return JobStanding(state=progress.state, reason=progress.reason or job.reason, since_s=job.since_s)
 
 
-def since_text(told: Standing) -> str:
+def since_text(told: JobStanding) -> str:
     """``for 12 s`` of a job that is open, ``12 s ago`` of one that is over; empty where it is not known."""
     if told.since_s < 0:
         return ""

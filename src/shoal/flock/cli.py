@@ -15,7 +15,7 @@ from shoal.errors import Misuse
 if TYPE_CHECKING:
     from shoal.flock.driver import Orders
     from shoal.flock.secret import FlockSecret
-    from shoal.runtime.places import Places
+    from shoal.runtime.paths import Paths
 
 SECRET_VARIABLE = "SHOAL_FLOCK_SECRET"
 
@@ -107,10 +107,10 @@ def train(
     import asyncio
 
     from shoal.data.local import LOCAL_VARIABLE
+    from shoal.identity.discovery import check_installed
     from shoal.runtime.own_data import checked
-    from shoal.runtime.places import Places
-    from shoal.training.find import find_task
-    from shoal.transport.discovery import check_installed
+    from shoal.runtime.paths import Paths
+    from shoal.trainer.find import find_task
 
     peers = _peers(mate or [])
     if not peers:
@@ -136,7 +136,7 @@ def train(
             examples=examples,
             numbers={key: value for key, value in numbers.items() if value is not None},
             arguments=set_ or [],
-            places=Places(home),
+            places=Paths(home),
             whenever=whenever,
             host=host,
             port=port,
@@ -178,8 +178,8 @@ def _warn_if_readable(file: Path) -> None:
 
 
 def _node(name: str) -> str:
-    from shoal.cli.join import default_name
-    from shoal.transport.names import check_name
+    from shoal.cli.commands.join import default_name
+    from shoal.identity.names import check_name
 
     if name:
         check_name("device", name)
@@ -206,7 +206,7 @@ async def _orders(
     examples: int,
     numbers: dict[str, float],
     arguments: list[str],
-    places: Places,
+    places: Paths,
     whenever: bool,
     host: str,
     port: int,
@@ -217,15 +217,15 @@ async def _orders(
     import json as json_module
 
     from shoal.cli import console
-    from shoal.cli.train import pairs_of
+    from shoal.cli.commands.train import pairs_of
     from shoal.flock.driver import Orders
     from shoal.flock.pairing.resources import ANY_TIME, USUAL
     from shoal.flock.settings import FlockSettings
+    from shoal.identity.discovery import is_installed
     from shoal.plan import Until
     from shoal.store.blobs import BlobStore
-    from shoal.training.find import find_task
-    from shoal.training.ready import listing_of, make_ready, plan_from, spec_of
-    from shoal.transport.discovery import is_installed
+    from shoal.trainer.find import find_task
+    from shoal.trainer.package import listing_of, make_ready, plan_from, spec_of
     from shoal.wire.encoding import to_json
 
     settings = FlockSettings(rounds=rounds, devices=devices, examples=examples)

@@ -22,7 +22,7 @@ from shoal.flock.pairing.ahead import LookAhead
 from shoal.flock.pairing.pairs import Pairing
 from shoal.flock.settings import FlockSettings
 from shoal.flock.states import CommandKind, PeerPhase
-from shoal.wire.messages import Call, Standing
+from shoal.wire.messages import Command, PeerStatus
 
 #: A peer whose merges failed so often in a round is left out of it.
 SPOILT_MAX = 3
@@ -83,7 +83,7 @@ class Ways:
 class Decisions:
     """The outcome of one look at the peers."""
 
-    calls: list[tuple[str, Call]] = field(default_factory=list)
+    calls: list[tuple[str, Command]] = field(default_factory=list)
     #: Kind and reason of each decision to record.
     notes: list[tuple[str, str]] = field(default_factory=list)
 
@@ -112,14 +112,14 @@ class Coordinator:
         self._number = 0
         self._merge_number = 0
         #: The last command to each peer; repeated until the peer heeds it.
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, Command] = {}
         #: The version that the round starts from; None before the first look.
         self._current: _Candidate | None = None
         self._fetches: dict[str, _Fetch] = {}
         self.is_halted = False
         self.left_out: set[str] = set()
         self._now_s = now_s
-        self._statuses: Mapping[str, Standing] = {}
+        self._statuses: Mapping[str, PeerStatus] = {}
         self._out = Decisions()
         self._begin()
 
@@ -151,19 +151,19 @@ class Coordinator:
     def round(self) -> int:
         return self._base.version + 1
 
-    def unheeded(self, statuses: Mapping[str, Standing]) -> Iterator[tuple[str, Call]]:
+    def unheeded(self, statuses: Mapping[str, PeerStatus]) -> Iterator[tuple[str, Command]]:
         """The commands to repeat."""
         for name, status in statuses.items():
             call = self.calls.get(name)
             if call is not None and not self._heeds(status, call):
                 yield name, call
 
-    def _heeds(self, status: Standing, call: Call) -> bool:
+    def _heeds(self, status: PeerStatus, call: Command) -> bool:
         return status.term == self.term and status.heard >= call.number
 
     # One look --------------------------------------------------------------------------------------------
 
-    def decide(self, now_s: float, statuses: Mapping[str, Standing]) -> Decisions:
+    def decide(self, now_s: float, statuses: Mapping[str, PeerStatus]) -> Decisions:
         """``statuses``: those of all peers that are heard, the coordinator's own among them."""
         self._now_s, self._statuses, self._out = now_s, statuses, Decisions()
         self._look()
@@ -190,7 +190,7 @@ class Coordinator:
         self._restart(in_round)
         self._pair(in_round)
 
-    def _holds(self, status: Standing) -> bool:
+    def _holds(self, status: PeerStatus) -> bool:
         return (status.version, status.digest) == (self._base.version, self._base.digest)
 
     def _is_too_few(self) -> bool:
@@ -224,7 +224,7 @@ class Coordinator:
         self._fetches.clear()
         self._begin()
 
-    def _hand_out(self, holders: Mapping[str, Standing]) -> None:
+    def _hand_out(self, holders: Mapping[str, PeerStatus]) -> None:
         """Give the version out: each holder to one peer at a time, which then gives it on (a binomial broadcast, §3.2).
         It needs no repair. Peers that spent least energy forward first."""
         for name, fetch in list(self._fetches.items()):
@@ -244,7 +244,7 @@ class Coordinator:
 
     # The round -------------------------------------------------------------------------------------------
 
-    def _settle(self, peers: Mapping[str, Standing]) -> None:
+    def _settle(self, peers: Mapping[str, PeerStatus]) -> None:
         """See which merges ended, and call off those that cannot end."""
         for merge in list(self._merges):
             sender, receiver = peers.get(merge.sender), peers.get(merge.receiver)
@@ -268,7 +268,7 @@ class Coordinator:
                 merge.voided = call.number
                 self._note("merge undone", f"merge {merge.number} into {merge.receiver}: {reason}")
 
-    def _spoilt_by(self, merge: _Merge, sender: Standing | None, receiver: Standing) -> str | None:
+    def _spoilt_by(self, merge: _Merge, sender: PeerStatus | None, receiver: PeerStatus) -> str | None:
         """Why a merge fails; None while it may succeed."""
         if sender is None or sender.phase != PeerPhase.HOLDING:
             return f"{merge.sender} is gone"
@@ -278,7 +278,7 @@ class Coordinator:
             return f"{merge.sender} does not reach {merge.receiver}"
         return None
 
-    def _restart(self, peers: Mapping[str, Standing]) -> None:
+    def _restart(self, peers: Mapping[str, PeerStatus]) -> None:
         """Have a peer begin again with its own update if no living peer holds it; under a new coordinator all do.
 
         A peer that was silent for a while begins again too, whatever it held: others have begun again without it. It
@@ -303,11 +303,11 @@ class Coordinator:
             elif each.phase == PeerPhase.RESTING and name not in held and self._is_up_to_date(name, each):
                 self._call(name, CommandKind.ANEW, reason="who held its update is gone", again=True)
 
-    def _held(self, peers: Mapping[str, Standing]) -> set[str]:
+    def _held(self, peers: Mapping[str, PeerStatus]) -> set[str]:
         """The owners of all updates that some peer holds."""
         return {of for name, each in peers.items() if self._is_token(name, each) for of in each.of}
 
-    def _is_token(self, name: str, status: Standing) -> bool:
+    def _is_token(self, name: str, status: PeerStatus) -> bool:
         """Whether the sum of this peer counts."""
         call = self.calls.get(name)
         is_void = call is not None and (
@@ -320,11 +320,11 @@ class Coordinator:
         call = self.calls.get(name)
         return call is not None and call.kind == CommandKind.REST and call.round == self.round
 
-    def _is_up_to_date(self, name: str, status: Standing) -> bool:
+    def _is_up_to_date(self, name: str, status: PeerStatus) -> bool:
         call = self.calls.get(name)
         return call is None or self._heeds(status, call)
 
-    def _pair(self, peers: Mapping[str, Standing]) -> None:
+    def _pair(self, peers: Mapping[str, PeerStatus]) -> None:
         engaged = {name for merge in self._merges for name in (merge.sender, merge.receiver)}
         tokens = {
             name: each for name, each in peers.items() if self._is_token(name, each) and self._is_up_to_date(name, each)
@@ -352,7 +352,7 @@ class Coordinator:
         training = [name for name in training if name not in self.left_out]
         self._conclude(peers, idle, training)
 
-    def _next_pair(self, free: Mapping[str, Standing], coming: Sequence[str]) -> pairs.Pair | None:
+    def _next_pair(self, free: Mapping[str, PeerStatus], coming: Sequence[str]) -> pairs.Pair | None:
         fit = [
             pairs.Holder(
                 name=name, ready_s=self._ready_s[name, each.of], spent_joules=each.spent_joules, weight=each.weight
@@ -371,7 +371,7 @@ class Coordinator:
             fit = [each for each in fit if each.name != pair.sender]
         return None
 
-    def _conclude(self, peers: Mapping[str, Standing], idle: Mapping[str, Standing], training: list[str]) -> None:
+    def _conclude(self, peers: Mapping[str, PeerStatus], idle: Mapping[str, PeerStatus], training: list[str]) -> None:
         """Nothing more can be merged now: wait for the missing peers, or make the version."""
         useful = {name: each for name, each in idle.items() if self._spoilt.get(name, 0) < SPOILT_MAX}
         if len(useful) > 1 or training:
@@ -386,7 +386,7 @@ class Coordinator:
         self._root = root
         self._call(root, CommandKind.MAKE, names_version=True)
 
-    def _try_again(self, peers: Mapping[str, Standing]) -> None:
+    def _try_again(self, peers: Mapping[str, PeerStatus]) -> None:
         """No peer has an update: those that failed train once more, after a while."""
         if not peers or self._now_s - self._began_s < self._settings.patience_s:
             return
@@ -395,7 +395,7 @@ class Coordinator:
         for name in peers:
             self._call(name, CommandKind.TRAIN, names_version=True, again=True)
 
-    def _wait(self, idle: Mapping[str, Standing], training: list[str]) -> None:
+    def _wait(self, idle: Mapping[str, PeerStatus], training: list[str]) -> None:
         if not idle:
             self._waiting_s = None
             return
@@ -427,12 +427,12 @@ class Coordinator:
         other: str | None = None,
         reason: str | None = None,
         again: bool = False,
-    ) -> Call:
+    ) -> Command:
         """Command a peer, unless its last command was the same; ``again``: also then."""
         last = self.calls.get(name)
         # On the wire -1, "" and 0 stand for none.
         version, digest = (self._base.version, self._base.digest) if names_version else (-1, "")
-        call = Call(
+        call = Command(
             term=self.term,
             number=self._number + 1,
             kind=kind.value,
@@ -451,9 +451,9 @@ class Coordinator:
         return call
 
 
-def _content(call: Call) -> tuple[object, ...]:
+def _content(call: Command) -> tuple[object, ...]:
     return call.kind, call.round, call.version, call.digest, call.merge, call.other
 
 
-def _richest(name: str, status: Standing) -> tuple[bool, float, str]:
+def _richest(name: str, status: PeerStatus) -> tuple[bool, float, str]:
     return (not status.is_free, status.spent_joules, name)

@@ -30,30 +30,30 @@ from shoal.flock.pairing.resources import Thresholds
 from shoal.flock.peer import Peer, Version
 from shoal.flock.secret import FlockSecret
 from shoal.flock.settings import FlockSettings
+from shoal.identity.identity import Identity, load_private_json, save_private_json
+from shoal.identity.join_code import endpoint
+from shoal.identity.names import RemoteIdentity
+from shoal.identity.signing import sign
 from shoal.learning.layout import Layout
+from shoal.net.access import AnyKey, NotHere
+from shoal.net.base import Session
+from shoal.net.grpc import GrpcLink, GrpcServer
 from shoal.roles.actions import Action, End, Record, Save
 from shoal.roles.events import Connected, Disconnected, Felt, Received, Saved, SaveFailed, StopRequested
 from shoal.runtime import probe, sensors
-from shoal.runtime.host import RoleHost
-from shoal.runtime.labour import Labour
-from shoal.runtime.outset import set_out
 from shoal.runtime.own_data import expose
-from shoal.runtime.places import Places, default_home
+from shoal.runtime.paths import Paths, default_home
+from shoal.runtime.process_setup import set_out
+from shoal.runtime.role_host import RoleHost
+from shoal.runtime.worker_driver import WorkerDriver
 from shoal.store.blobs import BlobStore
 from shoal.store.files import DiskFull, remove_stale
 from shoal.store.readable import write_readable
-from shoal.training.prepared import first_model
-from shoal.transport.access import AnyKey, NotHere
-from shoal.transport.base import Session
-from shoal.transport.grpc import GrpcLink, GrpcServer
-from shoal.transport.identity import Identity, load_private_json, save_private_json
-from shoal.transport.join_code import endpoint
-from shoal.transport.names import RemoteIdentity
-from shoal.transport.signing import sign
+from shoal.trainer.prepared_job import first_model
 from shoal.wire import tensors
 from shoal.wire.encoding import from_json, to_json
 from shoal.wire.limits import VALUE_BYTES
-from shoal.wire.messages import Blob, Given, JobSpec, Lane, Message, Part, Renew, lane_of
+from shoal.wire.messages import Blob, JobSpec, Lane, Message, ModelTransfer, PartialSum, Renew, lane_of
 
 log = logging.getLogger("shoal")
 
@@ -93,7 +93,7 @@ class Flock(AnyKey):
     """A service and a listener (see ``transport.base``), and the surroundings of a worker's driver."""
 
     def __init__(
-        self, orders: Orders, places: Places, *, child_module: str = "shoal.training.child", pace_s: float = 0.0
+        self, orders: Orders, places: Paths, *, child_module: str = "shoal.trainer.child", pace_s: float = 0.0
     ) -> None:
         self._orders = orders
         self._places = places
@@ -115,7 +115,9 @@ class Flock(AnyKey):
             first=version,
             thresholds=orders.thresholds,
         )
-        self._labour = Labour(spec, self, member=identity, cache=places.cache, child_module=child_module, pace_s=pace_s)
+        self._labour = WorkerDriver(
+            spec, self, member=identity, cache=places.cache, child_module=child_module, pace_s=pace_s
+        )
         # A thread merges large models: the loop stays free, and other peers do not think this device lost meanwhile.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="merge")
         self._host = RoleHost("peer", self._perform, executor=self._executor)
@@ -271,7 +273,7 @@ class Flock(AnyKey):
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         event = Received(sender=session.peer.node, message=message, size_bytes=size_bytes)
-        if isinstance(message, Part | Given):
+        if isinstance(message, PartialSum | ModelTransfer):
             # Waited for: the memory it lies in is used again for the next message.
             await self._host.deliver(event)
         else:
@@ -400,7 +402,7 @@ def load_orders(home: Path) -> Orders:
 async def run_flock(home: Path, *, child_module: str, pace_s: float) -> dict[str, Any]:
     """Run until the flock is over or a signal comes; return the outcome."""
     began_s = time.monotonic()
-    flock = Flock(load_orders(home), Places(home), child_module=child_module, pace_s=pace_s)
+    flock = Flock(load_orders(home), Paths(home), child_module=child_module, pace_s=pace_s)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, flock.stop, "it was stopped")
@@ -436,12 +438,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="copy the last model here")
     parser.add_argument("--json", action="store_true", help="tell what came of it as one JSON object")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
-    parser.add_argument("--child-module", default="shoal.training.child", help=argparse.SUPPRESS)
+    parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     set_out(quiet=given.quiet, leash=given.leash)
     try:
-        expose(Places(given.home), given.data)
+        expose(Paths(given.home), given.data)
         told = asyncio.run(run_flock(given.home, child_module=given.child_module, pace_s=given.pace_s))
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shoal.errors import ShoalError
-from shoal.transport.discovery import check_installed
-from shoal.transport.join_code import endpoint
-from shoal.transport.names import is_name
+from shoal.identity.discovery import check_installed
+from shoal.identity.join_code import endpoint
+from shoal.identity.names import is_name
 from shoal.wire.limits import MATES_MAX
 
 KIND = "_shoal-flock._tcp.local."

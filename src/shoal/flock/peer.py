@@ -38,11 +38,11 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
-from shoal.roles.exam import EXAM_CHUNK
+from shoal.roles.leader.evaluation import EVALUATION_CHUNK
 from shoal.roles.machine import Machine
 from shoal.wire.checks import dense, flat
 from shoal.wire.limits import LABELLED_MAX, VALUE_BYTES
-from shoal.wire.messages import Call, Given, JobSpec, Message, Part, Standing, Want, clip
+from shoal.wire.messages import Command, JobSpec, Message, ModelTransfer, PartialSum, PeerStatus, Request, clip
 
 BEAT = "beat"
 TRAINING = "training"
@@ -83,7 +83,7 @@ class Version:
 class _Heard:
     """The last status of another peer."""
 
-    status: Standing | None = None
+    status: PeerStatus | None = None
     at_s: float = -math.inf
 
 
@@ -153,15 +153,15 @@ class Peer(Machine):
         self._token_term = 0
         self._merged: _MergeOutcome | None = None
         #: The command to get something from another peer: asked for again when the line to that peer opens.
-        self._expects: Call | None = None
+        self._expects: Command | None = None
         #: Requests of peers that this one had no line to.
-        self._owes: dict[str, Want] = {}
+        self._owes: dict[str, Request] = {}
 
         self._is_free = True
         self._reason: str | None = None
         self._spent_joules = 0.0
         self._tested: _TestResult | None = None
-        self._told: Standing | None = None
+        self._told: PeerStatus | None = None
 
     # Events ----------------------------------------------------------------------------------------------
 
@@ -218,10 +218,10 @@ class Peer(Machine):
 
     # Its status, and the others' -----------------------------------------------------------------------------
 
-    def status(self) -> Standing:
+    def status(self) -> PeerStatus:
         # On the wire "", 0 and -1 stand for none, and a merge that was refused is a negative number.
         merged, tested = self._merged, self._tested
-        return Standing(
+        return PeerStatus(
             plan=self._plan,
             term=self.term,
             conductor=self.coordinator or "",
@@ -270,7 +270,7 @@ class Peer(Machine):
         coordinating = self._coordinating
         return frozenset() if coordinating is None else frozenset(coordinating.left_out | coordinating.left_out_before)
 
-    def _statuses(self) -> dict[str, Standing]:
+    def _statuses(self) -> dict[str, PeerStatus]:
         """The status of every peer of the same plan that is heard, this one among them."""
         heard = {
             name: other.status
@@ -359,7 +359,7 @@ class Peer(Machine):
             if all(name != self.node for name, _ in decided.calls):
                 return
 
-    def _command(self, name: str, call: Call) -> None:
+    def _command(self, name: str, call: Command) -> None:
         if name == self.node:
             self._on_command(call)
         else:
@@ -370,26 +370,26 @@ class Peer(Machine):
     def _on_message(self, event: Received) -> None:
         message, sender = event.message, event.sender
         match message:
-            case Standing():
+            case PeerStatus():
                 self._on_status(sender, message)
-            case Call():
+            case Command():
                 if sender in self._others and (message.term, sender) >= self._followed:
                     if (message.term, sender) > self._followed:
                         self._follow(sender, message.term)
                     self._coordinator_heard_s = self.now_s
                     self._on_command(message)
-            case Want():
+            case Request():
                 self._on_request(sender, message)
-            case Part():
+            case PartialSum():
                 self._spent_joules += JOULES_PER_BYTE * event.size_bytes
                 self._on_sum(sender, message)
-            case Given():
+            case ModelTransfer():
                 self._spent_joules += JOULES_PER_BYTE * event.size_bytes
                 self._on_model(message)
             case _:
                 raise Misuse(f"a mate does not hear {type(message).__name__}")
 
-    def _on_status(self, sender: str, status: Standing) -> None:
+    def _on_status(self, sender: str, status: PeerStatus) -> None:
         if status.plan != self._plan:
             if sender not in self._strangers:
                 self._strangers.add(sender)
@@ -423,7 +423,7 @@ class Peer(Machine):
 
     # Commands -------------------------------------------------------------------------------------------------
 
-    def _on_command(self, call: Call) -> None:
+    def _on_command(self, call: Command) -> None:
         if call.number <= self._heard:
             return
         self._heard = call.number
@@ -453,8 +453,8 @@ class Peer(Machine):
             case _:
                 pass
 
-    def _ask(self, call: Call) -> None:
-        want = Want(
+    def _ask(self, call: Command) -> None:
+        want = Request(
             term=self.term,
             conductor=self.coordinator or "",
             round=call.round,
@@ -464,7 +464,7 @@ class Peer(Machine):
         )
         self.send(call.other, want)
 
-    def _on_request(self, sender: str, want: Want) -> None:
+    def _on_request(self, sender: str, want: Request) -> None:
         if sender not in self._lines:
             self._owes[sender] = want
             return
@@ -472,14 +472,14 @@ class Peer(Machine):
         if not want.merge:
             if (want.version, want.digest) != (self.version.number, self.version.digest):
                 return
-            message = Given(
+            message = ModelTransfer(
                 version=self.version.number,
                 digest=self.version.digest,
                 made_of=self.version.made_of,
                 tensors={"model": self.version.model},
             )
         elif (want.term, want.conductor, want.round) == (*self._followed, self._round) and self._of:
-            message = Part(
+            message = PartialSum(
                 term=self.term,
                 conductor=self.coordinator or "",
                 round=self._round,
@@ -514,7 +514,7 @@ class Peer(Machine):
         held_out = self._spec.test.examples
         if held_out and not self._is_tested:
             self._testing = self.version.number
-            chunks = tuple(range(math.ceil(held_out / EXAM_CHUNK)))
+            chunks = tuple(range(math.ceil(held_out / EVALUATION_CHUNK)))
             self.act(Evaluate(lease=self._lease, chunks=chunks, tensors={"model": self.version.model}))
 
     def _on_trained(self, trained: Trained) -> None:
@@ -561,7 +561,7 @@ class Peer(Machine):
             raise Misuse("a mate that holds nothing has no mean")
         return self._own
 
-    def _on_sum(self, sender: str, part: Part) -> None:
+    def _on_sum(self, sender: str, part: PartialSum) -> None:
         """MDLdroid Eq. 3: (θᵢgᵢ + θⱼgⱼ) / (θᵢ + θⱼ), and the receiver has θᵢ + θⱼ."""
         call = self._expects
         wanted = call is not None and (call.merge, call.other) == (part.merge, sender)
@@ -599,7 +599,7 @@ class Peer(Machine):
         self._note("made", f"version {self.version.number + 1} of {len(self._of)} updates: {', '.join(self._of)}")
         self._hold(Version(number=self.version.number + 1, model=model, made_of=len(self._of), of=self._of))
 
-    def _on_model(self, given: Given) -> None:
+    def _on_model(self, given: ModelTransfer) -> None:
         call = self._expects
         if (
             call is None

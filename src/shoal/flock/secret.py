@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from shoal.errors import Misuse
-from shoal.transport.identity import AUTHORITY_VALID_DAYS, Authority, Identity
+from shoal.identity.identity import AUTHORITY_VALID_DAYS, Authority, Identity
 
 SECRET_BYTES = 16
 _CHECK_BYTES = 4
@@ -57,7 +57,7 @@ class FlockSecret:
 
     def identities(self, node: str, *, now_s: float | None = None) -> tuple[Identity, Identity]:
         """This device's identity as a peer, and as the operator that signs its own work."""
-        from shoal.transport import certificates
+        from shoal.identity import certificates
 
         moment_s = time.time() if now_s is None else now_s
         made = certificates.new_authority(

@@ -28,7 +28,7 @@ WEIGHT_MIN = 1e-12
 _ENOUGH = 50
 
 
-class Rule(Protocol):
+class StalenessRule(Protocol):
     def __call__(self, staleness: int, *, threshold: float) -> float:
         """The weight of an update this many versions late; ``threshold`` is where stragglers begin."""
         ...
@@ -78,7 +78,7 @@ PER_PARAMETER = "parameter"
 SIMILAR = "similar"
 
 #: By the name a plan gives them.
-STALENESS: dict[str, Rule] = {"none": none, "inverse": inverse, "root": root, "exponential": exponential}
+STALENESS: dict[str, StalenessRule] = {"none": none, "inverse": inverse, "root": root, "exponential": exponential}
 
 
 def threshold_of(past: Sequence[int], *, share: float = NOT_STRAGGLERS) -> float:

@@ -136,7 +136,7 @@ def _table(explained: Explained) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from shoal.cli.words import clean
+    from shoal.cli.render.format import clean
 
     table = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
     for name in ("layer", "pass", "product", "where", "why"):

@@ -9,9 +9,9 @@ import numpy as np
 
 from shoal.compress.sparse import Sparse
 from shoal.roles.events import Event
+from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.wire.messages import Checkpoint, EvaluationView, JobSpec, Message, Tensors
-from shoal.workload.ledger import Applied
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +134,7 @@ class Evaluate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
+class StageModel:
     """Keep a part of a model beside the one the trainer has, from ``start`` on, until all of it is there."""
 
     start: int
@@ -195,7 +195,7 @@ Action = (
     | Prepare
     | Train
     | Evaluate
-    | Stage
+    | StageModel
     | Interrupt
     | Multiply
     | Deliver

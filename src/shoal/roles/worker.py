@@ -17,9 +17,10 @@ from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse
 from shoal.errors import PeerViolation
-from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, Stage, Train
+from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, StageModel, Train
 from shoal.roles.aggregation.delivery import ASTRAY_TIMER, TAKEN_TIMER, Held, UpdateDelivery
 from shoal.roles.aggregation.routes import ROUTE_TIMER, Routes
+from shoal.roles.aggregation.staging import Staging
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -36,7 +37,6 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
-from shoal.roles.staging import Staging
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.states import WorkerPhase
 from shoal.wire.checks import flat
@@ -45,19 +45,19 @@ from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     FIRST_HELD,
     DeviceState,
-    Disband,
     Evaluated,
     Failed,
     Finished,
     Go,
     JobSpec,
     Message,
+    ModelShard,
     Ready,
-    Refused,
     Route,
-    Taken,
+    ShardAck,
+    TearDown,
     Update,
-    Values,
+    UpdateRefused,
     Wait,
     Work,
     clip,
@@ -152,16 +152,16 @@ class Worker(WorkerMachine):
                 self._on_go(message)
             case Route():
                 self._routes.on_route(message)
-            case Values():
+            case ModelShard():
                 self._on_values(sender, message)
-            case Taken():
+            case ShardAck():
                 if self._held is not None:
                     self._delivery.on_taken(self._held, sender, message)
-            case Disband():
+            case TearDown():
                 self._on_disband(message)
             case Wait():
                 self._on_wait(message)
-            case Refused():
+            case UpdateRefused():
                 self._on_refused(message)
             case Finished():
                 self.cancel(_DEADLINE)
@@ -282,12 +282,12 @@ class Worker(WorkerMachine):
     def _on_go(self, message: Go) -> None:
         held = self._held
         if held is None and (message.term, message.lease) == self._newest and message.formation:
-            # The update went to sub-leaders that are gone, and is not here any longer: another worker will train it.
+            # The update went to aggregators that are gone, and is not here any longer: another worker will train it.
             self._ask_for_work()
         elif held is not None and held.is_of(message) and self._delivery.on_go(held, message):
             self._held = None
 
-    def _on_refused(self, message: Refused) -> None:
+    def _on_refused(self, message: UpdateRefused) -> None:
         """The leader counts us as ready from here on, and speaks next: asking again would void the lease it sends.
 
         Unless it believes that we have a lease which never came. Messages come in order, so that lease was lost with
@@ -302,9 +302,9 @@ class Worker(WorkerMachine):
         if message.holds and message.term == self.term and (message.term, message.holds) > self._newest:
             self._ask_for_work()
 
-    # Values from sub-leaders -----------------------------------------------------------------------
+    # Values from aggregators -----------------------------------------------------------------------
 
-    def _on_values(self, sender: str, values: Values) -> None:
+    def _on_values(self, sender: str, values: ModelShard) -> None:
         """A part of the next model: stage it, and begin the lease that waits for the last one."""
         route = self._routes.get(values.formation)
         if route is None or values.term != route.term or not self._prepared:
@@ -335,20 +335,20 @@ class Worker(WorkerMachine):
             # In a tree whose groups do not wait, the leader lent another worker of the group a newer version.
             self._on_values_lost(for_good=True)
 
-    def _stage(self, values: Values) -> Stage | None:
+    def _stage(self, values: ModelShard) -> StageModel | None:
         """What the driver is to keep of these values; None: the model that they change is not here."""
         if "model" in values.tensors:
             flat("model", values.tensors, size=values.stop - values.start)
-            return Stage(start=values.start, tensors=values.tensors)
+            return StageModel(start=values.start, tensors=values.tensors)
         on = self._staging.follows(values, self._holds)
         if on is None:
             return None
         sizes = cut(self._sizes, values.start, values.stop)[1]
         changes = decode_changes(self._down, values.tensors, sizes, base=values.base, version=values.version)
-        return Stage(start=values.start, changes=changes, anew=on == "held")
+        return StageModel(start=values.start, changes=changes, anew=on == "held")
 
     def _on_values_lost(self, *, for_good: bool = False) -> None:
-        """A sub-leader out of reach sends no values: tell the leader which model is here, and it sends a whole one."""
+        """An aggregator out of reach sends no values: tell the leader which model is here, and it sends a whole one."""
         held = self._held
         if held is None or not held.lacks_values:
             return
@@ -362,7 +362,7 @@ class Worker(WorkerMachine):
         self.cancel(_VALUES)
         self._ask_for_work()
 
-    def _on_disband(self, message: Disband) -> None:
+    def _on_disband(self, message: TearDown) -> None:
         held = self._held
         self._routes.on_disband(message.formation)
         self._on_values_lost()
@@ -526,7 +526,7 @@ class Worker(WorkerMachine):
             self._delivery.on_disconnected(self._held, node)
         if node != self.leader:
             self._on_values_lost()
-            self._routes.on_sub_leader_lost()
+            self._routes.on_aggregator_lost()
             return
         self.is_connected = False
         if self._down.form == "dense":

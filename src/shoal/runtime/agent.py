@@ -20,40 +20,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import Refused, ShoalError, Unreachable
-from shoal.roles.doorway import TWICE
+from shoal.identity.enrolment import Enrolled
+from shoal.identity.identity import Identity
+from shoal.net.base import SHUT_OUT
 from shoal.roles.events import LinkMeasured, Received
-from shoal.roles.station import (
+from shoal.roles.node.device_router import (
     GOODBYE_TIMEOUT_S,
+    DeviceRouter,
     Dial,
+    DropSession,
     Duty,
     Employ,
-    HangUp,
-    Part,
+    Redial,
     Say,
-    Station,
     ToHosted,
     ToWorker,
 )
+from shoal.roles.node.doorway import TWICE
 from shoal.roles.worker import Worker
 from shoal.runtime import probe
-from shoal.runtime.host import RoleHost
-from shoal.runtime.labour import Labour
-from shoal.runtime.line import Line
-from shoal.runtime.outset import set_out
+from shoal.runtime.dialer import Dialer
 from shoal.runtime.own_data import expose
-from shoal.runtime.places import Places, default_home
+from shoal.runtime.paths import Paths, default_home
 from shoal.runtime.pool import AgentPool, agent_pool
+from shoal.runtime.process_setup import set_out
 from shoal.runtime.renewal import Renewal
+from shoal.runtime.role_host import RoleHost
 from shoal.runtime.tenancy import sole_agent, successor
+from shoal.runtime.worker_driver import WorkerDriver
 from shoal.store.blobs import BlobStore
-from shoal.transport.base import SHUT_OUT
-from shoal.transport.enrol import Enrolled
-from shoal.transport.identity import Identity
 from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
-from shoal.wire.messages import Assign, Checkpoint, Form, Message, Pass, Values, Welcome, Work, is_of_pool
+from shoal.wire.messages import (
+    Assign,
+    Checkpoint,
+    Message,
+    ModelShard,
+    RelayModel,
+    SetUpAggregator,
+    Welcome,
+    Work,
+    is_of_pool,
+)
 
 if TYPE_CHECKING:
-    from shoal.runtime.outpost import Outpost
+    from shoal.runtime.leader_host import LeaderHost
 
 log = logging.getLogger("shoal")
 
@@ -64,7 +74,7 @@ MEASURED_BYTES = 1 << 20
 @dataclass(slots=True)
 class _Job:
     host: RoleHost
-    labour: Labour
+    worker_driver: WorkerDriver
 
 
 class Agent:
@@ -73,9 +83,9 @@ class Agent:
     def __init__(
         self,
         enrolled: Enrolled,
-        places: Places,
+        places: Paths,
         *,
-        child_module: str = "shoal.training.child",
+        child_module: str = "shoal.trainer.child",
         pace_s: float = 0.0,
         door_port: int = 0,
         lends: bool = False,
@@ -86,14 +96,16 @@ class Agent:
         self._door_port = door_port
         self._renewal = Renewal(places.node, enrolled)
         self._manager = enrolled.manager_node
-        self._station = Station(node=enrolled.identity.node, incarnation=secrets.token_hex(8), manager=self._manager)
+        self._router = DeviceRouter(
+            node=enrolled.identity.node, incarnation=secrets.token_hex(8), manager=self._manager
+        )
         self._blobs = BlobStore(places.cache / "blobs")
         self._jobs: dict[str, _Job] = {}
-        self._lines: dict[str, Line] = {}
+        self._dialers: dict[str, Dialer] = {}
         #: Keeps each line to a leader dialled.
         self._holding: dict[str, asyncio.Task[None]] = {}
         #: What this device hosts, once it was asked to lead, in whole or in part.
-        self._outpost: Outpost | None = None
+        self._leader_host: LeaderHost | None = None
         #: What is said to it while it is set up.
         self._to_host: list[ToHosted] = []
         self._fetching: dict[str, asyncio.Lock] = {}
@@ -109,7 +121,7 @@ class Agent:
 
     @property
     def incarnation(self) -> str:
-        return self._station.incarnation
+        return self._router.incarnation
 
     # Lines --------------------------------------------------------------------------------------------
 
@@ -121,17 +133,17 @@ class Agent:
         try:
             while True:
                 reason = await self._connect_once()
-                was_welcome = self._station.welcomed
-                self._carry(self._station.on_closed(self._manager, reason=reason))
+                was_welcome = self._router.welcomed
+                self._carry(self._router.on_closed(self._manager, reason=reason))
                 if self._lending is not None:
                     self._lending.disconnected(reason)
-                if self._outpost is not None:
-                    self._outpost.out_of_touch(reason)
+                if self._leader_host is not None:
+                    self._leader_host.out_of_touch(reason)
                 if SHUT_OUT in reason:
                     raise Refused(reason)
                 if not was_welcome and TWICE not in reason:
                     await self._renewal.not_let_in()
-                wait_s = self._station.backoff_s(self._manager)
+                wait_s = self._router.backoff_s(self._manager)
                 log.warning("%s; trying again in %.1f s", reason, wait_s)
                 await asyncio.sleep(wait_s)
         finally:
@@ -142,72 +154,72 @@ class Agent:
                 await self._lending.stop()
             for job in list(self._jobs.values()):
                 await self._dismantle(job)
-            if self._outpost is not None:
-                await self._outpost.stop()
+            if self._leader_host is not None:
+                await self._leader_host.stop()
             await asyncio.gather(renewing, *self._holding.values(), *self._endings, return_exceptions=True)
 
     async def _connect_once(self) -> str:
         endpoint = self._renewal.member.manager_endpoint
-        line = self._lines[self._manager] = Line(self, peer=self._manager, role="manager", endpoint=endpoint)
+        dialer = self._dialers[self._manager] = Dialer(self, peer=self._manager, role="manager", endpoint=endpoint)
         try:
-            return await line.connect_once()
+            return await dialer.connect_once()
         finally:
-            del self._lines[self._manager]
+            del self._dialers[self._manager]
 
     def _dial(self, node: str, endpoint: str) -> None:
-        line = self._lines[node] = Line(self, peer=node, role="node", endpoint=endpoint)
-        self._holding[node] = asyncio.create_task(self._hold(line), name=f"line to {node}")
+        dialer = self._dialers[node] = Dialer(self, peer=node, role="node", endpoint=endpoint)
+        self._holding[node] = asyncio.create_task(self._hold(dialer), name=f"line to {node}")
 
-    async def _hold(self, line: Line) -> None:
-        """Stay connected to a leader or sub-leader, until nobody here works for it."""
+    async def _hold(self, dialer: Dialer) -> None:
+        """Stay connected to a leader or aggregator, until nobody here works for it."""
         while True:
-            reason = await line.connect_once()
-            if self._lines.get(line.peer) is not line:
+            reason = await dialer.connect_once()
+            if self._dialers.get(dialer.peer) is not dialer:
                 return
-            self._carry(self._station.on_closed(line.peer, reason=reason))
-            wait_s = self._station.backoff_s(line.peer)
-            log.warning("%s at %s: %s; trying again in %.1f s", line.peer, line.endpoint, reason, wait_s)
+            self._carry(self._router.on_closed(dialer.peer, reason=reason))
+            wait_s = self._router.backoff_s(dialer.peer)
+            log.warning("%s at %s: %s; trying again in %.1f s", dialer.peer, dialer.endpoint, reason, wait_s)
             await asyncio.sleep(wait_s)
 
     def _part(self, node: str, reason: str) -> None:
-        line, holding = self._lines.pop(node), self._holding.pop(node)
-        line.hang_up(reason)
+        dialer, holding = self._dialers.pop(node), self._holding.pop(node)
+        dialer.hang_up(reason)
         # It may be at its end of waiting to dial again: it goes by itself otherwise.
-        if not line.is_open:
+        if not dialer.is_open:
             holding.cancel()
         self._endings.add(holding)
         holding.add_done_callback(self._endings.discard)
 
     async def leave(self, reason: str) -> None:
         """Say goodbye while there is a connection, so that nobody waits for us. The manager hangs up in answer."""
-        line = self._lines.get(self._manager)
-        if line is None or not line.is_open:
+        dialer = self._dialers.get(self._manager)
+        if dialer is None or not dialer.is_open:
             return
-        self._carry(self._station.leave(reason))
+        self._carry(self._router.leave(reason))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(line.hung_up.wait(), GOODBYE_TIMEOUT_S)
+            await asyncio.wait_for(dialer.hung_up.wait(), GOODBYE_TIMEOUT_S)
 
     def heartbeat_s(self, peer: str) -> float:
-        return self._station.heartbeat_s(peer)
+        return self._router.heartbeat_s(peer)
 
     def connect_timeout_s(self, peer: str) -> float:
-        return self._station.connect_timeout_s(peer)
+        return self._router.connect_timeout_s(peer)
 
-    def line_opened(self, line: Line) -> None:
-        if self._lines.get(line.peer) is not line:
-            line.hang_up("nobody needs it any more")
+    def dialer_opened(self, dialer: Dialer) -> None:
+        if self._dialers.get(dialer.peer) is not dialer:
+            dialer.hang_up("nobody needs it any more")
             return
-        if line.peer == self._manager:
-            self._later(self._look_at_link(line.endpoint))
-        leads = self._outpost.leads() if self._outpost is not None else ()
+        if dialer.peer == self._manager:
+            self._later(self._look_at_link(dialer.endpoint))
+        leads = self._leader_host.leads() if self._leader_host is not None else ()
         lends = self._lending is not None
-        self._carry(self._station.on_opened(line.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends))
+        self._carry(self._router.on_opened(dialer.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends))
 
-    def line_beat(self, line: Line, now_s: float) -> None:
-        if self._lines.get(line.peer) is line:
+    def dialer_beat(self, dialer: Dialer, now_s: float) -> None:
+        if self._dialers.get(dialer.peer) is dialer:
             self._carry(
-                self._station.beat(
-                    line.peer,
+                self._router.beat(
+                    dialer.peer,
                     now_s,
                     load=probe.load(),
                     memory_free_mb=probe.memory_free_mb(),
@@ -215,55 +227,55 @@ class Agent:
                 )
             )
 
-    def line_payload_limit(self, line: Line, message: Message) -> int:
-        if isinstance(message, Checkpoint) and line.peer == self._manager:
-            awaited = self._outpost is not None and self._outpost.has(message.job)
+    def dialer_payload_limit(self, dialer: Dialer, message: Message) -> int:
+        if isinstance(message, Checkpoint) and dialer.peer == self._manager:
+            awaited = self._leader_host is not None and self._leader_host.has(message.job)
             return PAYLOAD_MAX_BYTES if awaited else 0
-        if self._lending is not None and line.peer == self._manager and is_of_pool(message):
+        if self._lending is not None and dialer.peer == self._manager and is_of_pool(message):
             return self._lending.payload_limit(message)
-        if not self._station.expects(message, line.peer):
+        if not self._router.expects(message, dialer.peer):
             return 0
         match message:
-            case Form():
+            case SetUpAggregator():
                 # A part of the model, its momentum, and what was not given out of it.
                 return min(3 * VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
-            case Values():
+            case ModelShard():
                 return min(VALUE_BYTES * (message.stop - message.start), PAYLOAD_MAX_BYTES)
             case _:
                 return PAYLOAD_MAX_BYTES
 
-    def line_payload_buffer(self, line: Line, message: Message, size_bytes: int) -> memoryview | None:
+    def dialer_payload_buffer(self, dialer: Dialer, message: Message, size_bytes: int) -> memoryview | None:
         """A model is received where the trainer reads it; from its leader alone."""
-        if not isinstance(message, Work) or not self._station.is_led_by(message.job, line.peer):
+        if not isinstance(message, Work) or not self._router.is_led_by(message.job, dialer.peer):
             return None
         job = self._jobs.get(message.job)
-        return job.labour.model_buffer(size_bytes) if job else None
+        return job.worker_driver.model_buffer(size_bytes) if job else None
 
-    async def line_received(self, line: Line, message: Message, size_bytes: int) -> None:
-        if self._lines.get(line.peer) is not line:
+    async def dialer_received(self, dialer: Dialer, message: Message, size_bytes: int) -> None:
+        if self._dialers.get(dialer.peer) is not dialer:
             return
-        is_manager = line.peer == self._manager
+        is_manager = dialer.peer == self._manager
         if is_of_pool(message):
             if self._lending is not None and is_manager:
                 await self._lending.received(message, size_bytes)
             return
         if isinstance(message, Welcome) and is_manager:
-            if not self._station.welcomed:
+            if not self._router.welcomed:
                 told = f": {message.reason}" if message.reason else ""
-                log.info("connected to %s as %s%s", line.endpoint, self.identity.node, told)
+                log.info("connected to %s as %s%s", dialer.endpoint, self.identity.node, told)
             self._renewal.heard(message.time_s)
-        event = Received(sender=line.peer, message=message, size_bytes=size_bytes)
-        for duty in self._station.on_received(event):
+        event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
+        for duty in self._router.on_received(event):
             match duty:
                 case ToWorker(event=Received()):
                     # Waited for: the memory a model lies in is used again for the next message.
                     await self._jobs[duty.job].host.deliver(duty.event)
-                case ToHosted(message=(Form() | Pass()) as formed) if self._outpost is not None:
-                    await self._outpost.formed_by(duty.sender, formed)
+                case ToHosted(message=(SetUpAggregator() | RelayModel()) as formed) if self._leader_host is not None:
+                    await self._leader_host.formed_by(duty.sender, formed)
                 case _:
                     self._carry([duty])
-        if isinstance(message, Welcome) and is_manager and self._outpost is not None:
-            self._outpost.in_touch()
+        if isinstance(message, Welcome) and is_manager and self._leader_host is not None:
+            self._leader_host.in_touch()
 
     # Jobs ---------------------------------------------------------------------------------------------
 
@@ -278,17 +290,17 @@ class Agent:
                     self.send(duty.to, duty.message)
                 case Dial():
                     self._dial(duty.node, duty.endpoint)
-                case Part():
+                case DropSession():
                     self._part(duty.node, duty.reason)
-                case HangUp():
-                    line = self._lines.get(duty.node)
-                    if line is not None:
-                        line.hang_up(duty.reason)
+                case Redial():
+                    dialer = self._dialers.get(duty.node)
+                    if dialer is not None:
+                        dialer.hang_up(duty.reason)
                 case ToHosted():
                     self._hosted(duty)
 
     def _employ(self, assign: Assign) -> None:
-        labour = Labour(
+        worker_driver = WorkerDriver(
             assign.spec,
             self,
             member=self.identity,
@@ -297,22 +309,22 @@ class Agent:
             pace_s=self._pace_s,
             own=self._places.node,
         )
-        host = RoleHost(f"worker in {assign.job}", labour.perform)
-        self._jobs[assign.job] = _Job(host, labour)
+        host = RoleHost(f"worker in {assign.job}", worker_driver.perform)
+        self._jobs[assign.job] = _Job(host, worker_driver)
         host.post(self._link())
         host.start(Worker(spec=assign.spec, leader=assign.leader, term=assign.term))
         log.info("[%s] working for %s: %s", assign.job, assign.leader, assign.reason)
 
     def send(self, to: str, message: Message) -> None:
-        line = self._lines.get(to)
-        if line is not None:
-            line.post(message)
+        dialer = self._dialers.get(to)
+        if dialer is not None:
+            dialer.post(message)
 
     def ended(self, job: str, reason: str) -> None:
         record = self._jobs.pop(job, None)
         if record is None:
             return
-        self._carry(self._station.on_worker_ended(job))
+        self._carry(self._router.on_worker_ended(job))
         log.info("[%s] done: %s", job, reason)
         self._later(self._dismantle(record))
 
@@ -323,14 +335,14 @@ class Agent:
 
     async def _dismantle(self, job: _Job) -> None:
         await job.host.stop()
-        await job.labour.stop()
+        await job.worker_driver.stop()
 
     # Leading -------------------------------------------------------------------------------------------
 
     def _hosted(self, duty: ToHosted) -> None:
-        if self._outpost is not None:
-            self._outpost.told(duty.message, sender=duty.sender)
-        elif self._to_host or isinstance(duty.message, Assign | Form):
+        if self._leader_host is not None:
+            self._leader_host.told(duty.message, sender=duty.sender)
+        elif self._to_host or isinstance(duty.message, Assign | SetUpAggregator):
             self._to_host.append(duty)
             if len(self._to_host) == 1:
                 self._later(self._begin_to_host())
@@ -338,8 +350,8 @@ class Agent:
     async def _begin_to_host(self) -> None:
         """Most devices never lead: they need not pay for what it takes."""
         # In a thread: it is much to read, and a lease that comes meanwhile does not wait for it.
-        outpost = await asyncio.to_thread(_import_outpost)
-        self._outpost = outpost(
+        leader_host = await asyncio.to_thread(_import_leader_host)
+        self._leader_host = leader_host(
             self,
             manager=self._manager,
             manager_endpoint=self._renewal.member.manager_endpoint,
@@ -375,12 +387,12 @@ class Agent:
             return self._blobs.path(sha256)
 
     async def _download(self, sha256: str) -> None:
-        line = self._lines.get(self._manager)
-        if line is None or line.link is None:
+        dialer = self._dialers.get(self._manager)
+        if dialer is None or dialer.link is None:
             raise Unreachable("not connected; the download goes on when the manager is back")
         sizes: list[int] = []
         began_s = time.monotonic()
-        chunks = line.link.fetch(sha256, on_size=sizes.append)
+        chunks = dialer.link.fetch(sha256, on_size=sizes.append)
         writer = None
         try:
             async for chunk in chunks:
@@ -399,14 +411,14 @@ class Agent:
             self._tell_link()
 
 
-def _import_outpost() -> type[Outpost]:
-    from shoal.runtime.outpost import Outpost
+def _import_leader_host() -> type[LeaderHost]:
+    from shoal.runtime.leader_host import LeaderHost
 
-    return Outpost
+    return LeaderHost
 
 
 async def run_agent(
-    places: Places, *, child_module: str, pace_s: float = 0.0, door_port: int = 0, lends: bool = False
+    places: Paths, *, child_module: str, pace_s: float = 0.0, door_port: int = 0, lends: bool = False
 ) -> None:
     """Run until SIGINT or SIGTERM."""
     enrolled = Enrolled.load(places.node)
@@ -436,17 +448,17 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
     parser.add_argument("--lend", action="store_true", help="multiply matrices for analysts of this cluster, too")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
-    parser.add_argument("--child-module", default="shoal.training.child", help=argparse.SUPPRESS)
+    parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     set_out(quiet=given.quiet, leash=given.leash)
     try:
-        folder = expose(Places(given.home), given.data)
+        folder = expose(Paths(given.home), given.data)
         if folder is not None:
             log.info("examples of its own are in %s", folder)
-        with sole_agent(Places(given.home).node):
+        with sole_agent(Paths(given.home).node):
             running = run_agent(
-                Places(given.home),
+                Paths(given.home),
                 child_module=given.child_module,
                 pace_s=given.pace_s,
                 door_port=given.lead_port,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shoal.errors import Corrupt
 from shoal.store.blobs import BlobStore
-from shoal.training.shards import Manifest
+from shoal.trainer.shards import Manifest
 from shoal.wire.messages import Dataset, JobSpec
 
 #: Lists of shards that are kept in memory: a device asks for one blob after the other.

@@ -44,7 +44,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Energy:
+class EnergySpent:
     """What was spent between two readings."""
 
     joules: float
@@ -71,7 +71,7 @@ class EnergyMeter:
         watts, name = self._watts()
         return Reading(now_s=now_s, cpu_s=cpu_s, counters_j=tuple(self._counters()), watts=watts, watts_from=name)
 
-    def spent(self, before: Reading, after: Reading) -> Energy:
+    def spent(self, before: Reading, after: Reading) -> EnergySpent:
         begun = {name: joules for name, joules, _ in before.counters_j}
         spans = [
             (name, (joules - begun[name]) % wraps_j)
@@ -81,13 +81,15 @@ class EnergyMeter:
         ]
         if spans:
             # All of the machine's, whoever spent it.
-            return Energy(joules=sum(j for _, j in spans), kind=MEASURED, how=", ".join(name for name, _ in spans))
+            return EnergySpent(joules=sum(j for _, j in spans), kind=MEASURED, how=", ".join(name for name, _ in spans))
         if before.watts is not None and after.watts is not None:
             joules = (before.watts + after.watts) / 2 * max(0.0, after.now_s - before.now_s)
-            return Energy(
+            return EnergySpent(
                 joules=joules, kind=MEASURED, how=f"{after.watts_from} at both ends, times the seconds between"
             )
-        return Energy(joules=max(0.0, after.cpu_s - before.cpu_s) * self._watts_a_core, kind=ESTIMATED, how=self._model)
+        return EnergySpent(
+            joules=max(0.0, after.cpu_s - before.cpu_s) * self._watts_a_core, kind=ESTIMATED, how=self._model
+        )
 
     def _counters(self) -> list[tuple[str, float, float]]:
         """Packages of powercap (RAPL), not the cores within them, which are counted there; then counters of boards."""

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any
 
 from shoal.roles.actions import Save
-from shoal.roles.custody import Version
+from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.store.registry import Registry
 from shoal.store.rows import Evaluation
 from shoal.wire.limits import TRACEBACK_MAX_CHARS, TRACEBACKS_KEPT_PER_JOB
@@ -75,12 +75,12 @@ class Journal:
         """The checkpoint is durable: its rows go to the table too."""
         self._replace(job, save)
 
-    def restore(self, job: str, version: Version) -> None:
+    def restore(self, job: str, version: StoredVersion) -> None:
         """The same for a checkpoint that a leader elsewhere sent, and for the newest one after a crash between file and
         table."""
         self._replace(job, version)
 
-    def _replace(self, job: str, kept: Save | Version) -> None:
+    def _replace(self, job: str, kept: Save | StoredVersion) -> None:
         """A checkpoint knows where its rows begin. The table may have some of them already, if the leader never heard
         that they were kept; or rows of versions that were given up, on one side of a cut or with a model that broke.
         Either way its rows replace all that come after that place."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from shoal.errors import Unreachable
-from shoal.training.confine import ROOT_VARIABLE
-from shoal.training.spawn import end_process, spawn
+from shoal.trainer.confine import ROOT_VARIABLE
+from shoal.trainer.spawn import end_process, spawn
 
 START_TIMEOUT_S = 60.0
 
@@ -58,7 +58,7 @@ class LocalCluster:
 
     async def start_manager(self) -> None:
         """Start the manager, or start it again on the same port after it was killed."""
-        command = ("shoal.runtime.serve", "--home", str(self.home), "--port", str(self._port))
+        command = ("shoal.runtime.manager_main", "--home", str(self.home), "--port", str(self._port))
         self.manager = await self._spawn(*command, log="manager.log", capture=True)
         assert self.manager.stdout is not None
         try:
@@ -79,8 +79,8 @@ class LocalCluster:
         return process
 
     async def _enrol(self, name: str, home: Path) -> None:
-        from shoal.transport.enrol import enrol
-        from shoal.transport.join_code import JoinCode
+        from shoal.identity.enrolment import enrol
+        from shoal.identity.join_code import JoinCode
 
         enrolled = await enrol(JoinCode.parse(self.join_line), wanted=name)
         enrolled.save(home / "node")

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import Misuse, Refused, ShoalError
-from shoal.runtime.places import Places
+from shoal.identity.enrolment import Enrolled
+from shoal.identity.identity import Identity
+from shoal.identity.signing import sign
+from shoal.net.grpc import GrpcLink
+from shoal.net.renewal import kept_fresh
+from shoal.runtime.paths import Paths
 from shoal.store.files import AtomicFile, telling_disk_full
 from shoal.store.readable import let_others_read
-from shoal.training.find import find_task
-from shoal.training.ready import ReadyTask, Tell, job_id, listing_of, make_ready, plan_from, spec_of
-from shoal.transport.enrol import Enrolled
-from shoal.transport.grpc import GrpcLink
-from shoal.transport.identity import Identity
-from shoal.transport.renew import kept_fresh
-from shoal.transport.signing import sign
+from shoal.trainer.find import find_task
+from shoal.trainer.package import ReadyTask, Tell, job_id, listing_of, make_ready, plan_from, spec_of
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
@@ -53,7 +53,7 @@ def _link_of(access: Enrolled) -> GrpcLink:
 
 
 class Operator:
-    def __init__(self, access: Enrolled, places: Places) -> None:
+    def __init__(self, access: Enrolled, places: Paths) -> None:
         self._places = places
         self._access = access
         self._links = [_link_of(access)]
@@ -80,7 +80,7 @@ class Operator:
     @contextlib.asynccontextmanager
     async def open(cls, home: Path) -> AsyncIterator[Operator]:
         """Reach the cluster this machine operates."""
-        places = Places(home)
+        places = Paths(home)
         try:
             access = await kept_fresh(places.operator, now_s=time.time())
         except Refused:

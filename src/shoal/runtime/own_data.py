@@ -11,8 +11,8 @@ from pathlib import Path
 
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse
-from shoal.runtime.places import Places
-from shoal.transport.identity import load_private_json, save_private_json
+from shoal.identity.identity import load_private_json, save_private_json
+from shoal.runtime.paths import Paths
 
 DATA_FILE = "data.json"
 
@@ -25,25 +25,25 @@ def checked(folder: Path) -> Path:
     return whole
 
 
-def remember(places: Places, folder: Path) -> None:
+def remember(places: Paths, folder: Path) -> None:
     """From its next start on, the agent knows this folder."""
     save_private_json(places.node / DATA_FILE, {"folder": str(folder)})
 
 
-def remembered(places: Places) -> Path | None:
+def remembered(places: Paths) -> Path | None:
     if not (places.node / DATA_FILE).exists():
         return None
     (folder,) = load_private_json(places.node / DATA_FILE, ("folder",))
     return Path(folder)
 
 
-def folder_of(places: Places, environment: Mapping[str, str] = os.environ) -> Path | None:
+def folder_of(places: Paths, environment: Mapping[str, str] = os.environ) -> Path | None:
     """The folder that an agent of this home would take; None: it has none."""
     told = environment.get(LOCAL_VARIABLE, "")
     return Path(told) if told else remembered(places)
 
 
-def expose(places: Places, told: Path | None) -> Path | None:
+def expose(places: Paths, told: Path | None) -> Path | None:
     """Set what tasks look for, for this process and those it starts."""
     folder = checked(told) if told is not None else folder_of(places)
     if folder is not None:

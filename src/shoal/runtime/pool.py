@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from shoal import features
+from shoal.net.base import Session
 from shoal.roles.actions import Record
 from shoal.roles.events import MemberHeld, PeerChanged
-from shoal.transport.base import Session
-from shoal.wire.messages import LenderView, Message
+from shoal.wire.messages import ExecutorView, Message
 
 
 class ManagerPool(Protocol):
@@ -36,7 +36,7 @@ class ManagerPool(Protocol):
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None: ...
 
-    def views(self) -> tuple[LenderView, ...]: ...
+    def views(self) -> tuple[ExecutorView, ...]: ...
 
 
 class AgentPool(Protocol):

@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 
 from shoal.errors import Misuse
-from shoal.transport.join_code import split_endpoint
+from shoal.identity.join_code import split_endpoint
 from shoal.version import __version__
 from shoal.wire.limits import NAME_MAX_CHARS
 from shoal.wire.messages import Facts

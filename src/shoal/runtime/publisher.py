@@ -16,10 +16,10 @@ import numpy as np
 
 from shoal.errors import Refused
 from shoal.plan import Plan
-from shoal.roles import publishing
-from shoal.roles.course import OURS
-from shoal.roles.custody import Version
-from shoal.roles.publishing import Published, Serving
+from shoal.roles.leader.training_state import OURS
+from shoal.roles.manager import publishing
+from shoal.roles.manager.publishing import Published, Serving
+from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.store.blobs import BlobStore
 from shoal.store.registry import Registry
 from shoal.wire import tensors as tensor_files
@@ -48,7 +48,7 @@ class Publisher:
 
     # By itself ------------------------------------------------------------------------------------------
 
-    def weigh(self, job: str, plan: Plan, version: Version) -> None:
+    def weigh(self, job: str, plan: Plan, version: StoredVersion) -> None:
         """A version is durable: publish it if it brings an evaluation that says so. Doing it twice is doing it once."""
         if not plan.publish and not plan.until.endless:
             # Nobody waits for a verdict: what is fetched of it is its newest version.
@@ -68,7 +68,7 @@ class Publisher:
 
     # By an operator -------------------------------------------------------------------------------------
 
-    def publish(self, job: str, plan: Plan, version: Version, *, reason: str = "") -> str:
+    def publish(self, job: str, plan: Plan, version: StoredVersion, *, reason: str = "") -> str:
         """Serve this version from now on, however good it is; says what was done."""
         if version.version < 1:
             raise Refused(f"job {job} has learned nothing yet: there is no version to publish")
@@ -115,7 +115,7 @@ class Publisher:
     # Below here the lock is held --------------------------------------------------------------------------
 
     def _publish(
-        self, job: str, plan: Plan, version: Version, view: EvaluationView | None, serving: Serving, reason: str
+        self, job: str, plan: Plan, version: StoredVersion, view: EvaluationView | None, serving: Serving, reason: str
     ) -> None:
         sha256, size_bytes = put_model(self._models, job, version.version, version.tensors)
         before = self._registry.published(job)

@@ -7,8 +7,8 @@ import socket
 from dataclasses import dataclass
 
 from shoal.errors import Misuse
+from shoal.identity.join_code import canonical_host
 from shoal.runtime import probe
-from shoal.transport.join_code import canonical_host
 
 #: Means: on every address this machine has.
 EVERYWHERE = ("0.0.0.0", "::")

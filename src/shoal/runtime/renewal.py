@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 from shoal.errors import Refused
-from shoal.training.spawn import child
-from shoal.transport.base import SHUT_OUT
-from shoal.transport.enrol import Enrolled
-from shoal.transport.renew import has_lapsed, is_due
+from shoal.identity.enrolment import Enrolled
+from shoal.net.base import SHUT_OUT
+from shoal.net.renewal import has_lapsed, is_due
+from shoal.trainer.spawn import child
 
 log = logging.getLogger("shoal")
 
@@ -96,7 +96,7 @@ class Renewal:
     async def _renew(self) -> tuple[int, str]:
         """In a process of its own, whose memory is given back; its exit code and its one line."""
         async with child(
-            *("shoal.transport.renew", str(self._folder)),
+            *("shoal.net.renewal", str(self._folder)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.roles.events import Condition
-from shoal.workload.profile.features import LIMITS, Features
+from shoal.scheduling.profile.features import LIMITS, Features
 
 #: Zones whose name says that they are at the processor; else the warmest of all is taken.
 _CPU_ZONES = ("cpu", "x86_pkg_temp", "soc", "coretemp", "k10temp")

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from shoal.errors import Misuse
-from shoal.sim.chance import Stream
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
+from shoal.sim.rng import Stream
 
 #: Evaluating has no backward pass, which is about twice the forward one.
 EVALUATE_SHARE = 1 / 3
@@ -116,7 +116,7 @@ class Build:
     train_watts: float = 0.0
     idle_watts: float = 0.0
     heat: Heat | None = None
-    line: Line
+    line: AccessLink
     #: None: always there.
     presence: Presence | None = None
 
@@ -128,7 +128,7 @@ class Build:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class ComputeJob:
     """Something to compute."""
 
     #: Multiply-adds of one forward pass, in thousand millions.
@@ -173,7 +173,7 @@ class Device:
 
     # Work ------------------------------------------------------------------------------------------
 
-    def seconds_for(self, work: Work, now_s: float) -> float:
+    def seconds_for(self, work: ComputeJob, now_s: float) -> float:
         """Begin a work and say how long it will take; its energy and heat are charged.
 
         ``now_s`` is when it begins, which may lie ahead if it waits for another. A work that begins before the last

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from shoal.roles.actions import Keep, Save
-from shoal.roles.reunion import Side
-from shoal.roles.roster import JobRecord, Term, sides_kept
-from shoal.sim.chance import Stream
+from shoal.roles.manager.cluster_state import JobRecord, Term, sides_kept
+from shoal.roles.manager.reunion import Side
+from shoal.scheduling.ledger import Applied
 from shoal.sim.kernel import Kernel
+from shoal.sim.rng import Stream
 from shoal.wire.messages import Tensors
-from shoal.workload.ledger import Applied
 
 #: What a small SSD or a good SD card takes to make a small write durable, and its rate for large ones.
 SYNC_S = 0.01
@@ -29,7 +29,7 @@ FATES = ("safe", "lost", "torn")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
+class DiskCheckpoint:
     version: int
     tensors: Tensors
     state: dict[str, Any]
@@ -57,7 +57,7 @@ class Disk:
         #: Records under way: written, not yet durable.
         self._keeps: dict[str, JobRecord] = {}
         self.history: dict[str, list[Applied]] = {}
-        self._checkpoints: dict[str, list[Checkpoint]] = {}
+        self._checkpoints: dict[str, list[DiskCheckpoint]] = {}
         self._writes: list[_Write] = []
         self.is_full = False
         self._evaluated: dict[str, set[int]] = {}
@@ -128,7 +128,9 @@ class Disk:
 
     def _commit(self, write: _Write) -> None:
         save, again, gone = self._new_in(write)
-        self._add(write.job, Checkpoint(version=save.version, tensors=_copied(save.tensors), state=_plain(save.state)))
+        self._add(
+            write.job, DiskCheckpoint(version=save.version, tensors=_copied(save.tensors), state=_plain(save.state))
+        )
         history = self.history.setdefault(write.job, [])
         del history[len(history) - len(gone) :]
         history.extend(save.applied)
@@ -148,7 +150,7 @@ class Disk:
         views = tuple(view for view in save.evaluations if not write.may_repeat or view.version not in evaluated)
         return replace(save, applied=save.applied[len(again) :], evaluations=views), again, gone
 
-    def _add(self, job: str, checkpoint: Checkpoint) -> None:
+    def _add(self, job: str, checkpoint: DiskCheckpoint) -> None:
         files = self._checkpoints.setdefault(job, [])
         # A torn file is written over first: it is of no use to anyone.
         files[:] = [*[file for file in files if not file.is_torn][-1:], checkpoint]
@@ -166,9 +168,9 @@ class Disk:
             if fate == "safe":
                 self._commit(write)
             elif fate == "torn":
-                self._add(write.job, Checkpoint(version=write.save.version, tensors={}, state={}, is_torn=True))
+                self._add(write.job, DiskCheckpoint(version=write.save.version, tensors={}, state={}, is_torn=True))
 
-    def newest(self, job: str) -> Checkpoint | None:
+    def newest(self, job: str) -> DiskCheckpoint | None:
         """The newest checkpoint that is whole."""
         whole = [file for file in self._checkpoints.get(job, ()) if not file.is_torn]
         return whole[-1] if whole else None

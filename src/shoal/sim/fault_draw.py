@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal.errors import Misuse
-from shoal.sim.chance import Stream
 from shoal.sim.faults import (
     ALL,
     HOME,
@@ -22,33 +21,34 @@ from shoal.sim.faults import (
     AtRound,
     AtSecond,
     Crash,
-    Cut,
+    CutFault,
     Deaf,
     Delay,
-    Disk,
     Duplicate,
     Fail,
     Fault,
     FullDisk,
     Hang,
     Kind,
-    Leave,
+    LeaveFault,
     Lose,
     Mute,
-    Partition,
+    PartitionFault,
     Restart,
-    Share,
+    SaveFate,
     Skew,
     Slow,
     SlowLink,
     Stop,
-    Transfer,
+    TransferFault,
     When,
     Who,
     Workers,
+    WorkerShare,
     known_kind,
     worker,
 )
+from shoal.sim.rng import Stream
 
 #: No fault lasts longer, and nobody stays away longer.
 ENDS_WITHIN_S = 20.0
@@ -124,10 +124,10 @@ def _order(fault: Fault) -> tuple[int, float]:
 
 def _times(stream: Stream, size: int, until_s: float) -> list[When]:
     """Times close to one another."""
-    chance = stream.random()
-    if chance < 0.05:
+    rng = stream.random()
+    if rng < 0.05:
         return [AtEpoch(1 + stream.below(_EPOCH_MAX))] * size
-    if chance < 0.3:
+    if rng < 0.3:
         # The same round, or the next: how long a round takes is not known here.
         first = 1 + stream.below(_ROUND_MAX - 1)
         return [AtRound(first + stream.below(2)) for _ in range(size)]
@@ -165,7 +165,7 @@ def _some_workers(stream: Stream, workers: int) -> Who:
     choices = (
         Who((Workers(first, first), Workers(second, second))),
         Who((Workers(first, second),)),
-        Who((Share(stream.pick((0.1, 0.3, 0.5, 0.9))),)),
+        Who((WorkerShare(stream.pick((0.1, 0.3, 0.5, 0.9))),)),
         ALL,
     )
     return stream.pick(choices)
@@ -190,16 +190,16 @@ def _fault(stream: Stream, kind: Kind, target: Who, at: When, workers: int) -> F
     who = _whom(stream, kind, target, workers)
     match kind:
         case "crash":
-            disk = stream.pick(list(Disk)) if who.has_home else Disk.SAFE
+            disk = stream.pick(list(SaveFate)) if who.has_home else SaveFate.SAFE
             return Crash(who=who, at=at, restart_s=_span_s(stream), disk=disk)
         case "restart":
             return Restart(who=who, at=at)
         case "leave":
-            return Leave(who=who, at=at, back_s=_span_s(stream))
+            return LeaveFault(who=who, at=at, back_s=_span_s(stream))
         case "stop":
             return Stop(who=who, at=at, for_s=_span_s(stream))
         case "cut":
-            return Cut(who=who, at=at)
+            return CutFault(who=who, at=at)
         case "partition":
             return _partition(stream, who, at, workers)
         case "slow":
@@ -223,7 +223,7 @@ def _fault(stream: Stream, kind: Kind, target: Who, at: When, workers: int) -> F
         case "apart":
             return Apart(who=_some_apart(stream, workers), at=at, for_s=_span_s(stream))
         case "transfer":
-            return Transfer(who=target, at=at)
+            return TransferFault(who=target, at=at)
         case "mute":
             return Mute(who=who, at=at, for_s=_span_s(stream))
         case "deaf":
@@ -234,7 +234,7 @@ def _partition(stream: Stream, who: Who, at: When, workers: int) -> Fault:
     """Home alone cuts off everyone; home with a worker leaves that one its way."""
     if who.has_home and workers > 1 and stream.happens(0.5):
         who = Who((*who.parts, *_worker(stream, workers).parts))
-    return Partition(who=who, at=at, for_s=_span_s(stream))
+    return PartitionFault(who=who, at=at, for_s=_span_s(stream))
 
 
 def _some_apart(stream: Stream, workers: int) -> Who:

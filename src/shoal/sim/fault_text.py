@@ -23,15 +23,15 @@ from shoal.sim.faults import (
     AtEpoch,
     AtRound,
     AtSecond,
-    Disk,
     Fault,
     FullDisk,
+    NodeKind,
     Part,
-    Place,
-    Share,
+    SaveFate,
     When,
     Who,
     Workers,
+    WorkerShare,
     kind_of,
     known_kind,
     worker_number,
@@ -131,16 +131,16 @@ class _Reader:
 
     def _part(self) -> Part:
         if self._kind() == "number":
-            return Share(self.number("a share of the workers is written 30%", suffix="%"))
+            return WorkerShare(self.number("a share of the workers is written 30%", suffix="%"))
         name = self._word("a node")
-        if name in list(Place):
-            return Place(name)
+        if name in list(NodeKind):
+            return NodeKind(name)
         if name == "all":
-            return Share(1.0)
+            return WorkerShare(1.0)
         first = last = _worker(name)
         if self._take(".."):
             name = self._word("a worker")
-            if name in (*Place, "all"):
+            if name in (*NodeKind, "all"):
                 raise Misuse(f"a range goes from worker to worker, like w1..w8, not to {name}")
             last = _worker(name)
         return Workers(first, last)
@@ -201,11 +201,13 @@ class _Reader:
             raise Misuse(f"{word}({text[:_COUNT_MAX_DIGITS]}...) is further than any run goes")
         return int(text)
 
-    def disk(self, field: str) -> Disk:
-        word = self._word(f"{field}, one of {', '.join(Disk)}")
-        if word not in list(Disk):
-            raise Misuse(f"{field} is {', '.join(Disk)}, not {word}{_close(word, list(Disk), '; did you mean {}?')}")
-        return Disk(word)
+    def disk(self, field: str) -> SaveFate:
+        word = self._word(f"{field}, one of {', '.join(SaveFate)}")
+        if word not in list(SaveFate):
+            raise Misuse(
+                f"{field} is {', '.join(SaveFate)}, not {word}{_close(word, list(SaveFate), '; did you mean {}?')}"
+            )
+        return SaveFate(word)
 
     # Tokens
 
@@ -251,7 +253,7 @@ class _Reader:
 def _worker(name: str) -> int:
     number = worker_number(name)
     if number is None:
-        close = _close(name, [*Place, "all"], "; did you mean {}?")
+        close = _close(name, [*NodeKind, "all"], "; did you mean {}?")
         raise Misuse(
             f"there is no node {name!r}{close or '; there is: home, leader, all, w1, w2 and so on, w1..w8, 30%'}"
         )
@@ -321,9 +323,9 @@ def _who_text(who: Who) -> str:
 
 def _part_text(part: Part) -> str:
     match part:
-        case Place():
+        case NodeKind():
             return str(part)
-        case Share(share):
+        case WorkerShare(share):
             return "all" if share == 1 else _percent(share)
         case Workers(first, last):
             return f"w{first}" if first == last else f"w{first}..w{last}"
@@ -348,7 +350,7 @@ def _option_text(value: Any) -> str:
             return f"epoch({n})"
         case AtSecond(s):
             return _plain(s)
-        case Disk():
+        case SaveFate():
             return str(value)
     # What lasts forever does so as usual, and is left out.
     return "never" if value == NEVER else _plain(value)

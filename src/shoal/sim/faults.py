@@ -71,7 +71,7 @@ START = AtSecond(0.0)
 # Who ---------------------------------------------------------------------------------------------------
 
 
-class Place(StrEnum):
+class NodeKind(StrEnum):
     """Nodes that are known by what they do."""
 
     HOME = "home"
@@ -92,7 +92,7 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkerShare:
     """The first workers, as many as make up this share; 1 is all of them."""
 
     share: float
@@ -103,7 +103,7 @@ class Share:
         )
 
 
-Part = Place | Workers | Share
+Part = NodeKind | Workers | WorkerShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +118,20 @@ class Who:
     @property
     def has_home(self) -> bool:
         """Home itself, or the leader, who may be there."""
-        return any(isinstance(part, Place) for part in self.parts)
+        return any(isinstance(part, NodeKind) for part in self.parts)
 
     @property
     def has_workers(self) -> bool:
-        return not all(isinstance(part, Place) for part in self.parts)
+        return not all(isinstance(part, NodeKind) for part in self.parts)
 
     @property
     def has_all_workers(self) -> bool:
-        return Share(1.0) in self.parts
+        return WorkerShare(1.0) in self.parts
 
 
-HOME = Who((Place.HOME,))
-LEADER = Who((Place.LEADER,))
-ALL = Who((Share(1.0),))
+HOME = Who((NodeKind.HOME,))
+LEADER = Who((NodeKind.LEADER,))
+ALL = Who((WorkerShare(1.0),))
 
 
 def worker(number: int) -> Who:
@@ -153,17 +153,17 @@ def resolve(who: Who, *, workers: int, leader: str = "home") -> tuple[str, ...]:
             case Workers(first, last):
                 _require(last <= workers, f"there is no w{last}: this run has {_count(workers)}")
                 numbers.update(range(first, last + 1))
-            case Share(share):
+            case WorkerShare(share):
                 # Exact, as written: 7% of 100 is 7, where floats make it a little more and the ceiling 8.
                 numbers.update(range(1, math.ceil(Fraction(str(share)) * workers) + 1))
-            case Place.LEADER if leader != Place.HOME:
+            case NodeKind.LEADER if leader != NodeKind.HOME:
                 number = worker_number(leader)
                 if number is None or number > workers:
                     raise Misuse(f"{leader!r} cannot lead: this run has home and {_count(workers)}")
                 numbers.add(number)
-            case Place():
+            case NodeKind():
                 has_home = True
-    return (*([str(Place.HOME)] if has_home else []), *(f"w{number}" for number in sorted(numbers)))
+    return (*([str(NodeKind.HOME)] if has_home else []), *(f"w{number}" for number in sorted(numbers)))
 
 
 def _count(workers: int) -> str:
@@ -173,7 +173,7 @@ def _count(workers: int) -> str:
 # What --------------------------------------------------------------------------------------------------
 
 
-class Disk(StrEnum):
+class SaveFate(StrEnum):
     """What becomes of a save that is under way when the power goes."""
 
     #: It is on the disk, though nobody was told.
@@ -191,13 +191,13 @@ class Crash:
     who: Who
     at: When = START
     restart_s: float = 2.0
-    disk: Disk = Disk.SAFE
+    disk: SaveFate = SaveFate.SAFE
 
     def __post_init__(self) -> None:
         _returns("restart_s", self.restart_s)
         # Said of a worker it would change nothing, and whoever wrote it expects something.
         _require(
-            self.disk is Disk.SAFE or self.who.has_home,
+            self.disk is SaveFate.SAFE or self.who.has_home,
             f"disk={self.disk} is what becomes of a save under way, and only home saves; crash home, or leave disk out",
         )
 
@@ -211,7 +211,7 @@ class Restart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leave:
+class LeaveFault:
     """Says goodbye and goes; comes back after a while, or never."""
 
     who: Who
@@ -236,7 +236,7 @@ class Stop:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cut:
+class CutFault:
     """The connection breaks once; both ends notice."""
 
     who: Who
@@ -247,7 +247,7 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Partition:
+class PartitionFault:
     """These reach one another but none of the others, and nobody is told."""
 
     who: Who
@@ -400,7 +400,7 @@ class Apart:
 
     def __post_init__(self) -> None:
         _lasts(self.for_s)
-        one = len(self.who.parts) == 1 and (isinstance(self.who.parts[0], Place) or _is_one(self.who.parts[0]))
+        one = len(self.who.parts) == 1 and (isinstance(self.who.parts[0], NodeKind) or _is_one(self.who.parts[0]))
         _require(not one, "apart keeps nodes from one another: name at least two, like apart({w1, leader})")
 
 
@@ -429,7 +429,7 @@ class Deaf:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Transfer:
+class TransferFault:
     """An operator asks that this node lead every job; of the leader: that whoever is placed best does."""
 
     who: Who
@@ -437,7 +437,7 @@ class Transfer:
 
     def __post_init__(self) -> None:
         part = self.who.parts[0]
-        one = len(self.who.parts) == 1 and (isinstance(part, Place) or _is_one(part))
+        one = len(self.who.parts) == 1 and (isinstance(part, NodeKind) or _is_one(part))
         _require(one, "transfer is to one node: a worker, home, or leader for whoever is placed best")
 
 
@@ -448,10 +448,10 @@ def _is_one(part: Part) -> bool:
 Fault = (
     Crash
     | Restart
-    | Leave
+    | LeaveFault
     | Stop
-    | Cut
-    | Partition
+    | CutFault
+    | PartitionFault
     | Slow
     | SlowLink
     | Delay
@@ -462,7 +462,7 @@ Fault = (
     | Hang
     | FullDisk
     | Apart
-    | Transfer
+    | TransferFault
     | Mute
     | Deaf
 )
@@ -493,10 +493,10 @@ Kind = Literal[
 KINDS: dict[Kind, type[Fault]] = {
     "crash": Crash,
     "restart": Restart,
-    "leave": Leave,
+    "leave": LeaveFault,
     "stop": Stop,
-    "cut": Cut,
-    "partition": Partition,
+    "cut": CutFault,
+    "partition": PartitionFault,
     "slow": Slow,
     "slow_link": SlowLink,
     "delay": Delay,
@@ -507,7 +507,7 @@ KINDS: dict[Kind, type[Fault]] = {
     "hang": Hang,
     "full_disk": FullDisk,
     "apart": Apart,
-    "transfer": Transfer,
+    "transfer": TransferFault,
     "mute": Mute,
     "deaf": Deaf,
 }

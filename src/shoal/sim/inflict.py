@@ -62,7 +62,7 @@ class Inflicter:
         for node in nodes:
             world.mark(node, "fault", fault=one)
         match one:
-            case fault.Partition():
+            case fault.PartitionFault():
                 cut = world.network.partition(nodes)
                 self._later(one.for_s, cut.heal)
             case fault.Apart():
@@ -71,7 +71,7 @@ class Inflicter:
             case fault.Mute() | fault.Deaf():
                 cut = world.network.one_way(nodes, is_mute=isinstance(one, fault.Mute))
                 self._later(one.for_s, cut.heal)
-            case fault.Transfer():
+            case fault.TransferFault():
                 # The leader itself hands over: to whoever is placed best.
                 to = "" if one.who == fault.LEADER else nodes[0]
                 for job in world.job_names():
@@ -91,13 +91,13 @@ class Inflicter:
                 world.kill(node)
                 start_s = HOME_START_S if node == HOME else AGENT_START_S
                 self._later(start_s, lambda: world.start(node))
-            case fault.Leave():
+            case fault.LeaveFault():
                 world.leave(node, "stopped by its owner")
                 # Not before its goodbye was heard, or waited for.
                 self._later(max(one.back_s, 2.0), lambda: world.start(node))
             case fault.Stop():
                 self._stop(node, one.for_s)
-            case fault.Cut():
+            case fault.CutFault():
                 agent = world.agents[node]
                 for connection in agent.dialled if agent is not None else ():
                     connection.cut("the connection broke")

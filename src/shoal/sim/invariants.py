@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from shoal.roles.actions import Answer, End, Keep, Record, Save, Send
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, TimerFired
+from shoal.scheduling.ledger import Applied
 from shoal.sim.observe import Mark, Step
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
@@ -23,22 +24,21 @@ from shoal.wire.messages import (
     Evaluated,
     Failed,
     Finished,
-    Gathered,
     Go,
     HandOver,
     JobSpec,
-    Made,
     Offer,
     Progress,
     Ready,
-    Refused,
+    ReduceResult,
     StepDown,
     SteppedDown,
     Update,
+    UpdateReady,
+    UpdateRefused,
     Wait,
     Work,
 )
-from shoal.workload.ledger import Applied
 
 #: How often a batch fails before its job does.
 FAILURES_TO_FAIL = 4
@@ -69,8 +69,8 @@ _LEASE = re.compile(r"lease (\d+) ")
 
 
 def _is_of_nothing(event: object) -> bool:
-    """A sub-leader that does not know where its part stands says so by an empty sum."""
-    return isinstance(event, Received) and isinstance(event.message, Gathered) and not event.message.leases
+    """An aggregator that does not know where its part stands says so by an empty sum."""
+    return isinstance(event, Received) and isinstance(event.message, ReduceResult) and not event.message.leases
 
 
 def _is_let_go(step: Step, node: str) -> bool:
@@ -124,7 +124,7 @@ class _Tenure:
     quiet: set[int] = field(default_factory=set)
     #: How many of these are in saved versions.
     applied: int = 0
-    #: Lease -> the first of those that a sub-leader summed up together with it.
+    #: Lease -> the first of those that an aggregator summed up together with it.
     summed: dict[int, int] = field(default_factory=dict)
     #: Version -> the leases it was made of, as far as saves have told.
     made_of: dict[int, list[int]] = field(default_factory=dict)
@@ -277,7 +277,7 @@ class Invariants:
                     if found:
                         self._opened(tenure, int(found[1]))
                         self._closed(tenure, int(found[1]))
-                case Record(kind="sub-leader" | "spoilt") if not _is_of_nothing(step.event):
+                case Record(kind="aggregator" | "spoilt") if not _is_of_nothing(step.event):
                     self._hold(not self._is_honest, step.at_s, f"everyone is honest, and {action.reason}")
                 case Record(kind="ending"):
                     tenure.is_closing = True
@@ -298,7 +298,7 @@ class Invariants:
             tenure.quiet.add(tenure.answers)
 
     def _opened(self, tenure: _Tenure, lease: int) -> None:
-        """Its update will not be in a version by what came so far: it went to sub-leaders that are no more."""
+        """Its update will not be in a version by what came so far: it went to aggregators that are no more."""
         lent = tenure.lent.get(lease)
         if lent is not None and lent.counts:
             lent.counts, lent.is_open = False, True
@@ -330,7 +330,7 @@ class Invariants:
         match message:
             case Ready():
                 self._take_credits(tenure, event.sender)
-            case Offer() | Made() if message.term == tenure.term and message.lease in tenure.lent:
+            case Offer() | UpdateReady() if message.term == tenure.term and message.lease in tenure.lent:
                 # It waits to be taken, or is on its way to others, which is not its fault.
                 tenure.lent[message.lease].deadline_s = math.inf
             case Update() | Evaluated() | Failed() if message.term == tenure.term:
@@ -345,12 +345,12 @@ class Invariants:
                         lent.answered = message.version
                     elif isinstance(message, Failed):
                         course.failures.update((lent.epoch, lent.kind, batch) for batch in lent.batches)
-            case Gathered() if message.term == tenure.term:
+            case ReduceResult() if message.term == tenure.term:
                 self._summed(tenure, message)
             case _:
                 pass
 
-    def _summed(self, tenure: _Tenure, sum_: Gathered) -> None:
+    def _summed(self, tenure: _Tenure, sum_: ReduceResult) -> None:
         """A sum of a formation that is no more may still come. What went another way since is in no version by it."""
         lent = ((lease, tenure.lent.get(lease)) for lease in sum_.leases)
         due = [lease for lease, known in lent if known is not None and known.formation == sum_.formation]
@@ -360,7 +360,7 @@ class Invariants:
         """A refusal names what it refuses: lease numbers begin anew with each term."""
         answered = (getattr(event.message, "term", None), getattr(event.message, "lease", None))
         for action in step.actions:
-            if isinstance(action, Send) and isinstance(action.message, Refused):
+            if isinstance(action, Send) and isinstance(action.message, UpdateRefused):
                 named = (action.message.term, action.message.lease)
                 self._hold(
                     action.to == event.sender and answered == named,
@@ -397,7 +397,7 @@ class Invariants:
                 self._hold(away_s <= LONG_GONE_S, at_s, f"{send.to} was lent a batch {away_s:.0f} s after it went")
                 if message.kind == "train":
                     self._unapplied(course, tenure, step, message)
-                    # By a formation its pieces go to sub-leaders: nothing of it is held here.
+                    # By a formation its pieces go to aggregators: nothing of it is held here.
                     if message.credit and not message.formation:
                         tenure.credits[message.lease] = send.to
             case Go():

@@ -9,9 +9,9 @@ import numpy as np
 
 from shoal.learning.layout import Layout
 from shoal.plan import Plan
-from shoal.roles.exam import chunk_range
+from shoal.roles.leader.evaluation import chunk_range
+from shoal.scheduling.batches import examples_in
 from shoal.wire.messages import Dataset, JobSpec
-from shoal.workload.batches import examples_in
 
 _NOTHING = "0" * 64
 

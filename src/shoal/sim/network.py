@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 from typing import Literal
 
 from shoal.errors import Misuse
-from shoal.sim.chance import Chance, Stream
 from shoal.sim.kernel import Kernel
-from shoal.sim.rates import Rate
+from shoal.sim.rates import TransferRate
+from shoal.sim.rng import Rng, Stream
 
 #: Up to here a message does not queue behind other flows.
 SMALL_BYTES = 4096
@@ -36,11 +36,11 @@ _NO_MESSAGE = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class AccessLink:
     """How a node is connected."""
 
-    up: Rate
-    down: Rate
+    up: TransferRate
+    down: TransferRate
     #: This node's share of the one-way delay.
     latency_s: float = 0.0005
     #: Up to so much more, drawn for each message.
@@ -68,9 +68,9 @@ class _Node:
     """One node's end of the network, and what faults make of it."""
 
     __slots__ = (
-        "_chance",
         "_jitter",
         "_losses",
+        "_rng",
         "apart",
         "deaf",
         "down",
@@ -92,9 +92,9 @@ class _Node:
         "up_server",
     )
 
-    def __init__(self, name: str, line: Line, chance: Chance) -> None:
+    def __init__(self, name: str, line: AccessLink, rng: Rng) -> None:
         self.name = name
-        self._chance = chance
+        self._rng = rng
         self._jitter: Stream | None = None
         self._losses: Stream | None = None
         self.up_server: _Server | None = None
@@ -113,7 +113,7 @@ class _Node:
         self.loss_override: float | None = None
         self.connect(line)
 
-    def connect(self, line: Line) -> None:
+    def connect(self, line: AccessLink) -> None:
         self.line = line
         # Copied from the line because every heartbeat of 100,000 devices reads them.
         self.up, self.down, self.jitter_s = line.up, line.down, line.jitter_s
@@ -129,14 +129,14 @@ class _Node:
         if not self.jitter_s:
             return 0.0
         if self._jitter is None:
-            self._jitter = self._chance.stream("jitter", self.name)
+            self._jitter = self._rng.stream("jitter", self.name)
         return self.jitter_s * self._jitter.random()
 
     def loses(self) -> bool:
         if not self.loss:
             return False
         if self._losses is None:
-            self._losses = self._chance.stream("loss", self.name)
+            self._losses = self._rng.stream("loss", self.name)
         return self._losses.happens(self.loss)
 
     def draw_holdup_s(self) -> float:
@@ -490,7 +490,7 @@ class Loopback(Flow):
             call(*args)
 
 
-class Cut:
+class LinkCut:
     """A partition in force, a group whose members are kept apart, or nodes that are not heard, or hear nothing."""
 
     __slots__ = ("_bit", "_kind", "_network", "_nodes")
@@ -516,11 +516,11 @@ class Cut:
 class Network:
     """All nodes and what connects them."""
 
-    __slots__ = ("_chance", "_kernel", "_media", "_nodes", "_sides", "_stalled")
+    __slots__ = ("_kernel", "_media", "_nodes", "_rng", "_sides", "_stalled")
 
-    def __init__(self, kernel: Kernel, chance: Chance) -> None:
+    def __init__(self, kernel: Kernel, rng: Rng) -> None:
         self._kernel = kernel
-        self._chance = chance
+        self._rng = rng
         self._nodes: dict[str, _Node] = {}
         self._media: dict[str, _Server] = {}
         #: The bits of the partitions in force.
@@ -528,11 +528,11 @@ class Network:
         #: Flows that wait for a partition to heal; a dict, because it keeps their order.
         self._stalled: dict[Flow, None] = {}
 
-    def attach(self, node: str, line: Line) -> None:
+    def attach(self, node: str, line: AccessLink) -> None:
         """Connect a node; again: over another line. Its flows, its counters and its faults stay."""
         known = self._nodes.get(node)
         if known is None:
-            self._nodes[node] = _Node(node, line, self._chance)
+            self._nodes[node] = _Node(node, line, self._rng)
         else:
             known.connect(line)
 
@@ -550,24 +550,24 @@ class Network:
     def received_bytes(self, node: str) -> int:
         return self._node(node).received_bytes
 
-    def partition(self, nodes: Iterable[str]) -> Cut:
+    def partition(self, nodes: Iterable[str]) -> LinkCut:
         """From now on nothing passes between these nodes and the rest, silently; nothing is lost by it either."""
         return self._cut(nodes, "side")
 
-    def apart(self, nodes: Iterable[str]) -> Cut:
+    def apart(self, nodes: Iterable[str]) -> LinkCut:
         """From now on nothing passes between any two of these, silently; all others reach them."""
         return self._cut(nodes, "apart")
 
-    def one_way(self, nodes: Iterable[str], *, is_mute: bool) -> Cut:
+    def one_way(self, nodes: Iterable[str], *, is_mute: bool) -> LinkCut:
         """From now on nothing that these nodes send arrives, or (not mute) nothing that is sent to them does."""
         return self._cut(nodes, "mute" if is_mute else "deaf")
 
-    def _cut(self, nodes: Iterable[str], kind: _CutKind) -> Cut:
+    def _cut(self, nodes: Iterable[str], kind: _CutKind) -> LinkCut:
         """These nodes, each once, with the lowest bit that nothing in force uses."""
         inside = [self._node(node) for node in dict.fromkeys(nodes)]
         bit = ~self._sides & (self._sides + 1)
         self._sides |= bit
-        return Cut(self, inside, bit, kind)
+        return LinkCut(self, inside, bit, kind)
 
     def reachable(self, a: str, b: str) -> bool:
         """Whether each hears the other: nobody opens a connection where one does not."""

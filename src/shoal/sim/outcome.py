@@ -25,7 +25,7 @@ RATES_MAX = 500
 PLAIN_DEVICES_MAX = 200
 
 
-class State(StrEnum):
+class DeviceActivity(StrEnum):
     """What a device is at, as far as one job goes."""
 
     #: No process runs there.
@@ -43,8 +43,8 @@ class State(StrEnum):
 
 
 #: A trainer is at work.
-BUSY = frozenset((State.TRAINING, State.EVALUATING))
-ON_THE_WIRE = frozenset((State.RECEIVING, State.SENDING))
+BUSY = frozenset((DeviceActivity.TRAINING, DeviceActivity.EVALUATING))
+ON_THE_WIRE = frozenset((DeviceActivity.RECEIVING, DeviceActivity.SENDING))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,13 +60,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    state: State
+    state: DeviceActivity
     from_s: float
     to_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class DeviceTimeline:
     """One device's time, without gaps from the submission to the end."""
 
     node: str
@@ -134,7 +134,7 @@ class Outcome:
     crashes: int
     devices: tuple[DeviceOutcome, ...]
     #: At most LANES_MAX devices, evenly chosen.
-    lanes: tuple[Lane, ...]
+    lanes: tuple[DeviceTimeline, ...]
     notes: tuple[Note, ...]
     #: (at_s, version), thinned; it falls where a crash lost versions.
     rates: tuple[tuple[float, int], ...]

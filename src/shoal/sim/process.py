@@ -10,7 +10,7 @@ from shoal.sim.kernel import Do, Kernel
 from shoal.sim.observe import Mark, Observer, announce
 
 
-class Machine:
+class SimMachine:
     """What outlives a process: the device, its clock, its power, and what it has stored."""
 
     __slots__ = ("cached", "copies", "device", "is_on", "name", "skew_s", "troubles")
@@ -32,7 +32,7 @@ class Machine:
 class Process:
     __slots__ = ("_backlog", "_stops", "alive", "incarnation", "kernel", "machine", "node", "observers")
 
-    def __init__(self, machine: Machine, kernel: Kernel, observers: Sequence[Observer]) -> None:
+    def __init__(self, machine: SimMachine, kernel: Kernel, observers: Sequence[Observer]) -> None:
         self.machine = machine
         self.node = machine.name
         #: As others know it from the processes before it; empty: nobody asks.

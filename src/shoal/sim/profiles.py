@@ -13,10 +13,10 @@ from importlib import resources
 from typing import Any
 
 from shoal.errors import Misuse
-from shoal.sim.chance import Chance, Stream
 from shoal.sim.devices import Build, Heat, Presence
-from shoal.sim.network import Line
+from shoal.sim.network import AccessLink
 from shoal.sim.rates import Steady, Varying, mbit
+from shoal.sim.rng import Rng, Stream
 
 #: Name -> what it is, in a line.
 PROFILES: dict[str, str] = {
@@ -39,15 +39,15 @@ _MIXED, _MIXED_BOARDS, _MIXED_PHONES = 10, 3, 5
 _Drawn = Callable[[int, Stream], Build]
 
 
-def builds(profile: str, count: int, chance: Chance) -> list[Build]:
+def builds(profile: str, count: int, rng: Rng) -> list[Build]:
     """So many devices of a profile."""
     if count < 0:
         raise Misuse(f"there are no {count} devices: give a number of 0 or more")
     draw = _DRAWN[_known(profile)]
-    return [draw(number, chance.stream("build", str(number))) for number in range(count)]
+    return [draw(number, rng.stream("build", str(number))) for number in range(count)]
 
 
-def home_line(profile: str) -> Line:
+def home_line(profile: str) -> AccessLink:
     """How the manager's own node is connected."""
     return _steady_line("lan" if _known(profile) in ("even", "pi4-lan", "pi4-wifi") else "internet")
 
@@ -68,9 +68,9 @@ def _figures() -> dict[str, Any]:
 
 
 @cache
-def _steady_line(name: str, medium: str = "") -> Line:
+def _steady_line(name: str, medium: str = "") -> AccessLink:
     figures = _figures()["lines"][name]
-    return Line(
+    return AccessLink(
         up=Steady(mbit(figures["up_kbit"] / 1000)),
         down=Steady(mbit(figures["down_kbit"] / 1000)),
         latency_s=figures["latency_s"],
@@ -79,18 +79,18 @@ def _steady_line(name: str, medium: str = "") -> Line:
     )
 
 
-def _air_line(board: int) -> Line:
+def _air_line(board: int) -> AccessLink:
     """Boards fill one access point after the other."""
     return _steady_line("pi4_wifi", f"ap-{board // _figures()['lines']['devices_per_access_point']}")
 
 
 @cache
-def _varying_line(name: str, trace: int, place: int, up_factor: float, down_factor: float) -> Line:
+def _varying_line(name: str, trace: int, place: int, up_factor: float, down_factor: float) -> AccessLink:
     """A trace, times a factor in each direction."""
     traces, delays = _traces(name), _figures()["lines"][name]
     step_s = float(_figures()["trace_step_s"])
     offset_s = place * step_s * len(traces[trace]) / _PLACES
-    return Line(
+    return AccessLink(
         up=Varying(step_s, _scaled(name, trace, up_factor), offset_s),
         down=Varying(step_s, _scaled(name, trace, down_factor), offset_s),
         latency_s=delays["latency_s"],
@@ -115,7 +115,7 @@ def _mean_kbit(name: str, trace: int) -> float:
     return sum(rates) / len(rates)
 
 
-def _draw_home_wifi(stream: Stream) -> Line:
+def _draw_home_wifi(stream: Stream) -> AccessLink:
     """A link that was measured, which rises and falls as a recorded one."""
     trace, place = stream.below(len(_traces("home_wifi"))), stream.below(_PLACES)
     up_kbit, down_kbit = stream.pick(_figures()["links_up_down_kbit"])
@@ -123,13 +123,13 @@ def _draw_home_wifi(stream: Stream) -> Line:
     return _varying_line("home_wifi", trace, place, up_kbit / mean_kbit, down_kbit / mean_kbit)
 
 
-def _draw_3g(stream: Stream) -> Line:
+def _draw_3g(stream: Stream) -> AccessLink:
     """A recorded downlink; the uplink is a share of it."""
     trace, place = stream.below(len(_traces("3g"))), stream.below(_PLACES)
     return _varying_line("3g", trace, place, _figures()["lines"]["3g"]["up_times_down"], 1.0)
 
 
-def _draw_broadband(stream: Stream) -> Line:
+def _draw_broadband(stream: Stream) -> AccessLink:
     """A recorded trace is the uplink, the narrow side of a home; the downlink is so many times wider."""
     trace, place = stream.below(len(_traces("broadband"))), stream.below(_PLACES)
     return _varying_line("broadband", trace, place, 1.0, _figures()["lines"]["broadband"]["down_times_up"])
@@ -145,13 +145,13 @@ def _heat(name: str) -> Heat | None:
 
 
 @cache
-def _plain(name: str, kind: str, line: Line) -> Build:
+def _plain(name: str, kind: str, line: AccessLink) -> Build:
     """A device of which all copies are alike."""
     figures = _figures()[name]
     return Build(kind=kind, line=line, **(figures | {"heat": _heat(name)}))
 
 
-def _board(line: Line) -> Build:
+def _board(line: AccessLink) -> Build:
     return _plain("pi4", "raspberry pi 4", line)
 
 
@@ -171,7 +171,7 @@ def _laptop(stream: Stream) -> Build:
     )
 
 
-def _phone(stream: Stream, draw_line: Callable[[Stream], Line], *, is_idle_only: bool = False) -> Build:
+def _phone(stream: Stream, draw_line: Callable[[Stream], AccessLink], *, is_idle_only: bool = False) -> Build:
     figures, model = _figures()["phone"], stream.pick(_figures()["phones"])
     charge = stream.between(figures["least_charge"], 1.0)
     line = draw_line(stream)

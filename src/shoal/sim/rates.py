@@ -19,7 +19,7 @@ def mbit(mbit_per_s: float) -> float:
     return mbit_per_s * _BYTES_PER_MBIT
 
 
-class Rate(Protocol):
+class TransferRate(Protocol):
     """Says when a transfer is over."""
 
     def finish_s(self, size_bytes: float, start_s: float) -> float:

@@ -21,15 +21,15 @@ import numpy as np
 
 from shoal.errors import Misuse
 from shoal.plan import Plan
-from shoal.roles.exam import chunk_range
+from shoal.roles.leader.evaluation import chunk_range
 from shoal.sim.jobs import EvaluationResult, LearningResult, SimulatedJob, SystemOnly, Training, TrainingResult
-from shoal.training import child
-from shoal.training.bundle import unpack
-from shoal.training.prepared import first_model
-from shoal.training.protocol import TrainerFailed, TrainerSettings
-from shoal.training.ready import ReadyTask, spec_of
-from shoal.training.serve import place_of, reason_of
-from shoal.training.shared import SharedVectors
+from shoal.trainer import child
+from shoal.trainer.bundle import unpack
+from shoal.trainer.child_loop import place_of, reason_of
+from shoal.trainer.package import ReadyTask, spec_of
+from shoal.trainer.prepared_job import first_model
+from shoal.trainer.protocol import TrainerError, TrainerSettings
+from shoal.trainer.shared import SharedVectors
 from shoal.wire.messages import JobSpec
 
 
@@ -37,7 +37,7 @@ class TorchTraining:
     """Trains with PyTorch, in this process. Close it, or use it in a ``with``: the task's code lies unpacked on disk.
 
     One thread, as the trainers of devices have: another number may give other bits, and a trace would depend on the
-    machine it was made on. Where the task's code fails, it fails on every device: a ``TrainerFailed`` says where.
+    machine it was made on. Where the task's code fails, it fails on every device: a ``TrainerError`` says where.
     """
 
     def __init__(self, ready: ReadyTask, spec: JobSpec, *, torch_threads: int = 1) -> None:
@@ -72,7 +72,7 @@ class TorchTraining:
         with self._telling_where():
             result = self._trainer.train(epoch, list(batches))
         if not result.finite:
-            raise TrainerFailed("training gave values that are not finite: try a lower learning rate")
+            raise TrainerError("training gave values that are not finite: try a lower learning rate")
         # Its own memory: the next device's update overwrites the shared one while this is still under way.
         delta = self._shared.update.copy()
         delta.flags.writeable = False
@@ -101,7 +101,7 @@ class TorchTraining:
         except Misuse:
             raise
         except Exception as error:
-            raise TrainerFailed(reason_of(error), place_of(error, str(self._bundle_dir))) from error
+            raise TrainerError(reason_of(error), place_of(error, str(self._bundle_dir))) from error
 
     def close(self) -> None:
         """Remove the unpacked code and let go of the memory. May be called again."""

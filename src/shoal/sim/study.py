@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shoal.roles.membership import Patience
-from shoal.sim.chance import Chance
+from shoal.roles.node.failure_detector import Patience
 from shoal.sim.faults import Fault
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Invariants
 from shoal.sim.jobs import SimulatedJob
+from shoal.sim.metrics import Metrics
 from shoal.sim.observe import Observer
 from shoal.sim.outcome import Outcome
 from shoal.sim.profiles import builds, home_line
-from shoal.sim.tally import Tally
+from shoal.sim.rng import Rng
 from shoal.sim.world import Settings, World
 from shoal.wire.messages import Progress
 
@@ -63,22 +63,22 @@ def simulate(
 ) -> Outcome:
     """Play it to the end of the job. Every invariant of the protocol is checked on the way."""
     job = study.job
-    chance = Chance(study.seed)
+    rng = Rng(study.seed)
     settings = Settings(
         seed=study.seed,
-        builds=builds(study.profile, study.devices, chance),
+        builds=builds(study.profile, study.devices, rng),
         home_line=home_line(study.profile),
         jobs=[job],
         patience=Patience() if study.devices < FLEET else FLEET_PATIENCE,
         arrive_within_s=ARRIVE_S + ARRIVE_S_PER_DEVICE * study.devices,
     )
     name = job.spec.job
-    tally = Tally(study.devices)
+    metrics = Metrics(study.devices)
     world = World(settings)
     inflicter = Inflicter(world, study.faults)
     # What a task's code makes of a model is not the protocol's fault: a device may be refused for it.
     invariants = Invariants({name: (job.spec, job.model.nbytes)}, is_honest=False)
-    world.observers += [*observers, tally, inflicter, invariants]
+    world.observers += [*observers, metrics, inflicter, invariants]
     inflicter.begin()
     world.begin()
     next_look_s = 0.0
@@ -90,7 +90,7 @@ def simulate(
             next_look_s = now_s + look_every_s
             look(_glance(world, name))
     look(_glance(world, name))
-    return tally.outcome(world, name)
+    return metrics.outcome(world, name)
 
 
 def _glance(world: World, job: str) -> Glance:

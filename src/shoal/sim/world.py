@@ -6,29 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shoal.errors import Misuse
+from shoal.net.shared_budget import TURN_HOLD_S
 from shoal.roles.actions import Role, Save
-from shoal.roles.membership import Patience
-from shoal.roles.roster import JobRecord
-from shoal.roles.switchboard import Switchboard
-from shoal.sim.agent import CONNECT_TIMEOUT_S, HANDSHAKE_S, Agent
-from shoal.sim.chance import Chance
-from shoal.sim.connection import Connection
+from shoal.roles.manager.cluster_state import JobRecord
+from shoal.roles.node.failure_detector import Patience
+from shoal.roles.node.host_router import HostRouter
+from shoal.scheduling.ledger import Applied
 from shoal.sim.devices import Build, Device
 from shoal.sim.disk import SYNC_S, Disk
-from shoal.sim.home import Home
-from shoal.sim.host import Host
-from shoal.sim.hosting import Hosting
+from shoal.sim.driver.agent import CONNECT_TIMEOUT_S, HANDSHAKE_S, SimAgent
+from shoal.sim.driver.connection import Connection
+from shoal.sim.driver.dialer import SimDialer
+from shoal.sim.driver.manager_node import SimManagerNode
+from shoal.sim.driver.role_host import Host
+from shoal.sim.driver.role_server import SimRoleServer
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
-from shoal.sim.line import Line as PeerLine
-from shoal.sim.network import Line, Network
+from shoal.sim.network import AccessLink, Network
 from shoal.sim.observe import Mark, Observer, announce
-from shoal.sim.parcels import Parcels, Weighed
-from shoal.sim.process import Machine, Process
-from shoal.transport.commons import TURN_HOLD_S
+from shoal.sim.process import Process, SimMachine
+from shoal.sim.rng import Rng
+from shoal.sim.wire_size import Weighed, WireSizer
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import Message
-from shoal.workload.ledger import Applied
 
 HOME = "home"
 
@@ -46,7 +46,7 @@ class Settings:
 
     seed: int
     builds: Sequence[Build]
-    home_line: Line
+    home_line: AccessLink
     jobs: Sequence[SimulatedJob]
     patience: Patience = field(default_factory=Patience)
     #: Devices start one by one over this time.
@@ -65,31 +65,31 @@ class Settings:
 
 class World:
     def __init__(
-        self, settings: Settings, *, parcels: Parcels | None = None, observers: Sequence[Observer] = ()
+        self, settings: Settings, *, sizer: WireSizer | None = None, observers: Sequence[Observer] = ()
     ) -> None:
         if not settings.builds:
             raise Misuse("a simulation needs at least one device")
         self.settings = settings
         self.kernel = Kernel()
-        self.chance = Chance(settings.seed)
-        self.network = Network(self.kernel, self.chance)
+        self.rng = Rng(settings.seed)
+        self.network = Network(self.kernel, self.rng)
         self.observers = list(observers)
-        self._parcels = parcels or Weighed()
+        self._sizer = sizer or Weighed()
         self._jobs = {job.spec.job: job for job in settings.jobs}
-        flaws = self.chance.stream("disk") if settings.has_flaws else None
+        flaws = self.rng.stream("disk") if settings.has_flaws else None
         self.disk = Disk(self.kernel, flaws, sync_s=settings.disk_sync_s)
         self.disk.on_durable = self._durable
         self.disk.on_kept = self._kept
         #: Whether every job is over, as of the last record that was kept: it is asked after every event.
         self._is_over = False
-        self.home: Home | None = None
+        self.home: SimManagerNode | None = None
         self.home_slow_factor = 1.0
-        self.machines = {HOME: Machine(HOME)}
-        self.agents: dict[str, Agent | None] = {}
+        self.machines = {HOME: SimMachine(HOME)}
+        self.agents: dict[str, SimAgent | None] = {}
         self._incarnations: dict[str, int] = {}
         #: Those whose owner wants them to go, until they have.
         self._leaving: set[str] = set()
-        self._copies = self.chance.stream("copies")
+        self._copies = self.rng.stream("copies")
         #: Job -> the newest term that anyone led it under, the leader of that term, and its process.
         self._leaders: dict[str, tuple[int, Host, Process]] = {}
         self.network.attach(HOME, settings.home_line)
@@ -97,8 +97,8 @@ class World:
             self._place(f"w{number}", build)
 
     def _place(self, name: str, build: Build) -> None:
-        device = Device(build, self.chance.stream("device", name))
-        self.machines[name] = Machine(name, device)
+        device = Device(build, self.rng.stream("device", name))
+        self.machines[name] = SimMachine(name, device)
         self.agents[name] = None
         self.network.attach(name, build.line)
 
@@ -109,7 +109,7 @@ class World:
         self.start(HOME)
         for job in self._jobs.values():
             self.kernel.at(job.submit_s, self._submit, job)
-        arrivals = self.chance.stream("arrival")
+        arrivals = self.rng.stream("arrival")
         for name, machine in self.machines.items():
             if machine.device is None:
                 continue
@@ -167,11 +167,11 @@ class World:
     def leader_at(self, node: str, job: str) -> Role | None:
         """The leader of this job on this node, whatever its term."""
         if node == HOME:
-            hosting = self.home.hosting if self.home is not None else None
+            role_server = self.home.role_server if self.home is not None else None
         else:
             agent = self.agents[node]
-            hosting = agent.hosting if agent is not None else None
-        return hosting.leader(job) if hosting is not None else None
+            role_server = agent.role_server if agent is not None else None
+        return role_server.leader(job) if role_server is not None else None
 
     def leader_node(self) -> str:
         """Where the first job that has a leader is led; home if none has."""
@@ -202,14 +202,14 @@ class World:
         elif self.agents[name] is None:
             number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
             self.mark(name, "started")
-            flaws = self.chance.stream(f"flaws {number}", name) if self.settings.has_flaws else None
+            flaws = self.rng.stream(f"flaws {number}", name) if self.settings.has_flaws else None
             process = Process(machine, self.kernel, self.observers)
-            self.agents[name] = Agent(process, self, manager=HOME, incarnation=f"{name}-{number}", flaws=flaws)
+            self.agents[name] = SimAgent(process, self, manager=HOME, incarnation=f"{name}-{number}", flaws=flaws)
 
-    def _start_home(self, machine: Machine) -> None:
+    def _start_home(self, machine: SimMachine) -> None:
         self.mark(HOME, "started", jobs=tuple(self.disk.jobs))
         settings = self.settings
-        self.home = Home(
+        self.home = SimManagerNode(
             Process(machine, self.kernel, self.observers),
             self,
             self.disk,
@@ -241,7 +241,7 @@ class World:
         if name == HOME:
             home = self.home
             self._end_home("lost")
-            connections = list(home.hosting.connections.values()) if home is not None else []
+            connections = list(home.role_server.connections.values()) if home is not None else []
         else:
             agent = self._end_agent(name)
             connections = agent.connections if agent is not None else []
@@ -254,7 +254,7 @@ class World:
             self.home = None
             self.disk.crash(disk)
 
-    def _end_agent(self, name: str) -> Agent | None:
+    def _end_agent(self, name: str) -> SimAgent | None:
         agent = self.agents[name]
         if agent is not None:
             agent.process.alive = False
@@ -295,50 +295,50 @@ class World:
     def job_names(self) -> tuple[str, ...]:
         return tuple(self._jobs)
 
-    def dial(self, line: PeerLine) -> tuple[Connection | None, float]:
+    def dial(self, line: SimDialer) -> tuple[Connection | None, float]:
         if not self.machines[line.peer].is_on or not self.network.reachable(line.process.node, line.peer):
             return None, CONNECT_TIMEOUT_S
         called = self._listening(line.peer, line.endpoint)
         if called is None:
             return None, HANDSHAKE_S
-        return Connection(self.network, self._parcels, caller=line, called=called), HANDSHAKE_S
+        return Connection(self.network, self._sizer, caller=line, called=called), HANDSHAKE_S
 
-    def _listening(self, node: str, endpoint: str = "") -> Hosting | None:
+    def _listening(self, node: str, endpoint: str = "") -> SimRoleServer | None:
         """Who answers there, if anyone does. A device that never led listens to nobody."""
         if node == HOME:
-            return self.home.hosting if self.home is not None else None
+            return self.home.role_server if self.home is not None else None
         agent = self.agents[node]
         if agent is None or (endpoint and endpoint != agent.endpoint):
             return None
-        return agent.hosting
+        return agent.role_server
 
-    def hosting(self, agent: Agent) -> Hosting:
+    def role_server(self, agent: SimAgent) -> SimRoleServer:
         settings, process = self.settings, agent.process
-        return Hosting(
+        return SimRoleServer(
             process,
             self,
             agent,
-            Switchboard(node=process.node, patience=settings.patience, manager=HOME),
+            HostRouter(node=process.node, patience=settings.patience, manager=HOME),
             manager=HOME,
             turn_hold_s=settings.turn_hold_s,
             upload_budget_bytes=settings.upload_budget_bytes,
         )
 
-    def gone(self, agent: Agent) -> None:
+    def gone(self, agent: SimAgent) -> None:
         if agent.process.alive:
             self.mark(agent.process.node, "left")
             self.kill(agent.process.node)
 
-    def exhausted(self, agent: Agent) -> None:
+    def exhausted(self, agent: SimAgent) -> None:
         self.mark(agent.process.node, "battery empty")
         self.kernel.after(0.0, self.power_off, agent.process.node)
 
-    def said(self, agent: Agent, to: str, message: Message, size_bytes: int) -> None:
+    def said(self, agent: SimAgent, to: str, message: Message, size_bytes: int) -> None:
         if self._copies.happens(agent.process.machine.copies):
             after_s = self._copies.between(0.0, COPY_WITHIN_S)
             self.kernel.after(after_s, self._say_again, agent.process.node, to, message, size_bytes)
 
     def _say_again(self, node: str, to: str, message: Message, size_bytes: int) -> None:
-        hosting = self._listening(to)
-        if hosting is not None:
-            hosting.process.now(hosting.heard, node, message, size_bytes)
+        role_server = self._listening(to)
+        if role_server is not None:
+            role_server.process.now(role_server.heard, node, message, size_bytes)

@@ -40,7 +40,7 @@ _FORMAT_KEY, _FORMAT = "shoal", "checkpoint 1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
+class SavedCheckpoint:
     """A durable checkpoint."""
 
     version: int
@@ -50,7 +50,7 @@ class Saved:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loaded:
+class LoadedCheckpoint:
     """A checkpoint whose contents match its name, and why it is not a newer one."""
 
     version: int
@@ -85,7 +85,7 @@ class CheckpointStore:
         make_directory(directory)
         remove_stale(directory)
 
-    def save(self, *, version: int, tensors: Mapping[str, Array], state: Mapping[str, object]) -> Saved:
+    def save(self, *, version: int, tensors: Mapping[str, Array], state: Mapping[str, object]) -> SavedCheckpoint:
         """Write a checkpoint and return once it is durable. Only then are earlier ones thinned out.
 
         The last save wins: files of the same or a higher version belong to a history that was abandoned, and go.
@@ -113,7 +113,7 @@ class CheckpointStore:
         """The version of the newest file, read or not; -1 where there is none."""
         return max((found.version for found in self._found()), default=-1)
 
-    def load(self) -> Loaded | None:
+    def load(self) -> LoadedCheckpoint | None:
         """The newest checkpoint that matches its name; None where none was ever saved.
 
         Damaged newer ones are set aside as ``.corrupt``, so that versions saved from here on are never
@@ -125,7 +125,7 @@ class CheckpointStore:
                 return self._load()
         raise ShoalError(f"checkpoints in {self._directory} are replaced faster than they are read: try again")
 
-    def _load(self) -> Loaded | None:
+    def _load(self) -> LoadedCheckpoint | None:
         self._last_saved = 0
         damaged: list[tuple[_Found, str]] = []
         for found in self._found():
@@ -139,7 +139,7 @@ class CheckpointStore:
             # remove what that writer did not, or a crash loop would fill the disk.
             sync_directory(self._directory)
             self._remove_older_than(found.version)
-            return Loaded(
+            return LoadedCheckpoint(
                 version=found.version,
                 path=found.path,
                 sha256=found.sha256,
@@ -156,7 +156,7 @@ class CheckpointStore:
             )
         return None
 
-    def _write(self, version: int, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> Saved:
+    def _write(self, version: int, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> SavedCheckpoint:
         with telling_disk_full(self._directory):
             pending = AtomicFile(self._directory)
             try:
@@ -165,9 +165,9 @@ class CheckpointStore:
                 pending.commit(path)
             finally:
                 pending.abort()
-        return Saved(version=version, path=path, sha256=pending.sha256, size_bytes=pending.size_bytes)
+        return SavedCheckpoint(version=version, path=path, sha256=pending.sha256, size_bytes=pending.size_bytes)
 
-    def _thin_out(self, saved: Saved) -> None:
+    def _thin_out(self, saved: SavedCheckpoint) -> None:
         abandoned = [found for found in self._found() if found.version >= saved.version and found.path != saved.path]
         for found in abandoned:
             found.path.unlink(missing_ok=True)

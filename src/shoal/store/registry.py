@@ -22,7 +22,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoal.errors import Corrupt, Misuse, ShoalError
-from shoal.roles.publishing import Published, Serving
+from shoal.roles.manager.publishing import Published, Serving
+from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.files import DiskFull, make_directory
 from shoal.store.rows import (
@@ -31,7 +32,7 @@ from shoal.store.rows import (
     Evaluation,
     Event,
     Job,
-    Node,
+    NodeRow,
     Redeemed,
     Token,
 )
@@ -47,7 +48,6 @@ from shoal.wire.limits import (
     TRACEBACK_MAX_CHARS,
     TRACEBACKS_KEPT_PER_JOB,
 )
-from shoal.workload.ledger import Applied
 
 _BUSY_TIMEOUT_S = 10.0
 
@@ -217,12 +217,12 @@ class Registry:
             {"node": node, "role": role, "facts_json": facts_json, "state": state, "now_s": now_s},
         )
 
-    def nodes(self) -> list[Node]:
-        return [Node(**row) for row in self._rows("SELECT * FROM nodes ORDER BY node")]
+    def nodes(self) -> list[NodeRow]:
+        return [NodeRow(**row) for row in self._rows("SELECT * FROM nodes ORDER BY node")]
 
-    def node(self, node: str) -> Node | None:
+    def node(self, node: str) -> NodeRow | None:
         rows = self._rows("SELECT * FROM nodes WHERE node = ?", (node,))
-        return Node(**rows[0]) if rows else None
+        return NodeRow(**rows[0]) if rows else None
 
     def set_node_facts(self, node: str, facts_json: str, *, now_s: float) -> None:
         self._change("UPDATE nodes SET facts_json = ?, last_seen_s = ? WHERE node = ?", (facts_json, now_s, node))

@@ -31,7 +31,7 @@ class Token:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
+class NodeRow:
     """A device that was enrolled."""
 
     node: str

@@ -38,7 +38,7 @@ CONNECTIONS_PER_DEVICE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fleet:
+class FleetLoad:
     """What is asked: so many devices, and what each sends and takes how often."""
 
     devices: int
@@ -92,7 +92,7 @@ class Costs:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredCosts:
     """Costs, with where and when they were measured."""
 
     costs: Costs
@@ -104,7 +104,7 @@ class Measured:
     load: float
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Measured:
+    def from_plain(cls, plain: Mapping[str, Any]) -> MeasuredCosts:
         """Read what `python -m benchmarks.capacity --save` wrote."""
         try:
             return cls(
@@ -181,13 +181,13 @@ class Needs:
         raise Misuse(f"there is no figure {name!r}; there are: {', '.join(each.name for each in self.figures)}")
 
 
-def needs(fleet: Fleet, measured: Measured, site: Site | None = None) -> Needs:
+def needs(fleet: FleetLoad, measured: MeasuredCosts, site: Site | None = None) -> Needs:
     """What this fleet needs, at this site."""
     site = site or Site()
     return Needs(figures=_figures(fleet, measured, site), limits=limits(fleet, measured, site))
 
 
-def limits(fleet: Fleet, measured: Measured, site: Site) -> tuple[Limit, ...]:
+def limits(fleet: FleetLoad, measured: MeasuredCosts, site: Site) -> tuple[Limit, ...]:
     """What one leader and one manager on one machine bear, part by part."""
     costs = measured.costs
     update_core_s = costs.update_core_s_of(fleet.up_bytes + fleet.model_bytes)
@@ -234,7 +234,7 @@ def limits(fleet: Fleet, measured: Measured, site: Site) -> tuple[Limit, ...]:
     return tuple(sorted(found, key=lambda limit: limit.devices))
 
 
-def _figures(fleet: Fleet, measured: Measured, site: Site) -> tuple[Figure, ...]:
+def _figures(fleet: FleetLoad, measured: MeasuredCosts, site: Site) -> tuple[Figure, ...]:
     costs = measured.costs
     per_s = fleet.devices / fleet.every_s
     update_core_s = costs.update_core_s_of(fleet.up_bytes + fleet.model_bytes)
@@ -294,7 +294,7 @@ def _figures(fleet: Fleet, measured: Measured, site: Site) -> tuple[Figure, ...]
     )
 
 
-def levels(leaders: int, fleet: Fleet, costs: Costs, site: Site) -> int:
+def levels(leaders: int, fleet: FleetLoad, costs: Costs, site: Site) -> int:
     """Leaders in a tree: how many stand above one another, from those whom devices talk to up to the one at the top.
 
     Each hands up one partial, as large as a model, and takes one model down, in the time of a device's one update.

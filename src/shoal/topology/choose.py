@@ -18,9 +18,9 @@ from statistics import median
 from shoal.errors import Misuse
 from shoal.topology import predict
 from shoal.topology.cluster import Cluster
-from shoal.topology.predict import HOLD_S, Prediction
+from shoal.topology.predict import HOLD_S, TopologyPrediction
 from shoal.topology.shard import Shares, water_fill
-from shoal.topology.split import Tree, split, sub_leaders_about
+from shoal.topology.split import Tree, aggregators_about, split
 
 #: From the simplest on.
 SHAPES = ("star", "tree", "shard")
@@ -40,9 +40,9 @@ ROUNDS_SETTLING = 3
 class Choice:
     """The best shape, with what is needed to build it, and what else there was."""
 
-    best: Prediction
+    best: TopologyPrediction
     #: From the simplest on, one of each shape.
-    alternatives: tuple[Prediction, ...]
+    alternatives: tuple[TopologyPrediction, ...]
     reason: str
     tree: Tree | None = None
     shares: Shares | None = None
@@ -65,7 +65,7 @@ def choose(
     """
     if not shapes or any(shape not in SHAPES for shape in shapes):
         raise Misuse(f"shapes are of {', '.join(SHAPES)}, not {list(shapes)}")
-    alternatives: list[Prediction] = []
+    alternatives: list[TopologyPrediction] = []
     tree, shares = None, None
     for shape in sorted(set(shapes), key=SHAPES.index):
         if shape == "star" and above == "async":
@@ -117,30 +117,32 @@ def choose_again(
     return choose(cluster, model_bytes=model_bytes, shapes=shapes, above=above, hold_s=hold_s, corrections=corrections)
 
 
-def _corrected(told: Prediction, factor: float, cluster: Cluster) -> Prediction:
+def _corrected(told: TopologyPrediction, factor: float, cluster: Cluster) -> TopologyPrediction:
     if factor == 1.0:
         return told
     batch_s = _positive(told.batch_s * factor)
     detail = f"{told.detail}; {factor:.2f} times the model's {told.batch_s:.2f} s, as measured"
-    return Prediction(shape=told.shape, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail)
+    return TopologyPrediction(
+        shape=told.shape, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail
+    )
 
 
 def best_tree(
     cluster: Cluster, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
-) -> tuple[Tree, Prediction]:
-    """The tree with the best number of sub-leaders near √n: rates differ, so the neighbours are tried too."""
-    about = sub_leaders_about(cluster)
+) -> tuple[Tree, TopologyPrediction]:
+    """The tree with the best number of aggregators near √n: rates differ, so the neighbours are tried too."""
+    about = aggregators_about(cluster)
     counts = sorted({count for count in range(about - 2, about + 3) if 1 <= count <= len(cluster.workers)})
-    found: list[tuple[float, int, Tree, Prediction]] = []
+    found: list[tuple[float, int, Tree, TopologyPrediction]] = []
     for count in counts:
-        tree = split(cluster, sub_leaders=count, like_speeds_together=above == "async")
+        tree = split(cluster, aggregators=count, like_speeds_together=above == "async")
         told = predict.tree(cluster, tree, model_bytes=model_bytes, above=above, hold_s=hold_s)
         found.append((told.batch_s, count, tree, told))
     _, _, tree, told = min(found, key=lambda one: (one[0], one[1]))
     return tree, told
 
 
-def _reason(cluster: Cluster, best: Prediction, alternatives: list[Prediction]) -> str:
+def _reason(cluster: Cluster, best: TopologyPrediction, alternatives: list[TopologyPrediction]) -> str:
     others = [other for other in alternatives if other is not best]
     told = f"{best.shape}: {best.batch_s:.2f} s a batch"
     if others:

@@ -9,7 +9,7 @@ from shoal.errors import Misuse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
+class ClusterNode:
     """One device: what its link carries and how long it trains."""
 
     name: str
@@ -40,8 +40,8 @@ class Node:
 class Cluster:
     """Who leads and who works. A leader that also works is named among the workers."""
 
-    leader: Node
-    workers: tuple[Node, ...]
+    leader: ClusterNode
+    workers: tuple[ClusterNode, ...]
 
     def __post_init__(self) -> None:
         names = [worker.name for worker in self.workers]
@@ -57,7 +57,7 @@ class Cluster:
         return self.leader in self.workers
 
     @property
-    def nodes(self) -> dict[str, Node]:
+    def nodes(self) -> dict[str, ClusterNode]:
         """Everyone by name, the leader first."""
         return {node.name: node for node in (self.leader, *self.workers)}
 

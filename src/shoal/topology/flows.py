@@ -17,14 +17,14 @@ from heapq import heappop, heappush
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.topology.cluster import Node
+from shoal.topology.cluster import ClusterNode
 
 #: Of a transfer or a link, what rounding may leave.
 _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Transfer:
+class FlowTransfer:
     """So many bytes from one node to another, once all of ``after`` are done and ``wait_s`` more has passed.
 
     To itself a node needs no time but the wait: that is how work is told.
@@ -38,7 +38,9 @@ class Transfer:
     wait_s: float = 0.0
 
 
-def finish_times_s(transfers: Sequence[Transfer], nodes: Mapping[str, Node], *, hold_s: float) -> list[float]:
+def finish_times_s(
+    transfers: Sequence[FlowTransfer], nodes: Mapping[str, ClusterNode], *, hold_s: float
+) -> list[float]:
     """When each transfer has arrived.
 
     A node sends one thing at a time; its turn passes on after ``hold_s`` though, and both go on together. 0: all at
@@ -48,7 +50,7 @@ def finish_times_s(transfers: Sequence[Transfer], nodes: Mapping[str, Node], *, 
 
 
 class _Play:
-    def __init__(self, transfers: Sequence[Transfer], nodes: Mapping[str, Node], *, hold_s: float) -> None:
+    def __init__(self, transfers: Sequence[FlowTransfer], nodes: Mapping[str, ClusterNode], *, hold_s: float) -> None:
         self._transfers = transfers
         self._nodes = nodes
         self._hold_s = hold_s
@@ -172,7 +174,7 @@ def fair_rates(links: np.ndarray, costs: np.ndarray, *, links_count: int) -> np.
     return rates
 
 
-def _routes(transfers: Sequence[Transfer], nodes: Mapping[str, Node]) -> tuple[np.ndarray, np.ndarray]:
+def _routes(transfers: Sequence[FlowTransfer], nodes: Mapping[str, ClusterNode]) -> tuple[np.ndarray, np.ndarray]:
     """The two links that each transfer loads, by number, and for how long a byte occupies each."""
     numbers: dict[tuple[str, str], int] = {}
     links = np.zeros((len(transfers), 2), dtype=np.int64)

@@ -5,7 +5,7 @@ the model's size, B a link, l the training. On equal links of a switch
 
     star    l + 2nS/B          sent to all at once (EDDL §4.3)
             l + (n+1)S/B       sent strictly one after the other: the first trains while the others still wait
-    tree    l + 2(g + n/g - 2)S/B     sent at once; the leader one of the g sub-leaders, these among the n workers
+    tree    l + 2(g + n/g - 2)S/B     sent at once; the leader one of the g aggregators, these among the n workers
     shard   l + (2(n-1) + 1)/n · S/B     the leader hears of every share, to keep the versions
 
 Shoal's leader passes its turn on after ``HOLD_S``, so its star lies between the two forms: near the second if a model
@@ -20,17 +20,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.errors import Misuse
-from shoal.topology.cluster import Cluster, Node
-from shoal.topology.flows import Transfer, finish_times_s
+from shoal.topology.cluster import Cluster, ClusterNode
+from shoal.topology.flows import FlowTransfer, finish_times_s
 from shoal.topology.shard import Shares, phases_s, water_fill
 from shoal.topology.split import Tree
 
-#: How long a sender keeps others waiting for one message: ``shoal.transport.commons.TURN_HOLD_S``, which is above us.
+#: How long a sender keeps others waiting for one message: ``shoal.net.shared_budget.TURN_HOLD_S``, which is above us.
 HOLD_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
+class TopologyPrediction:
     """A shape and what a batch would take in it."""
 
     shape: str
@@ -40,7 +40,7 @@ class Prediction:
     detail: str
 
 
-def star(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S) -> Prediction:
+def star(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S) -> TopologyPrediction:
     """One leader; every worker fetches the model from it and brings its update back."""
     transfers = _exchange(cluster.leader, cluster.workers, model_bytes=model_bytes)
     batch_s = max(finish_times_s(transfers, cluster.nodes, hold_s=hold_s))
@@ -62,15 +62,15 @@ def star_ways_s(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S)
 
 def tree(
     cluster: Cluster, shape: Tree, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
-) -> Prediction:
-    """Sub-leaders fetch the model, hand it on, train, sum up, and bring one update each.
+) -> TopologyPrediction:
+    """Aggregators fetch the model, hand it on, train, sum up, and bring one update each.
 
-    Below, a sub-leader waits for all of its group. ``above`` says whether the leader waits for all sub-leaders (sync)
+    Below, an aggregator waits for all of its group. ``above`` says whether the leader waits for all aggregators (sync)
     or each goes on when it has its answer (async, as EDDL §6.5): then a batch is what a round of a group takes on
     average, or what the leader's link needs to serve every group once, if that is more.
     """
     if above not in ("sync", "async"):
-        raise Misuse(f"above a sub-leader it goes sync or async, not {above!r}")
+        raise Misuse(f"above an aggregator it goes sync or async, not {above!r}")
     _check_all_are_in(cluster, shape)
     if above == "sync":
         transfers = _tree_transfers(cluster, shape, model_bytes=model_bytes)
@@ -78,11 +78,11 @@ def tree(
     else:
         batch_s = _async_above_s(cluster, shape, model_bytes=model_bytes, hold_s=hold_s)
     most = max(len(group.members) for group in shape.groups)
-    detail = f"{shape.notation}, {above} above: {len(shape.groups)} sub-leaders with up to {most} workers each"
+    detail = f"{shape.notation}, {above} above: {len(shape.groups)} aggregators with up to {most} workers each"
     return _told("tree", batch_s, cluster, detail)
 
 
-def shard(cluster: Cluster, *, model_bytes: float, shares: Shares | None = None) -> Prediction:
+def shard(cluster: Cluster, *, model_bytes: float, shares: Shares | None = None) -> TopologyPrediction:
     """Every worker leads a share. All wait for the slowest to train; then the halves follow each other.
 
     In the second half the leader hears every share's mean as well: it keeps the versions. The delay of the way is paid
@@ -99,7 +99,7 @@ def shard(cluster: Cluster, *, model_bytes: float, shares: Shares | None = None)
     return _told("shard", batch_s, cluster, shares.reason)
 
 
-def flowing(cluster: Cluster, *, model_bytes: float) -> Prediction:
+def flowing(cluster: Cluster, *, model_bytes: float) -> TopologyPrediction:
     """A star in which nobody waits for anybody."""
     batch_s = flowing_s(cluster, model_bytes=model_bytes)
     detail = f"a lease of each of {len(cluster.workers)} in the mean, where nobody waits for anybody"
@@ -119,19 +119,19 @@ def flowing_s(cluster: Cluster, *, model_bytes: float) -> float:
     return max(len(cluster.workers) / leases_per_s, _through_s(cluster.leader, len(cluster.workers), model_bytes))
 
 
-def _told(shape: str, batch_s: float, cluster: Cluster, detail: str) -> Prediction:
-    return Prediction(shape=shape, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail)
+def _told(shape: str, batch_s: float, cluster: Cluster, detail: str) -> TopologyPrediction:
+    return TopologyPrediction(shape=shape, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail)
 
 
 def _exchange(
-    leader: Node,
-    workers: tuple[Node, ...],
+    leader: ClusterNode,
+    workers: tuple[ClusterNode, ...],
     *,
     model_bytes: float,
     start: tuple[int, ...] = (),
     first: tuple[int, ...] = (),
     already: int = 0,
-) -> list[Transfer]:
+) -> list[FlowTransfer]:
     """The model to each worker, the update back once it has trained; the leader's own training, if it is one of them.
 
     It begins after the transfers of ``start``, which bring the model; a leader that has it sends those of ``first``
@@ -139,11 +139,11 @@ def _exchange(
     """
     others = [worker for worker in workers if worker.name != leader.name]
     down = [
-        Transfer(source=leader.name, target=worker.name, size_bytes=model_bytes, after=start or first)
+        FlowTransfer(source=leader.name, target=worker.name, size_bytes=model_bytes, after=start or first)
         for worker in others
     ]
     up = [
-        Transfer(
+        FlowTransfer(
             source=worker.name,
             target=leader.name,
             size_bytes=model_bytes,
@@ -153,34 +153,34 @@ def _exchange(
         for place, worker in enumerate(others)
     ]
     own = [
-        Transfer(source=leader.name, target=leader.name, size_bytes=0, after=start, wait_s=worker.compute_s)
+        FlowTransfer(source=leader.name, target=leader.name, size_bytes=0, after=start, wait_s=worker.compute_s)
         for worker in workers
         if worker.name == leader.name
     ]
     return [*down, *up, *own]
 
 
-def _tree_transfers(cluster: Cluster, shape: Tree, *, model_bytes: float) -> list[Transfer]:
+def _tree_transfers(cluster: Cluster, shape: Tree, *, model_bytes: float) -> list[FlowTransfer]:
     nodes, top = cluster.nodes, cluster.leader.name
-    remote = [group for group in shape.groups if group.sub_leader != top]
-    transfers = [Transfer(source=top, target=group.sub_leader, size_bytes=model_bytes) for group in remote]
-    starts: dict[str, tuple[int, ...]] = {group.sub_leader: (place,) for place, group in enumerate(remote)}
+    remote = [group for group in shape.groups if group.aggregator != top]
+    transfers = [FlowTransfer(source=top, target=group.aggregator, size_bytes=model_bytes) for group in remote]
+    starts: dict[str, tuple[int, ...]] = {group.aggregator: (place,) for place, group in enumerate(remote)}
     for group in shape.groups:
-        start = starts.get(group.sub_leader, ())
-        crew = tuple(nodes[name] for name in (group.sub_leader, *group.members))
+        start = starts.get(group.aggregator, ())
+        crew = tuple(nodes[name] for name in (group.aggregator, *group.members))
         began = len(transfers)
-        # A leader with a group of its own serves the other sub-leaders first: they have others to serve.
+        # A leader with a group of its own serves the other aggregators first: they have others to serve.
         transfers += _exchange(
-            nodes[group.sub_leader],
+            nodes[group.aggregator],
             crew,
             model_bytes=model_bytes,
             start=start,
             first=tuple(range(len(remote))),
             already=began,
         )
-        if group.sub_leader != top:
+        if group.aggregator != top:
             summed = tuple(range(began + len(group.members), len(transfers)))
-            transfers.append(Transfer(source=group.sub_leader, target=top, size_bytes=model_bytes, after=summed))
+            transfers.append(FlowTransfer(source=group.aggregator, target=top, size_bytes=model_bytes, after=summed))
     return transfers
 
 
@@ -193,15 +193,15 @@ def _async_above_s(cluster: Cluster, shape: Tree, *, model_bytes: float, hold_s:
         transfers = _tree_transfers(cluster, alone, model_bytes=model_bytes)
         rates += 1 / max(finish_times_s(transfers, nodes, hold_s=hold_s))
     mean_s = len(shape.groups) / rates
-    remote = sum(group.sub_leader != cluster.leader.name for group in shape.groups)
+    remote = sum(group.aggregator != cluster.leader.name for group in shape.groups)
     return max(mean_s, _through_s(cluster.leader, remote, model_bytes), _air_s(nodes, shape, cluster, model_bytes))
 
 
-def _air_s(nodes: Mapping[str, Node], shape: Tree, cluster: Cluster, model_bytes: float) -> float:
+def _air_s(nodes: Mapping[str, ClusterNode], shape: Tree, cluster: Cluster, model_bytes: float) -> float:
     """How long the busiest air is busy with one round of every group."""
     busy_s: dict[str, float] = {}
-    pairs = [(cluster.leader.name, group.sub_leader) for group in shape.groups]
-    pairs += [(group.sub_leader, member) for group in shape.groups for member in group.members]
+    pairs = [(cluster.leader.name, group.aggregator) for group in shape.groups]
+    pairs += [(group.aggregator, member) for group in shape.groups for member in group.members]
     for pair in pairs:
         for node in (nodes[name] for name in pair if pair[0] != pair[1]):
             if node.medium:
@@ -210,12 +210,12 @@ def _air_s(nodes: Mapping[str, Node], shape: Tree, cluster: Cluster, model_bytes
     return max(busy_s.values(), default=0.0)
 
 
-def _through_s(leader: Node, models: int, model_bytes: float) -> float:
+def _through_s(leader: ClusterNode, models: int, model_bytes: float) -> float:
     """So many models over the narrower direction of this link."""
     return models * model_bytes / leader.narrow_bytes_per_s
 
 
 def _check_all_are_in(cluster: Cluster, shape: Tree) -> None:
-    named = sorted(name for group in shape.groups for name in (group.sub_leader, *group.members))
+    named = sorted(name for group in shape.groups for name in (group.aggregator, *group.members))
     if named != sorted(worker.name for worker in cluster.workers):
-        raise Misuse("a tree names every worker of its cluster once, sub-leaders among them: split the cluster anew")
+        raise Misuse("a tree names every worker of its cluster once, aggregators among them: split the cluster anew")

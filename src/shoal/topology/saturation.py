@@ -101,7 +101,7 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class SaturationVerdict:
     verdict: str
     #: The size from which on more workers bring too little; None if there is none, or none yet.
     size: int | None
@@ -152,7 +152,7 @@ class Saturation:
             del self._logs[size], self._counts[size], self._last_round[size]
             self._judged = {pair: judged for pair, judged in self._judged.items() if size not in pair}
 
-    def decide(self) -> Decision:
+    def decide(self) -> SaturationVerdict:
         """Saturated if the last workers to join brought too little; then also from which size on.
 
         That they did takes confidence. From where on is then an estimate: the steps before it, down to the first that
@@ -173,10 +173,10 @@ class Saturation:
                 break
         last = gains[0]
         if last.verdict != SATURATED:
-            return Decision(verdict=last.verdict, size=None, reason=last.reason, gains=(last,))
+            return SaturationVerdict(verdict=last.verdict, size=None, reason=last.reason, gains=(last,))
         size = gains[-1].workers
         since = "" if size == last.workers else f", and has been from about {size} on"
-        return Decision(verdict=SATURATED, size=size, reason=last.reason + since, gains=tuple(gains))
+        return SaturationVerdict(verdict=SATURATED, size=size, reason=last.reason + since, gains=tuple(gains))
 
     def _compare(self, fewer: int, more: int) -> Gain:
         """What each worker between the two sizes brought. Looked at anew when there are twice as many rounds."""
@@ -230,5 +230,5 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _undecided(reason: str) -> Decision:
-    return Decision(verdict=UNSURE, size=None, reason=reason)
+def _undecided(reason: str) -> SaturationVerdict:
+    return SaturationVerdict(verdict=UNSURE, size=None, reason=reason)

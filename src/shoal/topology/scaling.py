@@ -27,9 +27,9 @@ from shoal.topology.saturation import (
     ROUNDS_KEPT,
     SATURATED,
     UNSURE,
-    Decision,
     Gain,
     Round,
+    SaturationVerdict,
     crew,
     judge,
     student,
@@ -45,7 +45,7 @@ EXTRAPOLATE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class BatchTimes:
     """Batches of one size: their mean time, what that mean may be off by (its variance), and of how many rounds."""
 
     workers: int
@@ -149,7 +149,7 @@ class Law:
         return student(max(8.0, self.rounds - 3.0))
 
 
-def fit(measured: list[Measured]) -> Law:
+def fit(measured: list[BatchTimes]) -> Law:
     """Least squares on t(n) = a + b(n - 1) + c n(n - 1), each size weighted by its error; 0 <= b <= a, c >= 0."""
     ordered = sorted(measured, key=lambda size: size.workers)
     sizes = tuple(size.workers for size in ordered)
@@ -226,7 +226,7 @@ class Scaling:
     def law(self) -> Law | None:
         """None while fewer sizes were measured than the law has parts."""
         known = [
-            Measured(
+            BatchTimes(
                 workers=size,
                 batch_s=float(np.mean(times)),
                 variance=variance_of_mean(np.array(times)),
@@ -237,12 +237,14 @@ class Scaling:
         ]
         return fit(known) if len(known) >= SIZES_MIN else None
 
-    def decide(self) -> Decision:
+    def decide(self) -> SaturationVerdict:
         """Is one more than the present workers worth it, and if not, from which size on is it not?"""
         law = self.law()
         if law is None:
             needed = f"{SIZES_MIN} sizes with {ROUNDS_MIN} rounds each are needed to fit a law"
-            return Decision(verdict=UNSURE, size=None, reason=f"{crew(self._present)}: {needed}")
+            return SaturationVerdict(verdict=UNSURE, size=None, reason=f"{crew(self._present)}: {needed}")
         gain = law.gain(self._present)
         size = law.knee if gain.verdict == SATURATED else None
-        return Decision(verdict=gain.verdict, size=size, reason=f"{gain.reason} ({law.confidence})", gains=(gain,))
+        return SaturationVerdict(
+            verdict=gain.verdict, size=size, reason=f"{gain.reason} ({law.confidence})", gains=(gain,)
+        )

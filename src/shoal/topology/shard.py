@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.topology.cluster import Node
+from shoal.topology.cluster import ClusterNode
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Shares:
     reason: str
 
 
-def water_fill(workers: Sequence[Node], *, model_bytes: float, only_lead: Sequence[Node] = ()) -> Shares:
+def water_fill(workers: Sequence[ClusterNode], *, model_bytes: float, only_lead: Sequence[ClusterNode] = ()) -> Shares:
     """The best shares for nodes that each have a link of their own.
 
     ``only_lead`` are nodes that hold shares without training, such as an always-on machine.
@@ -96,12 +96,12 @@ def _loads(shares: np.ndarray, trains: np.ndarray) -> np.ndarray:
 
 
 def phases_s(
-    workers: Sequence[Node],
+    workers: Sequence[ClusterNode],
     shares: Sequence[float],
     *,
     model_bytes: float,
-    only_lead: Sequence[Node] = (),
-    observer: Node | None = None,
+    only_lead: Sequence[ClusterNode] = (),
+    observer: ClusterNode | None = None,
 ) -> tuple[float, float]:
     """How long summing up takes, and then giving back, if the second begins when the first is over everywhere.
 
@@ -114,7 +114,7 @@ def phases_s(
     count = len(workers)
     busy_s: list[dict[tuple[str, str], float]] = [{}, {}]
 
-    def carry(half: int, node: Node, up_bytes: float, down_bytes: float) -> None:
+    def carry(half: int, node: ClusterNode, up_bytes: float, down_bytes: float) -> None:
         for way, link_s in (("up", up_bytes / node.up_bytes_per_s), ("down", down_bytes / node.down_bytes_per_s)):
             link = ("air", node.medium) if node.medium else (way, node.name)
             busy_s[half][link] = busy_s[half].get(link, 0.0) + link_s
@@ -133,7 +133,7 @@ def phases_s(
     return first, second
 
 
-def _reason(nodes: Sequence[Node], shares: np.ndarray, loads_s: np.ndarray) -> str:
+def _reason(nodes: Sequence[ClusterNode], shares: np.ndarray, loads_s: np.ndarray) -> str:
     leading = int(np.count_nonzero(shares > 0))
     least, most = float(shares[shares > 0].min()), float(shares.max())
     each = f"{100 * most:.1f} %" if most - least < 5e-4 else f"{100 * least:.1f} to {100 * most:.1f} %"

@@ -104,7 +104,7 @@ def bytes_of(tensors: Tensors) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """An update as it will arrive, ready to be written: whole, or the part of it that is for one sub-leader.
+    """An update as it will arrive, ready to be written: whole, or the part of it that is for one aggregator.
 
     It is rounded once, with one scale for each tensor of the model. So its parts are the same values wherever it is
     cut, and it may be sent again another way.

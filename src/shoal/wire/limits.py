@@ -36,7 +36,7 @@ TENSOR_FILE_NOTES_MAX = 1024
 #: Dimensions of one tensor in a file: what every numpy we support can hold.
 TENSOR_DIMENSIONS_MAX = 32
 
-#: Leases that one message to a sub-leader counts.
+#: Leases that one message to an aggregator counts.
 COUNTED_MAX = 4096
 
 #: Ids and names that cross the wire.
@@ -104,7 +104,7 @@ READ_AHEAD_BYTES = 256 << 10
 #: The Euclidean norm of an update above which it is absurd, whatever is usual in its job (``learning.usual``).
 UPDATE_NORM_MAX = 1e6
 
-#: Bytes that a sub-leader may say it moved for one version.
+#: Bytes that an aggregator may say it moved for one version.
 TOLD_BYTES_MAX = 1 << 50
 
 #: Enrolment, where a stranger may knock: the authority's certificate, a request or reply, who may wait, and how long.

@@ -61,7 +61,7 @@ _SIZE_MAX_BYTES = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class TensorEntry:
     """One tensor of a file. Offsets count from the end of the header."""
 
     dtype: str
@@ -75,7 +75,7 @@ class Header:
     """What a file holds, checked against the file's size, in the order in which the header names it."""
 
     data_start: int
-    tensors: Mapping[str, Entry]
+    tensors: Mapping[str, TensorEntry]
     metadata: Mapping[str, str]
 
 
@@ -204,7 +204,7 @@ def parse_header(head: bytes | memoryview, *, total_bytes: int) -> Header:
     return Header(data_start=data_start, tensors=tensors, metadata=metadata)
 
 
-def _check_spans(tensors: Mapping[str, Entry], *, data_bytes: int) -> None:
+def _check_spans(tensors: Mapping[str, TensorEntry], *, data_bytes: int) -> None:
     at = 0
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         itemsize = DTYPES[entry.dtype].itemsize
@@ -263,8 +263,8 @@ class _Scanner:
         self._text = text
         self._at = 0
 
-    def header(self) -> tuple[dict[str, Entry], dict[str, str]]:
-        tensors: dict[str, Entry] = {}
+    def header(self) -> tuple[dict[str, TensorEntry], dict[str, str]]:
+        tensors: dict[str, TensorEntry] = {}
         metadata: dict[str, str] = {}
         if not self._text.startswith("{"):
             raise _corrupt("its header does not start with {")
@@ -280,7 +280,7 @@ class _Scanner:
             raise self._unexpected("the end")
         return tensors, metadata
 
-    def _entry(self, name: str) -> Entry:
+    def _entry(self, name: str) -> TensorEntry:
         dtype: str | None = None
         shape: tuple[int, ...] | None = None
         span: tuple[int, ...] = ()
@@ -298,7 +298,7 @@ class _Scanner:
             raise _corrupt(f"tensor {_shown(name)} lacks its dtype, its shape or its two offsets")
         if dtype not in DTYPES:
             raise _corrupt(f"tensor {_shown(name)} has dtype {_shown(dtype)}, not one of {', '.join(DTYPES)}")
-        return Entry(dtype=dtype, shape=shape, begin=span[0], end=span[1])
+        return TensorEntry(dtype=dtype, shape=shape, begin=span[0], end=span[1])
 
     def _members(self, *, most: int) -> Iterator[str]:
         """The keys of an object. The caller reads the value of one before it asks for the next."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.cli.story import Story
+from shoal.cli.job_history import Story
 from shoal.plan import Plan, Until
 from shoal.states import JobState
 from shoal.wire.messages import EvaluationView, EventView, Facts, JobView, NodeView, Progress, Status, WorkerView

@@ -278,8 +278,8 @@ def test_a_clock_that_is_off_is_seen_in_the_managers_certificate(
     """A manager whose certificate was made in another time, as this device's clock sees it."""
     import asyncio
 
-    from shoal.transport.enrol import EnrolmentServer, MemoryTokens
-    from shoal.transport.identity import Authority
+    from shoal.identity.enrolment import EnrolmentServer, MemoryTokens
+    from shoal.identity.identity import Authority
 
     made_s = time.time() - made_days_ago * DAY_S
     authority = Authority.create(tmp_path / "authority", "home", now_s=made_s)

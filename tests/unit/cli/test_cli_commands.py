@@ -13,20 +13,21 @@ import pytest
 from statuses import JOB, job, node, status
 
 from shoal import __version__
-from shoal.cli import join, main, nodes, train, up
+from shoal.cli import main
+from shoal.cli.commands import join, nodes, train, up
 from shoal.cli.exits import MEANING, Exit, NoCluster, exit_code_of, exit_for_state
-from shoal.cli.pick import pick_job
-from shoal.cli.plain_json import to_plain
+from shoal.cli.render.plain_json import to_plain
+from shoal.cli.select_job import pick_job
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Corrupt, Misuse, PeerViolation, Refused, ShoalError, Unreachable
+from shoal.identity.enrolment import Enrolled
+from shoal.identity.identity import Authority
+from shoal.identity.join_code import JoinCode, new_secret
 from shoal.plan import Plan, Until
 from shoal.runtime import own_data
-from shoal.runtime.places import Places
-from shoal.runtime.serve import Ready
+from shoal.runtime.manager_main import ManagerReady
+from shoal.runtime.paths import Paths
 from shoal.states import JobState
-from shoal.transport.enrol import Enrolled
-from shoal.transport.identity import Authority
-from shoal.transport.join_code import JoinCode, new_secret
 from shoal.wire.messages import Facts, Status
 
 COMMANDS = [
@@ -151,7 +152,7 @@ def test_the_codes_never_change() -> None:
         (["train", "x", "--plan", "nope=1"], 2, "a plan has no 'nope'"),
         (["train", "x", "--shape", "ring"], 2, "there is: star, tree, shard, auto"),
         (["train", "x", "--shape", "shard", "--pace", "async"], 2, "a shard moves in step"),
-        (["train", "x", "--shape", "tree", "--sub-leaders", "-1"], 2, "sub_leaders is a number from 0"),
+        (["train", "x", "--shape", "tree", "--aggregators", "-1"], 2, "aggregators is a number from 0"),
         (["status"], 3, "shoal up"),
         (["jobs", "stop", "x"], 3, "shoal up"),
         (["nodes", "revoke", "x"], 3, "shoal up"),
@@ -263,7 +264,7 @@ def test_overrides_hold_only_what_was_typed() -> None:
     assert train.overrides(workers="", until=nothing, numbers={"work": "fixed"}, pairs=()) == {"work": "fixed"}
     with pytest.raises(Misuse, match="there is: leased, fixed"):
         train.overrides(workers="", until=nothing, numbers={"work": "stolen"}, pairs=())
-    shaped: dict[str, float | str | None] = {"shape": "tree", "sub_leaders": 3, "pace": "auto"}
+    shaped: dict[str, float | str | None] = {"shape": "tree", "aggregators": 3, "pace": "auto"}
     assert train.overrides(workers="", until=nothing, numbers=shaped, pairs=()) == shaped
     with pytest.raises(Misuse, match="there is: sync, buffered, async, auto"):
         train.overrides(workers="", until=nothing, numbers={"pace": "hasty"}, pairs=())
@@ -379,7 +380,7 @@ def test_where_a_device_keeps_its_examples_is_remembered(tmp_path: Path, monkeyp
         identity=authority.identity(node="attic", role="node"), manager_node="manager", manager_endpoint="10.0.0.1:7070"
     ).save(home / "node")
     assert main.run(["join", "--home", str(home)]) == Exit.OK
-    assert own_data.folder_of(Places(home)) is None
+    assert own_data.folder_of(Paths(home)) is None
     monkeypatch.chdir(tmp_path)
     assert main.run(["join", "--home", str(home), "--data", "own"]) == Exit.OK
     assert main.run(["join", "--home", str(home)]) == Exit.OK
@@ -390,10 +391,10 @@ def test_where_a_device_keeps_its_examples_is_remembered(tmp_path: Path, monkeyp
         ["--home", str(home)],
         ["--home", str(home), "--lead-port", "7080"],
     ]
-    assert own_data.folder_of(Places(home)) == own
+    assert own_data.folder_of(Paths(home)) == own
     # A certificate that is renewed is written beside it.
     Enrolled.load(home / "node").save(home / "node")
-    assert own_data.remembered(Places(home)) == own
+    assert own_data.remembered(Paths(home)) == own
 
 
 def test_statuses_become_json() -> None:
@@ -422,7 +423,9 @@ def test_a_line_with_another_port_moves_the_port_for_work_too(tmp_path: Path) ->
 
 
 def test_a_manager_that_made_no_line_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ready = Ready(cluster="lab", endpoint="attic.lan:7070", join_line="", port=7070, enrol_port=7071, resumed_jobs=())
+    ready = ManagerReady(
+        cluster="lab", endpoint="attic.lan:7070", join_line="", port=7070, enrol_port=7071, resumed_jobs=()
+    )
     up._announce(ready, home=tmp_path, devices=20, hours=24.0)
     printed = capsys.readouterr().out
     assert f"shoal token create --uses 20 --home {tmp_path}" in printed

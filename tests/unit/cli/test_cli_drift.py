@@ -13,10 +13,10 @@ from statuses import evaluation, job, progress, status, story_of
 from test_cli_view import drawn
 
 from shoal.cli.drift import Drift, drift_of
-from shoal.cli.plain import PlainLines
-from shoal.cli.plain_json import to_plain
-from shoal.cli.story import Story
-from shoal.learning.chance import at_least, explained_gap
+from shoal.cli.job_history import Story
+from shoal.cli.render.plain import PlainLines
+from shoal.cli.render.plain_json import to_plain
+from shoal.learning.significance import at_least, explained_gap
 from shoal.wire.messages import EvaluationView
 
 

@@ -13,19 +13,19 @@ from statuses import JOB, job, progress, worker
 
 from shoal.cli import main
 from shoal.cli.exits import Exit
-from shoal.cli.explained import advice, job_lines, job_plain, model_bytes
+from shoal.cli.render.explained import advice, job_lines, job_plain, model_bytes
 from shoal.cli.sketch import DEVICES_MAX, Sketch
 from shoal.errors import Misuse
 from shoal.plan import Plan
 from shoal.states import JobState
 from shoal.topology import predict
-from shoal.wire.messages import JobView, ShapeView
+from shoal.wire.messages import JobView, TopologyView
 
 SIXTEEN = ["plan", "explain", "--devices", "16", "--mbps", "100", "--model-mb", "2.9", "--train-s", "1"]
 CHOICES = (
-    ShapeView(shape="star", batch_s=7.73, detail="16 models over one link"),
-    ShapeView(shape="tree", batch_s=4.11, detail="1-4-16"),
-    ShapeView(shape="shard", batch_s=1.45, detail="16 of 16 nodes lead 6.2 %", chosen=True),
+    TopologyView(shape="star", batch_s=7.73, detail="16 models over one link"),
+    TopologyView(shape="tree", batch_s=4.11, detail="1-4-16"),
+    TopologyView(shape="shard", batch_s=1.45, detail="16 of 16 nodes lead 6.2 %", chosen=True),
 )
 
 
@@ -141,7 +141,7 @@ def test_a_model_whose_size_is_not_told_is_as_large_as_an_update_of_a_star() -> 
 def test_json_says_the_same() -> None:
     view = shaped(Plan(shape="auto"), predicted_s=7.0, round_s=7.7, sync_s=6.0, alternatives=())
     plain = json.loads(json.dumps(job_plain(view), allow_nan=False))
-    assert plain["asked_for"] == {"shape": "auto", "pace": "sync", "sub_leaders": 0}
+    assert plain["asked_for"] == {"shape": "auto", "pace": "sync", "aggregators": 0}
     assert (plain["predicted_s"], plain["measured_s"], plain["not_training_s"]) == (7.0, 7.7, 6.0)
     assert plain["links"][0] == {
         "node": "device-0",
@@ -155,7 +155,7 @@ def test_json_says_the_same() -> None:
 
 
 def test_what_a_leader_writes_is_neither_markup_nor_a_command() -> None:
-    sly = ShapeView(shape="\x1b[2J", pace="[red]", batch_s=1.0, detail="[/nonsense]\x1b]0;x\x07", chosen=True)
+    sly = TopologyView(shape="\x1b[2J", pace="[red]", batch_s=1.0, detail="[/nonsense]\x1b]0;x\x07", chosen=True)
     text = said(shaped(Plan(shape="auto"), shape_reason="\x1b[31m[bold]", alternatives=(sly,)))
     assert "\x1b" not in text
     assert "\x07" not in text

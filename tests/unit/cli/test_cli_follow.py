@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 from statuses import JOB, evaluation, event, job, progress, status, worker
 
-from shoal.cli.attach import outcome
-from shoal.cli.demo import reached, result
+from shoal.cli.commands.attach import outcome
+from shoal.cli.commands.demo import reached, result
 from shoal.cli.follow import follow
-from shoal.cli.plain import PlainLines
-from shoal.cli.story import News, Story
+from shoal.cli.job_history import News, Story
+from shoal.cli.render.plain import PlainLines
 from shoal.errors import Unreachable
 from shoal.states import JobState
 from shoal.wire.messages import Status

@@ -9,15 +9,15 @@ from rich.console import Console
 from statuses import status
 
 from shoal.cli import console
-from shoal.cli.status import _print_cluster
-from shoal.cli.tables import lenders_table
-from shoal.wire.messages import LenderView, Status
+from shoal.cli.commands.status import _print_cluster
+from shoal.cli.render.tables import lenders_table
+from shoal.wire.messages import ExecutorView, Status
 
 POOL = (
-    LenderView(
+    ExecutorView(
         node="attic-pi4", state="ready", multiply_adds_per_s=2.5e9, latency_s=0.004, tasks=12, multiply_adds=8 << 30
     ),
-    LenderView(
+    ExecutorView(
         node="shed",
         state="excluded",
         reason="caught by operator: row 3 is\x1b[2J wrong",

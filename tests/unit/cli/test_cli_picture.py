@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.cli.picture import PLANS_MAX, draw, lane_colours, result_text, span_text
+from shoal.cli.render.picture import PLANS_MAX, draw, lane_colours, result_text, span_text
 from shoal.errors import Misuse
-from shoal.sim.outcome import LANES_MAX, DeviceOutcome, Lane, Note, Outcome, Point, Span, State
+from shoal.sim.outcome import LANES_MAX, DeviceActivity, DeviceOutcome, DeviceTimeline, Note, Outcome, Point, Span
 from shoal.states import JobState
 
 TRAINING = (0x2B, 0x6C, 0xA3)
@@ -23,9 +23,9 @@ FAULT = (0xA3, 0x26, 0x1E)
 def outcome_of(devices: int, *, seconds: float = 252.0, learns: bool = True) -> Outcome:
     third_s = seconds / 3
     spans = (
-        Span(State.PREPARING, 0.0, third_s),
-        Span(State.TRAINING, third_s, 2 * third_s),
-        Span(State.WAITING, 2 * third_s, seconds),
+        Span(DeviceActivity.PREPARING, 0.0, third_s),
+        Span(DeviceActivity.TRAINING, third_s, 2 * third_s),
+        Span(DeviceActivity.WAITING, 2 * third_s, seconds),
     )
     names = [f"w{number}" for number in range(1, devices + 1)]
     rows = [
@@ -58,7 +58,7 @@ def outcome_of(devices: int, *, seconds: float = 252.0, learns: bool = True) -> 
         leases_expired=1,
         crashes=1,
         devices=tuple(rows),
-        lanes=tuple(Lane(row.node, row.kind, spans) for row in rows[:LANES_MAX]),
+        lanes=tuple(DeviceTimeline(row.node, row.kind, spans) for row in rows[:LANES_MAX]),
         notes=(Note(-1.0, "w1", "slow(w1, 2x)"), Note(third_s, "home", "crash(home, at=84)")),
         rates=((1.0, 1), (seconds / 2, 15), (seconds, 30)),
         events=1000,
@@ -137,16 +137,24 @@ def test_signs_in_a_name_or_a_reason_are_drawn_as_they_are(tmp_path: Path) -> No
 
 def test_a_column_of_several_states_mixes_their_colours() -> None:
     # Ten seconds in two columns: all training, and then half of each.
-    spans = (Span(State.TRAINING, 0.0, 5.0), Span(State.TRAINING, 5.0, 7.5), Span(State.EVALUATING, 7.5, 10.0))
-    first, second = lane_colours(Lane("w1", "board", spans), 10.0, 2)
+    spans = (
+        Span(DeviceActivity.TRAINING, 0.0, 5.0),
+        Span(DeviceActivity.TRAINING, 5.0, 7.5),
+        Span(DeviceActivity.EVALUATING, 7.5, 10.0),
+    )
+    first, second = lane_colours(DeviceTimeline("w1", "board", spans), 10.0, 2)
     assert tuple(first) == TRAINING
     assert second == pytest.approx(np.mean([TRAINING, EVALUATING], axis=0), abs=0.5)
 
 
 def test_a_lane_is_no_finer_than_its_grain() -> None:
     # Grains from -1 to 4, from 4 to 9 and from 9 to 14.
-    spans = (Span(State.TRAINING, 0.0, 2.0), Span(State.EVALUATING, 2.0, 4.0), Span(State.TRAINING, 4.0, 10.0))
-    colours = lane_colours(Lane("w1", "board", spans, 5.0, -1.0), 10.0, 10)
+    spans = (
+        Span(DeviceActivity.TRAINING, 0.0, 2.0),
+        Span(DeviceActivity.EVALUATING, 2.0, 4.0),
+        Span(DeviceActivity.TRAINING, 4.0, 10.0),
+    )
+    colours = lane_colours(DeviceTimeline("w1", "board", spans, 5.0, -1.0), 10.0, 10)
     assert len({tuple(colour) for colour in colours[:4]}) == 1
     assert colours[0] == pytest.approx(np.mean([TRAINING, EVALUATING], axis=0), abs=0.5)
     assert {tuple(colour) for colour in colours[4:]} == {TRAINING}

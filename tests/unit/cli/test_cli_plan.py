@@ -7,10 +7,10 @@ import json
 import pytest
 
 from shoal.cli import main
+from shoal.cli.commands.plan import measured_figures, seconds, value_text, whole
 from shoal.cli.exits import Exit
-from shoal.cli.plan import measured_figures, seconds, value_text, whole
 from shoal.errors import Misuse
-from shoal.topology.capacity import Figure, Fleet, needs
+from shoal.topology.capacity import Figure, FleetLoad, needs
 
 MILLION = ["plan", "capacity", "--devices", "1e6", "--model-mb", "3", "--every", "10m"]
 
@@ -54,7 +54,7 @@ def test_a_million_devices_are_told_with_what_is_measured_and_what_is_not(capsys
 def test_json_has_every_figure_and_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([*MILLION, "--json"]) == Exit.OK
     said = json.loads(capsys.readouterr().out)
-    answer = needs(Fleet(devices=10**6, model_bytes=3e6, every_s=600.0), measured_figures())
+    answer = needs(FleetLoad(devices=10**6, model_bytes=3e6, every_s=600.0), measured_figures())
     assert {each["name"]: each["value"] for each in said["figures"]} == {
         each.name: each.value for each in answer.figures
     }

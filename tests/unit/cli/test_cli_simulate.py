@@ -11,11 +11,11 @@ from rich.console import Console
 
 from shoal.cli import main
 from shoal.cli.exits import Exit
-from shoal.cli.simulated import lane_text, summary
-from shoal.cli.simulation import Answer, Question
+from shoal.cli.render.simulated import lane_text, summary
+from shoal.cli.simulation import Question, SimulationAnswer
 from shoal.errors import Misuse
 from shoal.sim.fault_text import parse
-from shoal.sim.outcome import DeviceOutcome, Lane, Outcome, Point, Span, State
+from shoal.sim.outcome import DeviceActivity, DeviceOutcome, DeviceTimeline, Outcome, Point, Span
 from shoal.sim.profiles import PROFILES
 
 
@@ -38,7 +38,7 @@ def outcome(**changes: object) -> Outcome:
         failures=1,
         is_hot=False,
     )
-    spans = (Span(State.PREPARING, 0.0, 40.0), Span(State.TRAINING, 40.0, 100.0))
+    spans = (Span(DeviceActivity.PREPARING, 0.0, 40.0), Span(DeviceActivity.TRAINING, 40.0, 100.0))
     values = {
         "state": "finished",
         "reason": "all 2 epochs are done",
@@ -52,7 +52,7 @@ def outcome(**changes: object) -> Outcome:
         "leases_expired": 2,
         "crashes": 1,
         "devices": (device,),
-        "lanes": (Lane("w1", "raspberry pi 4", spans),),
+        "lanes": (DeviceTimeline("w1", "raspberry pi 4", spans),),
         "notes": (),
         "rates": ((0.0, 0), (100.0, 50)),
         "events": 12_345,
@@ -63,7 +63,7 @@ def outcome(**changes: object) -> Outcome:
 def told(answers: list[tuple[str, Outcome]], shape: str = "") -> str:
     file = io.StringIO()
     screen = Console(width=140, file=file)
-    whole = [Answer(title=title, outcome=each, shape=shape) for title, each in answers]
+    whole = [SimulationAnswer(title=title, outcome=each, shape=shape) for title, each in answers]
     for part in summary(question(), whole, seconds=3.0, width=140):
         screen.print(part)
     return file.getvalue()
@@ -103,7 +103,7 @@ def test_where_updates_met_is_told_if_it_is_known() -> None:
 
 def test_a_shape_is_part_of_the_plan_that_is_played() -> None:
     words = {"task": "t", "until": {}, "arguments": (), "plan": (), "versus": ("shape=shard",), "faults": None}
-    typed = {"pace": "auto", "shape": "tree", "sub_leaders": None}
+    typed = {"pace": "auto", "shape": "tree", "aggregators": None}
     asked = Question.typed(devices=2, profile="even", numbers=typed, seed=0, train=False, **words)  # type: ignore[arg-type]
     assert asked.plan == {"pace": "auto", "shape": "tree"}
     assert asked.title(asked.plan) == "shape=tree"
@@ -113,7 +113,7 @@ def test_a_shape_is_part_of_the_plan_that_is_played() -> None:
 def test_a_lane_shows_what_took_longest() -> None:
     (lane,) = outcome().lanes
     assert lane_text(lane, 100.0, 10).plain == "░░░░██████"
-    assert lane_text(Lane("w1", "x", ()), 100.0, 4).plain == "    "
+    assert lane_text(DeviceTimeline("w1", "x", ()), 100.0, 4).plain == "    "
 
 
 def test_a_goal_that_was_not_reached_is_said() -> None:

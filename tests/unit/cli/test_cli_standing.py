@@ -9,10 +9,10 @@ from rich.console import Console
 from statuses import JOB, job, progress, status, story_of
 from test_cli_follow import FINISHED, followed
 
-from shoal.cli.pick import pick_job
-from shoal.cli.standing import SILENT_S, Standing, since_text, standing, without_manager
-from shoal.cli.tables import jobs_table
-from shoal.cli.view import STATE_STYLES, render
+from shoal.cli.render.tables import jobs_table
+from shoal.cli.render.view import STATE_STYLES, render
+from shoal.cli.select_job import pick_job
+from shoal.cli.standing import SILENT_S, JobStanding, since_text, standing, without_manager
 from shoal.errors import Unreachable
 from shoal.states import JobState
 from shoal.wire.messages import JobView
@@ -49,7 +49,7 @@ def test_a_job_that_waits_is_shown_so_in_the_list_and_in_the_picture() -> None:
 
 
 def test_the_leader_says_how_a_job_stands_while_it_runs() -> None:
-    assert standing(job()) == Standing(state="training", reason="led by manager", since_s=84.0)
+    assert standing(job()) == JobStanding(state="training", reason="led by manager", since_s=84.0)
     assert standing(job(state=JobState.STOPPING, reason="enough")).state == "stopping"
     over = standing(job(state=JobState.FINISHED, reason="reached 98 %", since_s=5.0))
     assert (over.state, since_text(over)) == ("finished", "5.0 s ago")
@@ -57,7 +57,7 @@ def test_the_leader_says_how_a_job_stands_while_it_runs() -> None:
 
 def test_the_last_word_of_a_leader_that_is_not_heard_does_not_count() -> None:
     silent = standing(job(leader="pi2", heard_s=SILENT_S + 20))
-    assert silent == Standing(
+    assert silent == JobStanding(
         state="silent", reason="pi2 was last heard 30 s ago; it was training then", since_s=SILENT_S + 20
     )
     away = standing(job(leader="pi2", heard_s=-1.0, since_s=-1.0))
@@ -112,7 +112,7 @@ def test_a_job_that_is_stopping_is_not_over() -> None:
 
 
 def test_what_was_discarded_is_said_under_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    from shoal.cli.status import _print_cluster
+    from shoal.cli.commands.status import _print_cluster
 
     _print_cluster(status(job(discarded="40 versions (4 to 43) that pi2 made under term 1 out of reach: why")))
     printed = " ".join(capsys.readouterr().out.split())

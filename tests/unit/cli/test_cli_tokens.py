@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from shoal.cli.tables import tokens_table
+from shoal.cli.render.tables import tokens_table
 from shoal.wire.messages import TokenView
 
 NOW_S = 1_790_000_000.0

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 from statuses import JOB, evaluation, event, job, node, progress, status, story_of, worker
 
-from shoal.cli.story import Story
-from shoal.cli.tables import events_table, jobs_table, nodes_table, versions_table
-from shoal.cli.view import devices_of, render, until_text
+from shoal.cli.job_history import Story
+from shoal.cli.render.tables import events_table, jobs_table, nodes_table, versions_table
+from shoal.cli.render.view import devices_of, render, until_text
 from shoal.plan import Plan, Until
 from shoal.states import JobState
-from shoal.wire.messages import Facts, PublishedView, ServedView, ShapeView, Status, VersionList
+from shoal.wire.messages import Facts, PublishedView, ServedView, Status, TopologyView, VersionList
 
 
 def drawn(story: Story, width: int = 100, height: int = 30, note: str = "") -> list[str]:
@@ -82,7 +82,10 @@ def test_where_updates_meet_is_one_line_and_the_picture_still_fits() -> None:
         shape_reason="16 of 16 nodes lead 6.2 % of the model each",
         predicted_s=1.4495,
         round_s=1.47,
-        alternatives=(ShapeView(shape="star", batch_s=7.7), ShapeView(shape="shard", batch_s=1.4495, chosen=True)),
+        alternatives=(
+            TopologyView(shape="star", batch_s=7.7),
+            TopologyView(shape="shard", batch_s=1.4495, chosen=True),
+        ),
         saturation="gains",
         saturation_reason="worth it",
         workers=tuple(worker(number) for number in range(50)),

@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.flock.coordinator import ALIKE_BELOW_S, Coordinator, Decisions, Ways
 from shoal.flock.settings import FlockSettings
-from shoal.wire.messages import Call, Standing
+from shoal.wire.messages import Command, PeerStatus
 
 PLAN = "0" * 64
 SETTINGS = FlockSettings(rounds=3, devices=3, patience_s=10.0)
@@ -17,14 +17,14 @@ class Flock:
 
     def __init__(self, *names: str, settings: FlockSettings = SETTINGS) -> None:
         self.coordinator = Coordinator(term=1, settings=settings, size_bytes=400, now_s=0.0)
-        self.peers = {name: Standing(plan=PLAN, term=1, version=0, digest="d0") for name in names}
+        self.peers = {name: PeerStatus(plan=PLAN, term=1, version=0, digest="d0") for name in names}
         self.now_s = 0.0
 
     def set(self, name: str, **change: Any) -> None:
-        fields = {field: getattr(self.peers[name], field) for field in Standing.__slots__} | change
-        self.peers[name] = Standing(**fields)
+        fields = {field: getattr(self.peers[name], field) for field in PeerStatus.__slots__} | change
+        self.peers[name] = PeerStatus(**fields)
 
-    def look(self, *, heeded: bool = True, after_s: float = 0.0) -> dict[str, Call]:
+    def look(self, *, heeded: bool = True, after_s: float = 0.0) -> dict[str, Command]:
         self.now_s += after_s
         decided: Decisions = self.coordinator.decide(self.now_s, self.peers)
         self.notes = dict(decided.notes)
@@ -37,7 +37,7 @@ class Flock:
         self.set(name, phase="holding", round=1, of=of or (name,), weight=weight, token_term=1, **more)
 
 
-def kinds(calls: dict[str, Call]) -> dict[str, str]:
+def kinds(calls: dict[str, Command]) -> dict[str, str]:
     return {name: call.kind for name, call in calls.items()}
 
 
@@ -125,7 +125,7 @@ def test_one_that_comes_back_after_its_update_was_handed_on_rests() -> None:
 def test_one_that_started_anew_does_not_train_twice_for_one_version() -> None:
     flock = Flock("a", "b", "c")
     merged(flock)
-    flock.peers["c"] = Standing(plan=PLAN, term=1, version=0, digest="d0", heard=99)
+    flock.peers["c"] = PeerStatus(plan=PLAN, term=1, version=0, digest="d0", heard=99)
     assert flock.look() == {}
 
 

@@ -12,7 +12,7 @@ from shoal.cli.exits import Exit
 from shoal.cli.main import run
 from shoal.flock.cli import SECRET_VARIABLE
 from shoal.flock.secret import FlockSecret
-from shoal.transport import discovery
+from shoal.identity import discovery
 
 
 def test_a_secret_is_written_for_its_owner_alone(

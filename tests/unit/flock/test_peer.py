@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dst.flock_world import PLAN
 from shoal.flock.peer import Peer, Version, digest_of
 from shoal.flock.settings import FlockSettings
-from shoal.flock.sim import PLAN
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Action, Record, Save, Send, Train
 from shoal.roles.events import Connected, Prepared, Received, Started, Trained
 from shoal.sim.jobs import bare_spec
-from shoal.wire.messages import Call, Given, Part, Standing, Want
+from shoal.wire.messages import Command, ModelTransfer, PartialSum, PeerStatus, Request
 
 
 def held(number: int, *, examples: int = 0) -> Peer:
@@ -27,15 +27,15 @@ def held(number: int, *, examples: int = 0) -> Peer:
     peer.handle(Started(), 0.0)
     peer.handle(Prepared(), 0.1)
     peer.handle(Connected(node="bee"), 0.2)
-    standing = Standing(plan=PLAN, term=2, conductor="bee", version=1, digest="other")
+    standing = PeerStatus(plan=PLAN, term=2, conductor="bee", version=1, digest="other")
     peer.handle(Received(sender="bee", message=standing), 0.3)
     return peer
 
 
 def asked_for(peer: Peer, version: int) -> list[int]:
-    call = Call(term=2, number=1, kind="fetch", round=version + 1, version=version, digest="other", other="bee")
+    call = Command(term=2, number=1, kind="fetch", round=version + 1, version=version, digest="other", other="bee")
     actions = peer.handle(Received(sender="bee", message=call), 0.4)
-    return [each.message.version for each in actions if isinstance(each, Send) and isinstance(each.message, Want)]
+    return [each.message.version for each in actions if isinstance(each, Send) and isinstance(each.message, Request)]
 
 
 def test_it_fetches_what_is_newer_or_counts_instead_of_its_own() -> None:
@@ -50,9 +50,9 @@ def test_it_never_goes_back_to_an_older_version() -> None:
 def given(peer: Peer, model: np.ndarray) -> list[Action]:
     """The actions of a peer that fetched this model."""
     digest = digest_of(model)
-    call = Call(term=2, number=1, kind="fetch", round=3, version=2, digest=digest, other="bee")
+    call = Command(term=2, number=1, kind="fetch", round=3, version=2, digest=digest, other="bee")
     peer.handle(Received(sender="bee", message=call), 0.4)
-    message = Given(version=2, digest=digest, tensors={"model": model})
+    message = ModelTransfer(version=2, digest=digest, tensors={"model": model})
     return peer.handle(Received(sender="bee", message=message), 0.5)
 
 
@@ -70,15 +70,15 @@ def test_a_given_model_that_is_not_finite_is_not_taken() -> None:
 def test_a_peers_update_weighs_at_most_its_examples(weight: float, is_taken: bool) -> None:
     peer = held(1, examples=64)
     digest = peer.version.digest
-    call = Call(term=2, number=1, kind="train", round=2, version=1, digest=digest, other="")
+    call = Command(term=2, number=1, kind="train", round=2, version=1, digest=digest, other="")
     trains = [a for a in peer.handle(Received(sender="bee", message=call), 0.4) if isinstance(a, Train)]
     own = {"delta": np.ones(3, np.float32)}
     peer.handle(Trained(lease=trains[0].lease, examples=64, loss_sum=1.0, seconds=1.0, tensors=own), 0.5)
-    take = Call(term=2, number=2, kind="take", round=2, version=1, digest=digest, other="bee", merge=1)
+    take = Command(term=2, number=2, kind="take", round=2, version=1, digest=digest, other="bee", merge=1)
     peer.handle(Received(sender="bee", message=take), 0.6)
     theirs = {"mean": np.full(3, 3, np.float32)}
-    part = Part(term=2, conductor="bee", round=2, merge=1, of=("bee",), weight=weight, tensors=theirs)
+    part = PartialSum(term=2, conductor="bee", round=2, merge=1, of=("bee",), weight=weight, tensors=theirs)
     peer.handle(Received(sender="bee", message=part), 0.7)
-    make = Call(term=2, number=3, kind="make", round=2, version=1, digest=digest, other="")
+    make = Command(term=2, number=3, kind="make", round=2, version=1, digest=digest, other="")
     peer.handle(Received(sender="bee", message=make), 0.8)
     assert peer.version.model.tolist() == ([2.0] * 3 if is_taken else [1.0] * 3)

@@ -9,8 +9,8 @@ import pytest
 from shoal.errors import Misuse, PeerViolation
 from shoal.flock.gathering import heard_of
 from shoal.flock.secret import FlockSecret
-from shoal.transport import certificates
-from shoal.transport.identity import Identity
+from shoal.identity import certificates
+from shoal.identity.identity import Identity
 
 
 def der(identity: Identity, *, root: bool = False) -> bytes:

@@ -69,11 +69,11 @@ MANY = Crowd(workers=7, batch=2)
 
 
 def test_one_worker_is_plain_descent() -> None:
-    tally = play(DENSE, ALONE, updates=3)
+    metrics = play(DENSE, ALONE, updates=3)
     # The distance of 15 is halved by each of three updates.
-    assert [found.accuracy for found in tally.examined] == pytest.approx([1 / 8.5, 1 / 4.75, 1 / 2.875])
-    assert (tally.staleness, tally.entries, tally.update_bytes) == (0, 18, 72)
-    assert tally.frame_bytes > tally.update_bytes
+    assert [found.accuracy for found in metrics.examined] == pytest.approx([1 / 8.5, 1 / 4.75, 1 / 2.875])
+    assert (metrics.staleness, metrics.entries, metrics.update_bytes) == (0, 18, 72)
+    assert metrics.frame_bytes > metrics.update_bytes
 
 
 def test_the_largest_of_each_tensor_are_sent_and_nothing_else_moves() -> None:
@@ -85,13 +85,13 @@ def test_the_largest_of_each_tensor_are_sent_and_nothing_else_moves() -> None:
 
 def test_a_late_update_is_divided_by_the_versions_since() -> None:
     learner = Wanting()
-    tally = play(replace(DENSE, rule="update", rate=0.1), MANY, updates=3, learner=learner)
+    metrics = play(replace(DENSE, rule="update", rate=0.1), MANY, updates=3, learner=learner)
     # All began with version 0, so that the first three updates are of one gradient, and 0, 1 and 2 versions late.
     assert all(model is learner.seen[0][0] for model, _ in learner.seen)
-    assert tally.staleness == 0 + 1 + 2
-    assert tally.inverse_staleness == 1 + 1 + 1 / 2
+    assert metrics.staleness == 0 + 1 + 2
+    assert metrics.inverse_staleness == 1 + 1 + 1 / 2
     # 0.1 · (1 + 1 + 1/2) of the distance of 15 is gone.
-    assert tally.examined[-1].accuracy == pytest.approx(1 / (1 + 15 * (1 - 0.25)))
+    assert metrics.examined[-1].accuracy == pytest.approx(1 / (1 + 15 * (1 - 0.25)))
 
 
 def test_each_place_is_divided_by_the_updates_that_moved_it() -> None:
@@ -130,17 +130,17 @@ def test_the_same_seed_is_the_same_run_and_another_is_not(arrivals: str) -> None
 def test_every_version_between_pull_and_push_is_one_of_others() -> None:
     # On average a worker sees one update of each other: n - 1.
     slowly = replace(DENSE, rate=0.001)
-    tally = play(slowly, Crowd(workers=20, batch=1), updates=2000)
-    assert tally.staleness / tally.updates == pytest.approx(19, rel=0.05)
+    metrics = play(slowly, Crowd(workers=20, batch=1), updates=2000)
+    assert metrics.staleness / metrics.updates == pytest.approx(19, rel=0.05)
     loose = play(slowly, Crowd(workers=20, batch=1, arrivals="memoryless"), updates=2000)
     assert loose.staleness / loose.updates == pytest.approx(19, rel=0.1)
     # Short cycles: without memory, some come back at once.
-    assert loose.inverse_staleness > 2 * tally.inverse_staleness
+    assert loose.inverse_staleness > 2 * metrics.inverse_staleness
 
 
 def test_who_crashed_does_not_come_back_and_a_run_ends_with_the_last() -> None:
-    tally = play(DENSE, replace(MANY, crash_chance=1.0), updates=100)
-    assert (tally.crashed, tally.updates) == (7, 7)
+    metrics = play(DENSE, replace(MANY, crash_chance=1.0), updates=100)
+    assert (metrics.crashed, metrics.updates) == (7, 7)
     # As likely as the paper says, of 200 workers no more than one is left by 250,000 updates, and not 100.
     assert paper.WORKERS * (1 - paper.CRASH_CHANCE) ** (paper.UPDATES / paper.WORKERS) < 2
 
@@ -157,10 +157,10 @@ def test_fast_workers_send_as_much_more_as_they_are_faster() -> None:
 
 
 def test_what_diverges_is_refused_and_the_rest_is_told() -> None:
-    tally = play(replace(DENSE, rate=100.0), ALONE, updates=50)
-    assert "norm" in tally.trouble
-    assert 0 < tally.updates < 50
-    assert len(tally.examined) == tally.updates
+    metrics = play(replace(DENSE, rate=100.0), ALONE, updates=50)
+    assert "norm" in metrics.trouble
+    assert 0 < metrics.updates < 50
+    assert len(metrics.examined) == metrics.updates
 
 
 def test_a_model_that_answers_the_same_for_ever_is_given_up() -> None:
@@ -168,14 +168,14 @@ def test_a_model_that_answers_the_same_for_ever_is_given_up() -> None:
         def accuracy(self, model: np.ndarray) -> float:
             return 0.1135
 
-    tally = play(DENSE, ALONE, updates=50, learner=Dead())
-    assert tally.updates == 5
-    assert "answers the same" in tally.trouble
+    metrics = play(DENSE, ALONE, updates=50, learner=Dead())
+    assert metrics.updates == 5
+    assert "answers the same" in metrics.trouble
 
 
 def test_it_stops_where_it_was_to_get() -> None:
-    tally = play(DENSE, ALONE, updates=50, wanted=0.3)
-    assert [found.accuracy >= 0.3 for found in tally.examined] == [False, False, True]
+    metrics = play(DENSE, ALONE, updates=50, wanted=0.3)
+    assert [found.accuracy >= 0.3 for found in metrics.examined] == [False, False, True]
     with pytest.raises(Misuse, match="examples for 1 workers, there are 2"):
         played(Wanting(), np.zeros(6, np.float32), LAYOUT, [np.arange(3)], method=DENSE, crowd=replace(MANY, workers=2),
                every=1, updates_max=1)  # fmt: skip
@@ -262,16 +262,16 @@ def examined(updates: int, accuracy: float) -> Examined:
 
 
 def test_a_row_tells_what_was_sent_to_the_target() -> None:
-    tally = Tally(updates=4, entries=40, staleness=8.0, inverse_staleness=2.0, place_staleness=4.0)
-    tally.examined = [examined(1, 0.5), examined(2, 0.971), examined(3, 0.96), examined(4, 0.98)]
-    row = row_of(RUN, tally)
+    metrics = Tally(updates=4, entries=40, staleness=8.0, inverse_staleness=2.0, place_staleness=4.0)
+    metrics.examined = [examined(1, 0.5), examined(2, 0.971), examined(3, 0.96), examined(4, 0.98)]
+    row = row_of(RUN, metrics)
     assert (row["updates_to_target"], row["entries"], row["update_bytes"], row["frame_bytes"]) == (2, 20, 100, 120)
     assert (row["best"], row["trouble"], row["staleness"]) == (0.98, "", 2.0)
     # Nine bytes for a value, five for its place.
     assert row["pickled_bytes"] == 20 * 14
     assert pickled_bytes("dense", paper.PARAMETERS) * paper.UPDATES == pytest.approx(paper.ASGD_BYTES, rel=0.04)
-    tally.examined = tally.examined[:1]
-    assert row_of(RUN, tally)["entries"] is None
+    metrics.examined = metrics.examined[:1]
+    assert row_of(RUN, metrics)["entries"] is None
 
 
 def test_crowds_are_the_papers() -> None:

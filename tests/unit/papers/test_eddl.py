@@ -22,7 +22,7 @@ from papers.harness.results import Measured
 from papers.harness.rows import one
 from shoal.errors import Misuse
 from shoal.topology.saturation import Round
-from shoal.training.ready import plan_from
+from shoal.trainer.package import plan_from
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
@@ -141,7 +141,7 @@ def test_alarms_and_near_misses_are_counted() -> None:
 
 
 def test_predicted_shapes_are_the_closed_forms() -> None:
-    # l + 2(g + n/g - 1)S/B, the leader being none of the sub-leaders, and l + (2(n - 1) + 1)/n S/B for 1-4-16, with
+    # l + 2(g + n/g - 1)S/B, the leader being none of the aggregators, and l + (2(n - 1) + 1)/n S/B for 1-4-16, with
     # S/B = 0.2307 s. Models leave in turn: up to 7 % less.
     assert splitting.predicted("star, sync, at once", 16, 4) == pytest.approx(8.38, abs=0.01)
     assert splitting.predicted("tree, sync above", 16, 4) == pytest.approx(4.23, rel=0.07)

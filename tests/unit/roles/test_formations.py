@@ -1,4 +1,4 @@
-"""Sub-leaders, and a leader and a worker that have to do with them, as stories: what is lost comes another way."""
+"""Aggregators, and a leader and a worker that have to do with them, as stories: what is lost comes another way."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from shoal.learning.layout import Layout
 from shoal.plan import Until
 from shoal.roles.actions import Action, Record, Send, SetTimer, Train
+from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -23,30 +24,29 @@ from shoal.roles.events import (
     TimerFired,
     Trained,
 )
-from shoal.roles.leader import Leader
-from shoal.roles.subleader import SubLeader
+from shoal.roles.leader.leader import Leader
 from shoal.roles.worker import Worker
 from shoal.wire.messages import (
-    Count,
-    Disband,
-    Form,
-    Formed,
-    Gathered,
+    AggregatorReady,
     Go,
     HandOver,
     Hop,
     JobSpec,
     Message,
+    ModelShard,
     Offer,
-    Piece,
     Ready,
-    Refused,
+    Reduce,
+    ReduceResult,
     Route,
     Routed,
+    SetUpAggregator,
+    ShardAck,
     SteppedDown,
-    Taken,
+    TearDown,
     Update,
-    Values,
+    UpdateRefused,
+    UpdateShard,
     Work,
 )
 
@@ -59,25 +59,27 @@ def said(actions: list[Action], kind: type[M], to: str = "") -> list[M]:
     return [action.message for action in sent if isinstance(action.message, kind)]
 
 
-# A sub-leader ------------------------------------------------------------------------------------------
+# An aggregator ------------------------------------------------------------------------------------------
 
 
 class Desk:
-    """The sub-leader of a group of two."""
+    """The aggregator of a group of two."""
 
     def __init__(self) -> None:
-        form = Form(job="job", term=1, formation=1, kind="tree", version=0, start=0, stop=SIZE, members=("a", "b"))
-        self.sub = SubLeader(form, node="a", leader="home")
+        form = SetUpAggregator(
+            job="job", term=1, formation=1, kind="tree", version=0, start=0, stop=SIZE, members=("a", "b")
+        )
+        self.sub = Aggregator(form, node="a", leader="home")
 
     def takes(self, member: str, lease: int, value: float) -> list[Action]:
         tensors = {"delta": np.full(SIZE, value, dtype=np.float32)}
-        piece = Piece(job="job", term=1, formation=1, lease=lease, version=0, tensors=tensors)
+        piece = UpdateShard(job="job", term=1, formation=1, lease=lease, version=0, tensors=tensors)
         return self.sub.handle(Received(sender=member, message=piece), 0.0)
 
-    def sums(self, *leases: int) -> Gathered:
+    def sums(self, *leases: int) -> ReduceResult:
         ones = tuple(1.0 for _ in leases)
-        count = Count(job="job", term=1, formation=1, version=1, leases=leases, weights=ones, scales=ones, last=True)
-        (gathered,) = said(self.sub.handle(Received(sender="home", message=count), 0.0), Gathered)
+        count = Reduce(job="job", term=1, formation=1, version=1, leases=leases, weights=ones, scales=ones, last=True)
+        (gathered,) = said(self.sub.handle(Received(sender="home", message=count), 0.0), ReduceResult)
         return gathered
 
 
@@ -85,7 +87,7 @@ def test_a_late_copy_of_an_older_piece_does_not_take_the_place_of_the_newer() ->
     desk = Desk()
     desk.takes("a", 3, 1.0)
     desk.takes("a", 5, 7.0)
-    assert said(desk.takes("a", 3, 1.0), Taken), "it is answered: its worker may not have heard that"
+    assert said(desk.takes("a", 3, 1.0), ShardAck), "it is answered: its worker may not have heard that"
     gathered = desk.sums(5)
     assert gathered.leases == (5,)
     assert gathered.tensors["mean"][0] == 7.0
@@ -96,7 +98,7 @@ def test_a_piece_that_was_summed_up_is_not_kept_once_more() -> None:
     desk.takes("a", 3, 1.0)
     desk.takes("b", 4, 3.0)
     assert desk.sums(3, 4).tensors["mean"][0] == 2.0
-    assert said(desk.takes("a", 3, 1.0), Taken)
+    assert said(desk.takes("a", 3, 1.0), ShardAck)
     assert desk.sums(3, 4).leases == ()
 
 
@@ -127,8 +129,8 @@ class Story:
         self.now_s = 100.0
         self.actions: list[Action] = []
         self.works: dict[str, Work] = {}
-        #: Sub-leader -> what it was last told to be.
-        self.forms: dict[str, Form] = {}
+        #: Aggregator -> what it was last told to be.
+        self.forms: dict[str, SetUpAggregator] = {}
         self.happens(Started())
         self.happens(Saved(version=0))
         for node in self.NODES:
@@ -137,7 +139,7 @@ class Story:
         self.now_s += 3.0
         self.straight()
         for node in list(self.forms):
-            self.says(node, Formed(job="digits", term=1, formation=1, endpoint=f"{node}:7070"))
+            self.says(node, AggregatorReady(job="digits", term=1, formation=1, endpoint=f"{node}:7070"))
         for node in self.NODES:
             self.says(node, Routed(job="digits", term=1, formation=1))
         self.straight()
@@ -151,11 +153,11 @@ class Story:
 
     def happens(self, event: Any) -> list[Action]:
         self.actions = self.leader.handle(event, self.now_s)
-        self.leader._course.ledger.check()
+        self.leader._training.ledger.check()
         for action in self.actions:
             if isinstance(action, Send) and isinstance(action.message, Work):
                 self.works[action.to] = action.message
-            elif isinstance(action, Send) and isinstance(action.message, Form):
+            elif isinstance(action, Send) and isinstance(action.message, SetUpAggregator):
                 self.forms[action.to] = action.message
         return self.actions
 
@@ -173,12 +175,14 @@ class Story:
     def report(self, *nodes: str) -> list[Action]:
         return [action for node in nodes for action in self.says(node, self.update(node, formation=1))]
 
-    def gathered(self, node: str, *leases: int) -> Gathered:
+    def gathered(self, node: str, *leases: int) -> ReduceResult:
         form = self.forms[node]
         mean = {"mean": np.ones(form.stop - form.start, dtype=np.float32)}
         version = self.leader.version + 1
         weight = float(len(leases))
-        return Gathered(job="digits", term=1, formation=1, version=version, leases=leases, weight=weight, tensors=mean)
+        return ReduceResult(
+            job="digits", term=1, formation=1, version=version, leases=leases, weight=weight, tensors=mean
+        )
 
     def leases(self, *nodes: str) -> tuple[int, ...]:
         return tuple(self.works[node].lease for node in nodes or self.NODES)
@@ -197,7 +201,7 @@ def begin(make_spec: Callable[..., JobSpec]) -> Begin:
 
 def test_a_shard_makes_a_version_once_every_part_of_it_has_come(begin: Begin) -> None:
     story = begin("shard")
-    counts = said(story.report(*story.NODES), Count)
+    counts = said(story.report(*story.NODES), Reduce)
     assert [(count.leases, count.last) for count in counts] == [(story.leases(), True)] * len(story.forms)
     before, leases = story.version, story.leases()
     for node in story.forms:
@@ -227,25 +231,25 @@ def test_a_sum_of_other_leases_than_were_counted_ends_the_formation(begin: Begin
     story.report(*story.NODES)
     node = next(iter(story.forms))
     story.says(node, story.gathered(node, *story.leases("a", "b")))
-    assert "where" in story.records("sub-leader")[0]
+    assert "where" in story.records("aggregator")[0]
     assert story.leader.version == story.version
 
 
 def test_one_update_that_a_sub_leader_lacks_was_never_sent_there(begin: Begin) -> None:
-    """Its worker is refused, not the honest sub-leader. The formation is set up anew: others have summed it up."""
+    """Its worker is refused, not the honest aggregator. The formation is set up anew: others have summed it up."""
     story = begin("shard")
     story.report(*story.NODES)
     node = next(iter(story.forms))
     actions = story.says(node, story.gathered(node, *story.leases("a", "b", "c")))
-    (refused,) = said(actions, Refused, to="d")
+    (refused,) = said(actions, UpdateRefused, to="d")
     assert "no piece of the update of d" in refused.reason
-    assert not story.records("sub-leader")
+    assert not story.records("aggregator")
     assert story.leader.version == story.version
     assert story.records("forming")[-1].count("no piece of the update of d")
 
 
 def test_updates_that_lay_with_a_lost_sub_leader_come_straight_in_their_turn(begin: Begin) -> None:
-    """The leader has room for two at a time, whatever it had given to sub-leaders."""
+    """The leader has room for two at a time, whatever it had given to aggregators."""
     story = begin("tree")
     story.report(*story.NODES[:3])
     story.says("home", HandOver(job="digits", term=1, reason="asked"))
@@ -292,7 +296,7 @@ def test_a_leader_that_hands_over_does_not_wait_for_a_sum_that_cannot_come(begin
 
 
 def unreached(story: Story, node: str) -> list[Action]:
-    """This worker trained its lease and does not reach one of its sub-leaders."""
+    """This worker trained its lease and does not reach one of its aggregators."""
     away = next(iter(story.forms))
     story.says(node, Routed(job="digits", term=1, formation=1, unreached=(away,)))
     return story.says(node, Offer(job="digits", term=1, lease=story.works[node].lease, size_bytes=16))
@@ -314,11 +318,11 @@ def test_an_update_that_cannot_go_to_its_sub_leader_in_a_tree_comes_straight(beg
 def test_an_update_that_cannot_go_to_every_sub_leader_of_a_shard_is_lent_anew(begin: Begin) -> None:
     story = begin("shard")
     actions = unreached(story, "a")
-    (refused,) = said(actions, Refused, to="a")
+    (refused,) = said(actions, UpdateRefused, to="a")
     assert refused.lease == story.works["a"].lease
     assert "does not reach" in story.records("lease-returned")[0]
     # The others go on without it.
-    assert len(said(story.report("b", "c", "d"), Count)) == len(story.forms)
+    assert len(said(story.report("b", "c", "d"), Reduce)) == len(story.forms)
 
 
 def test_a_worker_that_has_lost_its_way_is_told_it_once_more(begin: Begin) -> None:
@@ -334,7 +338,7 @@ MODEL = {"model": np.zeros(SIZE, dtype=np.float32)}
 
 
 class Device:
-    """A worker that is connected to its leader and to both sub-leaders of its route."""
+    """A worker that is connected to its leader and to both aggregators of its route."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.worker = Worker(spec=spec, leader="home", term=1)
@@ -359,7 +363,7 @@ class Device:
         start = 0 if node == "a" else 2
         tensors = {"model": np.full(2, float(version), dtype=np.float32)}
         given: dict[str, Any] = {"version": version, "start": start, "stop": start + 2, "tensors": tensors}
-        return self.hears(node, Values(job="digits", term=1, formation=1, **given))
+        return self.hears(node, ModelShard(job="digits", term=1, formation=1, **given))
 
     def works(self, lease: int, version: int) -> list[Action]:
         given: dict[str, Any] = {"kind": "train", "batches": (0,), "deadline_s": 60.0, "formation": 1, "values_by": 1}
@@ -411,7 +415,7 @@ def test_staged_values_are_there_for_one_training(device: Device) -> None:
 
 
 def test_an_update_that_cannot_reach_a_sub_leader_is_offered_to_the_leader(device: Device) -> None:
-    assert len(said(device.trains(1), Piece)) == 2
+    assert len(said(device.trains(1), UpdateShard)) == 2
     device.happens(Disconnected(node="b", reason="it broke"))
     routed, offer = said(device.time_passes(), Message, to="home")
     # In this order: the leader knows why, when it says which way the update goes.
@@ -425,7 +429,7 @@ def test_an_update_that_cannot_reach_a_sub_leader_is_offered_to_the_leader(devic
 
 def test_an_update_whose_formation_is_over_is_not_kept_for_ever(device: Device) -> None:
     device.trains(1)
-    actions = device.hears("home", Disband(job="digits", term=1, formation=1, reason="over"))
+    actions = device.hears("home", TearDown(job="digits", term=1, formation=1, reason="over"))
     (timer,) = [action for action in actions if isinstance(action, SetTimer)]
     assert timer.after_s < 1, "its lease may have run out long ago, and then nobody asks for it"
     assert [offer.lease for offer in said(device.happens(TimerFired(name=timer.name)), Offer)] == [1]
@@ -435,15 +439,15 @@ def test_an_update_that_was_told_where_to_go_is_not_offered(device: Device) -> N
     device.trains(1)
     hops = (Hop(node="a", endpoint="a:1", start=0, stop=SIZE),)
     device.hears("home", Route(job="digits", term=1, formation=2, hops=hops))
-    (timer,) = device.hears("home", Disband(job="digits", term=1, formation=1, reason="over"))
+    (timer,) = device.hears("home", TearDown(job="digits", term=1, formation=1, reason="over"))
     assert isinstance(timer, SetTimer)
-    assert said(device.hears("home", Go(job="digits", term=1, lease=1, formation=2)), Piece, "a")
+    assert said(device.hears("home", Go(job="digits", term=1, lease=1, formation=2)), UpdateShard, "a")
     assert not device.happens(TimerFired(name=timer.name))
 
 
 def test_a_lease_that_is_trained_after_its_formation_was_over_is_offered(device: Device) -> None:
     device.hears("home", work(1))
-    device.hears("home", Disband(job="digits", term=1, formation=1, reason="over"))
+    device.hears("home", TearDown(job="digits", term=1, formation=1, reason="over"))
     delta = {"delta": np.zeros(SIZE, dtype=np.float32)}
     trained = device.happens(Trained(lease=1, examples=1, loss_sum=0.5, seconds=0.1, tensors=delta))
     assert [offer.lease for offer in said(trained, Offer)] == [1]

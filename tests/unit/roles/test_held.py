@@ -11,11 +11,11 @@ import pytest
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Record, Send
 from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Saved, Started
-from shoal.roles.leader import Leader
-from shoal.roles.manager import Manager
-from shoal.roles.membership import Patience
-from shoal.roles.roster import JobRecord
-from shoal.roles.switchboard import Switchboard, ToLeader, ToManager
+from shoal.roles.leader.leader import Leader
+from shoal.roles.manager.cluster_state import JobRecord
+from shoal.roles.manager.manager import Manager
+from shoal.roles.node.failure_detector import Patience
+from shoal.roles.node.host_router import HostRouter, ToLeader, ToManager
 from shoal.states import JobState
 from shoal.wire.messages import (
     Assign,
@@ -203,7 +203,7 @@ class Story:
 
     def happens(self, event: Event) -> list[Action]:
         self.actions = self.leader.handle(event, 100.0)
-        self.leader._course.ledger.check()
+        self.leader._training.ledger.check()
         return self.actions
 
     def says(self, node: str, message: Message) -> list[Action]:
@@ -307,7 +307,7 @@ def test_only_the_manager_sends_workers_home(make_spec: Make) -> None:
 
 
 def test_both_are_carried_on_the_managers_own_node(make_spec: Make) -> None:
-    board = Switchboard(node="home", patience=Patience())
+    board = HostRouter(node="home", patience=Patience())
     release, released = Release(job="digits", node="a"), Released(job="digits", term=1, node="a")
     assert board.on_send("home", release) == [], "nobody leads it here any more"
     assign = Assign(job="digits", role="leader", term=1, leader="home", spec=make_spec())

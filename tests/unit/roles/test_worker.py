@@ -19,7 +19,7 @@ from shoal.roles.actions import (
     Record,
     Send,
     SetTimer,
-    Stage,
+    StageModel,
     Train,
 )
 from shoal.roles.aggregation.delivery import ASTRAY_S, TAKEN_FIRST_S, TAKEN_LEAST_S, TAKEN_TIMES
@@ -42,24 +42,24 @@ from shoal.roles.events import (
 from shoal.roles.worker import RETRY_S, VALUES_LEAST_S, Worker
 from shoal.states import WorkerPhase
 from shoal.wire.messages import (
-    Disband,
     Evaluated,
     Failed,
     Finished,
     Go,
     Hop,
     JobSpec,
-    Made,
     Message,
+    ModelShard,
     Offer,
-    Piece,
     Ready,
-    Refused,
     Route,
     Routed,
-    Taken,
+    ShardAck,
+    TearDown,
     Update,
-    Values,
+    UpdateReady,
+    UpdateRefused,
+    UpdateShard,
     Wait,
     Work,
 )
@@ -192,7 +192,7 @@ def test_a_result_of_an_evaluation_needs_no_credit(device: Device) -> None:
 def test_a_refused_offer_is_dropped_and_the_leader_speaks_next(device: Device) -> None:
     device.hears(work(credit=False))
     device.happens(trained())
-    device.hears(Refused(job="digits", term=1, lease=1, reason="lease 1 expired"))
+    device.hears(UpdateRefused(job="digits", term=1, lease=1, reason="lease 1 expired"))
     assert device.actions == [Record(kind="refused", reason="lease 1 expired", job="digits")]
     device.hears(Go(job="digits", term=1, lease=1))
     assert device.actions == []
@@ -203,14 +203,14 @@ def test_a_refused_offer_is_dropped_and_the_leader_speaks_next(device: Device) -
 def test_a_refusal_of_an_older_lease_of_the_same_number_leaves_the_new_one_alone(device: Device) -> None:
     device.hears(work(1, term=2, credit=False))
     device.happens(trained())
-    device.hears(Refused(job="digits", term=1, lease=1, reason="made under term 1"))
+    device.hears(UpdateRefused(job="digits", term=1, lease=1, reason="made under term 1"))
     device.hears(Go(job="digits", term=2, lease=1))
     assert device.says(Update)
 
 
 def test_a_refusal_while_the_next_lease_is_trained_changes_nothing(device: Device) -> None:
     device.hears(work(2))
-    device.hears(Refused(job="digits", term=1, lease=1, reason="a duplicate"))
+    device.hears(UpdateRefused(job="digits", term=1, lease=1, reason="a duplicate"))
     device.happens(trained(2))
     assert device.says(Update)
 
@@ -222,10 +222,10 @@ def test_a_lease_that_was_lost_with_its_session_is_asked_for(device: Device) -> 
     device.happens(Connected(node="home"))
     assert device.says(Offer)
     # Lease 2 was sent on the session that broke: unless the worker says so, both wait for each other.
-    device.hears(Refused(job="digits", term=1, lease=1, reason="lease 1 expired", holds=2))
+    device.hears(UpdateRefused(job="digits", term=1, lease=1, reason="lease 1 expired", holds=2))
     assert device.says(Ready)
     device.hears(work(2))
-    device.hears(Refused(job="digits", term=1, lease=1, reason="a copy", holds=2))
+    device.hears(UpdateRefused(job="digits", term=1, lease=1, reason="a copy", holds=2))
     assert not device.says(Ready), "it has lease 2"
 
 
@@ -446,7 +446,7 @@ def test_what_is_not_for_a_worker_is_ignored(device: Device) -> None:
     assert device.happens(TimerFired(name="tick")) == []
 
 
-# Sub-leaders -----------------------------------------------------------------------------------------------
+# Aggregators -----------------------------------------------------------------------------------------------
 
 
 def route(formation: int = 1, *, term: int = 1, hops: str = "ab") -> Route:
@@ -458,31 +458,31 @@ def route(formation: int = 1, *, term: int = 1, hops: str = "ab") -> Route:
 def values(node: str, version: int, *, formation: int = 1, term: int = 1, **changes: Any) -> Received:
     start = "ab".index(node)
     given: dict[str, Any] = {"start": start, "stop": start + 1, "tensors": {"model": MODEL["model"][start : start + 1]}}
-    told = Values(job="digits", term=term, formation=formation, version=version, **given | changes)
+    told = ModelShard(job="digits", term=term, formation=formation, version=version, **given | changes)
     return Received(sender=node, message=told)
 
 
 def taken(node: str, lease: int = 1, *, formation: int = 1, term: int = 1) -> Received:
-    return Received(sender=node, message=Taken(job="digits", term=term, formation=formation, lease=lease))
+    return Received(sender=node, message=ShardAck(job="digits", term=term, formation=formation, lease=lease))
 
 
 def go(lease: int = 1, *, formation: int) -> Go:
     return Go(job="digits", term=1, lease=lease, formation=formation)
 
 
-def disband(formation: int = 1) -> Disband:
-    return Disband(job="digits", term=1, formation=formation, reason="over")
+def disband(formation: int = 1) -> TearDown:
+    return TearDown(job="digits", term=1, formation=formation, reason="over")
 
 
 def pieces(device: Device) -> dict[str, list[float]]:
     """What it just sent to whom."""
     sent = {action.to: action.message for action in device.does(Send)}
-    return {to: piece.tensors["delta"].tolist() for to, piece in sent.items() if isinstance(piece, Piece)}
+    return {to: piece.tensors["delta"].tolist() for to, piece in sent.items() if isinstance(piece, UpdateShard)}
 
 
 @pytest.fixture
 def routed(device: Device) -> Device:
-    """It reaches sub-leaders a and b of formation 1."""
+    """It reaches aggregators a and b of formation 1."""
     device.hears(route())
     for node in ("a", "b"):
         device.happens(Connected(node=node))
@@ -490,7 +490,7 @@ def routed(device: Device) -> Device:
 
 
 def reported(device: Device, lease: int = 1, **changes: Any) -> Device:
-    """A lease is trained and with both sub-leaders, and its leader knows."""
+    """A lease is trained and with both aggregators, and its leader knows."""
     device.hears(work(lease, formation=1, **changes))
     device.happens(trained(lease, tensors={"delta": np.array([3, 4], dtype=np.float32)}))
     device.happens(taken("a", lease))
@@ -520,7 +520,7 @@ def test_sub_leaders_that_cannot_be_reached_are_named_when_time_is_over(device: 
 
 
 def test_attempts_in_vain_do_not_put_off_what_the_leader_hears(routed: Device) -> None:
-    """A sub-leader whose door is shut refuses each of them, sooner than the time to tell of it is over."""
+    """An aggregator whose door is shut refuses each of them, sooner than the time to tell of it is over."""
     lost = Disconnected(node="a", reason="it has no business here")
     later = [SetTimer(name="route", after_s=ROUTE_S)]
     assert routed.happens(lost) == later
@@ -555,7 +555,7 @@ def test_an_update_is_cut_to_the_parts_of_the_sub_leaders(routed: Device) -> Non
     assert not routed.says(Update)
     assert not routed.says(Offer), "there is nothing to make room for"
     piece = next(action.message for action in routed.does(Send) if action.to == "a")
-    assert piece == Piece(job="digits", term=1, formation=1, lease=1, version=0)
+    assert piece == UpdateShard(job="digits", term=1, formation=1, lease=1, version=0)
 
 
 def test_the_leader_hears_of_it_once_every_sub_leader_has_its_piece(routed: Device) -> None:
@@ -577,11 +577,11 @@ def test_the_leader_hears_of_it_once_every_sub_leader_has_its_piece(routed: Devi
 def test_the_leader_hears_that_an_update_is_made_before_it_goes(routed: Device) -> None:
     routed.hears(work(formation=1))
     routed.happens(trained())
-    made = Made(job="digits", term=1, lease=1)
+    made = UpdateReady(job="digits", term=1, lease=1)
     told = [(send.to, type(send.message)) for send in routed.does(Send)]
-    assert told[0] == ("home", Made)
-    assert sorted(told[1:], key=lambda each: each[0]) == [("a", Piece), ("b", Piece)]
-    assert routed.says(Made) == [made]
+    assert told[0] == ("home", UpdateReady)
+    assert sorted(told[1:], key=lambda each: each[0]) == [("a", UpdateShard), ("b", UpdateShard)]
+    assert routed.says(UpdateReady) == [made]
 
 
 def test_one_that_does_not_take_its_piece_is_told_of_until_it_has(routed: Device) -> None:
@@ -702,7 +702,7 @@ def test_an_update_goes_whole_to_the_leader_after_all(routed: Device, when: str)
 
 def test_word_of_an_update_that_is_not_here_any_more_makes_it_ready(routed: Device) -> None:
     reported(routed)
-    routed.hears(Refused(job="digits", term=1, lease=1, reason="expired"))
+    routed.hears(UpdateRefused(job="digits", term=1, lease=1, reason="expired"))
     routed.hears(go(1, formation=2))
     assert routed.says(Ready), "someone else trains it"
     assert routed.hears(go(7, formation=2)) == [], "of a lease that it never had"
@@ -765,15 +765,15 @@ def test_the_end_of_older_formations_leaves_the_one_in_use_alone(routed: Device)
     assert set(pieces(routed)) == {"a", "b"}
 
 
-# Values come from sub-leaders -------------------------------------------------------------------------------------
+# Values come from aggregators -------------------------------------------------------------------------------------
 
 
 def test_values_are_staged_and_trained_once_they_are_whole(routed: Device) -> None:
     routed.happens(values("b", 3))
-    (stage,) = routed.does(Stage)
+    (stage,) = routed.does(StageModel)
     assert (stage.start, stage.tensors["model"].tolist()) == (1, [2.0])
     routed.happens(values("a", 3))
-    assert routed.does(Stage)
+    assert routed.does(StageModel)
     assert not routed.does(Train), "no lease names them yet"
     routed.hears(work(version=3, values_by=1, tensors={}, formation=1))
     assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), staged=True)]
@@ -823,7 +823,7 @@ def test_values_that_are_not_of_its_route_are_not_staged(routed: Device, event: 
 def test_values_of_an_older_version_are_not_staged(routed: Device) -> None:
     routed.happens(values("a", 3))
     assert routed.happens(values("b", 2)) == []
-    assert routed.does(Stage) == []
+    assert routed.does(StageModel) == []
 
 
 def test_a_trainer_that_is_not_there_has_no_use_for_values(routed: Device) -> None:
@@ -870,7 +870,7 @@ def test_what_was_staged_is_the_trainers_once(routed: Device) -> None:
     routed.happens(Disconnected(node="home", reason="cut"))
     routed.happens(Connected(node="home"))
     routed.happens(trained(1))
-    routed.hears(Refused(job="digits", term=1, lease=1, reason="expired"))
+    routed.hears(UpdateRefused(job="digits", term=1, lease=1, reason="expired"))
     routed.hears(work(2, version=3, values_by=1, tensors={}))
     assert not routed.does(Train), "what the trainer holds is not sure, and what was staged is gone"
     assert routed.says(Ready) == [Ready(job="digits", holds_term=0, holds_version=-1)]

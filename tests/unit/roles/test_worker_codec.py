@@ -10,7 +10,7 @@ import pytest
 
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
-from shoal.roles.actions import Action, Record, Send, SetTimer, Stage, Train
+from shoal.roles.actions import Action, Record, Send, SetTimer, StageModel, Train
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -24,7 +24,20 @@ from shoal.roles.events import (
 )
 from shoal.roles.worker import Worker
 from shoal.wire.coded import code, decode
-from shoal.wire.messages import Hop, JobSpec, Message, Piece, Ready, Refused, Route, Taken, Update, Values, Wait, Work
+from shoal.wire.messages import (
+    Hop,
+    JobSpec,
+    Message,
+    ModelShard,
+    Ready,
+    Route,
+    ShardAck,
+    Update,
+    UpdateRefused,
+    UpdateShard,
+    Wait,
+    Work,
+)
 
 UP, DOWN = Codec.parse("top25%+ef"), Codec.parse("top50%")
 SIZES = (4, 4)
@@ -92,7 +105,7 @@ def test_what_is_not_sent_is_kept_and_sent_later(device: Device) -> None:
 def test_a_refused_update_leaves_what_was_kept_before_it(device: Device) -> None:
     device.trains(1, 4, 1, 0, 0, 0, 0, 3, 2)
     device.trains(2, 0, 9, 9, 9, 9, 9, 9, 9)
-    device.hears(Refused(job="digits", term=1, lease=2, reason="it is not of a running lease"))
+    device.hears(UpdateRefused(job="digits", term=1, lease=2, reason="it is not of a running lease"))
     # Its batches are trained by someone else. What is left of the first is still here.
     assert device.trains(3, 0, 0, 0, 0, 0, 0, 0, 0).tolist() == [0, 1, 0, 0, 0, 0, 0, 2]
 
@@ -189,7 +202,7 @@ def test_pieces_of_an_update_are_what_it_is_as_a_whole(device: Device) -> None:
     device.hears(work(1, formation=1))
     delta = np.array([4, 1, 0, 0, 0, 0, 3, 2], np.float32)
     device.happens(Trained(lease=1, examples=1, loss_sum=0.5, seconds=0.1, tensors={"delta": delta}))
-    pieces = {a.to: a.message for a in device.actions if isinstance(a, Send) and isinstance(a.message, Piece)}
+    pieces = {a.to: a.message for a in device.actions if isinstance(a, Send) and isinstance(a.message, UpdateShard)}
     read = [decode(UP, pieces["pi"].tensors, (3,)), decode(UP, pieces["pa"].tensors, (1, 4), entries=5)]
     assert all(isinstance(part, Sparse) for part in read)
     assert [part.dense().tolist() for part in read if isinstance(part, Sparse)] == [[4, 0, 0], [0, 0, 0, 3, 0]]
@@ -201,7 +214,7 @@ def test_one_that_is_to_ask_again_does_so_though_its_update_went_to_sub_leaders(
     device.happens(Connected(node="pi"))
     device.hears(work(1, formation=1))
     device.happens(Trained(lease=1, examples=1, loss_sum=0.5, seconds=0.1, tensors={"delta": np.ones(8, np.float32)}))
-    device.hears(Taken(job="digits", term=1, formation=1, lease=1), "pi")
+    device.hears(ShardAck(job="digits", term=1, formation=1, lease=1), "pi")
     assert device.one(Update).formation == 1
     device.hears(Wait(job="digits", reason="more devices ask than the pace allows", retry_after_s=3.0))
     assert device.one(SetTimer).after_s == 3.0
@@ -209,16 +222,16 @@ def test_one_that_is_to_ask_again_does_so_though_its_update_went_to_sub_leaders(
     assert device.one(Ready)
 
 
-# Values of sub-leaders -------------------------------------------------------------------------------------------
+# Values of aggregators -------------------------------------------------------------------------------------------
 
 
-def values(version: int, start: int, stop: int, *, base: int) -> Values:
+def values(version: int, start: int, stop: int, *, base: int) -> ModelShard:
     half = np.zeros(stop - start, np.float32)
     half[0] = 1
     sizes = (4,)
     coded = code(DOWN, half, sizes)
     tensors = {str(number): coded.tensors()["delta"] for number in range(base + 1, version + 1)}
-    return Values(
+    return ModelShard(
         job="digits", term=1, formation=1, version=version, start=start, stop=stop, base=base, tensors=tensors
     )
 
@@ -234,7 +247,7 @@ def routed(device: Device) -> Device:
 
 def test_parts_are_changed_one_by_one_and_trained_on_once_whole(routed: Device) -> None:
     routed.hears(values(1, 0, 4, base=0), "pi")
-    stage = routed.one(Stage)
+    stage = routed.one(StageModel)
     assert (stage.start, stage.anew, len(stage.changes)) == (0, True, 1)
     routed.hears(work(1, version=1, values_by=1))
     assert not [action for action in routed.actions if isinstance(action, Train)]
@@ -246,7 +259,7 @@ def test_a_part_that_follows_one_that_was_not_trained_on_is_made_of_that(routed:
     for version in (1, 2):
         for node, start in (("pi", 0), ("pa", 4)):
             routed.hears(values(version, start, start + 4, base=version - 1), node)
-            assert routed.one(Stage).anew == (version == 1)
+            assert routed.one(StageModel).anew == (version == 1)
     routed.hears(work(1, version=2, values_by=1))
     assert routed.one(Train).staged
 
@@ -254,7 +267,7 @@ def test_a_part_that_follows_one_that_was_not_trained_on_is_made_of_that(routed:
 def test_changes_from_what_the_trainer_has_begin_anew(routed: Device) -> None:
     routed.hears(values(1, 0, 4, base=0), "pi")
     routed.hears(values(2, 0, 4, base=0), "pi")
-    stage = routed.one(Stage)
+    stage = routed.one(StageModel)
     assert (stage.anew, len(stage.changes)) == (True, 2)
 
 

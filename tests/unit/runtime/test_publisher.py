@@ -12,8 +12,8 @@ import pytest
 
 from shoal.errors import Refused
 from shoal.plan import Plan, Until
-from shoal.roles.custody import Version
-from shoal.roles.publishing import Serving
+from shoal.roles.manager.publishing import Serving
+from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.runtime.publisher import Publisher
 from shoal.store.blobs import BlobStore
 from shoal.store.registry import Registry
@@ -70,7 +70,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.registry.close()
 
 
-def durable(version: int, *shares: float) -> Version:
+def durable(version: int, *shares: float) -> StoredVersion:
     """A version, with an evaluation of every tenth up to it."""
     views = [
         EvaluationView(version=10 * n, epoch=n, accuracy=share, loss=0.5, examples=1000, seconds=1.0)
@@ -78,7 +78,9 @@ def durable(version: int, *shares: float) -> Version:
     ]
     rows = [{f: getattr(view, f) for f in EvaluationView.__dataclass_fields__} for view in views]
     tensors = {"w": np.full(4, version, np.float32), "shoal.velocity": np.zeros(4, np.float32)}
-    return Version(version=version, tensors=tensors, state={"evaluations": rows, "ledger": {"epoch": len(shares)}})
+    return StoredVersion(
+        version=version, tensors=tensors, state={"evaluations": rows, "ledger": {"epoch": len(shares)}}
+    )
 
 
 def versions(site: Site) -> list[int]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from shoal.identity.enrolment import Enrolled
+from shoal.identity.identity import Authority
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_UNKNOWN_S, Renewal
-from shoal.transport.enrol import Enrolled
-from shoal.transport.identity import Authority
 
 
 @pytest.fixture(scope="module")

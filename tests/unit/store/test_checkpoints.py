@@ -13,16 +13,16 @@ import pytest
 import safetensors.numpy
 
 from shoal.errors import Corrupt, Misuse
-from shoal.store.checkpoints import CheckpointStore, Loaded, Saved
+from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint, SavedCheckpoint
 from shoal.wire.limits import TENSOR_FILE_HEADER_MAX_BYTES
 
 
-def save(store: CheckpointStore, version: int, mark: int = 0) -> Saved:
+def save(store: CheckpointStore, version: int, mark: int = 0) -> SavedCheckpoint:
     tensors = {"model": np.full(16, version, np.float32), "velocity": np.full(16, mark, np.float32)}
     return store.save(version=version, tensors=tensors, state={"version": version, "mark": mark})
 
 
-def loaded(store: CheckpointStore) -> Loaded:
+def loaded(store: CheckpointStore) -> LoadedCheckpoint:
     found = store.load()
     assert found is not None
     assert found.state["version"] == found.version

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import Corrupt, Misuse, ShoalError
+from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.registry import Registry
 from shoal.store.rows import EpochAudit, Evaluation, Event, Redeemed
@@ -22,7 +23,6 @@ from shoal.wire.limits import (
     TRACEBACK_MAX_CHARS,
     TRACEBACKS_KEPT_PER_JOB,
 )
-from shoal.workload.ledger import Applied
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks import capacity as benchmark
 from shoal.errors import Misuse
-from shoal.topology.capacity import Costs, Fleet, Limit, Measured, Needs, Site, levels, limits, needs
+from shoal.topology.capacity import Costs, FleetLoad, Limit, MeasuredCosts, Needs, Site, levels, limits, needs
 
 COSTS = Costs(
     fold_core_s_per_byte=2e-10,
@@ -27,7 +27,7 @@ COSTS = Costs(
     leader_bytes=5e7,
     history_bytes=100.0,
 )
-MEASURED = Measured(costs=COSTS, machine="a machine", date="2026-01-01", devices_tried=200, load=1.0)
+MEASURED = MeasuredCosts(costs=COSTS, machine="a machine", date="2026-01-01", devices_tried=200, load=1.0)
 
 #: Half full, so that a core does half a second of work in a second.
 SITE = Site(
@@ -41,8 +41,8 @@ SITE = Site(
 )
 
 
-def fleet(devices: int = 100_000, **changes: Any) -> Fleet:
-    return Fleet(**{"devices": devices, "model_bytes": 2e6, "every_s": 100.0, **changes})
+def fleet(devices: int = 100_000, **changes: Any) -> FleetLoad:
+    return FleetLoad(**{"devices": devices, "model_bytes": 2e6, "every_s": 100.0, **changes})
 
 
 def limit_of(found: tuple[Limit, ...], part: str) -> Limit:
@@ -150,7 +150,7 @@ def test_levels_of_leaders() -> None:
 )
 def test_more_devices_never_need_less(devices: int, model_bytes: float, every_s: float, heartbeat_s: float) -> None:
     def of(count: int) -> Needs:
-        asked = Fleet(devices=count, model_bytes=model_bytes, every_s=every_s, heartbeat_s=heartbeat_s)
+        asked = FleetLoad(devices=count, model_bytes=model_bytes, every_s=every_s, heartbeat_s=heartbeat_s)
         return needs(asked, MEASURED, SITE)
 
     fewer, more = of(devices), of(2 * devices)
@@ -184,7 +184,7 @@ def test_a_site_that_makes_no_sense(changes: dict[str, Any]) -> None:
 
 def test_the_figures_that_come_with_the_package_can_be_read() -> None:
     text = resources.files("shoal.topology").joinpath("measured.json").read_text(encoding="utf-8")
-    measured = Measured.from_plain(json.loads(text))
+    measured = MeasuredCosts.from_plain(json.loads(text))
     assert measured.devices_tried >= 40
     assert measured.machine
     # An update cannot cost less than what merging it costs.
@@ -195,7 +195,7 @@ def test_the_figures_that_come_with_the_package_can_be_read() -> None:
 @pytest.mark.parametrize("broken", [{}, {"figures": []}, {"figures": {"update_core_s": "fast"}}, {"figures": {"x": 1}}])
 def test_figures_that_cannot_be_read(broken: dict[str, Any]) -> None:
     with pytest.raises(Misuse, match=r"benchmarks\.capacity --save"):
-        Measured.from_plain({"machine": "m", "date": "d", "devices_tried": 1, "load": 1.0, **broken})
+        MeasuredCosts.from_plain({"machine": "m", "date": "d", "devices_tried": 1, "load": 1.0, **broken})
 
 
 # The benchmark ---------------------------------------------------------------------------------------

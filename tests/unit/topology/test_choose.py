@@ -18,16 +18,16 @@ from shoal.topology.choose import (
     choose,
     choose_again,
 )
-from shoal.topology.cluster import Cluster, Node
+from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.predict import tree as predict_tree
 from shoal.topology.split import split
 
 PERNET_BYTES = 720_967 * 4
 
 
-def node(name: str, mbit: float, *, compute_s: float = 1.0, medium: str = "") -> Node:
+def node(name: str, mbit: float, *, compute_s: float = 1.0, medium: str = "") -> ClusterNode:
     rate = mbit * 1e6 / 8
-    return Node(name=name, up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=compute_s, medium=medium)
+    return ClusterNode(name=name, up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=compute_s, medium=medium)
 
 
 def even(count: int, mbit: float, *, home: float | None = None, medium: str = "") -> Cluster:
@@ -94,7 +94,7 @@ def test_the_number_of_sub_leaders_is_about_the_best() -> None:
     for cluster in clusters:
         _, told = best_tree(cluster, model_bytes=PERNET_BYTES)
         every = [
-            predict_tree(cluster, split(cluster, sub_leaders=g), model_bytes=PERNET_BYTES).batch_s
+            predict_tree(cluster, split(cluster, aggregators=g), model_bytes=PERNET_BYTES).batch_s
             for g in range(1, len(cluster.workers) + 1)
         ]
         assert told.batch_s <= 1.1 * min(every)

@@ -7,11 +7,13 @@ import math
 import pytest
 
 from shoal.errors import Misuse
-from shoal.topology.cluster import Cluster, Node
+from shoal.topology.cluster import Cluster, ClusterNode
 
 
-def node(name: str, *, up: float = 10.0, down: float = 10.0, compute_s: float = 0.0, latency_s: float = 0.0) -> Node:
-    return Node(name=name, up_bytes_per_s=up, down_bytes_per_s=down, compute_s=compute_s, latency_s=latency_s)
+def node(
+    name: str, *, up: float = 10.0, down: float = 10.0, compute_s: float = 0.0, latency_s: float = 0.0
+) -> ClusterNode:
+    return ClusterNode(name=name, up_bytes_per_s=up, down_bytes_per_s=down, compute_s=compute_s, latency_s=latency_s)
 
 
 def test_a_link_that_carries_nothing_is_no_link() -> None:

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from shoal.errors import Misuse
-from shoal.topology.cluster import Node
-from shoal.topology.flows import Transfer, fair_rates, finish_times_s
+from shoal.topology.cluster import ClusterNode
+from shoal.topology.flows import FlowTransfer, fair_rates, finish_times_s
 
 
-def nodes(**rates: tuple[float, float]) -> dict[str, Node]:
-    return {name: Node(name=name, up_bytes_per_s=up, down_bytes_per_s=down) for name, (up, down) in rates.items()}
+def nodes(**rates: tuple[float, float]) -> dict[str, ClusterNode]:
+    return {
+        name: ClusterNode(name=name, up_bytes_per_s=up, down_bytes_per_s=down) for name, (up, down) in rates.items()
+    }
 
 
-def send(source: str, target: str, size: float = 10.0, *after: int, wait_s: float = 0.0) -> Transfer:
-    return Transfer(source=source, target=target, size_bytes=size, after=after, wait_s=wait_s)
+def send(source: str, target: str, size: float = 10.0, *after: int, wait_s: float = 0.0) -> FlowTransfer:
+    return FlowTransfer(source=source, target=target, size_bytes=size, after=after, wait_s=wait_s)
 
 
 def test_one_transfer_is_as_fast_as_its_narrowest_link() -> None:
@@ -52,7 +54,7 @@ def test_both_directions_of_a_link_are_free_of_each_other() -> None:
 
 
 def test_on_shared_air_between_two_stations_every_byte_is_there_twice() -> None:
-    air = {n: Node(name=n, up_bytes_per_s=5, down_bytes_per_s=5, medium="ap") for n in ("a", "b")}
+    air = {n: ClusterNode(name=n, up_bytes_per_s=5, down_bytes_per_s=5, medium="ap") for n in ("a", "b")}
     wired = nodes(home=(50, 50))
     assert finish_times_s([send("a", "b")], air, hold_s=0.0) == pytest.approx([4.0])
     assert finish_times_s([send("a", "home")], air | wired, hold_s=0.0) == pytest.approx([2.0])
@@ -66,8 +68,8 @@ def test_work_is_a_wait_and_comes_after_what_it_needs() -> None:
 
 
 def test_the_delay_of_the_way_is_both_ends() -> None:
-    a = Node(name="a", up_bytes_per_s=5, down_bytes_per_s=5, latency_s=0.25)
-    b = Node(name="b", up_bytes_per_s=5, down_bytes_per_s=5, latency_s=0.5)
+    a = ClusterNode(name="a", up_bytes_per_s=5, down_bytes_per_s=5, latency_s=0.25)
+    b = ClusterNode(name="b", up_bytes_per_s=5, down_bytes_per_s=5, latency_s=0.5)
     assert finish_times_s([send("a", "b")], {"a": a, "b": b}, hold_s=0.0) == pytest.approx([2.75])
 
 

@@ -9,7 +9,8 @@ import pytest
 from benchmarks import eddl_star
 from papers.eddl.formulas import star_at_once_s, star_in_turn_s, tree_at_once_s
 from shoal.errors import Misuse
-from shoal.topology.cluster import Cluster, Node
+from shoal.net.shared_budget import TURN_HOLD_S
+from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.predict import (
     HOLD_S,
     shard,
@@ -17,7 +18,6 @@ from shoal.topology.predict import (
     tree,
 )
 from shoal.topology.split import Group, Tree, split
-from shoal.transport.commons import TURN_HOLD_S
 
 PERNET_BYTES = 720_967 * 4
 
@@ -26,9 +26,9 @@ def bytes_per_s(mbit: float) -> float:
     return mbit * 1e6 / 8
 
 
-def node(name: str, mbit: float, *, compute_s: float = 1.0, latency_s: float = 0.0, medium: str = "") -> Node:
+def node(name: str, mbit: float, *, compute_s: float = 1.0, latency_s: float = 0.0, medium: str = "") -> ClusterNode:
     rate = bytes_per_s(mbit)
-    return Node(
+    return ClusterNode(
         name=name,
         up_bytes_per_s=rate,
         down_bytes_per_s=rate,
@@ -81,15 +81,15 @@ def test_eddls_share_of_synchronisation_with_16_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "sub_leaders", "expected_s"), [(4, 2, 1.92), (8, 2, 2.85), (12, 3, 3.31), (16, 4, 3.77)]
+    ("count", "aggregators", "expected_s"), [(4, 2, 1.92), (8, 2, 2.85), (12, 3, 3.31), (16, 4, 3.77)]
 )
-def test_eddls_trees(count: int, sub_leaders: int, expected_s: float) -> None:
+def test_eddls_trees(count: int, aggregators: int, expected_s: float) -> None:
     # The topologies of EDDL §6.5 with synchronous updates above; seconds as derived from its set-up, l = 1 s.
     cluster = even(count, leads=True)
-    shape = split(cluster, sub_leaders=sub_leaders)
+    shape = split(cluster, aggregators=aggregators)
     told = tree(cluster, shape, model_bytes=PERNET_BYTES, hold_s=0.0)
     formula_s = tree_at_once_s(
-        count, sub_leaders=sub_leaders, compute_s=1.0, model_bytes=PERNET_BYTES, bytes_per_s=bytes_per_s(100)
+        count, aggregators=aggregators, compute_s=1.0, model_bytes=PERNET_BYTES, bytes_per_s=bytes_per_s(100)
     )
     assert told.batch_s == pytest.approx(formula_s)
     assert told.batch_s == pytest.approx(expected_s, abs=0.01)
@@ -100,7 +100,7 @@ def test_a_leader_that_does_not_work_serves_one_sub_leader_more() -> None:
     cluster = even(16)
     told = tree(cluster, split(cluster), model_bytes=PERNET_BYTES, hold_s=0.0)
     assert told.batch_s == pytest.approx(1 + 14 * PERNET_BYTES / bytes_per_s(100))
-    assert told.detail == "1-4-16, sync above: 4 sub-leaders with up to 3 workers each"
+    assert told.detail == "1-4-16, sync above: 4 aggregators with up to 3 workers each"
 
 
 def test_without_waiting_for_each_other_sub_leaders_are_faster() -> None:
@@ -116,14 +116,14 @@ def test_without_waiting_for_each_other_sub_leaders_are_faster() -> None:
 def test_without_waiting_the_leaders_link_still_limits() -> None:
     workers = tuple(node(f"w{i:02}", 1000.0, compute_s=0.01) for i in range(16))
     cluster = Cluster(leader=node("home", 10.0), workers=workers)
-    told = tree(cluster, split(cluster, sub_leaders=8), model_bytes=PERNET_BYTES, above="async")
+    told = tree(cluster, split(cluster, aggregators=8), model_bytes=PERNET_BYTES, above="async")
     assert told.batch_s == pytest.approx(8 * PERNET_BYTES / bytes_per_s(10))
 
 
 def test_a_slow_group_holds_up_only_itself_where_nobody_waits_above() -> None:
     workers = tuple(node(f"w{i:02}", 100.0, compute_s=9.0 if i >= 6 else 1.0) for i in range(8))
     cluster = Cluster(leader=node("home", 100.0), workers=workers)
-    together = split(cluster, sub_leaders=2, like_speeds_together=True)
+    together = split(cluster, aggregators=2, like_speeds_together=True)
     sync = tree(cluster, together, model_bytes=PERNET_BYTES)
     free = tree(cluster, together, model_bytes=PERNET_BYTES, above="async")
     assert sync.batch_s > 9.0
@@ -168,6 +168,6 @@ def test_delay_is_paid_on_each_way() -> None:
 
 def test_a_tree_of_others_is_refused() -> None:
     with pytest.raises(Misuse, match="names every worker"):
-        tree(even(2), Tree(groups=(Group(sub_leader="w00", members=()),), reason=""), model_bytes=1)
+        tree(even(2), Tree(groups=(Group(aggregator="w00", members=()),), reason=""), model_bytes=1)
     with pytest.raises(Misuse, match="sync or async"):
         tree(even(2), split(even(2)), model_bytes=1, above="gossip")

@@ -16,9 +16,9 @@ from shoal.topology.saturation import (
     ROUNDS_MIN,
     SATURATED,
     UNSURE,
-    Decision,
     Round,
     Saturation,
+    SaturationVerdict,
     gain_wanted,
     judge,
     log_ratio,
@@ -60,7 +60,7 @@ def knee(curve: Curve) -> int | None:
     return None
 
 
-def grow(curve: Curve, *, seed: int, noise: float, rounds: int, alike: float = 0.0, top: int = 16) -> Decision:
+def grow(curve: Curve, *, seed: int, noise: float, rounds: int, alike: float = 0.0, top: int = 16) -> SaturationVerdict:
     """Workers join one by one until it is found that they should not. Stragglers make rounds longer by chance."""
     chance = np.random.default_rng(seed)
     saturation, error = Saturation(), 0.0

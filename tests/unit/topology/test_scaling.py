@@ -10,15 +10,15 @@ import pytest
 
 from shoal.errors import Misuse
 from shoal.topology.saturation import FORGET_ROUNDS, GAINS, SATURATED, UNSURE, Round, gain_wanted
-from shoal.topology.scaling import Law, Measured, Scaling, fit
+from shoal.topology.scaling import BatchTimes, Law, Scaling, fit
 
 
 def law_s(workers: int, *, rate: float = 1.0, serial: float, pairwise: float) -> float:
     return (1 + serial * (workers - 1) + pairwise * workers * (workers - 1)) / rate
 
 
-def exact(sizes: range, **parts: float) -> list[Measured]:
-    return [Measured(workers=n, batch_s=law_s(n, **parts), variance=1e-6, rounds=20) for n in sizes]
+def exact(sizes: range, **parts: float) -> list[BatchTimes]:
+    return [BatchTimes(workers=n, batch_s=law_s(n, **parts), variance=1e-6, rounds=20) for n in sizes]
 
 
 def knee(curve: Callable[[int], float]) -> int:
@@ -67,7 +67,7 @@ def test_a_law_without_noise_is_found_again() -> None:
 
 def test_eddls_star_is_a_law_without_pairs() -> None:
     each_s = 0.46142
-    measured = [Measured(workers=n, batch_s=1 + n * each_s, variance=1e-8, rounds=20) for n in range(1, 17)]
+    measured = [BatchTimes(workers=n, batch_s=1 + n * each_s, variance=1e-8, rounds=20) for n in range(1, 17)]
     law = fit(measured)
     assert law.serial == pytest.approx(each_s / (1 + each_s))
     assert law.pairwise == pytest.approx(0.0, abs=1e-9)
@@ -78,10 +78,10 @@ def test_eddls_star_is_a_law_without_pairs() -> None:
 
 def test_parts_stay_within_their_bounds() -> None:
     # Faster than n times as fast: σ would be negative.
-    better = [Measured(workers=n, batch_s=1 - 0.02 * n, variance=1e-6, rounds=20) for n in range(1, 9)]
+    better = [BatchTimes(workers=n, batch_s=1 - 0.02 * n, variance=1e-6, rounds=20) for n in range(1, 9)]
     assert fit(better).serial == 0.0
     # Slower with every worker: σ would be above 1.
-    worse = [Measured(workers=n, batch_s=0.5 + 2.0 * (n - 1), variance=1e-6, rounds=20) for n in range(1, 9)]
+    worse = [BatchTimes(workers=n, batch_s=0.5 + 2.0 * (n - 1), variance=1e-6, rounds=20) for n in range(1, 9)]
     law = fit(worse)
     assert law.serial <= 1.0
     assert law.pairwise >= 0.0
@@ -163,7 +163,7 @@ def test_a_corner_is_no_law_and_that_is_said() -> None:
 def test_the_interval_goes_by_the_misfit_where_that_is_more_than_the_noise() -> None:
     off = [1.0, 1.3, 1.1, 1.6, 1.3, 1.9]
     noisy_sizes, sure_sizes = (
-        [Measured(workers=n, batch_s=t, variance=v, rounds=40) for n, t in enumerate(off, start=1)]
+        [BatchTimes(workers=n, batch_s=t, variance=v, rounds=40) for n, t in enumerate(off, start=1)]
         for v in (1e-4, 1e-8)
     )
     told, surer = fit(noisy_sizes), fit(sure_sizes)
@@ -196,7 +196,7 @@ def test_far_beyond_what_was_measured_there_is_no_knee() -> None:
 
 
 def test_too_few_or_double_sizes_are_refused() -> None:
-    one = Measured(workers=1, batch_s=1.0, variance=0.0, rounds=9)
+    one = BatchTimes(workers=1, batch_s=1.0, variance=0.0, rounds=9)
     for sizes in ([one], [one, one, one]):
         with pytest.raises(Misuse, match="different sizes"):
             fit(sizes)

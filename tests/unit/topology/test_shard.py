@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import Misuse
-from shoal.topology.cluster import Cluster, Node
+from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.predict import shard as predict_shard
 from shoal.topology.predict import star as predict_star
 from shoal.topology.shard import phases_s, water_fill
@@ -14,8 +14,8 @@ PERNET_BYTES = 720_967 * 4
 FAST_BYTES_PER_S = 100e6 / 8
 
 
-def node(name: str, rate: float, *, down: float | None = None, medium: str = "") -> Node:
-    return Node(
+def node(name: str, rate: float, *, down: float | None = None, medium: str = "") -> ClusterNode:
+    return ClusterNode(
         name=name, up_bytes_per_s=rate, down_bytes_per_s=rate if down is None else down, compute_s=1.0, medium=medium
     )
 

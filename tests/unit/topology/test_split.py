@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import Misuse
-from shoal.topology.cluster import Cluster, Node
-from shoal.topology.split import Group, Tree, split, sub_leaders_about
+from shoal.topology.cluster import Cluster, ClusterNode
+from shoal.topology.split import Group, Tree, aggregators_about, split
 
 
-def node(name: str, rate: float = 10.0, *, compute_s: float = 1.0, medium: str = "") -> Node:
-    return Node(name=name, up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=compute_s, medium=medium)
+def node(name: str, rate: float = 10.0, *, compute_s: float = 1.0, medium: str = "") -> ClusterNode:
+    return ClusterNode(name=name, up_bytes_per_s=rate, down_bytes_per_s=rate, compute_s=compute_s, medium=medium)
 
 
 def cluster(count: int, *, leader: float = 10.0) -> Cluster:
@@ -18,61 +18,61 @@ def cluster(count: int, *, leader: float = 10.0) -> Cluster:
 
 
 def test_about_the_root_of_the_workers() -> None:
-    assert [sub_leaders_about(cluster(n)) for n in (1, 4, 9, 16, 64)] == [1, 2, 3, 4, 8]
+    assert [aggregators_about(cluster(n)) for n in (1, 4, 9, 16, 64)] == [1, 2, 3, 4, 8]
 
 
 def test_a_wider_leader_has_more_sub_leaders_and_a_narrower_one_fewer() -> None:
     # √(16 · 4) and √(16 / 4).
-    assert sub_leaders_about(cluster(16, leader=40.0)) == 8
-    assert sub_leaders_about(cluster(16, leader=2.5)) == 2
-    assert sub_leaders_about(cluster(16, leader=1e9)) == 16
+    assert aggregators_about(cluster(16, leader=40.0)) == 8
+    assert aggregators_about(cluster(16, leader=2.5)) == 2
+    assert aggregators_about(cluster(16, leader=1e9)) == 16
 
 
 def test_everyone_is_in_one_group_and_groups_are_even() -> None:
     tree = split(cluster(16))
     assert tree.notation == "1-4-16"
     assert [len(group.members) for group in tree.groups] == [3, 3, 3, 3]
-    named = [name for group in tree.groups for name in (group.sub_leader, *group.members)]
+    named = [name for group in tree.groups for name in (group.aggregator, *group.members)]
     assert sorted(named) == [f"w{i:02}" for i in range(16)]
-    assert tree.reason == ("4 sub-leaders (about √16 of the workers), those with the best links: w00, w01, w02, w03")
+    assert tree.reason == ("4 aggregators (about √16 of the workers), those with the best links: w00, w01, w02, w03")
 
 
 def test_the_best_links_lead() -> None:
     workers = (node("a", 1.0), node("b", 5.0), node("c", 3.0), node("d", 4.0))
-    tree = split(Cluster(leader=node("home"), workers=workers), sub_leaders=2)
-    assert [group.sub_leader for group in tree.groups] == ["b", "d"]
+    tree = split(Cluster(leader=node("home"), workers=workers), aggregators=2)
+    assert [group.aggregator for group in tree.groups] == ["b", "d"]
 
 
 def test_a_wider_sub_leader_serves_more() -> None:
     workers = (node("wide", 30.0), node("plain", 10.0), *(node(f"w{i}", 1.0) for i in range(8)))
-    tree = split(Cluster(leader=node("home"), workers=workers), sub_leaders=2)
-    assert [(group.sub_leader, len(group.members)) for group in tree.groups] == [("wide", 6), ("plain", 2)]
+    tree = split(Cluster(leader=node("home"), workers=workers), aggregators=2)
+    assert [(group.aggregator, len(group.members)) for group in tree.groups] == [("wide", 6), ("plain", 2)]
 
 
 def test_a_leader_that_works_leads_a_group_and_who_is_on_air_leads_last() -> None:
     workers = (node("a", 2.0), node("air", 50.0, medium="ap"), node("b", 3.0), node("c", 4.0))
-    tree = split(Cluster(leader=workers[0], workers=workers), sub_leaders=3)
-    assert [group.sub_leader for group in tree.groups] == ["a", "c", "b"]
+    tree = split(Cluster(leader=workers[0], workers=workers), aggregators=3)
+    assert [group.aggregator for group in tree.groups] == ["a", "c", "b"]
 
 
 def test_slow_ones_are_spread_or_put_together() -> None:
     slow = {"w05", "w06", "w07"}
     workers = tuple(node(f"w{i:02}", compute_s=4.0 if f"w{i:02}" in slow else 1.0) for i in range(8))
-    together = split(Cluster(leader=node("home"), workers=workers), sub_leaders=2, like_speeds_together=True)
-    assert together.groups[1] == Group(sub_leader="w01", members=("w05", "w06", "w07"))
-    spread = split(Cluster(leader=node("home"), workers=workers), sub_leaders=2)
+    together = split(Cluster(leader=node("home"), workers=workers), aggregators=2, like_speeds_together=True)
+    assert together.groups[1] == Group(aggregator="w01", members=("w05", "w06", "w07"))
+    spread = split(Cluster(leader=node("home"), workers=workers), aggregators=2)
     assert sorted(len(slow & set(group.members)) for group in spread.groups) == [1, 2]
 
 
 def test_there_are_not_more_sub_leaders_than_workers() -> None:
     for count in (0, 5):
         with pytest.raises(Misuse, match="each of them is a worker too"):
-            split(cluster(4), sub_leaders=count)
+            split(cluster(4), aggregators=count)
 
 
 def test_a_group_may_be_a_sub_leader_alone() -> None:
-    tree = split(cluster(2), sub_leaders=2)
+    tree = split(cluster(2), aggregators=2)
     assert tree == Tree(
-        groups=(Group(sub_leader="w00", members=()), Group(sub_leader="w01", members=())), reason=tree.reason
+        groups=(Group(aggregator="w00", members=()), Group(aggregator="w01", members=())), reason=tree.reason
     )
     assert tree.notation == "1-2-2"

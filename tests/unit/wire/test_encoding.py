@@ -132,10 +132,10 @@ def test_json_of_an_older_release_takes_defaults() -> None:
 
 def test_a_full_progress_report_fits_an_envelope() -> None:
     # 200 workers in trouble, with the longest names and reasons that need four bytes a character.
-    from shoal.roles.crew import VIEWS_MAX, Crew
+    from shoal.roles.leader.workers import VIEWS_MAX, Workers
     from shoal.roles.machine import Machine
 
-    crew = Crew(Machine(), job="digits")
+    crew = Workers(Machine(), job="digits")
     for number in range(VIEWS_MAX + 50):
         crew.add(f"{number:063}").reason = "😀" * 4096
     views = crew.views(typical_s=1.0)

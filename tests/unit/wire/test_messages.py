@@ -23,8 +23,8 @@ from shoal.wire.messages import (
     JobSpec,
     Leads,
     Leave,
-    Noted,
-    Part,
+    LogRecord,
+    PartialSum,
     Ready,
     Update,
     Work,
@@ -97,7 +97,7 @@ def test_what_leaders_say_and_hear_is_as_strict() -> None:
     with pytest.raises(PeerViolation, match="admitted by its id"):
         Admit(job="digits", term=1, nodes=("a", "../b"))
     with pytest.raises(PeerViolation, match="cannot be printed"):
-        Noted(job="digits", term=1, kind="\x1b[2J", reason="")
+        LogRecord(job="digits", term=1, kind="\x1b[2J", reason="")
     for rate in (-1.0, float("inf")):
         with pytest.raises(PeerViolation, match="a rate that cannot be"):
             Heartbeat(seq=1, link_bytes_per_s=rate)
@@ -159,12 +159,12 @@ def test_with_tensors_keeps_everything_else() -> None:
 
 def test_every_message_between_nodes_has_one_recipient() -> None:
     answers = {"Done", "Denied", "Status", "Blob", "AskModel", "TokenMade", "TokenList", "Renewed", "VersionList"}
-    views = {"ShapeView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
-    views |= {"ServedView", "PublishedView", "LenderView"}
+    views = {"TopologyView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
+    views |= {"ServedView", "PublishedView", "ExecutorView"}
     parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", *views}
     every = set(messages.MESSAGES)
     assert {cls.__name__ for cls in RECIPIENT} == every - answers - parts
-    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "subleader", "worker", "mate", "pool"}
+    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "aggregator", "worker", "mate", "pool"}
 
 
 def test_an_update_counts_no_more_labels_than_it_has_examples() -> None:
@@ -178,7 +178,7 @@ def test_an_update_counts_no_more_labels_than_it_has_examples() -> None:
 
 def test_updates_of_mates_weigh_what_their_examples_can() -> None:
     told: dict[str, Any] = {"term": 1, "conductor": "ant", "round": 1, "merge": 1, "of": ("ant", "bee")}
-    assert Part(**told, weight=2.0 * LABELLED_MAX).weight
+    assert PartialSum(**told, weight=2.0 * LABELLED_MAX).weight
     for weight in (0.0, -1.0, 1e308, float("inf")):
         with pytest.raises(PeerViolation, match="2 updates that weigh"):
-            Part(**told, weight=weight)
+            PartialSum(**told, weight=weight)

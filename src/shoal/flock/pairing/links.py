@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.topology.cluster import Node
+from shoal.topology.cluster import ClusterNode
 
 
 class Links(Protocol):
@@ -40,7 +40,7 @@ class NodeLinks:
     Merges do not share links: a device is in one at a time.
     """
 
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, ClusterNode]
     size_bytes: float
     #: Adding up, once everything has arrived.
     add_s: float = 0.0

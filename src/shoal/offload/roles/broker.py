@@ -37,14 +37,14 @@ from shoal.wire.limits import (
 from shoal.wire.messages import (
     AskPool,
     Caught,
+    ExecutorView,
     Forget,
     Lend,
-    LenderView,
-    NeedRight,
+    NeedOperand,
     Pool,
-    Result,
-    Right,
-    Task,
+    RightOperand,
+    TileResult,
+    TileTask,
     clip,
     with_tensors,
 )
@@ -77,7 +77,7 @@ class _Open:
 
     client: str
     #: With its tensors, in memory of its own.
-    task: Task
+    task: TileTask
     ends_s: float
     #: Executors that were given it -> why not again; None: it may have it again.
     given: dict[str, str | None] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Broker(Machine):
         self._advertise()
         self._set_look_timer()
 
-    def views(self) -> tuple[LenderView, ...]:
+    def views(self) -> tuple[ExecutorView, ...]:
         """For ``shoal status``. Read by another thread: it must not change anything."""
         executors = dict(self._executors)
         return tuple(executors[node].view() for node in sorted(executors))
@@ -176,9 +176,9 @@ class Broker(Machine):
                 self._clients[sender] = _Client()
                 what_for = f": {clip(message.purpose)}" if message.purpose else ""
                 self.record("borrows", f"{sender} asks for products{what_for}")
-            case Task():
+            case TileTask():
                 self._on_task(sender, message)
-            case Right():
+            case RightOperand():
                 self._on_right(sender, message)
             case Caught():
                 self._on_caught(sender, message)
@@ -191,9 +191,9 @@ class Broker(Machine):
                 measure = executor.on_measured(message, self.now_s) if executor else None
                 if measure is not None:
                     self.send(sender, measure)
-            case NeedRight():
+            case NeedOperand():
                 self._on_need_right(sender, message.right)
-            case Result():
+            case TileResult():
                 self._on_result(sender, message)
             case _:
                 pass
@@ -252,17 +252,17 @@ class Broker(Machine):
 
     # Tasks ----------------------------------------------------------------------------------------------
 
-    def _on_task(self, client: str, task: Task) -> None:
+    def _on_task(self, client: str, task: TileTask) -> None:
         why_not = self._why_not(client, task)
         if why_not is not None:
             self._refuse(client, task, why_not)
             return
         # The transport reuses the memory of a message for the next one.
-        owned: Task = with_tensors(task, {name: np.array(array) for name, array in task.tensors.items()})
+        owned: TileTask = with_tensors(task, {name: np.array(array) for name, array in task.tensors.items()})
         self._numbers += 1
         self._tasks[self._numbers] = _Open(client, owned, self.now_s + task.deadline_s)
 
-    def _why_not(self, client: str, task: Task) -> str | None:
+    def _why_not(self, client: str, task: TileTask) -> str | None:
         """Why the pool does not take a task; None if it does."""
         known = self._clients.get(client)
         if known is None:
@@ -284,10 +284,10 @@ class Broker(Machine):
             return "the pool has its hands full: try again in a moment"
         return None
 
-    def _refuse(self, client: str, task: Task, reason: str) -> None:
-        self.send(client, Result(task=task.task, reason=clip(reason)))
+    def _refuse(self, client: str, task: TileTask, reason: str) -> None:
+        self.send(client, TileResult(task=task.task, reason=clip(reason)))
 
-    def _on_result(self, node: str, result: Result) -> None:
+    def _on_result(self, node: str, result: TileResult) -> None:
         executor = self._executors.get(node)
         if executor is None:
             return
@@ -300,7 +300,7 @@ class Broker(Machine):
         if measure is not None:
             self.send(node, measure)
 
-    def _pass_on(self, executor: ExecutorRecord, number: int, opened: _Open, result: Result) -> None:
+    def _pass_on(self, executor: ExecutorRecord, number: int, opened: _Open, result: TileResult) -> None:
         """Send a result to its client, or queue the task for another executor."""
         task, node = opened.task, executor.node
         reason = result.reason or None
@@ -318,7 +318,7 @@ class Broker(Machine):
         executor.tasks += 1
         executor.multiply_adds += opened.multiply_adds
         self._close(number)
-        passed = Result(task=task.task, executor=node, seconds=result.seconds, tensors={"result": np.array(array)})
+        passed = TileResult(task=task.task, executor=node, seconds=result.seconds, tensors={"result": np.array(array)})
         self.send(opened.client, passed)
 
     def _close(self, number: int) -> None:
@@ -333,7 +333,7 @@ class Broker(Machine):
 
     # Right sides ----------------------------------------------------------------------------------------
 
-    def _on_right(self, client: str, right: Right) -> None:
+    def _on_right(self, client: str, right: RightOperand) -> None:
         known = self._clients.get(client)
         if known is None or right.right not in known.asked:
             return
@@ -382,7 +382,7 @@ class Broker(Machine):
     def _send_right(self, executor: ExecutorRecord, right: str) -> None:
         executor.holds.add(right)
         self._rights.move_to_end(right)
-        self.send(executor.node, Right(right=right, tensors={"right": self._rights[right]}))
+        self.send(executor.node, RightOperand(right=right, tensors={"right": self._rights[right]}))
 
     def _ask_for(self, right: str) -> None:
         """Ask every client with a task that names this right side."""
@@ -390,7 +390,7 @@ class Broker(Machine):
             known = self._clients[client]
             if right not in known.asked:
                 known.asked.add(right)
-                self.send(client, NeedRight(right=right))
+                self.send(client, NeedOperand(right=right))
 
     # Placement ------------------------------------------------------------------------------------------
 
@@ -483,7 +483,7 @@ class Broker(Machine):
                 del self._groups[next(iter(self._groups))]
         if task.right and task.right not in executor.holds:
             self._send_right(executor, task.right)
-        relayed = Task(
+        relayed = TileTask(
             task=issue,
             kind=task.kind,
             right=task.right,

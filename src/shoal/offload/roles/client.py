@@ -34,7 +34,7 @@ from shoal.roles.events import (
     TimerFired,
 )
 from shoal.roles.machine import Machine
-from shoal.wire.messages import AskPool, Caught, Forget, NeedRight, Pool, Result, Right, Task, clip
+from shoal.wire.messages import AskPool, Caught, Forget, NeedOperand, Pool, RightOperand, TileResult, TileTask, clip
 
 LOOK = "look"
 
@@ -227,12 +227,12 @@ class Client(Machine):
                 pass
             case Pool() as told:
                 self._on_pool(pool, told)
-            case NeedRight() as need:
+            case NeedOperand() as need:
                 product = self._product
                 if product is not None and need.right == product.known.sent_digest:
                     self.report = replace(self.report, bytes_out=self.report.bytes_out + product.known.sent.nbytes)
-                    self.send(pool.name, Right(right=need.right, tensors={"right": product.known.sent}))
-            case Result() as result:
+                    self.send(pool.name, RightOperand(right=need.right, tensors={"right": product.known.sent}))
+            case TileResult() as result:
                 self._on_result(pool, result, event.size_bytes)
             case _:
                 pass
@@ -415,7 +415,7 @@ class Client(Machine):
         moving_s = (pool.size_bytes + product.bytes_of(work, side)) / max(self._bytes_per_s, LINK_LEAST_BYTES_PER_S)
         patience_s = max(LATE_LEAST_S, LATE_FACTOR * (pool.ends_s(operations) + moving_s))
         self._numbers += 1
-        task = Task(
+        task = TileTask(
             task=self._numbers,
             kind=product.kind(side),
             # Tiles are numbered from 0, and products are one at a time.
@@ -461,7 +461,7 @@ class Client(Machine):
 
     # Results --------------------------------------------------------------------------------------------
 
-    def _on_result(self, pool: _Pool, result: Result, size_bytes: int) -> None:
+    def _on_result(self, pool: _Pool, result: TileResult, size_bytes: int) -> None:
         ask = self._asks.get(result.task)
         product = self._product
         if ask is None or ask.pool != pool.name or product is None:
@@ -487,7 +487,7 @@ class Client(Machine):
         work.replies[ask.side] = Reply(pool.name, result.executor, np.array(array))
         self._settle(product, work)
 
-    def _measure_link(self, pool: _Pool, ask: _Ask, result: Result) -> None:
+    def _measure_link(self, pool: _Pool, ask: _Ask, result: TileResult) -> None:
         latency_s = pool.latency_s + (pool.told.latency_s if pool.told else 0.0)
         moving_s = self.now_s - ask.sent_s - result.seconds - latency_s
         if ask.size_bytes >= MEASURED_BYTES and moving_s > 0:

@@ -13,7 +13,17 @@ from shoal.offload.kinds import check_inputs, digest_of, result_bytes, right_byt
 from shoal.roles.actions import Multiply
 from shoal.roles.events import Connected, Disconnected, Event, Multiplied, MultiplyFailed, Received
 from shoal.roles.machine import Machine
-from shoal.wire.messages import Lend, Measure, NeedRight, Result, Right, Task, Tensors, clip, with_tensors
+from shoal.wire.messages import (
+    Lend,
+    Measure,
+    NeedOperand,
+    RightOperand,
+    Tensors,
+    TileResult,
+    TileTask,
+    clip,
+    with_tensors,
+)
 
 #: Tasks that may wait here. A broker sends a few ahead, so that the executor never waits for one.
 QUEUE_MAX = 16
@@ -32,7 +42,7 @@ class Means:
 @dataclass(frozen=True, slots=True)
 class _Running:
     number: int
-    ask: Task | Measure
+    ask: TileTask | Measure
 
 
 class Executor(Machine):
@@ -42,9 +52,9 @@ class Executor(Machine):
         self._means = means
         #: Digest -> a right side, the last used one at the end.
         self._rights: OrderedDict[str, np.ndarray] = OrderedDict()
-        self._queue: deque[Task | Measure] = deque()
+        self._queue: deque[TileTask | Measure] = deque()
         #: Tasks whose right side is on its way.
-        self._waiting: list[Task] = []
+        self._waiting: list[TileTask] = []
         self._running: _Running | None = None
         #: Each multiplication has a number of its own: a broker that restarts numbers its tasks from 1 again.
         self._numbers = 0
@@ -53,9 +63,9 @@ class Executor(Machine):
         match event:
             case Received(message=Measure() as measure):
                 self._enqueue(measure)
-            case Received(message=Task() as task):
+            case Received(message=TileTask() as task):
                 self._on_task(task)
-            case Received(message=Right() as right):
+            case Received(message=RightOperand() as right):
                 self._on_right(right)
             case Multiplied() if self._running is not None and self._running.number == event.number:
                 self._on_multiplied(self._running.ask, event)
@@ -72,7 +82,7 @@ class Executor(Machine):
 
     # Tasks ----------------------------------------------------------------------------------------------
 
-    def _on_task(self, task: Task) -> None:
+    def _on_task(self, task: TileTask) -> None:
         why_not = self._why_not(task)
         if why_not is not None:
             self._refuse(task, why_not)
@@ -83,11 +93,11 @@ class Executor(Machine):
             is_asked = any(other.right == task.right for other in self._waiting)
             self._waiting.append(task)
             if not is_asked:
-                self.send(self._broker, NeedRight(right=task.right))
+                self.send(self._broker, NeedOperand(right=task.right))
             return
         self._enqueue(task)
 
-    def _why_not(self, task: Task) -> str | None:
+    def _why_not(self, task: TileTask) -> str | None:
         """Why this device does not take a task; None if it does."""
         try:
             check_inputs(
@@ -111,7 +121,7 @@ class Executor(Machine):
             return f"{QUEUE_MAX} tasks wait here already"
         return None
 
-    def _on_right(self, right: Right) -> None:
+    def _on_right(self, right: RightOperand) -> None:
         ready = [task for task in self._waiting if task.right == right.right]
         self._waiting = [task for task in self._waiting if task.right != right.right]
         array = right.tensors.get("right")
@@ -132,7 +142,7 @@ class Executor(Machine):
         for task in ready:
             self._enqueue(task)
 
-    def _enqueue(self, ask: Task | Measure) -> None:
+    def _enqueue(self, ask: TileTask | Measure) -> None:
         self._queue.append(ask)
         self._start_next()
 
@@ -141,12 +151,12 @@ class Executor(Machine):
         while self._running is None and self._queue:
             ask = self._queue.popleft()
             tensors: Tensors = {}
-            if isinstance(ask, Task):
+            if isinstance(ask, TileTask):
                 tensors = ask.tensors
                 if ask.right and ask.right not in self._rights:
                     # It was here when the task came, and made room for another since.
                     self._waiting.append(ask)
-                    self.send(self._broker, NeedRight(right=ask.right))
+                    self.send(self._broker, NeedOperand(right=ask.right))
                     continue
                 if ask.right:
                     self._rights.move_to_end(ask.right)
@@ -156,7 +166,7 @@ class Executor(Machine):
             self.act(
                 Multiply(
                     number=self._numbers,
-                    kind=ask.kind if isinstance(ask, Task) else "measure",
+                    kind=ask.kind if isinstance(ask, TileTask) else "measure",
                     rows=ask.rows,
                     inner=ask.inner,
                     columns=ask.columns,
@@ -166,10 +176,10 @@ class Executor(Machine):
 
     # Results --------------------------------------------------------------------------------------------
 
-    def _on_multiplied(self, ask: Task | Measure, event: Multiplied) -> None:
+    def _on_multiplied(self, ask: TileTask | Measure, event: Multiplied) -> None:
         self._running = None
-        if isinstance(ask, Task):
-            self.send(self._broker, Result(task=ask.task, seconds=event.seconds, tensors=event.tensors))
+        if isinstance(ask, TileTask):
+            self.send(self._broker, TileResult(task=ask.task, seconds=event.seconds, tensors=event.tensors))
         elif ask is not _NOBODY:
             lend = Lend(
                 number=ask.number,
@@ -180,18 +190,18 @@ class Executor(Machine):
             self.send(self._broker, lend)
         self._start_next()
 
-    def _on_failed(self, ask: Task | Measure, reason: str) -> None:
+    def _on_failed(self, ask: TileTask | Measure, reason: str) -> None:
         self._running = None
         self.record("failed", reason)
         # A measure stays unanswered: the broker gives no tasks to a device that cannot multiply.
-        if isinstance(ask, Task):
+        if isinstance(ask, TileTask):
             self._refuse(ask, reason)
         self._start_next()
 
-    def _refuse(self, task: Task, reason: str) -> None:
-        self.send(self._broker, Result(task=task.task, reason=clip(reason)))
+    def _refuse(self, task: TileTask, reason: str) -> None:
+        self.send(self._broker, TileResult(task=task.task, reason=clip(reason)))
 
-    def _refuse_all(self, tasks: Iterable[Task], reason: str) -> None:
+    def _refuse_all(self, tasks: Iterable[TileTask], reason: str) -> None:
         for task in tasks:
             self._refuse(task, reason)
 
@@ -204,6 +214,6 @@ def _bytes_of(tensors: Tensors) -> int:
     return sum(array.nbytes for array in tensors.values())
 
 
-def _owned(task: Task) -> Task:
-    owned: Task = with_tensors(task, {name: np.array(array) for name, array in task.tensors.items()})
+def _owned(task: TileTask) -> TileTask:
+    owned: TileTask = with_tensors(task, {name: np.array(array) for name, array in task.tensors.items()})
     return owned

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from shoal.offload import shares
 from shoal.wire.limits import SECONDS_MAX
-from shoal.wire.messages import Lend, LenderView, Measure, clip
+from shoal.wire.messages import ExecutorView, Lend, Measure, clip
 
 #: A measure of almost no work takes the latency alone. The first ones also start the child that multiplies.
 SMALLEST_SIDE = 16
@@ -218,8 +218,8 @@ class ExecutorRecord:
         self.multiply_adds_per_s = max(self._rate / SURPRISING, LEAST_PER_S)
         self.link_bytes_per_s = max(self.link_bytes_per_s / SURPRISING, LEAST_PER_S)
 
-    def view(self) -> LenderView:
-        return LenderView(
+    def view(self) -> ExecutorView:
+        return ExecutorView(
             node=self.node,
             state=self.state.value,
             reason=clip(self.excluded or self.reason or "", 400),

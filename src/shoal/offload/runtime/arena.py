@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shoal.training.shared import anonymous_file, read_at, reserve, seal, write_at
+from shoal.trainer.shared import anonymous_file, read_at, reserve, seal, write_at
 
 #: Arrays begin on such a multiple.
 ALIGNMENT_BYTES = 64

@@ -27,6 +27,12 @@ from typing import Self
 import numpy as np
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
+from shoal.identity.enrolment import Enrolled, enrol_blocking
+from shoal.identity.identity import IDENTITY_FILE
+from shoal.identity.join_code import JoinCode
+from shoal.net.base import SHUT_OUT, Session
+from shoal.net.grpc import GrpcLink
+from shoal.net.renewal import kept_fresh
 from shoal.offload.products import Advert, Array, Report, Secret, check
 from shoal.offload.roles.client import WAIT_S, Client
 from shoal.offload.roles.product import TILE_OPERATIONS, Policy, Privacy, Verify
@@ -40,16 +46,10 @@ from shoal.roles.events import (
     ProductWanted,
     Received,
 )
-from shoal.roles.liaison import BACKOFF_S
-from shoal.runtime.host import RoleHost
-from shoal.runtime.places import Places, default_home
-from shoal.transport.base import SHUT_OUT, Session
-from shoal.transport.enrol import Enrolled, enrol_blocking
-from shoal.transport.grpc import GrpcLink
-from shoal.transport.identity import IDENTITY_FILE
-from shoal.transport.join_code import JoinCode
-from shoal.transport.renew import kept_fresh
-from shoal.wire.messages import Message, Result
+from shoal.roles.node.dial_state import BACKOFF_S
+from shoal.runtime.paths import Paths, default_home
+from shoal.runtime.role_host import RoleHost
+from shoal.wire.messages import Message, TileResult
 
 log = logging.getLogger("shoal")
 
@@ -291,7 +291,7 @@ class _PoolLine:
         await self._host.deliver(Received(sender=self._name, message=message, size_bytes=size_bytes))
 
     def payload_limit(self, session: Session, message: Message) -> int:
-        return self._client.result_limit(message.task) if isinstance(message, Result) else 0
+        return self._client.result_limit(message.task) if isinstance(message, TileResult) else 0
 
     def awaits(self, session: Session, message: Message) -> bool:
         return True
@@ -318,7 +318,7 @@ def _folder_of(pool: str | Path) -> Path:
     if isinstance(pool, str) and pool.startswith("shoal://"):
         return _joined(pool)
     folder = Path(pool).expanduser()
-    for place in (folder, Places(folder).operator):
+    for place in (folder, Paths(folder).operator):
         if (place / IDENTITY_FILE).exists():
             return place
     raise Misuse(

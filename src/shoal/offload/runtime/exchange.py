@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from shoal.errors import Misuse
+from shoal.net.base import Session
 from shoal.offload.roles.broker import Broker
 from shoal.roles.actions import Action, Record, Send
 from shoal.roles.events import Connected, Disconnected, Event, Liveness, MemberHeld, PeerChanged, Received
-from shoal.runtime.host import RoleHost
 from shoal.runtime.pool import ManagerPool
-from shoal.transport.base import Session
+from shoal.runtime.role_host import RoleHost
 from shoal.wire.limits import RIGHT_MAX_BYTES, TASK_MAX_BYTES
-from shoal.wire.messages import Lane, LenderView, Message, Result, Right, Task
+from shoal.wire.messages import ExecutorView, Lane, Message, RightOperand, TileResult, TileTask
 
 log = logging.getLogger("shoal")
 
@@ -55,7 +55,7 @@ class Exchange(ManagerPool):
         await self._host.stop()
         self._thread.shutdown(wait=True)
 
-    def views(self) -> tuple[LenderView, ...]:
+    def views(self) -> tuple[ExecutorView, ...]:
         return self._broker.views() if self._broker is not None else ()
 
     # Sessions -------------------------------------------------------------------------------------------
@@ -122,17 +122,17 @@ class Exchange(ManagerPool):
 
     def payload_limit(self, session: Session, message: Message) -> int:
         match message:
-            case Task() if session in self._clients:
+            case TileTask() if session in self._clients:
                 return TASK_MAX_BYTES
-            case Right() if session in self._clients:
+            case RightOperand() if session in self._clients:
                 return RIGHT_MAX_BYTES
-            case Result() if self._broker is not None:
+            case TileResult() if self._broker is not None:
                 return self._broker.result_limit(session.peer.node, message.task)
             case _:
                 return 0
 
     def awaits(self, session: Session, message: Message) -> bool:
-        if isinstance(message, Result) and self._broker is not None:
+        if isinstance(message, TileResult) and self._broker is not None:
             return self._broker.awaits_result(session.peer.node, message.task)
         return True
 

@@ -12,10 +12,10 @@ from shoal.offload.runtime.multiplier import Multiplier, threads_told
 from shoal.roles.actions import Action, Multiply, Record, Send
 from shoal.roles.events import Connected, Disconnected, Received
 from shoal.runtime import probe
-from shoal.runtime.host import RoleHost
 from shoal.runtime.pool import AgentPool
+from shoal.runtime.role_host import RoleHost
 from shoal.wire.limits import RIGHTS_KEPT_MAX_BYTES, TASK_MAX_BYTES
-from shoal.wire.messages import Message, Right, Task
+from shoal.wire.messages import Message, RightOperand, TileTask
 
 log = logging.getLogger("shoal")
 
@@ -67,9 +67,9 @@ class Lending(AgentPool):
 
     def payload_limit(self, message: Message) -> int:
         match message:
-            case Task():
+            case TileTask():
                 return self._means.task_max_bytes
-            case Right():
+            case RightOperand():
                 return self._means.rights_max_bytes
             case _:
                 return 0

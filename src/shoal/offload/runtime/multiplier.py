@@ -20,7 +20,7 @@ from shoal.errors import Corrupt
 from shoal.offload.runtime.arena import Arena, aligned
 from shoal.roles.actions import Multiply
 from shoal.roles.events import Multiplied, MultiplyFailed
-from shoal.training.spawn import command, environment
+from shoal.trainer.spawn import command, environment
 
 #: The module that the child runs.
 CHILD_MODULE = "shoal.offload.runtime.multiply_child"

@@ -20,10 +20,10 @@ from shoal.offload.products import Advert
 from shoal.offload.torch.desk import PASSES, SECRET, Decision, Pass, shape_of
 from shoal.offload.torch.layers import why_not
 from shoal.task import Task
-from shoal.training.arrays import materialise
-from shoal.training.find import find_task, tasks_in
-from shoal.training.importer import make_task
-from shoal.training.inside import importing
+from shoal.trainer.arrays import materialise
+from shoal.trainer.find import find_task, tasks_in
+from shoal.trainer.guard import importing
+from shoal.trainer.importer import make_task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

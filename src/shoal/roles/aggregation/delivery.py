@@ -1,7 +1,7 @@
-"""How an update leaves its worker: whole, to the leader, or in pieces, to the sub-leaders of a route.
+"""How an update leaves its worker: whole, to the leader, or in pieces, to the aggregators of a route.
 
 A whole update goes at once if its lease came with a credit; otherwise the worker offers it and waits for the leader's
-``Go``. In pieces, the leader hears of it once every sub-leader has taken its piece. Either way the leader may send it
+``Go``. In pieces, the leader hears of it once every aggregator has taken its piece. Either way the leader may send it
 another way: its ``Go`` names a formation, or none.
 """
 
@@ -19,22 +19,22 @@ from shoal.wire.messages import (
     Evaluated,
     Go,
     Hop,
-    Made,
     Offer,
-    Piece,
-    Refused,
     Route,
     Routed,
-    Taken,
+    ShardAck,
     Tensors,
     Update,
+    UpdateReady,
+    UpdateRefused,
+    UpdateShard,
     Work,
 )
 
 #: How many pieces are under way at a time.
-PIECES_AT_ONCE = 3
+SHARDS_AT_ONCE = 3
 
-#: After this long the worker reports sub-leaders that have not taken their piece: a multiple of the usual time, and a
+#: After this long the worker reports aggregators that have not taken their piece: a multiple of the usual time, and a
 #: fixed one as long as the usual time is not known.
 TAKEN_FIRST_S = 5.0
 TAKEN_LEAST_S = 0.75
@@ -47,7 +47,7 @@ ASTRAY_S = 0.5
 #: Why a worker waits once its result has left.
 SENT = "the update was sent; waiting for the next version"
 
-#: Fires when sub-leaders have had long enough to take their pieces.
+#: Fires when aggregators have had long enough to take their pieces.
 TAKEN_TIMER = "taken"
 
 #: Fires when the leader has had long enough to say where an update goes.
@@ -59,22 +59,22 @@ class Held:
     """The lease in hand, its result once there is one, and how far the delivery of that is."""
 
     work: Work
-    #: Values of the lease's model are still to come from sub-leaders.
+    #: Values of the lease's model are still to come from aggregators.
     lacks_values: bool = False
     result: Update | Evaluated | None = None
     #: The update in the form that pieces are cut from, if the plan has a codec.
     coded: Coded | None = None
     #: The formation that the update goes by; None: whole, to the leader.
     formation: int | None = None
-    #: Sub-leaders whose piece was sent, and sub-leaders that have taken theirs.
+    #: Aggregators whose piece was sent, and aggregators that have taken theirs.
     sent: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
     #: When the first pieces were sent.
     sent_s: float = 0.0
-    #: The leader has heard that every sub-leader has its piece.
+    #: The leader has heard that every aggregator has its piece.
     is_reported: bool = False
 
-    def is_of(self, message: Go | Refused) -> bool:
+    def is_of(self, message: Go | UpdateRefused) -> bool:
         """Lease numbers start again with each term: both must match."""
         return (self.work.term, self.work.lease) == (message.term, message.lease)
 
@@ -87,7 +87,7 @@ class UpdateDelivery:
         self._routes = routes
         #: How long the last updates took until every piece was taken.
         self._takings_s: deque[float] = deque(maxlen=9)
-        #: The formation whose silent sub-leaders the worker reported last.
+        #: The formation whose silent aggregators the worker reported last.
         self._complained_of: int | None = None
 
     def deliver(self, held: Held) -> bool:
@@ -98,7 +98,7 @@ class UpdateDelivery:
             return False
         if isinstance(result, Update):
             if self._routes.get(held.formation) is not None:
-                self._send_in_pieces(held, result)
+                self._send_in_shards(held, result)
                 return False
             if held.formation is not None or not held.work.credit:
                 self._offer(held, result)
@@ -127,15 +127,15 @@ class UpdateDelivery:
         return True
 
     def on_connected(self, held: Held, node: str) -> None:
-        """Send a sub-leader that is back the piece that it has not taken yet."""
+        """Send an aggregator that is back the piece that it has not taken yet."""
         if isinstance(held.result, Update):
-            self._send_pieces(held, held.result, only=node)
+            self._send_shards(held, held.result, only=node)
 
     def on_disconnected(self, held: Held, node: str) -> None:
         """A piece that was on its way is lost with the session."""
         held.sent.discard(node)
 
-    def on_taken(self, held: Held, sender: str, taken: Taken) -> None:
+    def on_taken(self, held: Held, sender: str, taken: ShardAck) -> None:
         if not isinstance(held.result, Update):
             return
         if (taken.term, taken.lease, taken.formation) != (held.work.term, held.work.lease, held.formation):
@@ -145,11 +145,11 @@ class UpdateDelivery:
             self._takings_s.append(max(0.0, self._worker.now_s - held.sent_s))
             self._worker.cancel(TAKEN_TIMER)
             self._withdraw_complaint(held)
-        self._send_pieces(held, held.result)
+        self._send_shards(held, held.result)
         self._report(held, held.result)
 
     def on_taken_timer(self, held: Held) -> None:
-        """Report to the leader the sub-leaders that do not take their piece."""
+        """Report to the leader the aggregators that do not take their piece."""
         worker, route = self._worker, self._routes.get(held.formation)
         if route is None or held.is_reported or held.result is None:
             return
@@ -186,20 +186,20 @@ class UpdateDelivery:
 
     # In pieces -----------------------------------------------------------------------------------------
 
-    def _send_in_pieces(self, held: Held, update: Update) -> None:
+    def _send_in_shards(self, held: Held, update: Update) -> None:
         worker = self._worker
-        worker.become(WorkerPhase.WAITING, "the update is on its way to the sub-leaders")
+        worker.become(WorkerPhase.WAITING, "the update is on its way to the aggregators")
         held.sent_s = worker.now_s
-        worker.send(worker.leader, Made(job=worker.job, term=held.work.term, lease=held.work.lease))
-        self._send_pieces(held, update)
+        worker.send(worker.leader, UpdateReady(job=worker.job, term=held.work.term, lease=held.work.lease))
+        self._send_shards(held, update)
         worker.timer(TAKEN_TIMER, self._patience_s())
         self._report(held, update)
 
-    def _send_pieces(self, held: Held, update: Update, *, only: str | None = None) -> None:
-        """Send the pieces that are not taken yet to the sub-leaders that are there: a few at a time, each worker in
+    def _send_shards(self, held: Held, update: Update, *, only: str | None = None) -> None:
+        """Send the pieces that are not taken yet to the aggregators that are there: a few at a time, each worker in
         another order.
 
-        If every worker sent all its pieces at once, they would reach one sub-leader at one moment, and small devices
+        If every worker sent all its pieces at once, they would reach one aggregator at one moment, and small devices
         have short queues. Leases of a version have consecutive numbers, so each worker begins one hop after the last.
         """
         route = self._routes.get(held.formation)
@@ -210,47 +210,47 @@ class UpdateDelivery:
         for hop in (*route.hops[first:], *route.hops[:first]):
             if hop.node in held.taken or not self._routes.reaches(hop.node) or only not in (None, hop.node):
                 continue
-            if hop.node in held.sent or under_way >= PIECES_AT_ONCE:
+            if hop.node in held.sent or under_way >= SHARDS_AT_ONCE:
                 continue
             held.sent.add(hop.node)
             under_way += 1
-            self._worker.send(hop.node, _piece(held, update, route, hop))
+            self._worker.send(hop.node, _shard(held, update, route, hop))
 
     def _may_report(self, held: Held) -> bool:
-        """Every sub-leader has its piece, and the leader is there to hear of it."""
+        """Every aggregator has its piece, and the leader is there to hear of it."""
         route = self._routes.get(held.formation)
         return route is not None and self._worker.is_connected and all(hop.node in held.taken for hop in route.hops)
 
     def _report(self, held: Held, update: Update) -> None:
-        """Tell the leader of an update that every sub-leader has. The worker keeps it until the leader speaks: if a
-        sub-leader is lost, the update goes another way."""
+        """Tell the leader of an update that every aggregator has. The worker keeps it until the leader speaks: if a
+        aggregator is lost, the update goes another way."""
         if not self._may_report(held):
             return
         held.is_reported = True
-        waits_for = "every sub-leader has the update; waiting for the next version"
+        waits_for = "every aggregator has the update; waiting for the next version"
         self._worker.become(WorkerPhase.WAITING, waits_for)
         self._worker.send(self._worker.leader, replace(update, formation=held.formation or 0, tensors={}))
 
     def _withdraw_complaint(self, held: Held) -> None:
-        """Tell the leader that the sub-leaders it heard of have answered after all."""
+        """Tell the leader that the aggregators it heard of have answered after all."""
         route = self._routes.get(held.formation)
         if self._complained_of == held.formation and route is not None:
             self._complained_of = None
             self._routes.report(route)
 
     def _patience_s(self) -> float:
-        """How long the sub-leaders may take, from how long they took before."""
+        """How long the aggregators may take, from how long they took before."""
         if not self._takings_s:
             return TAKEN_FIRST_S
         return max(TAKEN_LEAST_S, TAKEN_TIMES * median(self._takings_s))
 
 
-def _piece(held: Held, update: Update, route: Route, hop: Hop) -> Piece:
+def _shard(held: Held, update: Update, route: Route, hop: Hop) -> UpdateShard:
     if held.coded is not None:
         tensors: Tensors = held.coded.part(hop.start, hop.stop)
     else:
         tensors = {"delta": update.tensors["delta"][hop.start : hop.stop]}
-    return Piece(
+    return UpdateShard(
         job=update.job,
         term=update.term,
         formation=route.formation,

@@ -1,22 +1,22 @@
-"""The routes of a worker: the sub-leaders of each formation, and which of them the worker reaches."""
+"""The routes of a worker: the aggregators of each formation, and which of them the worker reaches."""
 
 from __future__ import annotations
 
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.wire.messages import Route, Routed
 
-#: How long a worker tries to reach every sub-leader of a route before it reports the missing ones to the leader.
+#: How long a worker tries to reach every aggregator of a route before it reports the missing ones to the leader.
 ROUTE_S = 8.0
 
 #: How many routes a worker remembers besides the one in use: the leader may try several.
 ROUTES_KEPT = 3
 
-#: Fires when the time to reach the sub-leaders is over.
+#: Fires when the time to reach the aggregators is over.
 ROUTE_TIMER = "route"
 
 
 class Routes:
-    """The leader announces a route before any lease uses it; the worker reports whether it reaches every sub-leader."""
+    """The leader announces a route before any lease uses it; the worker reports whether it reaches every aggregator."""
 
     def __init__(self, worker: WorkerMachine) -> None:
         self._worker = worker
@@ -38,7 +38,7 @@ class Routes:
         return all(hop.node in self._reached for hop in route.hops)
 
     def report(self, route: Route) -> None:
-        """Tell the leader which sub-leaders of a route this worker does not reach."""
+        """Tell the leader which aggregators of a route this worker does not reach."""
         away = tuple(hop.node for hop in route.hops if hop.node not in self._reached)
         routed = Routed(job=self._worker.job, term=route.term, formation=route.formation, unreached=away)
         self._worker.send(self._worker.leader, routed)
@@ -70,7 +70,7 @@ class Routes:
         self._reached.add(node)
         routes = self._by_formation.values()
         if all(self.reaches_all(route) for route in routes):
-            # A sub-leader that is lost from now on gets the whole time again.
+            # An aggregator that is lost from now on gets the whole time again.
             self._is_waiting = False
         for route in routes:
             is_through_node = any(hop.node == node for hop in route.hops)
@@ -80,13 +80,13 @@ class Routes:
     def on_disconnected(self, node: str) -> None:
         self._reached.discard(node)
 
-    def on_sub_leader_lost(self) -> None:
+    def on_aggregator_lost(self) -> None:
         """Each failed attempt to connect ends here too: a timer that began again each time would never fire."""
         if not self._is_waiting:
             self.look_later()
 
     def on_timer(self) -> None:
-        """The time is over: report the sub-leaders that this worker does not reach."""
+        """The time is over: report the aggregators that this worker does not reach."""
         self._is_waiting = False
         for route in self._by_formation.values():
             if not self.reaches_all(route):

@@ -1,4 +1,4 @@
-"""A leader, its sub-leaders and their workers: where updates are summed."""
+"""A leader, its aggregators and their workers: where updates are summed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shoal.wire.limits import COUNTED_MAX, TOLD_BYTES_MAX
 from shoal.wire.messages.base import Message, Tensors, check_codecs, is_endpoint, is_id, message
 
 
-@message(to="subleader", answered_by={"Work": ("manager", "node")})
-class Form(Message):
-    """A leader makes a node a sub-leader: it sums up a share of the updates of these workers from now on.
+@message(to="aggregator", answered_by={"Work": ("manager", "node")})
+class SetUpAggregator(Message):
+    """A leader makes a node an aggregator: it sums up a share of the updates of these workers from now on.
 
     In a tree that share is the whole model, for a group of workers. In a shard it is a part of the model, for all of
-    them, and the sub-leader also takes the step for it: the tensors are where its part stands. Said again, it changes
+    them, and the aggregator also takes the step for it: the tensors are where its part stands. Said again, it changes
     the members.
     """
 
@@ -37,7 +37,7 @@ class Form(Message):
     sizes: tuple[int, ...] = ()
     #: The most values that a piece may name.
     entries: int = 0
-    #: Of a shard, whose sub-leader takes the step: how what it gives out is coded, and how far it goes.
+    #: Of a shard, whose aggregator takes the step: how what it gives out is coded, and how far it goes.
     codec_down: str = "dense"
     outer_rate: float = 1.0
     nesterov: bool = False
@@ -64,8 +64,8 @@ class Form(Message):
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
-class Formed(Message):
-    """A sub-leader is set up, and its members find it there; without an endpoint: it could not be."""
+class AggregatorReady(Message):
+    """An aggregator is set up, and its members find it there; without an endpoint: it could not be."""
 
     job: str
     term: int
@@ -81,7 +81,7 @@ class Formed(Message):
 
 @message()
 class Hop(Message):
-    """A sub-leader, and the part of an update that goes to it."""
+    """An aggregator, and the part of an update that goes to it."""
 
     node: str
     endpoint: str
@@ -98,7 +98,7 @@ class Hop(Message):
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class Route(Message):
-    """By which sub-leaders a worker's updates go in a formation. It gets ready for it; a lease says when it holds."""
+    """By which aggregators a worker's updates go in a formation. It gets ready for it; a lease says when it holds."""
 
     job: str
     term: int
@@ -116,7 +116,7 @@ class Route(Message):
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
 class Routed(Message):
-    """A worker reaches every sub-leader of its route, or all but these."""
+    """A worker reaches every aggregator of its route, or all but these."""
 
     job: str
     term: int
@@ -129,9 +129,9 @@ class Routed(Message):
             raise PeerViolation("a node that is not reached is named by its id")
 
 
-@message(to="subleader", said_by={"Work": ("worker",)})
-class Piece(Message):
-    """The part of an update that is for one sub-leader: one tensor ``delta``."""
+@message(to="aggregator", said_by={"Work": ("worker",)})
+class UpdateShard(Message):
+    """The part of an update that is for one aggregator: one tensor ``delta``."""
 
     job: str
     term: int
@@ -142,7 +142,7 @@ class Piece(Message):
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
-class Made(Message):
+class UpdateReady(Message):
     """A lease is trained, and its pieces are on their way: what it takes from here on is not its worker's fault."""
 
     job: str
@@ -151,8 +151,8 @@ class Made(Message):
 
 
 @message(to="worker", answered_by={"Work": ("node",)})
-class Taken(Message):
-    """A sub-leader has a worker's piece, checked."""
+class ShardAck(Message):
+    """An aggregator has a worker's piece, checked."""
 
     job: str
     term: int
@@ -161,8 +161,8 @@ class Taken(Message):
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
-class Spoilt(Message):
-    """A sub-leader could not take a worker's piece: what was wrong with it."""
+class BadShard(Message):
+    """An aggregator could not take a worker's piece: what was wrong with it."""
 
     job: str
     term: int
@@ -172,8 +172,8 @@ class Spoilt(Message):
     reason: str
 
 
-@message(to="subleader", answered_by={"Work": ("manager", "node")})
-class Count(Message):
+@message(to="aggregator", answered_by={"Work": ("manager", "node")})
+class Reduce(Message):
     """The leader has these leases in its ledger: their pieces are to be summed up, each with its weight and scale.
 
     The last of a round asks for the sum.
@@ -188,7 +188,7 @@ class Count(Message):
     weights: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()
     last: bool = False
-    #: As in ``Form``, for the pieces that come next.
+    #: As in ``SetUpAggregator``, for the pieces that come next.
     norm_max: float = 0.0
 
     def __post_init__(self) -> None:
@@ -201,8 +201,8 @@ class Count(Message):
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
-class Gathered(Message):
-    """The mean over a sub-leader's counted pieces, and of which leases it is: one tensor ``mean``.
+class ReduceResult(Message):
+    """The mean over an aggregator's counted pieces, and of which leases it is: one tensor ``mean``.
 
     In a shard with a codec also ``moved``: how its part of the model moved by that, as it was given out.
     """
@@ -221,7 +221,7 @@ class Gathered(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not (0 <= self.bytes_up <= TOLD_BYTES_MAX and 0 <= self.bytes_down <= TOLD_BYTES_MAX):
-            raise PeerViolation("bytes that no sub-leader can have moved")
+            raise PeerViolation("bytes that no aggregator can have moved")
 
 
 def _check_norm(norm_max: float) -> None:
@@ -229,9 +229,9 @@ def _check_norm(norm_max: float) -> None:
         raise PeerViolation(f"a largest norm of {norm_max}")
 
 
-@message(to="subleader", answered_by={"Work": ("manager", "node")})
-class Pass(Message):
-    """A version, for a sub-leader of a tree to give to its members: as in ``Work``, the model or changes."""
+@message(to="aggregator", answered_by={"Work": ("manager", "node")})
+class RelayModel(Message):
+    """A version, for an aggregator of a tree to give to its members: as in ``Work``, the model or changes."""
 
     job: str
     term: int
@@ -242,8 +242,8 @@ class Pass(Message):
 
 
 @message(to="worker", answered_by={"Work": ("node",)})
-class Values(Message):
-    """A sub-leader's part of a version, for a worker: as in ``Work``, this part of the model or changes to it."""
+class ModelShard(Message):
+    """An aggregator's part of a version, for a worker: as in ``Work``, this part of the model or changes to it."""
 
     job: str
     term: int
@@ -261,8 +261,8 @@ class Values(Message):
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
-class Disband(Message):
-    """A formation is over: its sub-leaders and routes up to this number are no more."""
+class TearDown(Message):
+    """A formation is over: its aggregators and routes up to this number are no more."""
 
     job: str
     term: int

@@ -33,7 +33,7 @@ Caller = Literal["manager", "node", "worker", "pending", "operator", "mate"]
 #: The role that a message is for. ``leading`` is a node that leads a job or is to; ``pool`` is borrowed compute, where
 #: the sender decides: a message of an analyst or of an executor is for the scheduler, a message of a scheduler is for
 #: one of them.
-Recipient = Literal["manager", "node", "leader", "leading", "subleader", "worker", "mate", "pool"]
+Recipient = Literal["manager", "node", "leader", "leading", "aggregator", "worker", "mate", "pool"]
 
 
 class Lane(StrEnum):

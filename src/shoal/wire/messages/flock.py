@@ -17,7 +17,7 @@ CALLS = ("train", "keep", "take", "rest", "anew", "make", "fetch", "over")
 
 
 @message(to="mate", said_by={"Control": ("mate",)})
-class Standing(Message):
+class PeerStatus(Message):
     """How a mate of a flock is, told to all of them every second and whenever it changes."""
 
     #: The hash of task and plan: only mates that have the same train together.
@@ -64,7 +64,7 @@ class Standing(Message):
 
 
 @message(to="mate", said_by={"Control": ("mate",)})
-class Call(Message):
+class Command(Message):
     """What the conductor of a flock wants of a mate now. It replaces every earlier one."""
 
     term: int
@@ -89,7 +89,7 @@ class Call(Message):
 
 
 @message(to="mate", said_by={"Control": ("mate",)})
-class Want(Message):
+class Request(Message):
     """One mate asks another: for its updates, to merge them, or for the model of a version where ``merge`` is 0."""
 
     term: int
@@ -102,7 +102,7 @@ class Want(Message):
 
 
 @message(to="mate", said_by={"Work": ("mate",)})
-class Part(Message):
+class PartialSum(Message):
     """The weighted mean of some mates' updates, and its weight: MDLdroid's (W, θ)."""
 
     term: int
@@ -121,7 +121,7 @@ class Part(Message):
 
 
 @message(to="mate", said_by={"Work": ("mate",)})
-class Given(Message):
+class ModelTransfer(Message):
     """The model of a version, whole."""
 
     version: int

@@ -108,7 +108,7 @@ class WorkerView(Message):
 
 
 @message()
-class ShapeView(Message):
+class TopologyView(Message):
     """A way in which updates could meet, and what a batch is predicted to take then."""
 
     shape: str
@@ -161,7 +161,7 @@ class Progress(Message):
     #: What a batch was predicted to take; 0: nothing was.
     predicted_s: float = 0.0
     #: What there was to choose from.
-    alternatives: tuple[ShapeView, ...] = ()
+    alternatives: tuple[TopologyView, ...] = ()
     #: What would be lost with this leader: batches applied since its last durable version, or since it lost sight of
     #: the manager, and how many workers trained them.
     unsaved_batches: int = 0
@@ -198,7 +198,7 @@ class Admit(Message):
 
 
 @message(to="leading", answered_by={"Control": ("manager",)})
-class Bar(Message):
+class Revoke(Message):
     """This node works there no more: it was lost, or shut out. What it holds returns."""
 
     job: str
@@ -208,7 +208,7 @@ class Bar(Message):
 
 
 @message(to="leading", answered_by={"Control": ("manager",)})
-class Conclude(Message):
+class StopRequest(Message):
     """The job is to end: its leader makes the last version durable and reports."""
 
     job: str
@@ -247,7 +247,7 @@ class SteppedDown(Message):
 
 
 @message(to="manager", said_by={"Control": ("node",)}, cost=25.0)
-class OutOfReach(Message):
+class LeaderUnreachable(Message):
     """A worker cannot reach the leader it was given."""
 
     job: str
@@ -256,7 +256,7 @@ class OutOfReach(Message):
 
 
 @message(to="manager", said_by={"Control": ("node",)})
-class Noted(Message):
+class LogRecord(Message):
     """A decision of a leader and its reason, for the manager to write down."""
 
     job: str

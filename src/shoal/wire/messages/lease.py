@@ -78,7 +78,7 @@ class Work(Message):
     credit: bool = True
     #: The formation by which the update goes; 0: whole, to the leader.
     formation: int = 0
-    #: The formation whose sub-leaders give out this version's values; 0: the model is carried here, or held already.
+    #: The formation whose aggregators give out this version's values; 0: the model is carried here, or held already.
     values_by: int = 0
     #: The version that the tensors change, one after the other, where they are changes.
     base: int = -1
@@ -88,7 +88,7 @@ class Work(Message):
     #: batches are trained once more.
     began: int = 0
     #: The ``model``, or what makes it of the one the worker holds: a tensor for each version in between, named by its
-    #: number. None where the worker already holds this version, or its values come from sub-leaders.
+    #: number. None where the worker already holds this version, or its values come from aggregators.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -132,7 +132,7 @@ class Go(Message):
 class Update(Message):
     """What training a lease changed, as a codec's tensors. Dense: one tensor ``delta``.
 
-    With a formation it carries none: every sub-leader of the worker's route has its piece.
+    With a formation it carries none: every aggregator of the worker's route has its piece.
     """
 
     job: str
@@ -194,7 +194,7 @@ class Failed(Message):
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
-class Refused(Message):
+class UpdateRefused(Message):
     """An update that was not merged, and why."""
 
     job: str

@@ -74,7 +74,7 @@ class Pool(Message):
 
 
 @message(to="pool", said_by={"Work": ("operator",)}, answered_by={"Work": ("manager",)})
-class Task(Message):
+class TileTask(Message):
     """A left side to be multiplied by a right one: from an analyst to a scheduler, and from there to an executor."""
 
     #: As its sender numbers them.
@@ -108,7 +108,7 @@ class Task(Message):
 
 
 @message(to="pool", said_by={"Work": ("operator",)}, answered_by={"Work": ("manager",)})
-class Right(Message):
+class RightOperand(Message):
     """A right side, once for all tasks that name it: one tensor ``right``."""
 
     right: str
@@ -121,7 +121,7 @@ class Right(Message):
 
 
 @message(to="pool", said_by={"Work": ("node",)}, answered_by={"Work": ("manager",)})
-class NeedRight(Message):
+class NeedOperand(Message):
     """A task named a right side that is not here, or not any more."""
 
     right: str
@@ -133,7 +133,7 @@ class NeedRight(Message):
 
 
 @message(to="pool", said_by={"Work": ("node",)}, answered_by={"Work": ("manager",)})
-class Result(Message):
+class TileResult(Message):
     """What came of a task: one tensor ``result``, or the reason why there is none."""
 
     task: int
@@ -172,7 +172,7 @@ class Forget(Message):
 
 
 @message()
-class LenderView(Message):
+class ExecutorView(Message):
     """One executor as its scheduler sees it: what people read in ``shoal status``."""
 
     node: str

@@ -9,7 +9,7 @@ from shoal.states import JobState
 from shoal.wire.messages.base import Message, message
 from shoal.wire.messages.job import JobSpec, Progress
 from shoal.wire.messages.model import ServedView
-from shoal.wire.messages.offload import LenderView
+from shoal.wire.messages.offload import ExecutorView
 from shoal.wire.messages.session import Facts
 
 
@@ -128,4 +128,4 @@ class Status(Message):
     events: tuple[EventView, ...] = ()
     evaluations: tuple[EvaluationView, ...] = ()
     #: The pool: who multiplies for others.
-    lenders: tuple[LenderView, ...] = ()
+    lenders: tuple[ExecutorView, ...] = ()

@@ -11,7 +11,7 @@ from shoal.errors import Misuse
 from shoal.flock.pairing.ahead import DEVICES_PLANNED, LookAhead
 from shoal.flock.pairing.links import EqualLinks, NodeLinks, TableLinks, table_s
 from shoal.flock.pairing.pairs import EarliestTwo, Holder, Pair, directed, earliest_two
-from shoal.topology.cluster import Node
+from shoal.topology.cluster import ClusterNode
 
 EARLIEST = EarliestTwo()
 
@@ -87,8 +87,8 @@ def test_the_slow_device_retires_for_the_sake_of_the_next_merge() -> None:
 
 def test_links_from_nodes() -> None:
     nodes = {
-        "a": Node(name="a", up_bytes_per_s=10.0, down_bytes_per_s=100.0, latency_s=0.25),
-        "b": Node(name="b", up_bytes_per_s=50.0, down_bytes_per_s=20.0, latency_s=0.5),
+        "a": ClusterNode(name="a", up_bytes_per_s=10.0, down_bytes_per_s=100.0, latency_s=0.25),
+        "b": ClusterNode(name="b", up_bytes_per_s=50.0, down_bytes_per_s=20.0, latency_s=0.5),
     }
     links = NodeLinks(nodes=nodes, size_bytes=100.0, add_s=1.0)
     # 100 bytes at min(10, 20) a second, 0.75 s of delay, 1 s of adding; back at min(50, 100).

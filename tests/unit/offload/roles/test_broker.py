@@ -19,11 +19,11 @@ from shoal.wire.messages import (
     Lend,
     Measure,
     Message,
-    NeedRight,
+    NeedOperand,
     Pool,
-    Result,
-    Right,
-    Task,
+    RightOperand,
+    TileResult,
+    TileTask,
 )
 
 LEFT = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -69,20 +69,20 @@ class Desk:
         return pool
 
 
-def task(number: int = 1, **changes: Any) -> Task:
-    plain = Task(
+def task(number: int = 1, **changes: Any) -> TileTask:
+    plain = TileTask(
         task=number, kind="tile", right=NAMED, rows=4, inner=3, columns=2, deadline_s=30.0, tensors={"left": LEFT}
     )
     return dataclasses.replace(plain, **changes)
 
 
-def right(array: np.ndarray = RIGHT) -> Right:
-    return Right(right=NAMED, tensors={"right": array})
+def right(array: np.ndarray = RIGHT) -> RightOperand:
+    return RightOperand(right=NAMED, tensors={"right": array})
 
 
-def result(given: Message, value: float = 0.0) -> Result:
-    assert isinstance(given, Task)
-    return Result(task=given.task, tensors={"result": np.full((4, 2), value, dtype=np.float32)})
+def result(given: Message, value: float = 0.0) -> TileResult:
+    assert isinstance(given, TileTask)
+    return TileResult(task=given.task, tensors={"result": np.full((4, 2), value, dtype=np.float32)})
 
 
 def kinds(said: list[tuple[str, Message]]) -> list[tuple[str, str]]:
@@ -102,10 +102,10 @@ def test_an_executor_is_measured_by_the_brokers_clock() -> None:
 def test_a_right_side_is_asked_for_once_and_passed_on() -> None:
     desk = Desk("pi")
     desk.borrow()
-    assert desk.hears("op/1", task(1)) == [("op/1", NeedRight(right=NAMED))]
+    assert desk.hears("op/1", task(1)) == [("op/1", NeedOperand(right=NAMED))]
     assert desk.hears("op/1", task(2)) == []
-    assert kinds(desk.hears("op/1", right())) == [("pi", "Right"), ("pi", "Task"), ("pi", "Task")]
-    assert kinds(desk.hears("pi", NeedRight(right=NAMED))) == [("pi", "Right")], "it let go of it"
+    assert kinds(desk.hears("op/1", right())) == [("pi", "RightOperand"), ("pi", "TileTask"), ("pi", "TileTask")]
+    assert kinds(desk.hears("pi", NeedOperand(right=NAMED))) == [("pi", "RightOperand")], "it let go of it"
 
 
 def test_a_right_side_that_is_not_what_its_name_says_is_kept_for_nobody() -> None:
@@ -114,9 +114,9 @@ def test_a_right_side_that_is_not_what_its_name_says_is_kept_for_nobody() -> Non
     desk.hears("op/1", task(1))
     ((to, refusal),) = desk.hears("op/1", right(RIGHT + 1))
     assert to == "op/1"
-    assert isinstance(refusal, Result)
+    assert isinstance(refusal, TileResult)
     assert "not the one that was named" in refusal.reason
-    assert desk.hears("op/1", task(2)) == [("op/1", NeedRight(right=NAMED))]
+    assert desk.hears("op/1", task(2)) == [("op/1", NeedOperand(right=NAMED))]
     desk.borrow("other/2")
     assert desk.hears("other/2", right()) == [], "and what nobody asked for is not taken"
 
@@ -128,12 +128,12 @@ def test_one_result_counts_when_two_have_the_task() -> None:
     said = desk.hears("op/1", right())
     (first, given) = said[-1]
     late = desk.told(TimerFired(name="look"), after_s=STALE_LEAST_S * 2)
-    ((second, again),) = [item for item in late if isinstance(item[1], Task)]
+    ((second, again),) = [item for item in late if isinstance(item[1], TileTask)]
     assert {first, second} == {"a", "b"}
     assert next(view.late for view in desk.broker.views() if view.node == first) == 1
-    ((to, passed),) = [item for item in desk.hears(second, result(again, 2.0)) if isinstance(item[1], Result)]
+    ((to, passed),) = [item for item in desk.hears(second, result(again, 2.0)) if isinstance(item[1], TileResult)]
     assert (to, passed.task, passed.executor) == ("op/1", 1, second)  # type: ignore[attr-defined]
-    assert not [item for item in desk.hears(first, result(given, 1.0)) if isinstance(item[1], Result)]
+    assert not [item for item in desk.hears(first, result(given, 1.0)) if isinstance(item[1], TileResult)]
     assert [view.tasks for view in desk.broker.views() if view.node == second] == [1]
 
 
@@ -144,7 +144,7 @@ def test_what_a_lost_executor_had_goes_to_another_and_it_may_have_it_again() -> 
     assert desk.hears("op/1", right())[-1][0] == "a"
     # Nobody else is there: the client hears so, and looks elsewhere.
     said = desk.told(Disconnected(node="a", reason="killed"))
-    refusals = [message for to, message in said if isinstance(message, Result)]
+    refusals = [message for to, message in said if isinstance(message, TileResult)]
     assert "nobody lends here now: 1 lost" in refusals[0].reason
     desk.connect("a")
     assert desk.hears("op/1", task(2))[-1][0] == "a"
@@ -192,7 +192,7 @@ def test_a_task_that_is_none_is_refused_in_words(wrong: dict[str, Any], words: s
     desk = Desk("a")
     desk.borrow()
     ((_, refusal),) = desk.hears("op/1", task(**wrong))
-    assert isinstance(refusal, Result)
+    assert isinstance(refusal, TileResult)
     assert words in refusal.reason
 
 
@@ -200,14 +200,14 @@ def test_more_tasks_than_were_offered_are_refused_and_those_forgotten_are_gone()
     desk = Desk("a")
     window = desk.borrow().window
     said = [desk.hears("op/1", task(number)) for number in range(1, 4 * window)]
-    refused = [message for item in said for _, message in item if isinstance(message, Result)]
+    refused = [message for item in said for _, message in item if isinstance(message, TileResult)]
     assert refused
     assert "more tasks than" in refused[0].reason
     desk.hears("op/1", Forget(upto=4 * window))
     assert desk.hears("op/1", task(999)) == [], "there is room again; the right side was asked for"
     desk.told(Disconnected(node="op/1", reason="gone"))
     ((_, stranger),) = desk.hears("op/1", task(1000))
-    assert isinstance(stranger, Result)
+    assert isinstance(stranger, TileResult)
     assert "ask for the pool first" in stranger.reason
 
 
@@ -216,7 +216,7 @@ def test_replicas_of_a_tile_go_to_different_executors() -> None:
     desk.borrow()
     for number in (1, 2, 3, 4):
         said = desk.hears("op/1", task(number, group=7))
-    given = [to for to, message in desk.hears("op/1", right()) if isinstance(message, Task)]
+    given = [to for to, message in desk.hears("op/1", right()) if isinstance(message, TileTask)]
     assert sorted(given) == ["a", "b", "c"]
     assert said == []
     # The fourth found nobody, and its client heard so.
@@ -227,8 +227,8 @@ def test_a_result_of_another_shape_is_no_result() -> None:
     desk.borrow()
     desk.hears("op/1", task())
     (first, given) = desk.hears("op/1", right())[-1]
-    assert isinstance(given, Task)
-    wrong = Result(task=given.task, tensors={"result": np.zeros((1, 1), dtype=np.float32)})
+    assert isinstance(given, TileTask)
+    wrong = TileResult(task=given.task, tensors={"result": np.zeros((1, 1), dtype=np.float32)})
     said = desk.hears(first, wrong)
-    assert [to for to, message in said if isinstance(message, Task)] == [{"a": "b", "b": "a"}[first]]
+    assert [to for to, message in said if isinstance(message, TileTask)] == [{"a": "b", "b": "a"}[first]]
     assert next(view.refused for view in desk.broker.views() if view.node == first) == 1

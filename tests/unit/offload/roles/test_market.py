@@ -15,7 +15,7 @@ from shoal.offload.roles.executor import Executor
 from shoal.offload.roles.product import Policy
 from shoal.roles.actions import Multiply, Send
 from shoal.roles.events import Multiplied, ProductUnwanted, Received
-from shoal.wire.messages import Lend, Measure, NeedRight, Result, Right, Task
+from shoal.wire.messages import Lend, Measure, NeedOperand, RightOperand, TileResult, TileTask
 
 PLAIN = Policy(tile_operations=64 * 30 * 20)
 
@@ -43,10 +43,10 @@ def test_a_right_side_crosses_each_link_once_a_version() -> None:
     left, right = sides()
     for number in (1, 2, 3):
         market.multiply(left, right, number=number)
-    rights = [to for to, message in market.sent if isinstance(message, Right)]
+    rights = [to for to, message in market.sent if isinstance(message, RightOperand)]
     assert sorted(rights) == ["pond", "pond-0", "pond-1", "pond-2"]
     market.multiply(left, right + 1, number=4)
-    assert len([to for to, message in market.sent if isinstance(message, Right)]) == 8
+    assert len([to for to, message in market.sent if isinstance(message, RightOperand)]) == 8
 
 
 def test_work_is_shared_in_proportion_to_speed() -> None:
@@ -72,9 +72,9 @@ def test_a_liar_is_caught_named_and_asked_no_more() -> None:
     view = next(view for view in market.role("pond").views() if view.node == "pond-1")
     assert view.state == "excluded"
     assert "caught by client" in view.reason
-    given = len([m for to, m in market.sent if to == "pond-1" and isinstance(m, Task)])
+    given = len([m for to, m in market.sent if to == "pond-1" and isinstance(m, TileTask)])
     market.multiply(left, right, number=2)
-    assert len([m for to, m in market.sent if to == "pond-1" and isinstance(m, Task)]) == given
+    assert len([m for to, m in market.sent if to == "pond-1" and isinstance(m, TileTask)]) == given
 
 
 def test_a_broker_that_restarts_hears_again_who_was_caught() -> None:
@@ -114,12 +114,14 @@ def test_no_pool_sees_both_halves_of_a_mask() -> None:
     left, right = sides()
     first = market.multiply(left, right)
     np.testing.assert_allclose(first, left @ right, rtol=1e-3, atol=1e-3)
-    kinds = {(to, message.kind) for to, message in market.sent if isinstance(message, Task) and to in ("pond", "lake")}
+    kinds = {
+        (to, message.kind) for to, message in market.sent if isinstance(message, TileTask) and to in ("pond", "lake")
+    }
     assert {kind for _, kind in kinds} == {"mask", "share"}
     # Either pool may have halves of different tiles; of the same tile it has one. A seed is 16 bytes of its own.
     halves: dict[str, set[str]] = {"pond": set(), "lake": set()}
     for to, message in market.sent:
-        if isinstance(message, Task) and to in halves:
+        if isinstance(message, TileTask) and to in halves:
             assert message.kind in ("mask", "share")
             assert "left" not in message.tensors or message.tensors["left"].dtype == np.uint32
     again = Market(policy, pools={"pond": 3, "lake": 1}, seed=5).open()
@@ -142,7 +144,7 @@ def test_a_shuffled_product_is_put_back() -> None:
     market = Market(policy, pools={"pond": 3}).open()
     left, right = sides()
     np.testing.assert_allclose(market.multiply(left, right), left @ right, rtol=1e-4, atol=1e-4)
-    sent = next(m.tensors["right"] for to, m in market.sent if isinstance(m, Right) and to == "pond-0")
+    sent = next(m.tensors["right"] for to, m in market.sent if isinstance(m, RightOperand) and to == "pond-0")
     assert sent.tobytes() != right.tobytes()
 
 
@@ -151,7 +153,7 @@ def test_a_product_of_two_secrets_stays_at_home() -> None:
     market = Market(policy, pools={"pond": 1, "lake": 1}).open()
     left, right = sides()
     assert market.multiply(left, right, secret="both").tobytes() == at_home(left, right, policy).tobytes()
-    assert not [message for _, message in market.sent if isinstance(message, Task | Right)]
+    assert not [message for _, message in market.sent if isinstance(message, TileTask | RightOperand)]
     assert market.client.report.sent == 0
     assert any("both sides are secret" in record.reason for _, record in market.records)
 
@@ -161,7 +163,7 @@ def test_numbers_that_no_mask_hides_are_not_sent() -> None:
     left, right = sides()
     left[3, 3] = np.inf
     market.multiply(left, right)
-    assert not [message for _, message in market.sent if isinstance(message, Task)]
+    assert not [message for _, message in market.sent if isinstance(message, TileTask)]
 
 
 def test_without_any_pool_it_is_done_at_home_after_a_while_and_then_at_once() -> None:
@@ -212,7 +214,7 @@ def test_a_pool_does_not_answer_for_another() -> None:
     market.want(1, left, right)
     asked = {number: ask for number, ask in market.client._asks.items() if ask.pool == "pond"}
     for number in asked:
-        forged = Result(task=number, executor="lake-0", tensors={"result": np.zeros((64, 20), dtype=np.float32)})
+        forged = TileResult(task=number, executor="lake-0", tensors={"result": np.zeros((64, 20), dtype=np.float32)})
         market._deliver("client", Received(sender="lake", message=forged))
     assert asked.keys() <= market.client._asks.keys()
     market.run(until=lambda: 1 in market.delivered)
@@ -237,8 +239,8 @@ def test_networks_are_named_as_in_the_thesis() -> None:
 # An executor alone -----------------------------------------------------------------------------------
 
 
-def task(left: np.ndarray, right: np.ndarray, *, number: int = 1, named: bool = True) -> Task:
-    return Task(
+def task(left: np.ndarray, right: np.ndarray, *, number: int = 1, named: bool = True) -> TileTask:
+    return TileTask(
         task=number,
         kind="tile",
         right=digest_of(right) if named else "",
@@ -255,13 +257,13 @@ def test_an_executor_asks_once_for_a_right_side_that_it_lacks() -> None:
     left, right = sides(8)
     named = digest_of(right)
     asks = executor.handle(Received(sender="pond", message=task(left, right)), 0.0)
-    assert asks == [Send(to="pond", message=NeedRight(right=named))]
+    assert asks == [Send(to="pond", message=NeedOperand(right=named))]
     assert executor.handle(Received(sender="pond", message=task(left, right, number=2)), 0.0) == []
-    actions = executor.handle(Received(sender="pond", message=Right(right=named, tensors={"right": right})), 0.0)
+    actions = executor.handle(Received(sender="pond", message=RightOperand(right=named, tensors={"right": right})), 0.0)
     assert [type(action) for action in actions] == [Multiply]
     done = executor.handle(Multiplied(number=1, seconds=0.1, tensors={"result": left @ right}), 1.0)
     assert isinstance(done[0], Send)
-    assert isinstance(done[0].message, Result)
+    assert isinstance(done[0].message, TileResult)
     assert done[0].message.task == 1
     assert isinstance(done[1], Multiply), "the next of them begins"
 
@@ -270,10 +272,10 @@ def test_an_executor_does_not_multiply_by_what_is_not_what_its_name_says() -> No
     executor = Executor(broker="pond", means=MEANS)
     left, right = sides(8)
     executor.handle(Received(sender="pond", message=task(left, right)), 0.0)
-    wrong = Right(right=digest_of(right), tensors={"right": right + 1})
+    wrong = RightOperand(right=digest_of(right), tensors={"right": right + 1})
     refusal = executor.handle(Received(sender="pond", message=wrong), 0.0)[-1]
     assert isinstance(refusal, Send)
-    assert isinstance(refusal.message, Result)
+    assert isinstance(refusal.message, TileResult)
     assert "not the one that was named" in refusal.message.reason
 
 
@@ -287,7 +289,7 @@ def test_an_executor_refuses_what_it_cannot_hold(rows: int, inner: int, columns:
     asked = dataclasses.replace(task(left, np.zeros((inner, 1), dtype=np.float32)), columns=columns)
     refusal = executor.handle(Received(sender="pond", message=asked), 0.0)[0]
     assert isinstance(refusal, Send)
-    assert isinstance(refusal.message, Result)
+    assert isinstance(refusal.message, TileResult)
     assert words in refusal.message.reason
 
 

@@ -10,7 +10,7 @@ from shoal.roles.aggregation.delivery import SENT, TAKEN_FIRST_S, TAKEN_TIMER, H
 from shoal.roles.aggregation.routes import Routes
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.states import WorkerPhase
-from shoal.wire.messages import Go, Hop, Made, Offer, Piece, Route, Routed, Taken, Update, Work
+from shoal.wire.messages import Go, Hop, Offer, Route, Routed, ShardAck, Update, UpdateReady, UpdateShard, Work
 
 ROUTE = Route(job="digits", term=1, formation=3, hops=(Hop(node="a", endpoint="a:1", start=0, stop=2),))
 UPDATE = Update(
@@ -75,11 +75,11 @@ def test_by_a_route_it_goes_in_pieces_and_is_reported(
     lease = held(formation=3)
     assert not delivery.deliver(lease), "it is kept until the leader speaks"
     assert worker.take_actions() == [
-        Send(to="home", message=Made(job="digits", term=1, lease=5)),
-        Send(to="a", message=Piece(job="digits", term=1, formation=3, lease=5, version=0)),
+        Send(to="home", message=UpdateReady(job="digits", term=1, lease=5)),
+        Send(to="a", message=UpdateShard(job="digits", term=1, formation=3, lease=5, version=0)),
         SetTimer(name=TAKEN_TIMER, after_s=TAKEN_FIRST_S),
     ]
-    delivery.on_taken(lease, "a", Taken(job="digits", term=1, formation=3, lease=5))
+    delivery.on_taken(lease, "a", ShardAck(job="digits", term=1, formation=3, lease=5))
     cancel, report = worker.take_actions()
     assert cancel == CancelTimer(name=TAKEN_TIMER)
     assert isinstance(report, Send)

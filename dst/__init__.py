@@ -1,0 +1,1 @@
+"""Deterministic simulation testing: seeded disasters, invariants' oracles and the checks on them. Not in the wheel."""

@@ -1,0 +1,73 @@
+"""Play a seed under every invariant and oracle. A seed that fails is played again by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dst.oracles import HistoryOracle
+from dst.sum_oracle import SumOracle
+from shoal.compress.codec import Codec
+from shoal.sim.fuzz_case import FuzzCase, fuzz_case
+from shoal.sim.fuzz_run import FuzzRun
+from shoal.sim.invariants import Invariants, Violation
+from shoal.sim.jobs import SimulatedJob
+from shoal.sim.observe import Observer
+from shoal.states import JobState
+from shoal.wire.coded import bytes_max, sizes_of
+
+#: A job with enough live workers moves within this time once nothing is done to it any more. Where leases have no fixed
+#: time the first may have been doubled a few times before any came back, and a trainer that hangs holds it all.
+BOUND_S = 150.0
+LONG_BOUND_S = 1000.0
+
+_CHECK_EVERY_S = 5.0
+
+
+class CheckedRun(FuzzRun):
+    """A case under way, with everything watching that must hold."""
+
+    def __init__(self, what: FuzzCase, *, observers: Sequence[Observer] = ()) -> None:
+        super().__init__(what, observers=observers)
+        jobs = {job.spec.job: (job.spec, _update_bytes(job)) for job in what.jobs}
+        self._invariants = Invariants(jobs, budget_bytes=what.upload_budget_bytes)
+        self._history = HistoryOracle([job.spec for job in what.jobs], self.world.leader_at)
+        self.world.observers += [self._invariants, SumOracle(self.world.leader_at), self._history]
+
+    def begin(self) -> None:
+        super().begin()
+        self.world.kernel.after(_CHECK_EVERY_S, self._check_progress)
+
+    def on_end(self) -> None:
+        for job in self.what.jobs:
+            self._check_end(job.spec.job)
+
+    def _check_progress(self) -> None:
+        world = self.world
+        since_s = self.inflicter.quiet_since_s
+        for job in self.what.jobs:
+            bound_s = BOUND_S if job.spec.plan.lease_s else LONG_BOUND_S
+            self._invariants.stuck(job.spec.job, max(since_s, job.submit_s), world.kernel.now_s, bound_s=bound_s)
+        world.kernel.after(_CHECK_EVERY_S, self._check_progress)
+
+    def _check_end(self, job: str) -> None:
+        record, newest = self.world.disk.jobs[job], self.world.disk.newest(job)
+        if newest is None:
+            raise Violation(f"{job} is over and nothing of it was saved")
+        if record.state is JobState.FINISHED:
+            # Any of them may have led while its clock jumped.
+            skew_s = sum(max(0.0, machine.skew_s) for machine in self.world.machines.values())
+            self._history.ended(job, record.reason or "", newest.state, skew_s=skew_s)
+        elif record.state is JobState.FAILED:
+            self._invariants.failed_rightly(job, record.reason or "")
+        elif job not in self.what.stops:
+            raise Violation(f"{job} is {record.state}: {record.reason}")
+
+
+def _update_bytes(job: SimulatedJob) -> int:
+    """What room is kept for, for an update of this job."""
+    return bytes_max(Codec.parse(job.spec.plan.codec), sizes_of(job.layout))
+
+
+def fuzz(seed: int) -> None:
+    """Play a seed; raises a Violation where an invariant breaks."""
+    CheckedRun(fuzz_case(seed)).run()

@@ -1,0 +1,275 @@
+"""Works out on paper what a toy job must come to, from what the disk made durable, and compares. No leader here.
+
+The model of every save, the result of every evaluation, and the reason for which a job is called finished.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dst.sum_oracle import LeaderAt
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse
+from shoal.learning.outer import momentum_step
+from shoal.roles.actions import Send
+from shoal.roles.leader.training_state import RESIDUAL
+from shoal.roles.node.checkpoint_transfer import gaps_in
+from shoal.scheduling.ledger import Applied
+from shoal.sim.invariants import Violation
+from shoal.sim.jobs import examples_to_train
+from shoal.sim.observe import Mark, Step
+from shoal.sim.toy_task import FIRST_MODEL, LAYOUT, judge, toy_update
+from shoal.wire.coded import code, sizes_of
+from shoal.wire.messages import EvaluationView, Go, JobSpec, Reduce, Work
+
+#: A job whose time is over may still evaluate, and a lease of that may fail; longer where leases have no fixed time.
+OVERTIME_S = 45.0
+LONG_OVERTIME_S = 150.0
+
+#: Updates that are merged between the time at which one is counted and the time at which its sum comes.
+SUMMED_MAX = 64
+
+
+@dataclass(slots=True)
+class _Paper:
+    """A job as it is worked out."""
+
+    spec: JobSpec
+    model: np.ndarray = field(default_factory=lambda: FIRST_MODEL)
+    velocity: np.ndarray = field(default_factory=lambda: np.zeros(LAYOUT.parameters_size, dtype=np.float32))
+    version: int = 0
+    #: Versions whose evaluation is durable.
+    evaluated: dict[int, float] = field(default_factory=dict)
+    #: The model of each version so far, and what it and its momentum were worked out to be.
+    models: dict[int, np.ndarray] = field(default_factory=dict)
+    worked_out: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    #: Version -> the number it had before it was given this one.
+    numbers: dict[int, int] = field(default_factory=dict)
+    #: (term, lease) -> the version that was lent, which is what its update was made against.
+    lent: dict[tuple[int, int], int] = field(default_factory=dict)
+    #: (term, lease) -> of how many of its own examples a device was to make it.
+    owned: dict[tuple[int, int], int] = field(default_factory=dict)
+    #: Term -> how late each update was that its leader took in. The next one does not know.
+    late: dict[int, list[int]] = field(default_factory=dict)
+    #: (term, version) -> the leader's model, where it moves by what is sent alone.
+    moved: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    #: (term, lease) -> what its leader had an aggregator count it for, and at which version.
+    counted: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+
+    @property
+    def is_coded(self) -> bool:
+        """A version is what was sent. What is worked out here is that and what is still to be sent, together."""
+        return self.spec.plan.down != "dense"
+
+    def model_of(self, term: int, version: int) -> np.ndarray:
+        """What was trained on, or judged."""
+        return self.moved.get((term, version), self.models[version]) if self.is_coded else self.models[version]
+
+    @property
+    def tolerance(self) -> float:
+        """Aggregators of a tree round what they sum up to the numbers of a model; what was not sent is summed apart."""
+        return 1e-5 if self.spec.plan.shape == "tree" or self.is_coded else 1e-6
+
+    def stand_again(self, kept: int, again: int) -> None:
+        """The training went back: this version is an earlier one again, and what came in between never was."""
+        if again not in self.models:
+            self.go_back(kept)
+            self.renumber(again)
+
+    def go_on(self, rows: Sequence[Applied], *, term: int) -> None:
+        """What these rows of history make of the model."""
+        for version, group in itertools.groupby(rows, key=lambda row: row.version):
+            self._step(list(group), term)
+            self.version = version
+            self.models[version] = self.moved[term, version] if self.is_coded else self.model
+            self.worked_out[version] = (self.model, self.velocity)
+
+    def go_back(self, version: int) -> None:
+        """Versions after this one are another leader's, and were discarded."""
+        self.version = max((known for known in self.worked_out if known <= version), default=0)
+        first = (FIRST_MODEL, np.zeros(LAYOUT.parameters_size, dtype=np.float32))
+        self.model, self.velocity = self.worked_out.get(self.version, first)
+        self.evaluated = {known: score for known, score in self.evaluated.items() if known <= version}
+
+    def renumber(self, version: int) -> None:
+        """The last version goes by another number from here on."""
+        self.models[version] = self.models[self.version]
+        self.numbers[version] = self.version
+        self.worked_out[version] = (self.model, self.velocity)
+        self.version = version
+
+    def _step(self, rows: list[Applied], term: int) -> None:
+        leases: dict[int, list[Applied]] = {}
+        for row in rows:
+            leases.setdefault(row.lease, []).append(row)
+        total, weight = np.zeros(LAYOUT.size), 0
+        past = self.late.setdefault(term, [])
+        for lease, lent in leases.items():
+            batches = tuple(row.batch for row in lent)
+            examples = self.owned[term, lease] or examples_to_train(self.spec, batches)
+            version = self.lent[term, lease]
+            late = lent[0].version - 1 - version
+            update = self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches))
+            total += examples * self._worth(term, lease, late, past) * update * self._damped(term, version, late)
+            weight += examples
+            past.append(late)
+        mean = (total / weight).astype(np.float32)
+        self.model, self.velocity = momentum_step(
+            self.model,
+            self.velocity,
+            mean,
+            momentum=self.spec.plan.momentum,
+            parameters_size=LAYOUT.parameters_size,
+            rate=self.spec.plan.outer_rate,
+            nesterov=self.spec.plan.nesterov,
+        )
+
+    def _sent(self, update: np.ndarray) -> np.ndarray:
+        """What a codec without feedback leaves of it."""
+        values = code(Codec.parse(self.spec.plan.codec), update, sizes_of(LAYOUT)).values
+        return (values.dense() if isinstance(values, Sparse) else values).astype(np.float64)
+
+    def _damped(self, term: int, version: int, late: int) -> np.ndarray:
+        """One over how many versions moved each place since this one, where the plan counts that."""
+        moves = np.zeros(LAYOUT.size)
+        if self.spec.plan.staleness == "parameter":
+            for number in range(version + 1, version + late + 1):
+                moves += self.model_of(term, number) != self.model_of(term, number - 1)
+        return 1 / np.maximum(moves, 1)
+
+    def _worth(self, term: int, lease: int, late: int, past: Sequence[int]) -> float:
+        """What came by an aggregator is worth what it was when that counted it, which may be some versions ago."""
+        rule = self.spec.plan.staleness
+        told = self.counted.get((term, lease))
+        if told is None:
+            return worth(rule, late, past)
+        scale, version = told
+        then = version - self.lent[term, lease]
+        # Nor is it known from here how many others had been merged by then.
+        known = {worth(rule, then, past[:count]) for count in range(max(0, len(past) - SUMMED_MAX), len(past) + 1)}
+        if not any(math.isclose(scale, each, rel_tol=1e-6) for each in known):
+            raise Violation(f"lease {lease} of term {term}, {then} versions late, was counted for {scale}")
+        return scale
+
+
+class HistoryOracle:
+    """An observer that raises where the disk holds what cannot be."""
+
+    def __init__(self, specs: Sequence[JobSpec], leader_at: LeaderAt) -> None:
+        self._leader_at = leader_at
+        self._papers = {spec.job: _Paper(spec, models={0: FIRST_MODEL}) for spec in specs}
+
+    def step(self, step: Step) -> None:
+        if step.role != "leader":
+            return
+        self._know_model(step)
+        for action in step.actions:
+            if not isinstance(action, Send):
+                continue
+            match action.message:
+                case Work(kind="train") as work:
+                    self._papers[step.job].lent[work.term, work.lease] = work.version
+                    self._papers[step.job].owned[work.term, work.lease] = work.examples
+                case Reduce() as count:
+                    told = {(count.term, lease): scale for lease, scale in zip(count.leases, count.scales, strict=True)}
+                    self._papers[step.job].counted |= {key: (told[key], count.version - 1) for key in told}
+                case Go(formation=0) as go:
+                    self._papers[step.job].counted.pop((go.term, go.lease), None)
+                case _:
+                    pass
+
+    def _know_model(self, step: Step) -> None:
+        paper, leader = self._papers[step.job], self._leader_at(step.node, step.job)
+        if paper.is_coded and leader is not None:
+            of = (int(getattr(leader, "term", 0)), int(getattr(leader, "version", 0)))
+            paper.moved.setdefault(of, np.array(getattr(leader, "model", FIRST_MODEL)))
+
+    def mark(self, mark: Mark) -> None:
+        if mark.kind != "durable":
+            return
+        paper, save = self._papers[mark.facts["job"]], mark.facts["save"]
+        gaps = gaps_in(save.state)
+        if mark.facts.get("gone") and not gaps:
+            paper.go_back(save.after)
+        for kept, again in gaps:
+            paper.stand_again(kept, again)
+        paper.go_on(save.applied, term=int(save.state["term"]))
+        model = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
+        if paper.is_coded:
+            model = model + save.tensors[RESIDUAL]
+        if not np.allclose(model, paper.model, atol=paper.tolerance):
+            raise Violation(
+                f"at {mark.at_s:.3f} s: the saved model is not what its history says: {model}, {paper.model}"
+            )
+        for view in save.evaluations:
+            self._evaluated(paper, view, mark.at_s)
+        if paper.version < save.version:
+            paper.renumber(save.version)
+
+    def _evaluated(self, paper: _Paper, view: EvaluationView, at_s: float) -> None:
+        what = f"at {at_s:.3f} s: the evaluation of version {view.version}"
+        examples = paper.spec.test.examples
+        if view.version in paper.evaluated:
+            raise Violation(f"{what} is in the history twice")
+        if paper.spec.plan.data == "local" and not examples:
+            # Each update judges one new example, and finds it right.
+            if not 0 < view.examples <= paper.spec.batches or view.accuracy != 1.0:
+                raise Violation(f"{what} found {view.accuracy} of {view.examples} new ones")
+            paper.evaluated[view.version] = view.accuracy
+            return
+        if view.examples != examples:
+            raise Violation(f"{what} counts {view.examples} examples; there are {examples}")
+        expected = judge(paper.spec, paper.models[view.version]) / examples
+        # The two models may differ in their last bit, and a few examples lie on the edge.
+        if abs(view.accuracy - expected) > 0.01:
+            raise Violation(f"{what} found {view.accuracy}; its model gets {expected}")
+        paper.evaluated[view.version] = view.accuracy
+
+    def ended(self, job: str, reason: str, state: dict[str, object], *, skew_s: float) -> None:
+        """A job is called finished: its history must bear that out. Its leader's clock may have jumped ahead."""
+        paper = self._papers[job]
+        until, epochs = paper.spec.plan.until, int(state["ledger"]["epoch"])  # type: ignore[index]
+        elapsed_s = float(str(state["elapsed_s"]))
+        latest = paper.evaluated.get(paper.version, paper.evaluated.get(paper.numbers.get(paper.version, -1)))
+        if reason.startswith("all "):
+            _hold(epochs == until.epochs, job, f"it has {epochs} of {until.epochs} epochs")
+            _hold(not paper.spec.test.examples or latest is not None, job, "its last version was not evaluated")
+        elif reason.startswith("reached"):
+            _hold(until.accuracy is not None and latest is not None and latest >= until.accuracy, job, f"at {latest}")
+        elif reason.startswith("the time limit"):
+            _hold(until.seconds is not None and elapsed_s >= until.seconds, job, f"after {elapsed_s:.1f} s")
+        else:
+            raise Violation(f"{job} finished, for a reason nobody knows: {reason}")
+        if until.seconds is not None:
+            late_s = elapsed_s - skew_s - until.seconds
+            overtime_s = OVERTIME_S if paper.spec.plan.lease_s else LONG_OVERTIME_S
+            _hold(late_s <= overtime_s, job, f"its time was over {late_s:.0f} s ago")
+        if until.epochs is not None:
+            _hold(epochs <= until.epochs, job, f"it trained {epochs} epochs")
+
+
+def worth(rule: str, late: int, past: Sequence[int]) -> float:
+    """What an update so many versions late counts for. Written down once more: it is what is being checked."""
+    if rule in ("none", "parameter"):
+        return 1.0
+    if rule == "root":
+        return float((1 + late) ** -0.5)
+    recent = sorted(past[-1000:])
+    # Of one label, as all updates are here, none is rare: then ``similar`` is the exponential.
+    if rule == "inverse" or len(recent) < 50:
+        return 1 / (1 + late)
+    place = 0.997 * (len(recent) - 1)
+    low = int(place)
+    high = min(low + 1, len(recent) - 1)
+    half = (recent[low] + (place - low) * (recent[high] - recent[low])) / 2
+    return math.exp(-late * (math.log(1 + half) / half if half else 1.0))
+
+
+def _hold(holds: bool, job: str, what: str) -> None:
+    if not holds:
+        raise Violation(f"{job} is called finished: {what}")

@@ -1,0 +1,119 @@
+"""`shoal plan explain`: where the updates of a job meet, and why; or those of a fleet that is not there yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home, JobOrLatest, Json
+from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FLEET_EXAMPLE = "shoal plan explain --devices 16 --mbps 100 --model-mb 2.9 --train-s 1"
+
+
+def explain(
+    job: JobOrLatest = "",
+    devices: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Instead of a job: so many devices that are alike.", show_default=False),
+    ] = None,
+    mbps: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MBPS", help="What each one's link carries, in million bits a second.", show_default=False
+        ),
+    ] = None,
+    leader_mbps: Annotated[
+        float | None,
+        typer.Option(metavar="MBPS", help="The same of the leader's link, if it is another.", show_default=False),
+    ] = None,
+    model_mb: Annotated[
+        float | None,
+        typer.Option(metavar="MB", help="The size of the model, in MB of a million bytes.", show_default=False),
+    ] = None,
+    train_s: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="How long a device trains before it sends an update.", show_default=False),
+    ] = None,
+    shared_air: Annotated[
+        bool, typer.Option("--shared-air", help="They share the air of one access point; the leader is on a wire.")
+    ] = False,
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """Explain a job's shape: what there was to choose from, what was chosen and why, and how it goes.
+
+    Example:  `shoal plan explain mnist-3fa2`
+
+    A fleet that is not there yet:  `shoal plan explain --devices 16 --mbps 100 --model-mb 2.9 --train-s 1`
+    """
+    facts = {"--mbps": mbps, "--model-mb": model_mb, "--train-s": train_s}
+    if devices is None:
+        given = [name for name, value in {**facts, "--leader-mbps": leader_mbps}.items() if value is not None]
+        if given or shared_air:
+            raise Misuse(f"{(given or ['--shared-air'])[0]} is of a fleet: say how large with --devices N")
+        _explain_job(job, home, json=json)
+        return
+    if job:
+        raise Misuse(f"explain job {job}, or a fleet of {devices} devices: one at a time")
+    if mbps is None or model_mb is None or train_s is None:
+        missing = ", ".join(name for name, value in facts.items() if value is None)
+        raise Misuse(f"what a fleet does best depends on {missing} too, such as: {_FLEET_EXAMPLE}")
+    _explain_fleet(
+        devices,
+        mbps=mbps,
+        leader_mbps=leader_mbps,
+        model_mb=model_mb,
+        train_s=train_s,
+        shared_air=shared_air,
+        json=json,
+    )
+
+
+def _explain_job(job: str, home: Path, *, json: bool) -> None:
+    from shoal.cli import console
+    from shoal.cli.connect import ask_job, with_operator
+    from shoal.cli.render.explained import job_lines, job_plain
+
+    view, _ = with_operator(home, lambda operator: ask_job(operator, job))
+    if json:
+        console.print_json(job_plain(view))
+        return
+    screen = console.out()
+    for part in job_lines(view):
+        screen.print(part)
+
+
+def _explain_fleet(
+    devices: int,
+    *,
+    mbps: float,
+    leader_mbps: float | None,
+    model_mb: float,
+    train_s: float,
+    shared_air: bool,
+    json: bool,
+) -> None:
+    from shoal.cli import console
+    from shoal.cli.render.explained import sketch_lines, sketch_plain
+    from shoal.cli.sketch import Sketch
+
+    sketch = Sketch(
+        devices=devices,
+        link_bytes_per_s=mbps * 1e6 / 8,
+        leader_bytes_per_s=(mbps if leader_mbps is None else leader_mbps) * 1e6 / 8,
+        model_bytes=model_mb * 1e6,
+        train_s=train_s,
+        shared_air=shared_air,
+    )
+    choice = sketch.choose()
+    if json:
+        console.print_json(sketch_plain(sketch, choice))
+        return
+    screen = console.out()
+    for part in sketch_lines(sketch, choice):
+        screen.print(part)

@@ -1,0 +1,165 @@
+"""`shoal jobs`: list jobs, show one with its reasons, stop one, let another node lead one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home, Job, Json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shoal.runtime.operator import Operator
+    from shoal.wire.messages import JobView, Status
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.callback(invoke_without_command=True)
+def jobs(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) -> None:
+    """List the cluster's jobs; `show` one with its reasons, `stop` one, or `transfer` it to another leader.
+
+    Example:  `shoal jobs`
+    """
+    if context.invoked_subcommand is not None:
+        # `shoal jobs --home DIR stop JOB` means the same as with the option at the end.
+        os.environ["SHOAL_HOME"] = str(home)
+        return
+    from shoal.cli import console
+    from shoal.cli.connect import with_operator
+    from shoal.cli.render.plain_json import to_plain
+    from shoal.cli.render.tables import jobs_table
+
+    told = with_operator(home, lambda operator: operator.status())
+    if json:
+        console.print_json(to_plain(told.jobs))
+    elif told.jobs:
+        screen = console.out()
+        screen.print(jobs_table(told.jobs, width=screen.width))
+    else:
+        console.say("No jobs yet. Start one with: shoal train TASK")
+
+
+@app.command()
+def show(
+    job: Job,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where the task's code failed on devices, in full.")
+    ] = False,
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """Show one job: its plan, its evaluations, its latest decisions and their reasons.
+
+    Example:  `shoal jobs show mnist-3fa2 --traceback`
+    """
+    from shoal.cli import console
+    from shoal.cli.connect import ask_job, with_operator
+    from shoal.cli.render.plain_json import to_plain
+
+    if traceback:
+        _show_tracebacks(job, home, json=json)
+        return
+    view, told = with_operator(home, lambda operator: ask_job(operator, job))
+    if json:
+        plain = {"job": view, "evaluations": told.evaluations, "events": told.events}
+        console.print_json(to_plain(plain))
+    else:
+        _print(view, told)
+
+
+def _show_tracebacks(job: str, home: Path, *, json: bool) -> None:
+    from shoal.cli import console
+    from shoal.cli.connect import with_operator
+    from shoal.cli.render.format import clean
+    from shoal.cli.render.plain_json import to_plain
+    from shoal.cli.render.view import clock_text
+    from shoal.cli.select_job import pick_job
+
+    async def ask(operator: Operator) -> tuple[str, Status]:
+        found = pick_job(await operator.status(), job).job
+        return found, await operator.status(found, tracebacks=True)
+
+    found, told = with_operator(home, ask)
+    if json:
+        console.print_json(to_plain(told.events))
+        return
+    if not told.events:
+        console.say(f"No traceback of {found} is kept: its code did not fail on a device")
+    screen = console.out()
+    for event in told.events:
+        screen.print(f"{clock_text(event.at_s)}  {clean(event.reason)}", soft_wrap=True)
+        for line in event.traceback.rstrip().split("\n"):
+            # Peers choose this text: the spaces before a line are kept, and nothing else that does not print.
+            screen.print("    " + "".join(each if each.isprintable() else " " for each in line), soft_wrap=True)
+        screen.print()
+
+
+def _print(view: JobView, told: Status) -> None:
+    from shoal.cli import console
+    from shoal.cli.render.format import count_text
+    from shoal.cli.render.tables import evaluations_table, events_table, jobs_table, plan_table
+
+    screen = console.out()
+    screen.print(jobs_table((view,), width=screen.width))
+    sizes = f"{view.train_examples:,} training and {view.test_examples:,} held-out examples"
+    if view.plan.data == "local":
+        sizes = f"examples are the devices' own, {view.test_examples:,} are held out here"
+    screen.print(
+        f"\n{count_text(view.model_size)} numbers in the model, {sizes}\n" if view.model_size else f"\n{sizes}\n"
+    )
+    screen.print(plan_table(view.plan))
+    if told.evaluations:
+        screen.print()
+        screen.print(evaluations_table(told.evaluations))
+    if told.events:
+        screen.print()
+        screen.print(events_table(told.events))
+
+
+@app.command()
+def stop(
+    job: Job,
+    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "stopped by the operator",
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Stop a job; its newest model is saved and stays available.
+
+    Example:  `shoal jobs stop mnist-3fa2`
+    """
+    from shoal.cli import console
+    from shoal.cli.connect import with_operator
+    from shoal.cli.select_job import pick_job
+
+    async def ask(operator: Operator) -> str:
+        found = pick_job(await operator.status(), job).job
+        await operator.stop(found, reason)
+        return found
+
+    found = with_operator(home, ask)
+    console.say(f"Stopping {found}: its last version is being saved. Fetch it with: shoal model pull {found}")
+
+
+@app.command()
+def transfer(
+    job: Job,
+    to: Annotated[str, typer.Option(metavar="NODE", help="Who is to lead it; else whoever is placed best.")] = "",
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Let another node lead a job. The one that does finishes its round first: nothing is lost, no worker restarts.
+
+    Example:  `shoal jobs transfer mnist-3fa2 --to attic-pi4`
+    """
+    from shoal.cli import console
+    from shoal.cli.connect import with_operator
+    from shoal.cli.select_job import pick_job
+
+    async def ask(operator: Operator) -> tuple[str, str]:
+        found = pick_job(await operator.status(), job).job
+        return found, await operator.transfer(found, to)
+
+    found, told = with_operator(home, ask)
+    console.say(f"{found}: {told}. Watch it with: shoal jobs show {found}")

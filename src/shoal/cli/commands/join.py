@@ -1,0 +1,230 @@
+"""`shoal join`: make this device a member of a cluster, then become its agent."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home
+from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from shoal.identity.enrolment import Enrolled
+    from shoal.identity.join_code import JoinCode
+
+_NAME_MAX_CHARS = 63
+
+#: How long clusters have to answer.
+_FIND_S = 3.0
+
+
+def join(
+    line: Annotated[
+        str,
+        typer.Argument(
+            metavar="[LINE]",
+            help="The line that `shoal up` or `shoal token create` printed; not needed again once this device joined.",
+            show_default=False,
+        ),
+    ] = "",
+    name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Forget who this device was, and join as a new member: after a revocation.")
+    ] = False,
+    find: Annotated[
+        bool, typer.Option("--find", help="Only list the clusters that announce themselves on the local network.")
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where this device keeps examples of its own, for jobs that learn from them. They stay here.",
+            show_default=False,
+        ),
+    ] = None,
+    lend: Annotated[
+        bool,
+        typer.Option(
+            "--lend", help="Also multiply matrices for analysts of this cluster, when they ask: see docs/offload.md."
+        ),
+    ] = False,
+    lead_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Where to listen while this device leads a job, for a firewall to let through; say it at every start.",
+            show_default="any free port",
+        ),
+    ] = 0,
+    home: Home = DEFAULT_HOME,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
+) -> None:
+    """Join this device to a cluster and work for it. Joining lets the cluster's operator run task code here.
+
+    Example:  `shoal join shoal://192.168.1.10:7071/abc… --name attic-pi4`
+
+    With examples that never leave it:  `shoal join shoal://… --data /srv/readings`; the folder is remembered.
+    """
+    if find:
+        _list_clusters()
+        return
+    folder = _folder(data)
+    member = _member(home, line, name, anew=anew)
+    if member.identity.role == "operator":
+        if folder is not None:
+            print("An operator does not train: --data is left out.", file=sys.stderr)
+        print(f"{member.identity.node} may operate cluster {member.identity.cluster} from here. Try: shoal status")
+        return
+    if folder is not None:
+        _remember(home, folder)
+    # Typed text goes to the terminal below; a name from a certificate is already a plain one.
+    print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
+    print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)
+    _become_agent(home, quiet=quiet, data=folder, lend=lend, lead_port=lead_port)
+
+
+def _folder(data: Path | None) -> Path | None:
+    from shoal.runtime.own_data import checked
+
+    # Before the line is used: it may be good for one attempt.
+    return checked(data) if data is not None else None
+
+
+def _remember(home: Path, folder: Path) -> None:
+    from shoal.runtime.own_data import remember
+    from shoal.runtime.paths import Paths
+
+    remember(Paths(home), folder)
+
+
+def _list_clusters() -> None:
+    """What can be heard of clusters here. It is hearsay, so it only tells a person whom to ask for a line."""
+    import asyncio
+
+    from shoal.cli import console
+    from shoal.cli.render.tables import clusters_table
+    from shoal.identity.discovery import find
+
+    found = asyncio.run(find(seconds=_FIND_S))
+    if found:
+        console.out().print(clusters_table(found))
+        console.say(
+            "To join one, ask its operator for a line (`shoal token create` there): being listed proves nothing."
+        )
+    else:
+        console.say("No cluster announces itself here: start it with `shoal up --announce`, on the same network.")
+
+
+def _member(home: Path, line: str, name: str, *, anew: bool = False) -> Enrolled:
+    """Who this device is: as it joined before, or by joining now."""
+    folder = home / "node"
+    from shoal.identity.enrolment import Enrolled, enrol_blocking
+    from shoal.identity.identity import IDENTITY_FILE
+    from shoal.identity.join_code import JoinCode
+    from shoal.identity.names import check_name
+
+    if name:
+        check_name("node", name)
+    code = JoinCode.parse(line) if line else None
+    if (folder / IDENTITY_FILE).exists() and not anew:
+        known = Enrolled.load(folder)
+        member = known if code is None else moved(known, code, folder)
+        if name and name != member.identity.node:
+            raise Misuse(
+                f"this device is {member.identity.node} already: leave out --name, or give a second one its own --home"
+            )
+        if member != known:
+            _save(member, folder)
+        return member
+    if code is None:
+        raise Misuse("this device has not joined a cluster: paste the line that `shoal up` printed after `shoal join`")
+    wanted = name or default_name()
+    joined = enrol_blocking(code, wanted=wanted, facts=_facts())
+    if joined.identity.node != wanted:
+        print(f"The name {wanted} is taken: this device is {joined.identity.node}.", flush=True)
+    if joined.identity.role == "operator":
+        folder = home / "operator"
+        if (folder / IDENTITY_FILE).exists() and not anew:
+            raise Misuse(
+                f"a cluster is operated from {home} already: give --home another directory, and ask for a new line"
+            )
+    _save(joined, folder)
+    return joined
+
+
+def _save(member: Enrolled, folder: Path) -> None:
+    """Not while an agent that runs from here renews who it was: it would put that back."""
+    import time
+
+    from shoal.identity.identity import changing
+    from shoal.net.renewal import LOCK_LOOK_S, LOCK_TIMEOUT_S
+
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        with changing(folder) as is_alone:
+            if is_alone or time.monotonic() > deadline_s:
+                member.save(folder)
+                return
+        time.sleep(LOCK_LOOK_S)
+
+
+def moved(known: Enrolled, code: JoinCode, folder: Path) -> Enrolled:
+    """A member that is given a line of its own cluster again: perhaps the manager has another address now."""
+    import ssl
+
+    from shoal.identity.join_code import endpoint
+
+    if not code.pins(ssl.PEM_cert_to_DER_cert(known.identity.ca_pem.decode("ascii"))):
+        raise Misuse(
+            f"this device belongs to cluster {known.identity.cluster}, and the line is another cluster's: "
+            f"remove {folder} to leave the first, or give --home another directory"
+        )
+    port = int(known.manager_endpoint.rpartition(":")[2])
+    if known.enrol_endpoint:
+        # Both ports move together.
+        port += code.port - int(known.enrol_endpoint.rpartition(":")[2])
+    return dataclasses.replace(known, manager_endpoint=endpoint(code.host, port), enrol_endpoint=code.endpoint)
+
+
+def default_name() -> str:
+    """The host's name, as far as it can name a node."""
+    import socket
+
+    return name_from(socket.gethostname())
+
+
+def name_from(host: str) -> str:
+    plain = re.sub(r"[^a-z0-9]+", "-", host.partition(".")[0].lower()).strip("-")
+    return plain[:_NAME_MAX_CHARS].strip("-") or "device"
+
+
+def _facts() -> dict[str, str]:
+    from shoal.runtime import probe
+
+    told = dataclasses.asdict(probe.facts())
+    return {name: str(value) for name, value in told.items() if str(value).isprintable()}
+
+
+def _become_agent(home: Path, *, quiet: bool, data: Path | None = None, lend: bool = False, lead_port: int = 0) -> None:
+    # A new program in this process: what the command line and `cryptography` took is given back.
+    command = [sys.executable, "-m", "shoal.runtime.agent", "--home", str(home.absolute())]
+    if quiet:
+        command.append("--quiet")
+    if lend:
+        command.append("--lend")
+    if lead_port:
+        command += ["--lead-port", str(lead_port)]
+    if data is not None:
+        # What was typed just now is meant, whatever the environment says.
+        command += ["--data", str(data)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, command)

@@ -1,0 +1,170 @@
+"""`shoal simulate`: what will this plan do on a thousand devices? The code that devices run, under a virtual clock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shoal.cli.exits import Exit, exit_for_state
+from shoal.cli.options import (
+    DEFAULT_HOME,
+    Aggregators,
+    Codec,
+    Epochs,
+    Home,
+    Json,
+    Pace,
+    Shape,
+    TaskArguments,
+    UntilAccuracy,
+)
+from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from shoal.cli.simulation import Question, SimulationAnswer
+
+_PICTURE = "simulation.png"
+
+
+def simulate(
+    task: Annotated[
+        str,
+        typer.Argument(metavar="[TASK]", help="A folder, `file.py` or `file.py:Class` that defines a task."),
+    ] = "",
+    devices: Annotated[int, typer.Option(metavar="N", min=1, help="How many devices.")] = 20,
+    profile: Annotated[str, typer.Option(metavar="NAME", help="What devices they are; see --profiles.")] = "pi4-lan",
+    until_accuracy: UntilAccuracy = None,
+    epochs: Epochs = None,
+    minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M virtual minutes.")] = None,
+    pace: Pace = None,
+    shape: Shape = None,
+    aggregators: Aggregators = None,
+    codec: Codec = None,
+    set_: TaskArguments = None,
+    plan: Annotated[
+        list[str] | None,
+        typer.Option("--plan", metavar="KEY=VALUE", help="Anything else the plan says; may be repeated."),
+    ] = None,
+    versus: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A second plan beside it, which differs in this; may be repeated."),
+    ] = None,
+    faults: Annotated[Path | None, typer.Option(metavar="FILE", help="What goes wrong, and when.")] = None,
+    seed: Annotated[int, typer.Option(metavar="S", help="The seed of everything that happens by chance.")] = 0,
+    system_only: Annotated[
+        bool, typer.Option("--system-only", help="Train nothing: only time, bytes and devices. Fast; no torch.")
+    ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Where to draw it.", show_default=_PICTURE)
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every event and decision, as lines of JSON.")
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="TRACE", help="Play a trace again and tell where it differs.")
+    ] = None,
+    profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles and end.")] = False,
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """Try a plan on simulated devices: the same code as on real ones, in virtual time.
+
+    Example:  `shoal simulate examples/mnist --devices 100 --profile wifi-phones`
+
+    Two plans:  `shoal simulate examples/mnist --shape star --versus shape=shard`
+    """
+    from shoal.cli import console
+    from shoal.cli.simulation import Question
+
+    if profiles:
+        _print_profiles(json=json)
+        return
+    if replay is not None:
+        raise typer.Exit(_replay(replay, home, json=json))
+    if not task:
+        raise Misuse("name a task to simulate, such as `shoal simulate examples/mnist`; --profiles lists devices")
+    question = Question.typed(
+        task=task,
+        devices=devices,
+        profile=profile,
+        until={"accuracy": until_accuracy, "epochs": epochs, "seconds": None if minutes is None else minutes * 60},
+        arguments=set_ or (),
+        numbers={"pace": pace, "shape": shape, "aggregators": aggregators, "codec": codec},
+        plan=plan or (),
+        versus=versus or (),
+        faults=faults,
+        seed=seed,
+        train=not system_only,
+    )
+    if trace is not None and question.versus:
+        raise Misuse("a trace is of one plan: leave out --versus, or --trace")
+    began_s = time.monotonic()
+    answers = question.answer(home, trace=trace)
+    _tell(question, answers, seconds=time.monotonic() - began_s, json=json)
+    _draw(answers, picture)
+    if trace is not None:
+        console.say(f"  trace       {trace} (play it again with `shoal simulate --replay {trace}`)")
+    states = [answer.outcome.state for answer in answers]
+    raise typer.Exit(max(exit_for_state(state) for state in states))
+
+
+def _print_profiles(*, json: bool) -> None:
+    from shoal.cli import console
+    from shoal.sim.profiles import PROFILES
+
+    if json:
+        console.print_json(PROFILES)
+        return
+    for name, text in PROFILES.items():
+        print(f"{name:<12} {text}")
+
+
+def _replay(path: Path, home: Path, *, json: bool) -> Exit:
+    from shoal.cli import console
+    from shoal.cli.simulation import replay
+
+    played = replay(path, home)
+    if json:
+        console.print_json({"lines": played.lines, "identical": played.difference is None})
+    elif played.difference is None:
+        console.out().print(f"Identical: all {played.lines:,} lines of {path} came out again.")
+    else:
+        difference = played.difference
+        console.out().print(f"It differs from {path} in line {difference.line:,}.", style="bold")
+        for label, line in (("then", difference.first), ("now", difference.second)):
+            console.out().print(f"  {label:<5} {(line or 'nothing: it was over').strip()}", soft_wrap=True)
+        for line in played.explained:
+            console.out().print(f"  {line}", soft_wrap=True)
+    return Exit.OK if played.difference is None else Exit.FAILED
+
+
+def _tell(question: Question, answers: list[SimulationAnswer], *, seconds: float, json: bool) -> None:
+    from shoal.cli import console
+    from shoal.cli.render.simulated import summary
+
+    if json:
+        plans: list[dict[str, Any]] = [
+            {"plan": answer.title, "shape": answer.shape, **answer.outcome.to_plain()} for answer in answers
+        ]
+        console.print_json({"question": question.header(), "seconds": round(seconds, 2), "plans": plans})
+        return
+    screen = console.out()
+    for part in summary(question, answers, seconds=seconds, width=screen.width):
+        screen.print(part)
+
+
+def _draw(answers: list[SimulationAnswer], path: Path | None) -> None:
+    from shoal.cli import console
+    from shoal.cli.render.picture import draw
+
+    try:
+        draw([(answer.title, answer.outcome) for answer in answers], path or Path(_PICTURE))
+    except Misuse as reason:
+        if path is not None:
+            raise
+        console.say(f"  no picture: {reason}", style="dim")
+        return
+    console.say(f"  picture     {path or _PICTURE}")

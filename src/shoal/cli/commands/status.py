@@ -1,0 +1,108 @@
+"""`shoal status`: the cluster at a glance, or one job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home, Json
+
+if TYPE_CHECKING:
+    from shoal.runtime.operator import Operator
+    from shoal.wire.messages import Status
+
+
+def status(
+    job: Annotated[
+        str, typer.Argument(metavar="[JOB]", help="Show this job alone, with its latest events.", show_default=False)
+    ] = "",
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """Show the cluster and its jobs, or one job with its devices and latest events.
+
+    Example:  `shoal status`  or  `shoal status mnist-3fa2 --json`
+    """
+    from shoal.cli import console
+    from shoal.cli.connect import ask_job, with_operator
+    from shoal.cli.drift import drift_of
+    from shoal.cli.render.plain_json import to_plain
+
+    async def ask(operator: Operator) -> tuple[str, Status]:
+        if not job:
+            return "", await operator.status()
+        view, told = await ask_job(operator, job)
+        return view.job, told
+
+    found, told = with_operator(home, ask)
+    if json:
+        plain = to_plain(told)
+        if found:
+            plain["drift"] = to_plain(drift_of(told.evaluations))
+        console.print_json(plain)
+    elif found:
+        _print_job(found, told)
+    else:
+        _print_cluster(told)
+
+
+def _print_job(job: str, told: Status) -> None:
+    from shoal.cli import console
+    from shoal.cli.job_history import Story
+    from shoal.cli.render.view import render
+
+    screen = console.out()
+    story = Story(job)
+    story.take(told)
+    screen.print(render(story, width=screen.width, height=max(screen.height, 30)))
+    _print_discarded(told)
+
+
+def _print_discarded(told: Status) -> None:
+    """Versions that were trained and are not kept: nobody should have to look for that in a log."""
+    from shoal.cli import console
+    from shoal.cli.render.format import clean
+
+    for view in told.jobs:
+        if view.discarded:
+            console.out().print(f"{clean(view.job)} discarded {clean(view.discarded, 300)}", style="yellow")
+
+
+def _print_cluster(told: Status) -> None:
+    from shoal.cli import console
+    from shoal.cli.render.format import clean, plural
+    from shoal.cli.render.tables import jobs_table
+
+    screen = console.out()
+    states = Counter(node.state for node in told.nodes)
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    screen.print(
+        f"cluster {clean(told.cluster)}: {plural(len(told.nodes), 'node')}{f' ({counted})' if counted else ''}"
+    )
+    if not told.nodes:
+        screen.print("Add a device with the join line that `shoal up` printed.", style="dim")
+    if told.lenders:
+        screen.print(f"pool: {_pool_text(told)}")
+        for lender in (lender for lender in told.lenders if lender.caught):
+            screen.print(f"  {clean(lender.node)} is asked no more: {clean(lender.reason, 300)}", style="red")
+    if told.jobs:
+        screen.print(jobs_table(told.jobs, width=screen.width))
+        _print_discarded(told)
+    else:
+        screen.print("No jobs yet. Start one with: shoal train TASK", style="dim")
+
+
+def _pool_text(told: Status) -> str:
+    """Who multiplies for others, in one line."""
+    from shoal.cli.render.format import plural, rate_text
+
+    ready = [lender for lender in told.lenders if lender.state == "ready"]
+    states = Counter(lender.state for lender in told.lenders)
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    together = sum(lender.multiply_adds_per_s for lender in ready)
+    done = sum(lender.tasks for lender in told.lenders)
+    return (
+        f"{plural(len(told.lenders), 'executor')} ({counted}), {rate_text(together)} operations/s, {done:,} tasks done"
+    )

@@ -1,0 +1,92 @@
+"""`shoal token`: who may join. Makes the lines to paste, lists them without their secrets, takes them back."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home, Json
+
+app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
+
+
+@app.callback()
+def token(home: Home = DEFAULT_HOME) -> None:
+    """Make lines to join with (`create`), `list` them, or `revoke` one.
+
+    Example:  `shoal token create --uses 5 --hours 2`
+    """
+    os.environ["SHOAL_HOME"] = str(home)
+
+
+@app.command()
+def create(
+    role: Annotated[
+        Literal["node", "operator"],
+        typer.Option(help="A node works. An operator runs code on every node: give such a line to people you trust."),
+    ] = "node",
+    uses: Annotated[int, typer.Option(min=1, help="How many may join with the line.")] = 1,
+    hours: Annotated[float, typer.Option(min=0.01, help="How long the line can be used.")] = 24.0,
+    label: Annotated[str, typer.Option(help="What it is for, to know it by in the list.")] = "",
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """Print a new line to join this cluster with. It is shown once: the cluster keeps a hash of its secret.
+
+    Example:  `shoal token create --uses 5 --hours 2 --label lab`
+    """
+    from shoal.cli import console
+    from shoal.cli.connect import with_operator
+    from shoal.cli.render.format import plural
+    from shoal.cli.render.plain_json import to_plain
+
+    made = with_operator(
+        home, lambda operator: operator.make_token(role=role, uses=uses, valid_s=hours * 3600, label=label)
+    )
+    if json:
+        console.print_json(to_plain(made))
+        return
+    whom = plural(uses, "device" if role == "node" else "operator")
+    console.say(f"For {whom}, for {hours:g} hours; take it back with: shoal token revoke {made.token.token}")
+    # Alone on standard output, so that a script can read it.
+    print(f"shoal join {made.join_line}", flush=True)
+
+
+@app.command("list")
+def list_(home: Home = DEFAULT_HOME, json: Json = False) -> None:
+    """List the lines that were made: for whom, how often and how long they can still be used.
+
+    Example:  `shoal token list`
+    """
+    import time
+
+    from shoal.cli import console
+    from shoal.cli.connect import with_operator
+    from shoal.cli.render.plain_json import to_plain
+    from shoal.cli.render.tables import tokens_table
+
+    tokens = with_operator(home, lambda operator: operator.tokens())
+    if json:
+        console.print_json(to_plain(tokens))
+    elif tokens:
+        console.out().print(tokens_table(tokens, now_s=time.time()))
+    else:
+        console.say("Nobody can join now. Make a line with: shoal token create")
+
+
+@app.command()
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="ID", help="Its id, as `shoal token list` shows it.")],
+    home: Home = DEFAULT_HOME,
+) -> None:
+    """Make a line useless from now on. Devices that joined with it stay: see `shoal nodes revoke`.
+
+    Example:  `shoal token revoke 3fa2b1c0`
+    """
+    from shoal.cli import console
+    from shoal.cli.connect import with_operator
+    from shoal.cli.render.format import clean
+
+    console.say(clean(with_operator(home, lambda operator: operator.revoke_token(token))))

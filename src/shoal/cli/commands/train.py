@@ -1,0 +1,205 @@
+"""`shoal train`: prepare a task, start it on the cluster, watch it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_module
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shoal.cli.options import (
+    DEFAULT_HOME,
+    Aggregators,
+    Codec,
+    Epochs,
+    Home,
+    Json,
+    Pace,
+    Shape,
+    TaskArguments,
+    UntilAccuracy,
+)
+from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from shoal.cli.job_history import Story
+    from shoal.runtime.operator import Operator
+
+
+def train(
+    task: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="A folder, `file.py` or `file.py:Class` that defines a task."),
+    ],
+    workers: Annotated[
+        str, typer.Option(metavar="MIN:MAX", help="How many devices at least and at most.", show_default=False)
+    ] = "",
+    until_accuracy: UntilAccuracy = None,
+    epochs: Epochs = None,
+    minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M minutes.")] = None,
+    endless: Annotated[bool, typer.Option("--endless", help="Go on until it is stopped.")] = False,
+    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Examples in one step of one device.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The size of a step.")] = None,
+    momentum: Annotated[float | None, typer.Option(metavar="X", help="How much of the last step is kept.")] = None,
+    pace: Pace = None,
+    shape: Shape = None,
+    aggregators: Aggregators = None,
+    codec: Codec = None,
+    work: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who trains what: leased (the next to whoever is ready), fixed (shares) or sized (to a budget).",
+        ),
+    ] = None,
+    budget_s: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Seconds that one lease of sized work may take of a device."),
+    ] = None,
+    set_: TaskArguments = None,
+    plan: Annotated[
+        list[str] | None,
+        typer.Option("--plan", metavar="KEY=VALUE", help="Any other number of the plan; may be repeated."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="What to call the job.", show_default="the task's folder or file")] = "",
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Start the job and return at once.")] = False,
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """Train a task on the cluster and watch it. Ctrl-C leaves it running; `shoal attach` returns.
+
+    Example:  `shoal train examples/mnist --workers 2:8 --until-accuracy 0.98`
+
+    An end you name (accuracy, epochs, minutes; whichever comes first; or none) replaces the task's own.
+
+    Examples that stay on the devices:  `shoal train TASK --plan data=local --work sized --budget-s 3 --endless`
+    """
+    from shoal.cli import console
+    from shoal.cli.commands.attach import finish, left, watch_job
+    from shoal.cli.connect import with_operator
+    from shoal.trainer.find import find_task
+
+    chosen = overrides(
+        workers=workers,
+        until=ends_typed(until_accuracy=until_accuracy, epochs=epochs, minutes=minutes, endless=endless),
+        numbers={
+            "batch_size": batch_size,
+            "learning_rate": learning_rate,
+            "momentum": momentum,
+            "pace": pace,
+            "shape": shape,
+            "aggregators": aggregators,
+            "codec": codec,
+            "work": work,
+            "budget_s": budget_s,
+        },
+        pairs=plan or (),
+    )
+    arguments = pairs_of(set_ or (), option="--set")
+    # Before the cluster is asked: a wrong path should be told at once.
+    find_task(task)
+    started = ""
+
+    async def start(operator: Operator) -> Story | None:
+        nonlocal started
+        started = await operator.prepare_and_submit(
+            task, name=name, kwargs=arguments, plan=chosen, on_progress=console.Teller(console.err())
+        )
+        console.say(f"Job {started} is queued.")
+        return None if detach else await watch_job(operator, started, to_stderr=json)
+
+    try:
+        story = with_operator(home, start)
+    except KeyboardInterrupt:
+        raise left(started) from None
+    if story is not None:
+        finish(story, json=json)
+    elif json:
+        console.print_json({"job": started})
+    else:
+        print(started)
+
+
+def ends_typed(
+    *, until_accuracy: float | None, epochs: int | None, minutes: float | None, endless: bool
+) -> dict[str, float | None]:
+    """Where a job ends, in the plan's words; None: not typed."""
+    typed = {"--until-accuracy": until_accuracy, "--epochs": epochs, "--minutes": minutes}
+    given = [name for name, value in typed.items() if value is not None]
+    if endless and given:
+        raise Misuse(f"--endless goes on until it is stopped, and {given[0]} ends it: choose one of them")
+    seconds = None if minutes is None else minutes * 60
+    return {"accuracy": until_accuracy, "epochs": epochs, "seconds": seconds, "endless": endless or None}
+
+
+def overrides(
+    *, workers: str, until: dict[str, float | None], numbers: Mapping[str, float | str | None], pairs: Sequence[str]
+) -> dict[str, Any]:
+    """What the person typed about the plan, and nothing else: the rest is the task's to say."""
+    from shoal.plan import Plan, Until, parse_workers
+
+    typed: dict[str, Any] = {}
+    if workers:
+        typed["workers_min"], typed["workers_max"] = parse_workers(workers)
+    typed |= {name: value for name, value in numbers.items() if value is not None}
+    for name, value in pairs_of(pairs, option="--plan").items():
+        typed[name] = _plan_value(name, value)
+    if any(value is not None for value in until.values()):
+        typed["until"] = Until(**{name: value for name, value in until.items() if value is not None})  # type: ignore[arg-type]
+    # Built once to be told now, by the plan's own words, what is wrong with a value.
+    Plan(**_companions(typed) | typed)
+    return typed
+
+
+def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the task's own plan may say for a typed choice to make sense. Whether it does is seen when the two meet."""
+    from shoal.plan import SIZED_ONLY
+
+    wanted: dict[str, Any] = {}
+    if typed.get("work") == "sized" or ("work" not in typed and any(typed.get(name) for name in SIZED_ONLY)):
+        wanted |= {"work": "sized", "data": "local"}
+        if not typed.get("budget_joules"):
+            wanted["budget_s"] = 1.0
+    if typed.get("staleness") == "similar":
+        wanted["share_labels"] = True
+    return wanted
+
+
+def _plan_value(name: str, value: object) -> object:
+    """A value of the type that the plan's default has."""
+    from shoal.plan import Plan
+
+    known = {field.name: getattr(Plan(), field.name) for field in dataclasses.fields(Plan)}
+    if name == "until":
+        raise Misuse("the end of a job is set with --until-accuracy, --epochs, --minutes or --endless, not with --plan")
+    if name not in known:
+        raise Misuse(f"a plan has no {name!r}; it has {', '.join(sorted(set(known) - {'until'}))}")
+    wanted = type(known[name])
+    if wanted is float and type(value) is int:
+        return float(value)
+    if type(value) is not wanted:
+        kinds = {int: "a whole number", float: "a number", str: "a word", bool: "true or false"}
+        raise Misuse(f"--plan {name}={value}: {name} is {kinds[wanted]}")
+    return value
+
+
+def pairs_of(pairs: Sequence[str], *, option: str) -> dict[str, Any]:
+    """``key=value`` texts as a dict. A value is JSON, or else the text itself."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator or not key.isidentifier():
+            raise Misuse(f"{option} takes KEY=VALUE, such as {option} width=64; {pair!r} is not")
+        if key in values:
+            raise Misuse(f"{option} {key} is given twice")
+        try:
+            values[key] = json_module.loads(text, parse_constant=_refuse_constant)
+        except ValueError:
+            values[key] = text
+    return values
+
+
+def _refuse_constant(text: str) -> float:
+    raise Misuse(f"{text} is not a number that JSON knows")

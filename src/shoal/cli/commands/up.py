@@ -1,0 +1,163 @@
+"""`shoal up`: run this machine as the cluster's manager."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.options import DEFAULT_HOME, Home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shoal.runtime.manager_main import ManagerReady
+
+
+#: What a printed line is good for, unless the operator says otherwise.
+LINE_DEVICES = 20
+LINE_HOURS = 24.0
+
+
+def up(
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "0.0.0.0",
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65534, help="Devices work over this port and join over the next one; 0 lets the system choose."
+        ),
+    ] = 7070,
+    advertise: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="The address or name that devices dial: a DNS name outlives a change of address. They join over the"
+            " next port.",
+            show_default="this machine's address",
+        ),
+    ] = "",
+    token: Annotated[
+        bool | None,
+        typer.Option(
+            "--token/--no-token",
+            help="Print a new line to join with, or none.",
+            show_default="only while no device has joined",
+        ),
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="Print a new line, for this many devices.", show_default=str(LINE_DEVICES)),
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Print a new line, which can be used for so long.", show_default=f"{LINE_HOURS:g}"),
+    ] = None,
+    name: Annotated[str, typer.Option(metavar="CLUSTER", help="What to call a new cluster.")] = "shoal",
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Whoever joins waits until you say `shoal nodes approve`.")
+    ] = False,
+    certificate_days: Annotated[
+        float, typer.Option(min=1, help="How long a device's certificate is valid; devices renew theirs in time.")
+    ] = 30.0,
+    announce: Annotated[
+        bool, typer.Option("--announce", help="Let `shoal join --find` see this cluster on the local network.")
+    ] = False,
+    lead: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Who leads jobs when all are placed alike: `here`, on this machine, or `devices`, to spare it.",
+        ),
+    ] = "here",
+    home: Home = DEFAULT_HOME,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the cluster is up.")] = False,
+) -> None:
+    """Run the manager on this always-on machine, and print the line to paste on each device.
+
+    Example:  `shoal up`  or, where devices know this machine by a name,  `shoal up --advertise attic.lan`
+
+    Started again, it prints no line if a device has joined: make one with `shoal token create`.
+    """
+    import asyncio
+
+    from shoal.cli.logs import log_to_stderr
+    from shoal.runtime.manager_main import run_home
+
+    if lead not in ("here", "devices"):
+        raise typer.BadParameter("choose here or devices", param_hint="--lead")
+    log_to_stderr(quiet=quiet)
+
+    if token is None and (devices is not None or hours is not None):
+        # Whoever says how many may join, or for how long, asks for a line.
+        token = True
+    uses, valid_hours = devices or LINE_DEVICES, hours or LINE_HOURS
+
+    def on_ready(ready: ManagerReady) -> None:
+        _print_json(ready) if json else _announce(ready, home=home, devices=uses, hours=valid_hours)
+
+    asyncio.run(
+        run_home(
+            home,
+            host=host,
+            port=port,
+            advertise=advertise,
+            token=token,
+            devices=uses,
+            token_hours=valid_hours,
+            name=name,
+            approve=approve,
+            announce=announce,
+            certificate_days=certificate_days,
+            prefers_devices=lead == "devices",
+            on_ready=on_ready,
+        )
+    )
+
+
+def _print_json(ready: ManagerReady) -> None:
+    from shoal.cli import console
+    from shoal.cli.render.plain_json import to_plain
+
+    console.print_json(to_plain(ready))
+
+
+def _announce(ready: ManagerReady, *, home: Path, devices: int, hours: float) -> None:
+    from rich.text import Text
+
+    from shoal.cli import console
+    from shoal.cli.render.format import plural
+    from shoal.identity.join_code import split_endpoint
+
+    screen = console.out()
+    screen.print(Text.assemble("Cluster ", (ready.cluster, "bold"), f" is up at {ready.endpoint}."))
+    if ready.warning:
+        screen.print(Text.assemble(("Warning: ", "bold yellow"), ready.warning), soft_wrap=True)
+    if ready.join_line:
+        screen.print(f"\nRun this on each device ({plural(devices, 'device')}, for {hours:g} hours):\n")
+        # Never wrapped: a line that is copied in two pieces does not work.
+        screen.print(Text("  ").append(f"shoal join {ready.join_line}", style="bold green"), soft_wrap=True)
+    else:
+        screen.print("\nNo new join line was made: devices that joined come back by themselves. To add others:\n")
+        screen.print(Text("  ").append(_token_command(home), style="bold green"), soft_wrap=True)
+    screen.print()
+    facts = [
+        ("ports", f"{ready.port} for work, {ready.enrol_port} for joining: open both to your devices"),
+        ("state", f"{home}: back it up, the cluster's key is there"),
+        ("next", "shoal train examples/mnist   (in another terminal; Ctrl-C here stops the manager)"),
+    ]
+    if (told := split_endpoint(ready.endpoint)[1]) != ready.port:
+        forward = f"devices dial {told} and {told + 1}: forward them to {ready.port} and {ready.enrol_port} here"
+        facts.insert(0, ("forward", forward))
+    for label, text in facts:
+        screen.print(Text.assemble((f"  {label:<9}", "dim"), text), soft_wrap=True)
+    if ready.resumed_jobs:
+        screen.print(Text.assemble(("  resumed  ", "dim"), ", ".join(ready.resumed_jobs)), soft_wrap=True)
+    screen.print()
+
+
+def _token_command(home: Path) -> str:
+    import shlex
+
+    elsewhere = "" if home == DEFAULT_HOME.expanduser() else f" --home {shlex.quote(str(home))}"
+    return f"shoal token create --uses {LINE_DEVICES}{elsewhere}"

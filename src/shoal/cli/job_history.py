@@ -1,0 +1,100 @@
+"""One job as successive Status values tell it: what is new each time, and what was before. Pure; knows no screen."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shoal.cli.drift import Drift, drift_of
+from shoal.cli.standing import JobStanding, standing
+from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, Progress, ServedView, Status
+
+#: What is remembered of a job's past: more than any screen shows.
+EVENTS_KEPT = 200
+EVALUATIONS_KEPT = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """What one Status added."""
+
+    state: str = ""
+    events: tuple[EventView, ...] = ()
+    evaluations: tuple[EvaluationView, ...] = ()
+
+
+@dataclass(slots=True)
+class Story:
+    """Feed it each Status of a job with ``take``; the newest job view and the accumulated past are its fields."""
+
+    job_id: str
+    cluster: str = ""
+    manager: str = ""
+    job: JobView | None = None
+    nodes: tuple[NodeView, ...] = ()
+    events: deque[EventView] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
+    evaluations: dict[int, EvaluationView] = field(default_factory=dict)
+    last_event: int = 0
+    #: How long the manager has not answered: what is known of the job is as old.
+    unanswered_s: float = 0.0
+
+    def take(self, status: Status) -> News:
+        job = next((view for view in status.jobs if view.job == self.job_id), None)
+        if job is None:
+            raise Misuse(f"the cluster no longer knows job {self.job_id}: see `shoal jobs`")
+        before = self.state
+        self.cluster, self.manager, self.job, self.nodes = status.cluster, status.manager, job, status.nodes
+        self.unanswered_s = 0.0
+        events = tuple(event for event in status.events if event.seq > self.last_event)
+        self.events.extend(events)
+        self.last_event = max((event.seq for event in events), default=self.last_event)
+        evaluations = tuple(view for view in status.evaluations if view.version not in self.evaluations)
+        for view in evaluations:
+            self.evaluations[view.version] = view
+        while len(self.evaluations) > EVALUATIONS_KEPT:
+            del self.evaluations[next(iter(self.evaluations))]
+        return News(state=self.state if self.state != before else "", events=events, evaluations=evaluations)
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.job.progress if self.job else None
+
+    @property
+    def standing(self) -> JobStanding:
+        """How it stands, why, and since when."""
+        if self.job is None:
+            return JobStanding(state="")
+        if self.unanswered_s > 0:
+            return JobStanding(state="unknown", reason="the manager does not answer", since_s=self.unanswered_s)
+        return standing(self.job)
+
+    @property
+    def state(self) -> str:
+        return self.standing.state
+
+    @property
+    def reason(self) -> str:
+        return self.standing.reason
+
+    @property
+    def ended(self) -> bool:
+        return self.job is not None and self.job.state.is_ended
+
+    @property
+    def served(self) -> ServedView | None:
+        """The published version that is served."""
+        return self.job.served if self.job else None
+
+    @property
+    def drift(self) -> Drift | None:
+        """Whether it is worse lately than it was at its best."""
+        return drift_of([self.evaluations[version] for version in sorted(self.evaluations)])
+
+    @property
+    def accuracies(self) -> Sequence[float]:
+        return [view.accuracy for view in self.evaluations.values()]

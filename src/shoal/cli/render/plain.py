@@ -1,0 +1,54 @@
+"""A job's story in lines of text, for logs and pipes: every turn at once, progress now and then. Reads no clock."""
+
+from __future__ import annotations
+
+from shoal.cli.job_history import News, Story
+from shoal.cli.render.format import bytes_text, clean, number_text, plural, rate_text, share_text, span_text
+
+#: Progress without news is told at most this often.
+EVERY_S = 5.0
+
+#: Kinds of events that are told elsewhere in these lines, or that come with every batch.
+_QUIET_KINDS = frozenset({"evaluated", "lease-returned", "assigned"})
+
+
+class PlainLines:
+    """Feed it what each Status added; it gives the lines to print now."""
+
+    def __init__(self, *, every_s: float = EVERY_S) -> None:
+        self._every_s = every_s
+        self._told_s = float("-inf")
+        self._told: tuple[int, int, str] | None = None
+
+    def lines(self, story: Story, news: News, now_s: float) -> list[str]:
+        told = [f"{event.kind}: {clean(event.reason)}" for event in news.events if event.kind not in _QUIET_KINDS]
+        for view in news.evaluations:
+            told.append(
+                f"epoch {view.epoch}: accuracy {share_text(view.accuracy)}, loss {number_text(view.loss)}, "
+                f"version {view.version}, {span_text(view.seconds)}"
+            )
+        if news.evaluations and (drift := story.drift) is not None:
+            told.append(str(drift))
+        if news.state:
+            reason = clean(story.reason)
+            told.append(f"{news.state}: {reason}" if reason else news.state)
+        if told:
+            self._told_s = now_s
+        elif now_s - self._told_s >= self._every_s and (line := self._progress(story)):
+            self._told_s = now_s
+            told.append(line)
+        return told
+
+    def _progress(self, story: Story) -> str:
+        progress = story.progress
+        if progress is None or story.ended:
+            return ""
+        stands = (progress.version, progress.batches_applied, progress.state)
+        if stands == self._told:
+            return ""
+        self._told = stands
+        return (
+            f"epoch {progress.epoch + 1}: {progress.batches_applied:,}/{progress.batches_total:,} batches, "
+            f"{plural(len(progress.workers), 'worker')}, {rate_text(progress.examples_per_s)} examples/s, "
+            f"{bytes_text(progress.bytes_up)} up, {bytes_text(progress.bytes_down)} down"
+        )

@@ -1,0 +1,161 @@
+"""What a simulation came to, as a person reads it: one column a plan, the devices, their time. Pure drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shoal.cli.render.format import bytes_text, clean, count_text, plural, rate_text, share_text, span_text
+from shoal.sim.outcome import DeviceActivity, DeviceTimeline, Outcome
+
+if TYPE_CHECKING:
+    from shoal.cli.simulation import Question, SimulationAnswer
+
+#: Devices shown one by one.
+_LANES_SHOWN = 12
+_LANE_WIDTH_MAX = 72
+
+#: How a moment of a device looks: a letter for eyes that see no colour, and a style.
+_LOOKS: dict[DeviceActivity, tuple[str, str]] = {
+    DeviceActivity.TRAINING: ("█", "green"),
+    DeviceActivity.EVALUATING: ("▓", "cyan"),
+    DeviceActivity.RECEIVING: ("▄", "blue"),
+    DeviceActivity.SENDING: ("▀", "blue"),
+    DeviceActivity.PREPARING: ("░", "yellow"),
+    DeviceActivity.WAITING: ("·", "dim"),
+    DeviceActivity.AWAY: (" ", ""),
+}
+
+
+def summary(
+    question: Question, answers: Sequence[SimulationAnswer], *, seconds: float, width: int
+) -> Iterator[RenderableType]:
+    events = sum(answer.outcome.events for answer in answers)
+    what = f"{plural(question.devices, 'device')} of {question.profile}, seed {question.seed}"
+    took = f"{count_text(events)} events in {span_text(seconds)}"
+    yield Text.assemble(("\nSimulated ", "bold"), (clean(question.task), "bold"), f": {what}", (f"  ({took})", "dim"))
+    yield _facts(answers)
+    for answer in answers:
+        yield from _devices(answer.title if len(answers) > 1 else "", answer.outcome, width)
+
+
+def _facts(answers: Sequence[SimulationAnswer]) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=len(answers) > 1, header_style="bold")
+    table.add_column("", style="dim")
+    for answer in answers:
+        table.add_column(clean(answer.title))
+    rows = {"result": _result, "time": _time, "goal": _goal, "rounds": _rounds, "traffic": _traffic, "idle": _idle}
+    for label, tell in {**rows, "energy": _energy, "trouble": _trouble}.items():
+        cells = [tell(answer.outcome) for answer in answers]
+        if any(cells):
+            table.add_row(f"  {label}", *cells)
+        if label == "rounds" and any(answer.shape for answer in answers):
+            table.add_row("  shape", *(answer.shape for answer in answers))
+    return table
+
+
+def _result(outcome: Outcome) -> str:
+    told = f"{outcome.state}: {clean(outcome.reason)}"
+    if outcome.accuracy is None or outcome.is_system_only:
+        return told
+    return f"{share_text(outcome.accuracy)} right; {told}"
+
+
+def _time(outcome: Outcome) -> str:
+    return f"{span_text(outcome.seconds)}, {plural(outcome.epochs, 'epoch')}"
+
+
+def _goal(outcome: Outcome) -> str:
+    if outcome.goal is None:
+        return ""
+    reached_s = outcome.time_to(outcome.goal)
+    when = "not reached" if reached_s is None else f"after {span_text(reached_s)}"
+    return f"{share_text(outcome.goal)} {when}"
+
+
+def _rounds(outcome: Outcome) -> str:
+    return f"{plural(outcome.rounds, 'version')}, {rate_text(outcome.rounds / outcome.seconds)} a second"
+
+
+def _traffic(outcome: Outcome) -> str:
+    return f"{bytes_text(outcome.bytes_up)} up, {bytes_text(outcome.bytes_down)} down"
+
+
+def _idle(outcome: Outcome) -> str:
+    return f"{share_text(outcome.idle_share, 0)} of the devices' time"
+
+
+def _energy(outcome: Outcome) -> str:
+    return f"{outcome.energy_wh:.3g} Wh (estimated)" if outcome.energy_wh else ""
+
+
+def _trouble(outcome: Outcome) -> str:
+    counts = (
+        (outcome.leases_expired, "lease expired", "leases expired"),
+        (outcome.refused, "update refused", "updates refused"),
+        (outcome.crashes, "crash", "crashes"),
+        (sum(device.failures for device in outcome.devices), "failure of a trainer", "failures of trainers"),
+    )
+    return ", ".join(plural(count, one, many) for count, one, many in counts if count)
+
+
+def _devices(title: str, outcome: Outcome, width: int) -> Iterator[RenderableType]:
+    lanes = _evenly(outcome.lanes, _LANES_SHOWN)
+    by_node = {device.node: device for device in outcome.devices}
+    columns = max(20, min(_LANE_WIDTH_MAX, width - 58))
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
+    more = len(outcome.devices) - len(lanes)
+    head = f"0 to {span_text(outcome.seconds)}" + (f"; {plural(more, 'more device')} not shown" if more > 0 else "")
+    for name in ("  device", "kind", "batches", "busy", head):
+        table.add_column(name, justify="right" if name in ("batches", "busy") else "left", no_wrap=True)
+    for lane in lanes:
+        device = by_node[lane.node]
+        busy = share_text(device.busy_s / device.here_s, 0) if device.here_s else "–"
+        strip = lane_text(lane, outcome.seconds, columns)
+        table.add_row(f"  {lane.node}", clean(device.kind, 24), str(device.batches), busy, strip)
+    if title:
+        yield Text(f"\n  {clean(title)}", style="bold")
+    yield table
+    yield _legend()
+
+
+def _evenly(lanes: Sequence[DeviceTimeline], most: int) -> list[DeviceTimeline]:
+    if len(lanes) <= most:
+        return list(lanes)
+    return [lanes[number * (len(lanes) - 1) // (most - 1)] for number in range(most)]
+
+
+def lane_text(lane: DeviceTimeline, end_s: float, columns: int) -> Text:
+    """A device's time as a strip: in each column, what it did longest."""
+    text = Text()
+    column_s = end_s / columns if end_s > 0 else 1.0
+    spans, at = lane.spans, 0
+    for column in range(columns):
+        begin_s, finish_s = column * column_s, (column + 1) * column_s
+        while at < len(spans) and spans[at].to_s <= begin_s:
+            at += 1
+        longest: dict[DeviceActivity, float] = {}
+        look = at
+        while look < len(spans) and spans[look].from_s < finish_s:
+            span = spans[look]
+            shared_s = min(span.to_s, finish_s) - max(span.from_s, begin_s)
+            longest[span.state] = longest.get(span.state, 0.0) + shared_s
+            look += 1
+        state = max(longest, key=lambda one: longest[one]) if longest else DeviceActivity.AWAY
+        mark, style = _LOOKS[state]
+        text.append(mark, style=style or None)
+    return text
+
+
+def _legend() -> Text:
+    text = Text("  ")
+    for state, (mark, style) in _LOOKS.items():
+        if state is not DeviceActivity.AWAY:
+            text.append(f"{mark} ", style=style)
+            text.append(f"{state.value}   ", style="dim")
+    return text

@@ -1,0 +1,173 @@
+"""Nodes, jobs and evaluations as tables. Pure drawing; texts of peers enter cleaned and never as markup."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from shoal.cli.render.format import NOTHING, clean, count_text, number_text, rate_text, share_text, span_text
+from shoal.cli.render.view import clock_text, event_kind, state_text, until_text
+from shoal.cli.standing import standing
+
+if TYPE_CHECKING:
+    from shoal.identity.discovery import Found
+    from shoal.plan import Plan
+    from shoal.wire.messages import (
+        EvaluationView,
+        EventView,
+        ExecutorView,
+        JobView,
+        NodeView,
+        TokenView,
+        VersionList,
+    )
+
+
+def _table(*columns: str, right: Sequence[str] = (), last_grows: bool = True) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
+    for name in columns:
+        is_last = last_grows and name == columns[-1]
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=not is_last, overflow="fold")
+    return table
+
+
+def nodes_table(nodes: Sequence[NodeView]) -> Table:
+    table = _table("node", "state", "heard", "job", "device", "cpus", "memory", "load", "torch", "why", right=("cpus",))
+    for node in nodes:
+        facts = node.facts
+        table.add_row(
+            Text(clean(node.node), style="bold"),
+            state_text(node.standing or node.state),
+            f"{span_text(node.heard_s)} ago" if node.heard_s >= 0 else NOTHING,
+            Text(clean(node.job) or NOTHING),
+            Text(" ".join(filter(None, (clean(facts.host, 24), clean(facts.arch, 12)))) or NOTHING),
+            str(facts.cpus or NOTHING),
+            _memory(node.memory_free_mb, facts.memory_mb),
+            f"{node.load:.1f}",
+            Text(clean(facts.torch, 16)) if facts.torch else Text("none: cannot train", style="yellow"),
+            Text(clean(node.reason), style="dim"),
+        )
+    return table
+
+
+def versions_table(told: VersionList, *, now_s: float) -> Table:
+    served = told.served.version if told.served else -1
+    table = _table("version", "", "right", "examples", "loss", "published", "why", right=("version", "examples"))
+    for each in reversed(told.versions):
+        is_served = each.version == served
+        table.add_row(
+            Text(f"{each.version:,}", style="bold" if is_served else ""),
+            Text("served", style="green") if is_served else "",
+            share_text(each.accuracy),
+            f"{each.examples:,}" if each.examples else NOTHING,
+            number_text(each.loss),
+            f"{span_text(max(0.0, now_s - each.at_s))} ago",
+            Text(clean(told.served.reason if told.served and is_served else each.reason)),
+        )
+    return table
+
+
+def lenders_table(lenders: Sequence[ExecutorView]) -> Table:
+    """The pool: who multiplies for others, how fast, what they did, and who was caught."""
+    columns = ("tasks", "late", "refused", "caught")
+    table = _table("lends", "state", "operations/s", "latency", *columns, "done", "why", right=columns)
+    for lender in lenders:
+        caught = Text(str(lender.caught), style="bold red" if lender.caught else "")
+        table.add_row(
+            Text(clean(lender.node), style="bold"),
+            state_text(lender.state),
+            rate_text(lender.multiply_adds_per_s) if lender.multiply_adds_per_s else NOTHING,
+            span_text(lender.latency_s) if lender.latency_s else NOTHING,
+            str(lender.tasks),
+            str(lender.late),
+            str(lender.refused),
+            caught,
+            count_text(lender.multiply_adds) if lender.multiply_adds else NOTHING,
+            Text(clean(lender.reason, 120), style="dim"),
+        )
+    return table
+
+
+def _memory(free_mb: int, total_mb: int) -> str:
+    if not total_mb:
+        return NOTHING
+    return f"{free_mb / 1024:.1f} of {total_mb / 1024:.1f} GB free" if free_mb else f"{total_mb / 1024:.1f} GB"
+
+
+def tokens_table(tokens: Sequence[TokenView], *, now_s: float) -> Table:
+    table = _table("token", "for", "uses left", "expires", "made", "label", right=("uses left",))
+    for token in tokens:
+        left_s = token.expires_s - now_s
+        over = bool(token.expires_s) and left_s <= 0
+        table.add_row(
+            Text(clean(token.token), style="bold"),
+            Text(clean(token.role)),
+            Text(str(token.uses_left)) if token.uses_left else Text("none: used up", style="yellow"),
+            Text("expired", style="yellow") if over else f"in {span_text(left_s)}" if token.expires_s else "never",
+            f"{span_text(max(0.0, now_s - token.made_s))} ago",
+            Text(clean(token.label) or NOTHING, style="dim"),
+        )
+    return table
+
+
+def clusters_table(found: Sequence[Found]) -> Table:
+    table = _table("cluster", "devices join at", "its authority's hash begins")
+    for each in found:
+        table.add_row(Text(each.cluster, style="bold"), each.endpoint, Text(each.fingerprint[:16], style="dim"))
+    return table
+
+
+#: Below this, a list of jobs has fewer columns: how each stands, and why, is what it is read for.
+_WIDE_CHARS = 110
+_ALWAYS = ("job", "state", "for", "accuracy", "why")
+_IF_WIDE = ("job", "name", "state", "for", "epoch", "accuracy", "trained", "leader", "workers", "why")
+
+
+def jobs_table(jobs: Sequence[JobView], *, width: int = _WIDE_CHARS) -> Table:
+    columns = _IF_WIDE if width >= _WIDE_CHARS else _ALWAYS
+    table = _table(*columns, right=("epoch", "accuracy"))
+    for job in jobs:
+        progress, told = job.progress, standing(job)
+        cells: dict[str, str | Text] = {
+            "job": Text(clean(job.job), style="bold"),
+            "name": Text(clean(job.name, 30)),
+            "state": state_text(told.state),
+            "for": span_text(told.since_s) if told.since_s >= 0 else NOTHING,
+            "epoch": str(progress.epoch) if progress else NOTHING,
+            "accuracy": share_text(progress.accuracy if progress else None),
+            "trained": span_text(progress.seconds) if progress else NOTHING,
+            "leader": clean(job.leader) if job.leader else NOTHING,
+            "workers": str(len(progress.workers)) if progress else NOTHING,
+            "why": Text(clean(told.reason), style="dim"),
+        }
+        table.add_row(*(cells[name] for name in columns))
+    return table
+
+
+def plan_table(plan: Plan) -> Table:
+    table = _table("plan", "", last_grows=False)
+    for field in dataclasses.fields(plan):
+        value = getattr(plan, field.name)
+        table.add_row(Text(field.name, style="dim"), until_text(value) if field.name == "until" else str(value))
+    return table
+
+
+def evaluations_table(views: Sequence[EvaluationView]) -> Table:
+    names = ("version", "epoch", "accuracy", "loss", "examples", "after")
+    table = _table(*names, right=names, last_grows=False)
+    for view in views:
+        cells = (f"{view.version:,}", str(view.epoch), share_text(view.accuracy), number_text(view.loss))
+        table.add_row(*cells, f"{view.examples:,}", span_text(view.seconds))
+    return table
+
+
+def events_table(events: Sequence[EventView]) -> Table:
+    table = _table("at", "what", "why")
+    for event in events:
+        table.add_row(Text(clock_text(event.at_s), style="dim"), event_kind(event), Text(clean(event.reason)))
+    return table

@@ -1,0 +1,349 @@
+"""X.509 as pure functions over PEM and DER. The only file that imports `cryptography`; knows no files and no sockets.
+
+It costs an agent about 10 MB, so others import this module inside the function that needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.identity.names import RemoteIdentity, remote_from_uris, server_name
+from shoal.wire.limits import ENROL_MESSAGE_MAX_BYTES
+
+#: Every certificate is valid from here on: a board without a battery clock wakes up in 1970, and has to connect before
+#: anyone can tell it the time. Nothing is lost: an authority did not exist before its cluster did.
+ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: How many points P-256 has (SEC 2, §2.4.2).
+_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+
+_HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+class KeyPair(NamedTuple):
+    """A private key and what belongs to it: a request, or a certificate."""
+
+    key_pem: bytes
+    pem: bytes
+
+
+def new_authority(cluster: str, *, valid_days: int, now_s: float, secret: bytes = b"") -> KeyPair:
+    """A self-signed authority that may sign members, and no further authorities (path length 0).
+
+    With a secret, its key is made of that: all who know it have the same authority, though not the same certificate of
+    it, and believe the members that any of them signs.
+    """
+    key = _key_of(secret) if secret else ec.generate_private_key(ec.SECP256R1())
+    name = _name(common=f"{cluster} authority", role="authority", cluster=cluster)
+    now = _moment(now_s)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(ALWAYS)
+        .not_valid_after(now + timedelta(days=valid_days))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(authority=True), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(key, SHA256())
+    )
+    return KeyPair(_private_pem(key), certificate.public_bytes(Encoding.PEM))
+
+
+def _key_of(secret: bytes) -> ec.EllipticCurvePrivateKey:
+    # 64 bytes taken modulo the order of the curve: its 32 would favour some keys.
+    wide = HKDF(algorithm=SHA256(), length=64, salt=None, info=b"shoal flock authority").derive(secret)
+    return ec.derive_private_key(int.from_bytes(wide) % (_P256_ORDER - 1) + 1, ec.SECP256R1())
+
+
+def new_request(wanted: str) -> KeyPair:
+    """A fresh P-256 key and its signing request. gRPC's BoringSSL refuses Ed25519 servers by default."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return KeyPair(_private_pem(key), _signing_request(wanted, key))
+
+
+def request_again(node: str, key_pem: bytes) -> bytes:
+    """A signing request for a key that was certified before. Its signature proves that we still hold the key."""
+    key = load_pem_private_key(key_pem, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Corrupt("this device's key is not an elliptic curve key: join the cluster again")
+    return _signing_request(node, key)
+
+
+def requested_key_sha256(csr_pem: bytes) -> str:
+    """The hash of the public key that a request is for, once it proved to be signed with it."""
+    return _key_sha256(_public_key_of(csr_pem))
+
+
+def _signing_request(wanted: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, wanted)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, SHA256())
+    return request.public_bytes(Encoding.PEM)
+
+
+def issue(
+    authority: KeyPair,
+    csr_pem: bytes,
+    peer: RemoteIdentity,
+    *,
+    serves: bool,
+    hosts: Sequence[str],
+    valid_days: float,
+    now_s: float,
+) -> bytes:
+    """Certify the request's public key as `peer`. Nothing else that the request says is used."""
+    if not valid_days > 0:
+        raise Misuse(f"a certificate is valid for some time, not for {valid_days} days")
+    if hosts and not serves:
+        raise Misuse(f"{peer.node} does not serve, so its certificate names no hosts")
+    public_key = _public_key_of(csr_pem)
+    authority_key = load_pem_private_key(authority.key_pem, password=None)
+    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
+        raise Corrupt("the authority's key is not an elliptic curve key: restore its folder from a backup")
+    root = x509.load_pem_x509_certificate(authority.pem)
+    now = _moment(now_s)
+    if root.not_valid_after_utc <= now:
+        raise Misuse("the cluster's authority has expired: check this machine's clock, or create the cluster anew")
+
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH] if serves else []
+    usages.append(ExtendedKeyUsageOID.CLIENT_AUTH)
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(peer.uri)]
+    if serves:
+        names.append(x509.DNSName(server_name(peer.node)))
+    names.extend(_host(host) for host in hosts)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(_name(common=peer.node, role=peer.role, cluster=peer.cluster))
+        .issuer_name(root.subject)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(ALWAYS)
+        .not_valid_after(min(now + timedelta(days=valid_days), root.not_valid_after_utc))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(_authority_identifier(root), critical=False)
+        .sign(authority_key, SHA256())
+    )
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def remote_of(certificate_pem: bytes) -> RemoteIdentity:
+    """Who a certificate names. Does not check who signed it."""
+    return _peer(_parse_der(_der(certificate_pem)))
+
+
+def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None) -> RemoteIdentity:
+    """Who a certificate names, after checking that `root_der` itself signed it and that both are valid now.
+
+    With `now_s` None, for what outlives a certificate (see `transport.signing`), both may have run out.
+    """
+    certificate, root = _parse_der(certificate_der), _parse_der(root_der)
+    if not _constraints(root).ca or _constraints(certificate).ca:
+        raise PeerViolation("the certificate does not come directly from the cluster's authority")
+    try:
+        certificate.verify_directly_issued_by(root)
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError) as error:
+        raise PeerViolation("the certificate was not issued by the cluster's authority") from error
+    if now_s is not None:
+        _check_times(certificate, root, _moment(now_s))
+    return _peer(certificate)
+
+
+def _check_times(certificate: x509.Certificate, root: x509.Certificate, now: datetime) -> None:
+    for name, checked in (("cluster's authority", root), ("certificate", certificate)):
+        if not checked.not_valid_before_utc <= now <= checked.not_valid_after_utc:
+            raise PeerViolation(
+                f"the {name} is valid from {checked.not_valid_before_utc:%Y-%m-%d} to"
+                f" {checked.not_valid_after_utc:%Y-%m-%d} and this device's clock says {now:%Y-%m-%d}:"
+                " set the clock, or renew the certificate"
+            )
+
+
+def signature(content: bytes, key_pem: bytes) -> bytes:
+    """Sign as the owner of this key (ECDSA over SHA-256)."""
+    key = load_pem_private_key(key_pem, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Corrupt("this member's key is not an elliptic curve key: join the cluster again")
+    return key.sign(content, ec.ECDSA(SHA256()))
+
+
+def is_signed(content: bytes, signed: bytes, certificate_der: bytes) -> bool:
+    """Whether the owner of a certificate signed this. Does not check who issued it: `authenticate` does."""
+    certificate = _parse_der(certificate_der)
+    try:
+        key = certificate.public_key()
+    except (UnsupportedAlgorithm, ValueError) as error:
+        raise PeerViolation("the certificate's key cannot be read") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise PeerViolation("the certificate's key is not ECDSA P-256")
+    try:
+        key.verify(signed, content, ec.ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+class IssuedCertificate(NamedTuple):
+    """What a registry keeps of a certificate that was issued."""
+
+    peer: RemoteIdentity
+    key_sha256: str
+    expires_s: float
+
+
+def issued(certificate_pem: bytes) -> IssuedCertificate:
+    """Read a certificate of our own making."""
+    certificate = _parse_der(_der(certificate_pem))
+    return IssuedCertificate(
+        _peer(certificate), _key_sha256(certificate.public_key()), certificate.not_valid_after_utc.timestamp()
+    )
+
+
+def _key_sha256(key: CertificatePublicKeyTypes) -> str:
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
+def belongs_to(certificate_der: bytes, key_pem: bytes) -> bool:
+    """Whether a certificate certifies this private key."""
+    own = load_pem_private_key(key_pem, password=None)
+    if not isinstance(own, ec.EllipticCurvePrivateKey):
+        return False
+    return _key_sha256(_parse_der(certificate_der).public_key()) == _key_sha256(own.public_key())
+
+
+def encrypted(key_pem: bytes, password: str) -> bytes:
+    """The same private key, readable with this password only."""
+    key = load_pem_private_key(key_pem, password=None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
+
+
+def _public_key_of(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
+    if len(csr_pem) > ENROL_MESSAGE_MAX_BYTES:
+        raise PeerViolation(f"a signing request of {len(csr_pem)} bytes is too large")
+    try:
+        request = x509.load_pem_x509_csr(csr_pem)
+        key = request.public_key()
+    except Exception as error:  # the parser's own errors differ between releases; none may pass
+        raise PeerViolation("the signing request cannot be read") from error
+    # The kind is checked before the signature: verifying with a huge RSA key costs seconds.
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise PeerViolation("the signing request's key is not ECDSA P-256")
+    if not request.is_signature_valid:
+        raise PeerViolation("the signing request is not signed by its own key")
+    return key
+
+
+#: What the parser says of an extension that is absent, twice there, or of a kind it does not know.
+_BAD_EXTENSION = (
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    ValueError,
+)
+
+
+def _peer(certificate: x509.Certificate) -> RemoteIdentity:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    except _BAD_EXTENSION as error:
+        raise PeerViolation("the certificate carries no Shoal identity") from error
+    return remote_from_uris(uris)
+
+
+def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except _BAD_EXTENSION as error:
+        raise PeerViolation("the certificate does not say whether it is an authority") from error
+
+
+def _parse_der(der: bytes) -> x509.Certificate:
+    try:
+        return x509.load_der_x509_certificate(der)
+    except Exception as error:  # as above: whatever the parser dislikes, the peer sent it
+        raise PeerViolation("the certificate cannot be read") from error
+
+
+def _der(pem: bytes) -> bytes:
+    try:
+        return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
+    except ValueError as error:
+        raise PeerViolation("the certificate cannot be read") from error
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if not _HOST_NAME.fullmatch(host):
+        raise Misuse(f"{host!r} is neither an address nor a host name in lower case")
+    # NODE.shoal is how clients recognise NODE: as an extra host it would let one member pose as another.
+    if host == "shoal" or host.endswith(".shoal"):
+        raise Misuse(f"{host!r} cannot be a host name: names under .shoal belong to nodes")
+    return x509.DNSName(host)
+
+
+def _name(*, common: str, role: str, cluster: str) -> x509.Name:
+    parts = (
+        (NameOID.ORGANIZATION_NAME, cluster),
+        (NameOID.ORGANIZATIONAL_UNIT_NAME, role),
+        (NameOID.COMMON_NAME, common[:64]),  # X.520 allows 64 characters
+    )
+    return x509.Name([x509.NameAttribute(oid, value) for oid, value in parts])
+
+
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _authority_identifier(root: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    identifier = root.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _moment(now_s: float) -> datetime:
+    return datetime.fromtimestamp(now_s, UTC)

@@ -1,0 +1,90 @@
+"""An operator's signature under a job: made when it is submitted, checked before its code runs. Knows no files.
+
+A job names its code, first model and data by their hashes, so whoever signs the job signs all of it. Importing this
+needs no `cryptography`; signing and checking do.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from dataclasses import replace
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.identity.identity import Identity
+from shoal.wire.encoding import decode_envelope, encode_envelope, to_json
+from shoal.wire.messages import JobSpec, Submit
+
+#: What is signed begins so: the same key also signs for TLS and for new certificates, and neither may pass for a job.
+#: The number counts the forms; a job signed in another form has to be submitted again.
+FORM = b"shoal job 1\n"
+
+#: ECDSA over P-256 makes at most 72 bytes.
+SIGNATURE_MAX_CHARS = 96
+
+#: Ours have up to 1,250, with the longest names there are.
+SIGNER_PEM_MAX_CHARS = 2048
+
+
+def sign(spec: JobSpec, identity: Identity) -> JobSpec:
+    """The same job, signed by this operator."""
+    from shoal.identity import certificates
+
+    if identity.role != "operator":
+        raise Misuse(f"{identity.node} is {identity.role}: a job is signed by an operator")
+    # As the other side will read it: where a person wrote 1 for a number of seconds, the wire carries 1.0.
+    submit, _ = decode_envelope(encode_envelope(Submit(spec=spec)))
+    assert isinstance(submit, Submit)
+    made = certificates.signature(signed_bytes(submit.spec), identity.key_pem)
+    return replace(
+        submit.spec,
+        signature=base64.b64encode(made).decode("ascii"),
+        signer_pem=identity.certificate_pem.decode("ascii"),
+    )
+
+
+def check(spec: JobSpec, *, ca_pem: bytes, cluster: str, now_s: float | None) -> str:
+    """The operator who signed this job. Raises PeerViolation, with the reason, if none of this cluster did.
+
+    A manager gives the time and asks its roll about the signer, when the job is submitted: the certificate must be
+    valid then. A device gives None. A job may run, and be restarted, for longer than the 30 days of a certificate; when
+    it was signed nobody can prove to a device, whose clock may be wrong besides; and the manager took it in time.
+    """
+    from shoal.identity import certificates
+
+    if not spec.signature or not spec.signer_pem:
+        raise PeerViolation("the job is not signed by an operator: submit it again with `shoal train`")
+    if len(spec.signature) > SIGNATURE_MAX_CHARS or len(spec.signer_pem) > SIGNER_PEM_MAX_CHARS:
+        raise PeerViolation("the job's signature or its signer's certificate is too long")
+    try:
+        signature = base64.b64decode(spec.signature, validate=True)
+        certificate_der = ssl.PEM_cert_to_DER_cert(spec.signer_pem)
+        if ssl.DER_cert_to_PEM_cert(certificate_der) != spec.signer_pem:
+            raise ValueError("one certificate and nothing beside it")
+    except ValueError as error:
+        raise PeerViolation("the job's signature or its signer's certificate cannot be read") from error
+    root_der = ssl.PEM_cert_to_DER_cert(ca_pem.decode("ascii"))
+    try:
+        signer = certificates.authenticate(certificate_der, root_der=root_der, now_s=now_s)
+        is_whole = certificates.is_signed(signed_bytes(spec), signature, certificate_der)
+    except PeerViolation as error:
+        raise PeerViolation(f"the job's signer is not known: {error.reason}") from error
+    if (signer.cluster, signer.role) != (cluster, "operator"):
+        raise PeerViolation(f"the job is signed by {signer.uri}, who is no operator of {cluster}")
+    if not is_whole:
+        raise PeerViolation(f"the job is not what {signer.node} signed: it was changed since, or is of another release")
+    return signer.node
+
+
+def signed_bytes(spec: JobSpec) -> bytes:
+    """What a signature covers: every field but those of the signature itself, in one form only.
+
+    Not what crosses the wire: protobuf may write the same message in more than one way.
+    """
+    bare = replace(spec, signature="", signer_pem="")
+    try:
+        text = json.dumps(to_json(bare), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise PeerViolation("a job with a number that is not finite") from error
+    return FORM + text.encode("ascii")

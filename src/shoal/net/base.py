@@ -1,0 +1,74 @@
+"""The seam to the network: what a node asks of any transport, and what a transport asks of a node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+from shoal.identity.names import RemoteIdentity
+from shoal.wire.messages import Blob, Lane, Message, Renew
+
+#: How the reason begins for which a session ended, where the peer is to blame.
+BROKE_CONTRACT = "broke the contract"
+
+#: How a refusal begins that no new attempt changes: this certificate is of no use in its cluster any more.
+SHUT_OUT = "shut out"
+
+
+class Session(Protocol):
+    """One stream to a peer whose identity is proven."""
+
+    @property
+    def peer(self) -> RemoteIdentity: ...
+
+    @property
+    def lane(self) -> Lane: ...
+
+    def post(self, message: Message) -> None:
+        """Queue a message. Never waits; a peer that does not read is cut off."""
+        ...
+
+    def close(self, reason: str) -> None: ...
+
+
+class Listener(Protocol):
+    """What a node does for those who call it. A transport awaits each call before it reads the peer's next message."""
+
+    def opened(self, session: Session) -> None: ...
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        """A message. Its tensors are valid until this returns: their memory is used again for the next."""
+        ...
+
+    def closed(self, session: Session, reason: str) -> None: ...
+
+    def payload_limit(self, session: Session, message: Message) -> int:
+        """The most bytes of tensors that may follow this message: asked before memory is taken."""
+        ...
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        """Whether anyone here can use the tensors of this message now. Asked before memory is taken for them, and again
+        with each chunk. If not, they are read and dropped, and the message is delivered without them: its sender may
+        not know that its lease or its term is over, and hears so from a role."""
+        ...
+
+    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
+        """Where the tensors of this message are to be put, if the listener has a place for them."""
+        ...
+
+
+class Service(Listener, Protocol):
+    """A listener that also serves operators and blobs."""
+
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
+        """A call was refused before any session or command of it began: whose, and why."""
+        ...
+
+    async def operate(self, peer: RemoteIdentity, message: Message) -> Message: ...
+
+    async def renew(self, peer: RemoteIdentity, message: Renew) -> Message: ...
+
+    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path: ...
+
+    async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None: ...

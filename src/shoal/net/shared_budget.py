@@ -1,0 +1,171 @@
+"""What all sessions of a node share: frames of models they send, memory for what arrives, turns, how peers behave."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shoal.net.conduct import Conduct
+from shoal.wire.frames import chunk_frames
+from shoal.wire.limits import (
+    CHECKPOINT_BUDGET_BYTES,
+    PAYLOAD_LEAST_BYTES_PER_S,
+    RESULT_BUDGET_BYTES,
+    UPLOAD_BUDGET_BYTES,
+    UPLOAD_PEER_SHARE,
+)
+from shoal.wire.messages import NO_TENSORS, Checkpoint, Message, is_of_pool
+
+
+class ChunkCache:
+    """The frames of models that go to many. A new version is cut into frames once, and they go when it goes."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[int, ...], list[bytes]] = {}
+
+    def frames(self, message: Message) -> Iterable[bytes]:
+        tensors = getattr(message, "tensors", NO_TENSORS)
+        if not tensors:
+            return []
+        arrays = list(tensors.values())
+        if any(array.flags.writeable for array in arrays):
+            return chunk_frames(tensors)
+        key = tuple(id(array) for array in arrays)
+        if key not in self._frames:
+            self._frames[key] = list(chunk_frames(tensors))
+            # An id may be used again once its array is gone, and so must its frames be.
+            weakref.finalize(arrays[0], self._frames.pop, key, None)
+        return self._frames[key]
+
+
+class Uploads:
+    """The memory for tensors that are arriving: bounded over all sessions of a node, and used again.
+
+    It belongs to all of them together. A buffer kept by each would be a model for every worker that ever sent one.
+    One peer never has more than its share of it: a larger message comes beside the budget, one such at a time.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._share_bytes = int(budget_bytes * UPLOAD_PEER_SHARE)
+        self._used_bytes = 0
+        self._by_peer: Counter[str] = Counter()
+        #: A message larger than a share is arriving.
+        self._has_large = False
+        self._waiters: list[asyncio.Future[None]] = []
+        #: Of one size, and no more than were in use at once: so within the budget too.
+        self._spares: list[np.ndarray] = []
+
+    async def take(self, size_bytes: int, *, peer: str) -> None:
+        """Wait for room; it is given back with ``give``."""
+        while not self._has_room(size_bytes, peer):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if size_bytes > self._share_bytes:
+            self._has_large = True
+        else:
+            self._used_bytes += size_bytes
+            self._by_peer[peer] += size_bytes
+
+    def _has_room(self, size_bytes: int, peer: str) -> bool:
+        if size_bytes > self._share_bytes:
+            return not self._has_large
+        fits = self._used_bytes + size_bytes <= self._budget_bytes
+        return fits and self._by_peer[peer] + size_bytes <= self._share_bytes
+
+    def buffer(self, size_bytes: int) -> np.ndarray:
+        """Memory for tensors that have room: what another message left, if it fits."""
+        if self._spares and self._spares[-1].size != size_bytes:
+            self._spares.clear()
+        return self._spares.pop() if self._spares else np.empty(size_bytes, dtype=np.uint8)
+
+    def keep(self, buffer: np.ndarray) -> None:
+        """Nobody reads this buffer any more."""
+        if self._spares and self._spares[-1].size != buffer.size:
+            self._spares.clear()
+        self._spares.append(buffer)
+
+    def give(self, size_bytes: int, *, peer: str) -> None:
+        if size_bytes > self._share_bytes:
+            self._has_large = False
+        else:
+            self._used_bytes -= size_bytes
+            self._by_peer[peer] -= size_bytes
+            if not self._by_peer[peer]:
+                del self._by_peer[peer]
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+#: The longest a turn lasts while its message is not out.
+TURN_HOLD_S = 0.02
+
+
+class ModelSlots:
+    """Models leave one after the other rather than all at once, so that the first worker to have one begins early.
+
+    Sent side by side, N models all arrive at the end of the stretch in which the first could have been trained on
+    and answered. A turn ends when the message is out or after a moment: a slow peer never holds up a fast one.
+    """
+
+    def __init__(self, *, at_once: int = 1, hold_s: float = TURN_HOLD_S) -> None:
+        self._free = at_once
+        self._hold_s = hold_s
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self) -> asyncio.TimerHandle:
+        """Wait for a turn; what is returned is given back with ``give``."""
+        loop = asyncio.get_running_loop()
+        if self._free:
+            self._free -= 1
+        else:
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._pass_on()
+                raise
+        return loop.call_later(self._hold_s, self._pass_on)
+
+    def give(self, turn: asyncio.TimerHandle) -> None:
+        """The message is out. A turn that was over before has been passed on already."""
+        if turn.when() > asyncio.get_running_loop().time():
+            turn.cancel()
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._free += 1
+
+
+@dataclass(slots=True)
+class SharedBudget:
+    chunks: ChunkCache = field(default_factory=ChunkCache)
+    uploads: Uploads = field(default_factory=lambda: Uploads(UPLOAD_BUDGET_BYTES))
+    #: Checkpoints and products have memory of their own: what is merged does not wait for a slow one of either.
+    checkpoints: Uploads = field(default_factory=lambda: Uploads(CHECKPOINT_BUDGET_BYTES))
+    results: Uploads = field(default_factory=lambda: Uploads(RESULT_BUDGET_BYTES))
+    turns: ModelSlots = field(default_factory=ModelSlots)
+    conduct: Conduct = field(default_factory=Conduct)
+    #: The slowest that tensors may arrive here.
+    least_bytes_per_s: float = PAYLOAD_LEAST_BYTES_PER_S
+
+    def room_for(self, message: Message) -> Uploads:
+        """The memory that the tensors of this message are received in."""
+        if isinstance(message, Checkpoint):
+            return self.checkpoints
+        return self.results if is_of_pool(message) else self.uploads

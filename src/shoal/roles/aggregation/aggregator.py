@@ -1,0 +1,248 @@
+"""The aggregator of one formation: sums up its members' updates and gives values out. It decides; a driver acts.
+
+In a tree, an aggregator serves one group and the whole model: the leader merges its sum like one update, and sends it
+one model for the whole group (EDDL's leader role splitting, §4.3). In a shard it serves every member and one
+part of the model, and takes the outer step for that part itself. Either way it lends nothing and keeps no ledger: the
+leader names the leases that a sum is made of, and only once it is sure of them. So the leader can discard a sum at any
+time, and nothing is lost.
+
+A piece stays in the tray until the leader has it counted, one piece a member: no piece can be taken out of a sum again.
+In a tree the leader has a piece counted as soon as it hears of it; in a shard at the end of the round, when all pieces
+together are one model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse, add_to
+from shoal.errors import BadValues, PeerViolation
+from shoal.learning.outer import outer_change
+from shoal.learning.partial import Partial
+from shoal.roles.actions import End
+from shoal.roles.events import Event, Received, StopRequested
+from shoal.roles.machine import Machine
+from shoal.wire.checks import flat
+from shoal.wire.coded import bytes_of, code_with, decode, encode_exact, norm_of
+from shoal.wire.messages import (
+    BadShard,
+    ModelShard,
+    Reduce,
+    ReduceResult,
+    RelayModel,
+    SetUpAggregator,
+    ShardAck,
+    Tensors,
+    UpdateShard,
+    clip,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A member's piece that the leader has not had counted yet."""
+
+    member: str
+    delta: np.ndarray | Sparse
+
+
+class Aggregator(Machine):
+    def __init__(self, form: SetUpAggregator, *, node: str, leader: str) -> None:
+        super().__init__()
+        self._form = form
+        self._node = node
+        self._leader = leader
+        self._members = form.members
+        self._size = form.stop - form.start
+        self._codec, self._down = Codec.parse(form.codec), Codec.parse(form.codec_down)
+        #: How many values each tensor has. Without a codec one size is enough: nothing depends on where a tensor ends.
+        self._sizes = form.sizes or (self._size,)
+        self._partial = Partial(self._size)
+        #: Lease -> its piece.
+        self._tray: dict[int, _Kept] = {}
+        #: Member -> the newest lease that it sent a piece for. A member has one lease at a time, and numbers grow.
+        self._newest: dict[str, int] = {}
+        #: Leases in the sum.
+        self._counted: list[int] = []
+        #: The largest norm that a piece may have, as the leader said last; None: any finite norm.
+        self._norm_max = form.norm_max or None
+        #: Bytes that came from members and went to them since the last sum.
+        self._bytes_up = self._bytes_down = 0
+        #: The state of its part in a shard. The leader sends it when the formation begins to hold.
+        self._model: np.ndarray | None = None
+        self._velocity: np.ndarray | None = None
+        #: The rest of the outer step that the codec has not given out yet.
+        self._residual: np.ndarray | None = None
+
+    @property
+    def formation(self) -> int:
+        return self._form.formation
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Received(message=UpdateShard() as shard):
+                self._bytes_up += event.size_bytes
+                self._on_shard(event.sender, shard)
+            case Received(message=Reduce() as count):
+                self._on_count(count)
+            case Received(message=RelayModel() as passed):
+                self._on_pass(passed)
+            case Received(message=SetUpAggregator() as form):
+                self._on_form(form)
+            case StopRequested():
+                self.act(End(reason=event.reason))
+            case _:
+                pass
+
+    def _on_form(self, form: SetUpAggregator) -> None:
+        self._members, self._norm_max = form.members, form.norm_max or None
+        if form.tensors:
+            self._model, self._velocity, self._residual = _part_of(form)
+        if form.kind == "tree":
+            # The leader has had counted what it wanted of members that left. The tray would keep the rest for ever.
+            self._tray = {lease: kept for lease, kept in self._tray.items() if kept.member in form.members}
+
+    def _on_pass(self, passed: RelayModel) -> None:
+        # A copy: the driver uses the memory of a message again before the values are sent on.
+        tensors = {name: np.array(array) for name, array in passed.tensors.items()}
+        if "model" in tensors:
+            flat("model", tensors, size=self._size)
+        self._give_out(self._values(passed.version, tensors, base=passed.base))
+
+    def _on_shard(self, member: str, shard: UpdateShard) -> None:
+        form = self._form
+        job, term, formation = form.job, form.term, form.formation
+        if member not in self._members:
+            return
+        try:
+            delta = decode(self._codec, shard.tensors, self._sizes, entries=self._form.entries)
+            # A part is no longer than the whole: a norm that is too large for an update is too large for its piece.
+            if self._norm_max is not None and (norm := norm_of(delta)) > self._norm_max:
+                raise BadValues(f"an update of norm {norm:.3g}, far from what is usual; {self._norm_max:.3g} may be")
+        except PeerViolation as violation:
+            bad = BadShard(
+                job=job, term=term, formation=formation, lease=shard.lease, node=member, reason=clip(violation.reason)
+            )
+            self.record("spoilt", f"piece of {member}: {violation.reason}", job=job)
+            self.send(self._leader, bad)
+            return
+        self.send(member, ShardAck(job=job, term=term, formation=formation, lease=shard.lease))
+        newest = self._newest.get(member, 0)
+        if shard.lease < newest or (shard.lease == newest and shard.lease not in self._tray):
+            # A late copy: older than the piece in the tray, or counted already and sent again as its answer was lost.
+            return
+        self._tray.pop(newest, None)
+        self._newest[member] = shard.lease
+        # A copy: the driver uses the memory of a message again for the next one.
+        self._tray[shard.lease] = _Kept(member, delta if isinstance(delta, Sparse) else np.array(delta))
+
+    def _on_count(self, count: Reduce) -> None:
+        self._norm_max = count.norm_max or None
+        for lease, weight, scale in zip(count.leases, count.weights, count.scales, strict=True):
+            kept = self._tray.pop(lease, None)
+            if kept is not None:
+                self._partial.add(kept.delta, weight=weight, scale=scale)
+                self._counted.append(lease)
+        if count.last:
+            self._gather(count)
+
+    def _gather(self, count: Reduce) -> None:
+        """Send the leader the sum; in a shard, take the step of its part and give the new values out."""
+        form = self._form
+        if form.kind == "shard" and self._model is None:
+            # The state of its part was lost on the way here. After a sum without a step every member would wait for
+            # values: an empty sum makes the leader look for another aggregator.
+            self._counted.clear()
+        counted, weight = tuple(self._counted), self._partial.weight
+        mean = self._partial.mean() if counted else None
+        self._partial.clear()
+        self._counted.clear()
+        tensors: dict[str, np.ndarray] = {}
+        values: ModelShard | None = None
+        if mean is not None:
+            tensors = self._written(mean)
+            if form.kind == "shard":
+                # No later version takes the pieces that the leader did not have counted.
+                self._tray.clear()
+                given = self._step(mean, count.version)
+                base = -1 if "model" in given else count.version - 1
+                values = self._values(count.version, given, base=base)
+                if base >= 0:
+                    tensors["moved"] = given[str(count.version)]
+        result = ReduceResult(
+            job=form.job,
+            term=form.term,
+            formation=form.formation,
+            version=count.version,
+            leases=counted,
+            weight=weight if counted else 0.0,
+            bytes_up=self._bytes_up,
+            bytes_down=self._bytes_down,
+            tensors=tensors,
+        )
+        self._bytes_up = self._bytes_down = 0
+        self.send(self._leader, result)
+        if values is not None:
+            self._give_out(values)
+
+    def _written(self, mean: np.ndarray) -> dict[str, np.ndarray]:
+        mean.flags.writeable = False
+        return {"mean": mean} if self._codec.form == "dense" else encode_exact(mean, name="mean")
+
+    def _step(self, mean: np.ndarray, version: int) -> Tensors:
+        """Move its part of the model, as the leader would. Returns the tensors to give out."""
+        form = self._form
+        assert self._model is not None
+        assert self._velocity is not None
+        change, self._velocity = outer_change(
+            self._velocity,
+            mean,
+            momentum=form.momentum,
+            parameters_size=form.parameters,
+            rate=form.outer_rate,
+            nesterov=form.nesterov,
+        )
+        self._model = self._model.copy()
+        if self._residual is None:
+            add_to(self._model, change)
+            return {"model": self._model}
+        coded, self._residual = code_with(self._down, self._residual, change, self._sizes)
+        add_to(self._model, coded.values)
+        return coded.tensors(name=str(version))
+
+    def _values(self, version: int, tensors: Tensors, *, base: int) -> ModelShard:
+        """Values of a version for every member. Their bytes count from here on."""
+        form = self._form
+        for array in tensors.values():
+            array.flags.writeable = False
+        self._bytes_down += bytes_of(tensors) * len(self._members)
+        return ModelShard(
+            job=form.job,
+            term=form.term,
+            formation=form.formation,
+            version=version,
+            start=form.start,
+            stop=form.stop,
+            base=base,
+            tensors=tensors,
+        )
+
+    def _give_out(self, values: ModelShard) -> None:
+        """Send values to every member. Each aggregator begins with another, so that no member is last everywhere."""
+        after = sum(member <= self._node for member in self._members)
+        for member in (*self._members[after:], *self._members[:after]):
+            self.send(member, values)
+
+
+def _part_of(form: SetUpAggregator) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The state of this part (model, velocity, residual), in memory of its own."""
+    size = form.stop - form.start
+
+    def own(name: str, size: int) -> np.ndarray:
+        return np.array(flat(name, {name: form.tensors[name]} if name in form.tensors else {}, size=size))
+
+    residual = own("residual", size) if form.codec_down != "dense" else None
+    return own("model", size), own("velocity", form.parameters), residual

@@ -1,0 +1,155 @@
+"""Evaluations of versions: on held-out data, leased out in chunks like any batch, or on examples that are new."""
+
+from __future__ import annotations
+
+import math
+
+from shoal.roles.leader.checkpointing import Durability
+from shoal.roles.leader.local_data import Online
+from shoal.roles.leader.suspicion import Suspicion
+from shoal.roles.leader.training_state import TrainingState
+from shoal.roles.machine import Machine
+from shoal.scheduling.ledger import Lease, Ledger, Refusal
+from shoal.wire.messages import Evaluated, EvaluationView, JobSpec
+
+#: Held-out examples a worker evaluates on one lease.
+EVALUATION_CHUNK = 1000
+
+
+def chunk_range(chunk: int, *, examples: int) -> tuple[int, int]:
+    """The held-out examples of a chunk: [start, stop)."""
+    start = chunk * EVALUATION_CHUNK
+    return start, min(start + EVALUATION_CHUNK, examples)
+
+
+class Evaluation:
+    """One evaluation of a version on held-out data. Pure state."""
+
+    def __init__(self, *, version: int, epoch: int, examples: int) -> None:
+        self.version = version
+        self._epoch = epoch
+        self._examples = examples
+        self.ledger = Ledger(batches=math.ceil(examples / EVALUATION_CHUNK), epoch=epoch)
+        self._counted = 0
+        self._loss_sum = 0.0
+        self._correct = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.ledger.finished
+
+    def problem(self, result: Evaluated, lease: Lease) -> str | None:
+        """Why a result is impossible; None: it is possible."""
+        ranges = [chunk_range(chunk, examples=self._examples) for chunk in lease.batches]
+        expected = sum(stop - start for start, stop in ranges)
+        if result.version != self.version:
+            return f"evaluated version {result.version}, not {self.version}"
+        if result.examples != expected or not 0 <= result.correct <= expected:
+            return f"{result.correct} right of {result.examples} examples; the lease holds {expected}"
+        if not math.isfinite(result.loss_sum):
+            return "a loss that is not finite: try a lower learning rate"
+        return None
+
+    def add(self, result: Evaluated, lease: Lease) -> None:
+        self.ledger.merge(lease)
+        self.ledger.apply(self.version)
+        self._counted += result.examples
+        self._loss_sum += result.loss_sum
+        self._correct += result.correct
+
+    def view(self, *, seconds: float) -> EvaluationView:
+        return EvaluationView(
+            version=self.version,
+            epoch=self._epoch,
+            accuracy=self._correct / self._counted,
+            loss=self._loss_sum / self._counted,
+            examples=self._counted,
+            seconds=seconds,
+        )
+
+
+class Evaluations:
+    """When a leader has a version evaluated, and what it makes of the result. A part of the leader."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        spec: JobSpec,
+        training: TrainingState,
+        durability: Durability,
+        suspicion: Suspicion,
+        online: Online | None,
+    ) -> None:
+        self._machine = machine
+        self._spec = spec
+        self._training = training
+        self._durability = durability
+        self._suspicion = suspicion
+        self._online = online
+        #: The evaluation that runs; None: the job trains.
+        self.now: Evaluation | None = None
+
+    def is_due(self, *, is_ending: bool) -> bool:
+        """At the end of an epoch whose turn it is, or of the last, unless this version was evaluated already."""
+        done, plan = self._training.ledger.epoch, self._spec.plan
+        at_boundary = self._training.ledger.applied == 0 and done > 0
+        is_last = done == plan.until.epochs or is_ending
+        due = done % plan.evaluate_every_epochs == 0 or is_last
+        return at_boundary and due and not self._training.is_evaluated and self._spec.test.examples > 0
+
+    def begin(self) -> None:
+        """Evaluate the present version."""
+        self.now = Evaluation(
+            version=self._training.version, epoch=self._training.ledger.epoch, examples=self._spec.test.examples
+        )
+
+    def cancel(self) -> None:
+        self.now = None
+
+    def find(self, lease: int, node: str) -> Lease | Refusal:
+        """The lease of a result, if it is of the evaluation that runs."""
+        if self.now is None:
+            return Refusal(f"lease {lease} is not of a running evaluation")
+        return self.now.ledger.find(lease, node)
+
+    def on_result(self, result: Evaluated, lease: Lease) -> str | None:
+        """Count a result. Returns why it is impossible; then its lease is taken back."""
+        assert self.now is not None
+        problem = self.now.problem(result, lease)
+        if problem is not None:
+            self.now.ledger.release(lease, fate=f"was refused: {problem}")
+            return problem
+        self.now.add(result, lease)
+        return None
+
+    def conclude(self) -> bool:
+        """End the evaluation if every part of it is in. True: it ended, and the version is judged."""
+        if self.now is None or not self.now.finished:
+            return False
+        view = self.now.view(seconds=self._training.elapsed_s)
+        self.now = None
+        self._judge(view)
+        told = f"{view.accuracy:.2%} right, loss {view.loss:.4f} on {view.examples} held-out examples"
+        self._machine.record("evaluated", f"version {view.version} after epoch {view.epoch}: {told}")
+        return True
+
+    def judge_by_new_examples(self) -> None:
+        """Where examples are the devices' own and none is held out: judge the epoch by how the model did on new
+        examples before it was trained on them (test, then train)."""
+        if self._online is None or self._spec.test.examples:
+            return
+        seconds, epoch = self._training.elapsed_s, self._training.ledger.epoch
+        view = self._online.view(version=self._training.version, epoch=epoch, seconds=seconds)
+        if view is None:
+            return
+        self._judge(view)
+        told = f"{view.accuracy:.2%} of {view.examples} new examples right before they were trained on"
+        self._machine.record("evaluated", f"epoch {epoch}: {told}, loss {view.loss:.4f}")
+
+    def _judge(self, view: EvaluationView) -> None:
+        self._training.on_evaluated(view)
+        self._durability.on_evaluated(view)
+        if self._suspicion.is_sound(view):
+            self._training.on_found_good()
+            self._suspicion.on_found_good()

@@ -1,0 +1,889 @@
+"""The leader of one job: holds the model, lends batches, merges updates, decides. A driver acts.
+
+It never needs torch: models are flat vectors, evaluation is leased to workers like any batch. Its actions say what it
+decides, and why; a version is durable before the leader tells anyone of it (``Save`` -> ``Saved``).
+
+The leader keeps the order of things: which check comes first, what follows from what. Its parts know the rest: leases
+and lending (``leading``), aggregators (``aggregation``), evaluations (``exam``), saves (``durability``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.compress.codec import Codec
+from shoal.errors import BadValues, PeerViolation
+from shoal.learning.layout import Layout
+from shoal.roles.actions import End
+from shoal.roles.aggregation.controller import AggregationController, Spoiled
+from shoal.roles.aggregation.formations import Formations, Summed
+from shoal.roles.aggregation.policy import TopologyPolicy
+from shoal.roles.events import (
+    Event,
+    Liveness,
+    PeerChanged,
+    Received,
+    Saved,
+    SaveFailed,
+    Started,
+    StopRequested,
+    TimerFired,
+)
+from shoal.roles.leader.checkpointing import Durability
+from shoal.roles.leader.evaluation import Evaluations
+from shoal.roles.leader.fixed_shares import FixedShares
+from shoal.roles.leader.leases import LATE, LEASE_GRACE_S, TICK_S, Leases
+from shoal.roles.leader.lending import Lending
+from shoal.roles.leader.local_data import Online
+from shoal.roles.leader.parts import Shared
+from shoal.roles.leader.rollback import Rollback
+from shoal.roles.leader.round_stats import RoundStats
+from shoal.roles.leader.suspicion import BatchFailures, Suspicion
+from shoal.roles.leader.training_state import TrainingState
+from shoal.roles.leader.update_checks import UpdateChecks
+from shoal.roles.leader.workers import WorkerRecord, Workers
+from shoal.roles.machine import Machine
+from shoal.scheduling.admission import Admission
+from shoal.scheduling.ledger import Lease, Refusal
+from shoal.states import LeaderPhase, WorkerState
+from shoal.wire import messages as m
+from shoal.wire.coded import bytes_expected, bytes_max, norm_of, sizes_of
+from shoal.wire.limits import UPLOAD_BUDGET_BYTES
+
+_TICK = "tick"
+
+
+class Leader(Machine):
+    def __init__(
+        self,
+        *,
+        spec: m.JobSpec,
+        layout: Layout,
+        model: np.ndarray,
+        term: int,
+        manager: str,
+        upload_budget_bytes: int = UPLOAD_BUDGET_BYTES,
+    ) -> None:
+        super().__init__()
+        plan = spec.plan
+        self._spec = spec
+        self._layout = layout
+        self._term = term
+        self._manager = manager
+        self._phase: LeaderPhase = LeaderPhase.WAITING
+        self._reason: str | None = "no worker has connected yet"
+        #: The state and the reason that the job is to end with.
+        self._ending: tuple[str, str] | None = None
+        #: Why it is to finish its round and step down; None: it is not.
+        self._parting: str | None = None
+        #: The version it hands over has at least this number.
+        self._version_least = 0
+        #: Why the profiles of devices in a checkpoint could not be read.
+        self._unread: str | None = None
+        self._refused = 0
+        self._bytes_up = 0
+
+        self._training = TrainingState(self, spec, layout, model)
+        self._workers = Workers(self, job=spec.job)
+        self._shares = FixedShares(work=plan.work)
+        self._durability = Durability(self)
+        self._suspicion = Suspicion()
+        self._batch_failures = BatchFailures()
+        #: Where examples are the devices' own.
+        self._online = Online(self, plan) if plan.data == "local" else None
+        self._checks = UpdateChecks(spec=spec, layout=layout, training=self._training, online=self._online)
+        self._evaluations = Evaluations(
+            self,
+            spec=spec,
+            training=self._training,
+            durability=self._durability,
+            suspicion=self._suspicion,
+            online=self._online,
+        )
+        self._formations = Formations(
+            self, spec=spec, term=term, layout=layout, training=self._training, norm_max=self._checks.norm_max
+        )
+        shared = Shared(
+            spec=spec,
+            term=term,
+            training=self._training,
+            workers=self._workers,
+            formations=self._formations,
+            evaluations=self._evaluations,
+            durability=self._durability,
+            suspicion=self._suspicion,
+            shares=self._shares,
+            online=self._online,
+        )
+        admission = Admission(update_bytes=self.update_max_bytes, budget_bytes=upload_budget_bytes)
+        self._leases = Leases(self, shared, admission=admission, model_bytes=layout.size * 4)
+        sizes = sizes_of(layout)
+        up_bytes, down_bytes = (bytes_expected(Codec.parse(codec), sizes) for codec in (plan.codec, plan.down))
+        self._policy = TopologyPolicy(self, plan, size=layout.size, wire_bytes=(up_bytes + down_bytes) / 2)
+        self._stats = RoundStats(self, pace="sync" if plan.pace == "auto" else plan.pace)
+        self._aggregation = AggregationController(
+            self, shared, policy=self._policy, leases=self._leases, stats=self._stats
+        )
+        self._lending = Lending(self, shared, leases=self._leases, aggregation=self._aggregation)
+        self._rollback = Rollback(self, shared, leases=self._leases, failures=self._batch_failures)
+
+    # State that survives -----------------------------------------------------------------------------
+
+    def restore(self, *, tensors: m.Tensors, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint. Its ledger matches its model: both were one file."""
+        self._training.restore(tensors=tensors, state=state)
+        self._durability.version = self._lending.began = self._training.version
+        ending = state["ending"]
+        self._ending = (ending[0], ending[1]) if ending else None
+        self._checks.restore(state.get("usual"))
+        if self._online is not None:
+            self._unread = self._online.restore(tensors)
+
+    def _snapshot(self) -> tuple[m.Tensors, dict[str, Any]]:
+        tensors: m.Tensors
+        tensors, state = self._training.snapshot()
+        ending = list(self._ending) if self._ending else None
+        if self._online is not None:
+            tensors = {**tensors, **self._online.snapshot()}
+        state |= {"job": self._spec.job, "term": self._term, "ending": ending, "version": self._number}
+        return tensors, {**state, "usual": self._checks.snapshot()}
+
+    @property
+    def version(self) -> int:
+        return self._training.version
+
+    @property
+    def term(self) -> int:
+        return self._term
+
+    @property
+    def job(self) -> str:
+        return self._spec.job
+
+    @property
+    def shape(self) -> str:
+        """How updates meet now."""
+        return self._formations.notation
+
+    @property
+    def aggregators(self) -> tuple[str, ...]:
+        """The nodes that sum up updates now."""
+        return tuple(self._formations.now.aggregators) if self._formations.now is not None else ()
+
+    @property
+    def update_max_bytes(self) -> int:
+        """The most bytes that the tensors of an update may take."""
+        return self._checks.update_max_bytes
+
+    @property
+    def sum_max_bytes(self) -> int:
+        """The most bytes that an aggregator's sum may take, with how its part moved by it."""
+        down = Codec.parse(self._spec.plan.down)
+        return self.model.nbytes + (bytes_max(down, sizes_of(self._layout)) if down.form != "dense" else 0)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that are over."""
+        return self._training.ledger.epoch
+
+    @property
+    def model(self) -> np.ndarray:
+        return self._training.model
+
+    # Events ------------------------------------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._on_started()
+            case Received():
+                self._on_received(event)
+            case PeerChanged():
+                self._on_peer(event)
+            case TimerFired():
+                self._leases.on_pause(event.late_s)
+                if event.name == LATE:
+                    self._on_late()
+                else:
+                    self._on_tick()
+            case Saved():
+                self._on_saved(event.version)
+            case SaveFailed():
+                # It is tried again and again while the manager is away: a reason is recorded once.
+                if self._durability.on_failed(event.reason):
+                    self.record("save-failed", f"version {event.version}: {event.reason}; trying again")
+            case StopRequested():
+                self._end("stopped", event.reason)
+            case _:
+                pass
+        if self._workers.leaving:
+            self._let_go()
+        if self._parting is not None and not isinstance(event, SaveFailed):
+            self._hand_over()
+
+    def awaits(self, sender: str, message: m.Update | m.ReduceResult) -> bool:
+        """Whether the tensors of this message can be merged now: of an open lease of the sender, or of a sum that this
+        aggregator was asked for. Otherwise no driver need hold them: the message is refused without."""
+        if message.term != self._term:
+            return False
+        if isinstance(message, m.ReduceResult):
+            return self._formations.awaits(sender, message.formation)
+        return isinstance(self._training.ledger.find(message.lease, sender), Lease)
+
+    def _on_started(self) -> None:
+        self._training.start()
+        self._durability.start()
+        self.timer(_TICK, TICK_S)
+        if self._durability.version < 0:
+            first = f"{self._training.ledger.batches} batches an epoch, {self._layout.size:,} values, term {self._term}"
+            self.record("started", first)
+            self._save()
+        else:
+            ledger = self._training.ledger
+            where = f"epoch {ledger.epoch + 1}, {ledger.applied} of {ledger.batches} batches applied"
+            told = f"from durable version {self._training.version}, {where}, term {self._term}"
+            self.record("resumed", told)
+            if self._unread is not None:
+                self.record("profiles", f"devices are measured anew: {self._unread}")
+            if self._ending:
+                self._end(*self._ending)
+            elif self._evaluations.is_due(is_ending=False):
+                self._begin_evaluation()
+
+    def _on_received(self, event: Received) -> None:
+        message, sender = event.message, event.sender
+        self._bytes_up += event.size_bytes
+        worker = self._workers.get(sender)
+        if worker is not None:
+            worker.bytes_up += event.size_bytes
+        match message:
+            case m.Release():
+                if sender == self._manager:
+                    self._workers.leaving[message.node] = message.reason
+            case m.HandOver():
+                if sender == self._manager and message.term == self._term:
+                    self._parting, self._version_least = message.reason, message.version_least
+            case m.Ready():
+                self._on_ready(sender, message)
+            case m.AggregatorReady() | m.Routed() | m.BadShard() | m.ReduceResult():
+                if message.term == self._term:
+                    self._on_aggregator(sender, message)
+            case m.UpdateReady() | m.Offer() | m.Update() | m.Evaluated() | m.Failed():
+                if worker is None:
+                    # It was thought lost, and is back with an update or a result.
+                    worker = self._workers.add(sender)
+                    self._policy.on_workers_changed()
+                    self._formations.on_joined(sender)
+                self._on_result(worker, message)
+
+    def _on_result(
+        self, worker: WorkerRecord, message: m.UpdateReady | m.Offer | m.Update | m.Evaluated | m.Failed
+    ) -> None:
+        if message.term != self._term:
+            if isinstance(message, m.Failed | m.UpdateReady):
+                # Another leader lent that lease. The worker is ready once its trainer is back.
+                return
+            reason = f"made under term {message.term}; this leader's term is {self._term}"
+            self._refuse(worker, message, reason)
+            return
+        match message:
+            case m.Update():
+                self._on_update(worker, message)
+            case m.UpdateReady():
+                self._aggregation.on_made(worker, message)
+            case m.Offer():
+                self._on_offer(worker, message)
+            case m.Evaluated():
+                self._on_evaluated(worker, message)
+            case m.Failed():
+                self._on_failed(worker, message)
+
+    # Workers come, wait and go -----------------------------------------------------------------------
+
+    def _on_ready(self, node: str, message: m.Ready) -> None:
+        worker = self._workers.get(node)
+        if worker is None:
+            worker = self._workers.add(node)
+            self.record("joined", f"{node} is ready to work")
+            self._policy.on_workers_changed()
+        if self._phase.is_over:
+            self._workers.tell(worker, "the job is over; its last version is being saved")
+            return
+        held = (message.holds_term, message.holds_version)
+        worker.holds = (self._term, 0) if held == m.FIRST_HELD else held
+        worker.up_bytes_per_s, worker.down_bytes_per_s = message.up_bytes_per_s, message.down_bytes_per_s
+        worker.medium = message.medium
+        worker.device = message.state
+        self._formations.on_values_missing(node)
+        self._formations.on_joined(node)
+        self._shares.on_changed()
+        self._leases.give_up(node, fate=f"was given up: {node} asked for new work")
+        self._workers.make_idle(worker)
+        self._proceed(only=node)
+
+    def _on_peer(self, event: PeerChanged) -> None:
+        if event.node == self._manager:
+            self._on_manager(event.state)
+            return
+        worker = self._workers.get(event.node)
+        if worker is None:
+            return
+        if event.state is Liveness.SUSPECT:
+            worker.reason = event.reason
+            self._workers.suspects.add(event.node)
+            self.record("suspect", f"{event.node}: {event.reason}")
+            if self._aggregation.on_suspect(event.node, event.reason):
+                self._reshape()
+            return
+        self._workers.suspects.discard(event.node)
+        if event.state is Liveness.ALIVE:
+            # A worker that is left out is told nothing more: its last reason still holds.
+            worker.reason = worker.told if worker.left_out else None
+            # It may be missing in a formation that was set up meanwhile.
+            self._formations.on_joined(event.node)
+            return
+        self._workers.remove(event.node)
+        self.record("lost", f"{event.node}: {event.reason}")
+        self._aggregation.on_worker_lost(event.node, event.reason)
+        self._leases.give_up(event.node, fate=f"was taken back: {event.node} was lost ({event.reason})")
+        self._reshape()
+        self._proceed()
+
+    def _on_manager(self, state: Liveness) -> None:
+        """The manager is out of reach, or back: then what could not be kept there is offered at once."""
+        if state is Liveness.LOST:
+            self._durability.on_manager_lost()
+        is_due = state is Liveness.ALIVE and self._durability.is_behind and not self._durability.is_saving
+        if is_due and self._phase is not LeaderPhase.ENDED:
+            self._save()
+
+    def _let_go(self) -> None:
+        """Part with workers that the manager wants back, as soon as they hold nothing: no trained lease is lost."""
+        free = [node for node in self._workers.leaving if not self._leases.held_by(node)]
+        # An aggregator goes once another formation holds, in which it is none.
+        free = [node for node in free if not self._formations.is_aggregator(node)]
+        for node in free:
+            reason = self._workers.leaving.pop(node)
+            if self._workers.get(node) is not None:
+                self._workers.remove(node)
+                self._formations.on_left(node, reason)
+            self.record("released", f"{node} {reason}")
+            # Also to a node that never came: it may be fetching the task still.
+            self.send(node, m.Finished(job=self._spec.job, reason=m.clip(reason)))
+            self.send(self._manager, m.Released(job=self._spec.job, term=self._term, node=node))
+
+    def _enough(self) -> bool:
+        return self._workers.trusted >= self._spec.plan.workers_min
+
+    # Handing out work --------------------------------------------------------------------------------
+
+    def _proceed(self, only: str | None = None) -> None:
+        """Move on as far as things allow: a step if one is due, then leases to the workers that are ready."""
+        if self._phase.is_over:
+            return
+        ledger = self._training.ledger
+        if self._aggregation.gather():
+            self._lend(only=only)
+            return
+        if self._aggregation.pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
+            self._step()
+            return
+        self._lend(only=only)
+        if ledger.merged and not ledger.outstanding:
+            # Every worker that may work was asked and nothing is lent: the version waits for no update.
+            self._step()
+
+    def _lend(self, only: str | None = None) -> None:
+        """Lend to every worker that is ready; to one worker where only its state changed."""
+        one = self._workers.get(only) if only is not None else None
+        held_up = self._held_up()
+        if held_up is None and not self._enough():
+            held_up = f"{self._workers.trusted} of at least {self._spec.plan.workers_min} workers are here"
+        if held_up is not None:
+            self._phase, self._reason = LeaderPhase.WAITING, held_up
+            if one is not None:
+                self._workers.tell(one, held_up)
+            return
+        if self._phase is LeaderPhase.WAITING:
+            # The worker that just came completes the number: those that waited for it begin too.
+            one = None
+        is_training = self._evaluations.now is None
+        self._phase, self._reason = (LeaderPhase.TRAINING if is_training else LeaderPhase.EVALUATING), None
+        if is_training and (why := self._cut_shares()) is not None:
+            self.record("shares", why)
+            # A worker that had nothing left may have something now.
+            self._workers.release()
+            one = None
+        if one is not None and not self._spec.plan.cohort:
+            if self._workers.is_idle(one.node):
+                self._lending.lend_to(one)
+            return
+        # Where only some work for a version, the worker that waits longest is before the one that just came.
+        for worker in self._workers.take_outcasts():
+            self._lending.lend_to(worker)
+        ledger = self._leases.ledger
+        while ledger.has_free and not self._lending.is_full and (first := self._workers.first_in_line()) is not None:
+            # The first worker leaves the line: with a lease, or to rest.
+            self._lending.lend_to(first)
+
+    def _cut_shares(self) -> str | None:
+        """A worker cut off from the shard must not hold batches."""
+        shape = self._formations
+        return self._shares.cut(self._training.ledger, self._workers, may_work=lambda node: not shape.is_left_out(node))
+
+    def _held_up(self) -> str | None:
+        """Why nothing is lent although there are workers; None: it is."""
+        is_training = self._evaluations.now is None
+        if self._parting is not None and is_training:
+            return f"the job gets another leader: {self._parting}"
+        if (at_risk := self._durability.held_up()) is not None:
+            return at_risk
+        return self._formations.held_up() if is_training else None
+
+    def _hand_over(self) -> None:
+        """Step down once nothing is lent and everything is durable: the next leader begins where this one ends."""
+        if self._phase.is_over or self._evaluations.now is not None or self._training.ledger.outstanding:
+            return
+        if self._durability.is_behind or self._durability.version < self._number:
+            if not self._durability.is_saving:
+                self._save()
+            return
+        self._phase = LeaderPhase.ENDED
+        reason = f"handed over at version {self._number}"
+        self.record("handed-over", reason)
+        self.send(self._manager, m.SteppedDown(job=self._spec.job, term=self._term, reason=reason))
+        self.act(End(reason=reason))
+
+    # Updates come back -------------------------------------------------------------------------------
+
+    def _on_update(self, worker: WorkerRecord, update: m.Update) -> None:
+        lease = self._training.ledger.find(update.lease, worker.node)
+        if isinstance(lease, Refusal):
+            self._refuse(worker, update, lease.reason)
+            return
+        if update.formation:
+            self._on_report(worker, update, lease)
+            return
+        if (barred := self._formations.bars_whole(lease.id)) is not None:
+            self._refuse(worker, update, barred)
+            return
+        self._leases.end_upload(lease.id)
+        try:
+            delta = self._checks.checked(update, lease)
+            norm = norm_of(delta)
+            unusual = self._checks.judge(worker.node, update, lease, norm, devices=self._workers.trusted)
+        except PeerViolation as violation:
+            self._on_spoiled(worker, update, lease, violation)
+            return
+        if unusual is not None and not unusual.is_early:
+            self._on_spoiled(worker, update, lease, BadValues(unusual.reason), is_unusual=True)
+            return
+        if unusual is not None:
+            # It may be honest: its worker trains the same batches again, and others are heard meanwhile.
+            self._training.ledger.release(lease, fate=f"was put off: {unusual.reason}")
+            self._formations.forget(lease.id)
+            self._refuse(worker, update, unusual.reason)
+            return
+        self._formations.lend(lease.id, 0)
+        self._checks.on_accepted(update, lease, norm)
+        self._on_merged([worker.node])
+        self._training.merge(lease, update, delta)
+        if self._online is not None:
+            self._online.on_merged(lease.id, update)
+        self._on_delivered(worker, update, lease)
+        self._proceed(only=worker.node)
+        self._leases.watch_the_last()
+
+    def _on_report(self, worker: WorkerRecord, update: m.Update, lease: Lease) -> None:
+        """The aggregators have every piece of an update."""
+        if not self._aggregation.expects_report(worker, update, lease):
+            return
+        self._leases.end_upload(lease.id)
+        try:
+            self._checks.check_report(update, lease)
+        except PeerViolation as violation:
+            self._on_spoiled(worker, update, lease, violation)
+            return
+        self._aggregation.on_report(update, lease)
+        self._on_delivered(worker, update, lease)
+        self._proceed(only=worker.node)
+        self._leases.watch_the_last()
+
+    def _on_delivered(self, worker: WorkerRecord, update: m.Update, lease: Lease) -> None:
+        """A worker has done its part of a version."""
+        workers, others = self._workers.trusted, self._training.ledger.outstanding
+        self._stats.on_merged(lease, train_s=update.train_s, workers=workers, others=others)
+        if self._online is not None:
+            self._online.on_delivered(worker, update)
+        self._leases.on_delivered(worker, lease)
+        worker.trainings_s.append(update.train_s)
+        worker.batches += len(lease.batches)
+        worker.is_failing = False
+        worker.contributed_to = lease.version
+        self._workers.make_idle(worker)
+
+    def _on_aggregator(self, sender: str, message: m.AggregatorReady | m.Routed | m.BadShard | m.ReduceResult) -> None:
+        match self._aggregation.on_message(sender, message):
+            case Summed() as summed:
+                self._on_sum(sender, summed)
+            case Spoiled(worker, update, lease, violation):
+                self._on_spoiled(worker, update, lease, violation)
+            case WorkerRecord(node=node):
+                self._proceed(only=node)
+        self._reshape()
+
+    def _on_sum(self, sender: str, summed: Summed) -> None:
+        """Updates that an aggregator summed up are whole: they are merged as one."""
+        self._checks.on_sum(summed)
+        self._on_merged([sender, *(report.lease.worker for report in summed.reports)])
+        self._training.merge_sum(summed.reports, summed.mean, summed.weight, moved=summed.moved)
+        if self._online is not None:
+            for report in summed.reports:
+                self._online.on_merged(report.lease.id, report.update)
+        self._proceed()
+
+    def _on_merged(self, nodes: Sequence[str]) -> None:
+        """Updates of these workers are in the next version."""
+        self._suspicion.on_merged(nodes)
+        for node in nodes:
+            if (worker := self._workers.get(node)) is not None:
+                self._workers.on_merged(worker)
+
+    def _reshape(self) -> None:
+        """Change how updates meet, where that is due."""
+        if not self._phase.is_over and self._aggregation.reshape(parting=self._parting):
+            self._proceed()
+
+    def _on_offer(self, worker: WorkerRecord, offer: m.Offer) -> None:
+        lease = self._training.ledger.find(offer.lease, worker.node)
+        if isinstance(lease, Refusal):
+            self._refuse(worker, offer, lease.reason)
+        elif not self._formations.lent_by(lease.id):
+            self._leases.on_offer(worker, lease)
+        elif (reason := self._aggregation.on_undelivered(worker, lease)) is not None:
+            self._refuse(worker, offer, reason)
+
+    def _on_spoiled(
+        self,
+        worker: WorkerRecord,
+        update: m.Update,
+        lease: Lease,
+        violation: PeerViolation,
+        *,
+        is_unusual: bool = False,
+    ) -> None:
+        reason = violation.reason
+        self._training.ledger.release(lease, fate=f"was refused: {reason}")
+        self._formations.forget(lease.id)
+        if isinstance(violation, BadValues) and self._on_bad(worker, lease):
+            # Where it is the model, no batch and no device is at fault.
+            self._refuse(worker, update, reason)
+            return
+        self._count_failure(worker, lease, reason)
+        self._on_violation(worker, update, reason, is_unusual=is_unusual)
+
+    def _refuse(self, worker: WorkerRecord, what: m.Offer | m.Update | m.Evaluated, reason: str) -> None:
+        """Say why an update was not merged. A worker left without a lease by it is ready again.
+
+        The refusal carries the term of the update: lease numbers begin again with each term.
+        """
+        self._refused += 1
+        held = self._leases.held_by(worker.node)
+        refused = m.UpdateRefused(
+            job=self._spec.job, term=what.term, lease=what.lease, reason=m.clip(reason), holds=held[0].id if held else 0
+        )
+        self.record("refused", f"update of {worker.node}: {reason}")
+        self.send(worker.node, refused)
+        if held or self._phase.is_over:
+            return
+        worker.holds = (0, -1)
+        self._workers.make_idle(worker)
+        self._proceed(only=worker.node)
+
+    def _on_violation(
+        self, worker: WorkerRecord, what: m.Update | m.Evaluated, reason: str, *, is_unusual: bool = False
+    ) -> None:
+        self._workers.on_violation(worker, reason, is_unusual=is_unusual)
+        if not self._workers.trusted:
+            # Every worker diverges, or the only one lies: waiting would mend neither.
+            if is_unusual and self._ending is None and self._suspicion.has_contributors:
+                self._go_back([worker.node])
+            else:
+                every = f"no worker is left that may train: {worker.node} was refused {worker.violations} times"
+                self._end(*(self._ending or ("failed", f"{every}, last for {reason}")))
+        self._refuse(worker, what, reason)
+
+    def _on_bad(self, worker: WorkerRecord, lease: Lease) -> bool:
+        """A result is bad. True: so are those of most devices, and the model went back; else its device is at fault."""
+        self._suspicion.on_bad(worker.node, lease.batches)
+        if self._phase.is_over:
+            return False
+        witnesses = self._rollback.witnesses()
+        if witnesses:
+            self._go_back(witnesses)
+        return bool(witnesses)
+
+    def _go_back(self, witnesses: Sequence[str]) -> None:
+        if (fatal := self._rollback.go_back(witnesses)) is not None:
+            self._end("failed", fatal)
+            return
+        self._save()
+        self._reshape()
+        self._proceed()
+
+    def _on_failed(self, worker: WorkerRecord, failed: m.Failed) -> None:
+        worker.failures += 1
+        self.record("failed", f"{worker.node}: {failed.reason}", traceback=failed.traceback)
+        if failed.lease == 0:
+            self._workers.make_busy(worker, WorkerState.FAILING, reason=failed.reason)
+        for clock, ledger in self._leases.clocked_ledgers():
+            lease = ledger.find(failed.lease, worker.node)
+            if isinstance(lease, Lease):
+                if self._formations.has_arrived(lease.id):
+                    continue
+                if self.now_s >= lease.deadline_s - LEASE_GRACE_S:
+                    clock.expired()
+                self._workers.make_busy(worker, WorkerState.FAILING, reason=failed.reason)
+                ledger.release(lease, fate=f"failed on {worker.node}: {failed.reason}")
+                self._formations.forget(lease.id)
+                self._leases.end_upload(lease.id)
+                if failed.diverged and self._on_bad(worker, lease):
+                    return
+                self._count_failure(worker, lease, failed.reason)
+        self._proceed()
+
+    def _count_failure(self, worker: WorkerRecord, lease: Lease, reason: str) -> None:
+        if (fatal := self._batch_failures.on_failed(worker, lease, reason, self._workers)) is not None:
+            # If time was over and only the last evaluation was missing, the job ends without it.
+            self._end(*(self._ending or ("failed", fatal)))
+
+    # The model moves -----------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        self._advance()
+        if self._training.ledger.finished:
+            self._reshape()
+            self._on_epoch_over()
+            return
+        self._reshape()
+        self._lend()
+        self._save_if_due()
+
+    def _advance(self) -> None:
+        self._durability.on_applied(self._training.advance())
+        round_s = self._stats.on_version(workers=self._workers.trusted)
+        if round_s is not None:
+            self._policy.on_round(round_s, self._formations.kind)
+        self._workers.release()
+
+    def _on_epoch_over(self) -> None:
+        self._training.ledger.next_epoch()
+        self._batch_failures.clear()
+        done, batches = self._training.ledger.epoch, self._training.ledger.batches
+        self.record("epoch", f"epoch {done}: {batches} batches applied once each, version {self._training.version}")
+        if self._evaluations.is_due(is_ending=self._ending is not None):
+            self._begin_evaluation()
+            self._save()
+            self._lend()
+            return
+        self._evaluations.judge_by_new_examples()
+        self._decide()
+
+    def _begin_evaluation(self) -> None:
+        self._batch_failures.clear()
+        self._evaluations.begin()
+        self._workers.release()
+
+    def _on_evaluated(self, worker: WorkerRecord, result: m.Evaluated) -> None:
+        lease = self._evaluations.find(result.lease, worker.node)
+        if isinstance(lease, Refusal):
+            self._refuse(worker, result, lease.reason)
+            return
+        if (problem := self._evaluations.on_result(result, lease)) is not None:
+            self._on_violation(worker, result, problem)
+            return
+        self._leases.on_evaluated(lease)
+        worker.is_failing = False
+        self._workers.make_idle(worker)
+        if not self._evaluations.conclude():
+            self._proceed(only=worker.node)
+            return
+        self._batch_failures.clear()
+        self._decide()
+
+    def _decide(self) -> None:
+        """Between two epochs: go on, or is it done?"""
+        until = self._spec.plan.until
+        latest = self._training.latest if self._training.is_evaluated else None
+        if self._ending is not None:
+            self._end(*self._ending)
+            return
+        if until.accuracy is not None and latest is not None and latest.accuracy >= until.accuracy:
+            self._end("finished", f"reached {latest.accuracy:.2%}, the goal was {until.accuracy:.2%}")
+            return
+        if until.epochs is not None and self._training.ledger.epoch >= until.epochs:
+            self._end("finished", f"all {until.epochs} epochs are done")
+            return
+        self._save()
+        self._lend()
+
+    # Time ------------------------------------------------------------------------------------------------
+
+    def _on_tick(self) -> None:
+        if self._phase is LeaderPhase.ENDED:
+            return
+        self.timer(_TICK, TICK_S)
+        self._leases.expire()
+        if self._phase is LeaderPhase.CLOSING:
+            if self._durability.may_retry():
+                self._save()
+            self.send(self._manager, self.progress())
+            return
+        self._reshape()
+        self._proceed()
+        if (verdict := self._stats.look()) is not None:
+            self.record("saturation", verdict)
+        self._lending.explain_waits(self._held_up() or (None if self._enough() else self._reason))
+        self._out_of_time()
+        self._save_if_due()
+        self.send(self._manager, self.progress())
+
+    def _on_late(self) -> None:
+        if self._phase.is_over:
+            return
+        if self._leases.expire():
+            self._proceed()
+        self._leases.watch_the_last()
+
+    def _out_of_time(self) -> None:
+        limit_s = self._spec.plan.until.seconds
+        if self._ending is not None:
+            # The last evaluation runs. It does not wait for workers that may never come.
+            if not self._enough():
+                self._end(*self._ending)
+            return
+        if limit_s is None or self._training.elapsed_s < limit_s:
+            return
+        self._ending = ("finished", f"the time limit of {limit_s:g} s is over")
+        if (
+            self._training.is_evaluated
+            or not self._spec.test.examples
+            or self._training.version == 0
+            or not self._enough()
+        ):
+            self._end(*self._ending)
+            return
+        self.record("ending", self._ending[1])
+        if self._evaluations.now is None:
+            self._leases.take_back_training(fate="was taken back: the job's time is over")
+            if self._training.ledger.merged:
+                # Merged updates belong to the last version; later they would change the model under the evaluation.
+                self._advance()
+            if self._training.ledger.finished:
+                self._on_epoch_over()
+                return
+            self._begin_evaluation()
+        self._lend()
+
+    # Durable, then said ------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        self._durability.save(self._number, self._snapshot)
+
+    @property
+    def _number(self) -> int:
+        """The version's number as it is saved. The last of a leader may have a higher one than its own: another leader
+        used the numbers in between, on its side of a cut. Not before the round is over: leases name versions."""
+        is_over = self._parting is not None and self._evaluations.now is None and not self._training.ledger.outstanding
+        is_last = self._phase.is_over or is_over
+        return max(self._training.version, self._version_least) if is_last else self._training.version
+
+    def _save_if_due(self) -> None:
+        if self._durability.due(every_s=self._spec.plan.checkpoint_every_s):
+            self._save()
+
+    def _on_saved(self, version: int) -> None:
+        self._training.went_back = tuple(pair for pair in self._training.went_back if pair[1] > version)
+        if self._durability.on_saved(version):
+            self._save()
+            return
+        if self._phase is LeaderPhase.CLOSING and not self._durability.is_saving:
+            self._over()
+
+    def _end(self, state: str, reason: str) -> None:
+        """Decide that the job is over. It is said once the last version is durable."""
+        if self._phase.is_over:
+            return
+        reason = m.clip(reason)
+        self._ending = (state, reason)
+        self._phase, self._reason = LeaderPhase.CLOSING, reason
+        self._training.stop()
+        self._evaluations.cancel()
+        self.record("ending", f"{state}: {reason}")
+        if self._aggregation.pace.takes_the_rest(merged=self._training.ledger.merged):
+            self._advance()
+        self._save()
+
+    def _over(self) -> None:
+        assert self._ending is not None
+        self._phase, (_, reason) = LeaderPhase.ENDED, self._ending
+        finished = m.Finished(job=self._spec.job, reason=reason)
+        for node in self._workers.nodes():
+            self.send(node, finished)
+        self.send(self._manager, self.progress())
+        self.act(End(reason=reason))
+
+    # What people see ---------------------------------------------------------------------------------------
+
+    def record(self, kind: str, reason: str, *, job: str = "", traceback: str = "") -> None:
+        """Every record is of this leader's job. Round statistics and fixed shares go by its kind."""
+        self._stats.on_record(kind)
+        self._shares.on_record(kind)
+        super().record(kind, m.clip(reason), job=job or self._spec.job, traceback=traceback)
+
+    def progress(self) -> m.Progress:
+        """How the job stands."""
+        latest = self._training.latest
+        state = self._ending[0] if self._phase is LeaderPhase.ENDED and self._ending else self._phase.value
+        rounds_per_s, examples_per_s = self._training.rates()
+        unsaved, of_term = self._durability.unsaved, self._durability.of_term
+        return m.Progress(
+            job=self._spec.job,
+            term=self._term,
+            state=state,
+            reason=m.clip(self._reason or ""),
+            version=self._number,
+            durable_version=max(0, self._durability.version),
+            epoch=self._training.ledger.epoch,
+            batches_applied=self._training.ledger.applied,
+            batches_total=self._training.ledger.batches,
+            accuracy=latest.accuracy if latest else None,
+            loss=latest.loss if latest else None,
+            train_loss=self._training.train_loss,
+            rounds_per_s=rounds_per_s,
+            examples_per_s=examples_per_s,
+            bytes_up=self._bytes_up + self._aggregation.bytes_up,
+            bytes_down=self._lending.bytes_down + self._aggregation.bytes_down,
+            seconds=self._training.elapsed_s,
+            refused=self._refused,
+            workers=self._workers.views(typical_s=self._leases.clock.typical_s),
+            staleness=self._training.lateness.typical,
+            staleness_max=self._training.lateness.worst,
+            saturation=self._stats.verdict,
+            saturation_reason=self._stats.reason,
+            saturated_at=self._stats.saturated_at,
+            round_s=self._stats.round_s,
+            sync_s=self._stats.sync_s,
+            shape=self._formations.notation,
+            shape_reason=m.clip(self._formations.reason or ""),
+            pace=self._aggregation.pace_name,
+            predicted_s=self._policy.predicted_s,
+            alternatives=self._policy.views,
+            unsaved_batches=unsaved.batches,
+            unsaved_workers=unsaved.workers,
+            term_batches=of_term.batches,
+            term_workers=of_term.workers,
+        )

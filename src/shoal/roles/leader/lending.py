@@ -1,0 +1,128 @@
+"""Lending: whether a worker is lent a lease now, the ``Work`` that brings it, or why it waits. A part of the leader."""
+
+from __future__ import annotations
+
+from shoal.roles.aggregation.controller import AggregationController
+from shoal.roles.leader.leases import Leases
+from shoal.roles.leader.local_data import NotNow
+from shoal.roles.leader.parts import Shared
+from shoal.roles.leader.workers import WorkerRecord
+from shoal.roles.machine import Machine
+from shoal.scheduling.ledger import Lease
+from shoal.states import WorkerState
+from shoal.wire.coded import bytes_of
+from shoal.wire.messages import NO_TENSORS, Work
+
+
+class Lending:
+    def __init__(self, machine: Machine, shared: Shared, *, leases: Leases, aggregation: AggregationController) -> None:
+        self._machine = machine
+        self._spec, self._term = shared.spec, shared.term
+        self._training, self._workers, self._formations = shared.training, shared.workers, shared.formations
+        self._evaluations = shared.evaluations
+        self._durability = shared.durability
+        self._shares = shared.shares
+        self._online = shared.online
+        self._leases = leases
+        self._aggregation = aggregation
+        #: The version that this leader began from.
+        self.began = 0
+        self.bytes_down = 0
+
+    @property
+    def is_full(self) -> bool:
+        """As many workers as make a version train for it. Others stay in line: for the next, or if one fails."""
+        ledger = self._training.ledger
+        return self._evaluations.now is None and 0 < self._spec.plan.cohort <= ledger.outstanding + ledger.merged
+
+    def lend_to(self, worker: WorkerRecord) -> None:
+        """Lend the next batches to a worker, unless something speaks against it."""
+        if worker.node in self._workers.leaving:
+            self._workers.rest(worker)
+            return
+        if worker.left_out:
+            self._workers.tell(worker, worker.why_left_out)
+            return
+        is_training = self._evaluations.now is None
+        if is_training and not self._aggregation.may_start(worker):
+            return
+        ledger, examples = self._leases.ledger, 0
+        if self._online is not None and is_training and ledger.has_free:
+            similarity = self._training.similarity(self._online.labels_of(worker.node))
+            wanted = self._online.wants(worker, similarity)
+            if isinstance(wanted, NotNow):
+                self._workers.park(worker)
+                self._workers.tell(worker, wanted.reason, retry_after_s=wanted.retry_after_s)
+                return
+            examples, _ = wanted
+        lent = self._leases.lend(worker, in_step=self._aggregation.pace_name == "sync")
+        if lent is None:
+            if ledger.sharers:
+                # Others have batches left, and this worker is not looked at for them.
+                self._workers.rest(worker)
+            return
+        lease, deadline_s = lent
+        if self._online is not None and is_training:
+            self._online.on_lent(lease.id, examples)
+        self._workers.make_busy(worker, WorkerState.WORKING if is_training else WorkerState.EVALUATING)
+        if worker.holds != (self._term, self._training.version):
+            self._aggregation.pass_on(worker)
+        self._machine.send(worker.node, self._work(worker, lease, deadline_s=deadline_s, examples=examples))
+
+    def _work(self, worker: WorkerRecord, lease: Lease, *, deadline_s: float, examples: int) -> Work:
+        """The lease rides on the message that brings the new model (EDDL §4.2), unless aggregators bring that."""
+        is_training = self._evaluations.now is None
+        here = (self._term, self._training.version)
+        values_by = self._formations.values_by(worker.node)
+        base, tensors = -1, NO_TENSORS
+        if worker.holds != here and not values_by:
+            base, tensors = self._training.brings(self._aggregation.version_held_by(worker.node))
+        worker.holds = here
+        sent = bytes_of(tensors)
+        worker.bytes_down += sent
+        self.bytes_down += sent
+        formation = 0
+        if is_training:
+            formation = self._formations.way(worker.node)
+            self._formations.lend(lease.id, formation)
+        return Work(
+            job=self._spec.job,
+            term=self._term,
+            lease=lease.id,
+            kind="train" if is_training else "evaluate",
+            version=lease.version,
+            durable_version=max(0, self._durability.version),
+            epoch=lease.epoch,
+            batches=lease.batches,
+            deadline_s=deadline_s,
+            # Pieces go to aggregators: the leader need not keep room for them.
+            credit=is_training and (formation != 0 or self._leases.has_credit(lease)),
+            formation=formation,
+            values_by=values_by,
+            base=base,
+            examples=examples,
+            began=self.began,
+            tensors=tensors,
+        )
+
+    def explain_waits(self, held_up: str | None) -> None:
+        """Show why workers wait; tell each of them once, and then seldom: the reason changes often.
+
+        ``held_up``: why nothing is lent at all; None: it is.
+        """
+        bored, untold = self._workers.bored(), self._workers.take_untold()
+        if not bored and not untold:
+            return
+        reason, ledger = held_up or self._awaited(), self._leases.ledger
+        for worker in bored:
+            worker.state, worker.reason = WorkerState.WAITING, self._shares.why_idle(worker.node, ledger, reason)
+        for worker in untold:
+            self._workers.tell(worker, self._shares.why_idle(worker.node, ledger, reason))
+
+    def _awaited(self) -> str:
+        """What comes next, and the workers that it waits for."""
+        names, epoch = self._leases.holders(), self._training.ledger.epoch + 1
+        what = f"version {self._training.version + 1}" if self._leases.ledger.has_free else f"the end of epoch {epoch}"
+        if self._evaluations.now is not None:
+            what = "the evaluation"
+        return f"{what} waits for {names}" if names else f"{what} is next"

@@ -1,0 +1,195 @@
+"""Jobs whose examples are the devices' own: how many each trains on, which device waits, how new examples were judged.
+
+A part of the leader, and pure. There is no ledger of examples: only a device knows its own. The leader lends leases of
+an epoch, as always; it names a number of examples when it lends (FLeet §2.1), and the update names how many were used.
+``sized`` work goes by the time and energy that a device is predicted to need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.plan import Plan
+from shoal.roles.leader.workers import WorkerRecord
+from shoal.roles.machine import Machine
+from shoal.scheduling.batches import MASK, mix
+from shoal.scheduling.profile.conformal import WithMargin
+from shoal.scheduling.profile.features import LIMITS, Features
+from shoal.scheduling.profile.logrls import LogRls
+from shoal.scheduling.requests import Accepted, Budget, Intake, Request, Rules
+from shoal.scheduling.steering import Steering
+from shoal.wire.limits import LABELS_MAX, LOSS_SUM_MAX
+from shoal.wire.messages import DeviceState, EvaluationView, Tensors, Update
+
+#: The tensors of profilers in a checkpoint have names that begin so.
+PROFILE = "shoal.profile."
+
+#: A device that has no examples yet is asked again so much later.
+EMPTY_S = 30.0
+
+#: Leases whose number of examples is remembered: more than may be out.
+LENT_KEPT = 1 << 17
+
+#: Without a pace to steer at, as many may come as can.
+_ANY_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class NotNow:
+    """A device gets no lease, for this reason, and may ask again so much later."""
+
+    reason: str
+    retry_after_s: float
+
+
+class Online:
+    def __init__(self, machine: Machine, plan: Plan) -> None:
+        self._machine = machine
+        self._plan = plan
+        self._intake = _intake(plan) if plan.work == "sized" else None
+        self._draws = 0
+        #: Lease -> how many examples it was lent for, and why so many.
+        self._lent: dict[int, int] = {}
+        #: Node -> the labels of its last update.
+        self._labels: dict[str, np.ndarray] = {}
+        self._fresh = self._fresh_correct = 0
+        self._fresh_loss_sum = 0.0
+
+    # Lending ---------------------------------------------------------------------------------------------
+
+    def wants(self, worker: WorkerRecord, similarity: float | None) -> tuple[int, str | None] | NotNow:
+        """How many of its examples a device trains on now, and why so many; or that it does not."""
+        now_s, device = self._machine.now_s, worker.device
+        if device is not None and not device.examples:
+            return NotNow("it has no examples of its own yet", EMPTY_S)
+        if self._intake is None:
+            return self._plan.lease_batches * self._plan.batch_size, None
+        if now_s < worker.not_before_s:
+            return NotNow(worker.told or "it was told when to come again", worker.not_before_s - now_s)
+        request = Request(
+            features=features_of(worker.node, device),
+            examples_held=device.examples if device is not None else 0,
+            similarity=similarity,
+        )
+        answer = self._intake.decide(request, now_s=now_s, draw=self._draw())
+        if isinstance(answer, Accepted):
+            return answer.examples, answer.reason
+        worker.not_before_s = now_s + answer.retry_after_s
+        return NotNow(answer.reason, answer.retry_after_s)
+
+    def _draw(self) -> float:
+        """The leader's own chance: the same numbers under the same seed."""
+        self._draws += 1
+        return mix(self._plan.seed, self._draws) / (MASK + 1)
+
+    def on_lent(self, lease: int, examples: int) -> None:
+        self._lent[lease] = examples
+        if len(self._lent) > LENT_KEPT:
+            # Leases that were taken back are not removed here. The oldest are the least likely to be asked for.
+            del self._lent[next(iter(self._lent))]
+
+    def examples_max(self, lease: int) -> int:
+        """The most that an update of this lease may be over."""
+        return self._lent.get(lease, self._plan.lease_batches * self._plan.batch_size)
+
+    def labels_of(self, node: str) -> np.ndarray | None:
+        """The labels that a device trained on last; None: it never said."""
+        return self._labels.get(node)
+
+    # What survives a leader ------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What profilers learned of devices, as arrays."""
+        return {} if self._intake is None else {f"{PROFILE}{name}": a for name, a in self._intake.snapshot().items()}
+
+    def restore(self, tensors: Tensors) -> str | None:
+        """Continue from a snapshot. Returns why that failed; then every device is measured from the beginning."""
+        learned = {name.removeprefix(PROFILE): array for name, array in tensors.items() if name.startswith(PROFILE)}
+        if self._intake is not None:
+            try:
+                self._intake.restore(learned)
+            except Misuse as error:
+                return str(error)
+        return None
+
+    # Results -------------------------------------------------------------------------------------
+
+    def check(self, update: Update, *, examples_max: int) -> None:
+        """An update's figures about examples that only its device has seen must at least add up."""
+        if not 0 <= update.fresh_correct <= update.fresh <= examples_max:
+            raise PeerViolation(
+                f"{update.fresh_correct} of {update.fresh} new examples right, in a lease of {examples_max}"
+            )
+        if not -LOSS_SUM_MAX <= update.fresh_loss_sum <= LOSS_SUM_MAX:
+            raise PeerViolation(f"a loss of {update.fresh_loss_sum:.3g} over new examples")
+        if update.labels and not self._plan.share_labels:
+            raise PeerViolation("labels are counted where the plan does not allow it")
+
+    def on_delivered(self, worker: WorkerRecord, update: Update) -> None:
+        """A device has done its part, wherever its update is: learn the time, the energy and its present state."""
+        before, worker.device = worker.device, update.state or worker.device
+        if self._intake is not None:
+            spent: dict[str, float] = {}
+            if self._plan.budget_s and update.train_s > 0:
+                spent["time"] = update.train_s
+            if self._plan.budget_joules and update.joules > 0:
+                spent["energy"] = update.joules
+            self._intake.done(features_of(worker.node, before), update.examples, spent)
+        if update.labels:
+            self._labels[worker.node] = padded(update.labels)
+
+    def on_merged(self, lease: int, update: Update) -> None:
+        """An update is in the next version. Until then it may have to be sent again, and its lease is remembered."""
+        self._lent.pop(lease, None)
+        self._fresh += update.fresh
+        self._fresh_correct += update.fresh_correct
+        self._fresh_loss_sum += update.fresh_loss_sum
+
+    def view(self, *, version: int, epoch: int, seconds: float) -> EvaluationView | None:
+        """How the model did on what was new in this epoch, before it was trained on it; None: nothing was."""
+        if not self._fresh:
+            return None
+        view = EvaluationView(
+            version=version,
+            epoch=epoch,
+            accuracy=self._fresh_correct / self._fresh,
+            loss=self._fresh_loss_sum / self._fresh,
+            examples=self._fresh,
+            seconds=seconds,
+        )
+        self._fresh = self._fresh_correct = 0
+        self._fresh_loss_sum = 0.0
+        return view
+
+
+def padded(labels: tuple[int, ...]) -> np.ndarray:
+    """Counts of as many labels as there may be: the number of a task's labels is not known beforehand."""
+    counts = np.zeros(LABELS_MAX, dtype=np.int64)
+    counts[: len(labels)] = labels
+    return counts
+
+
+def features_of(node: str, device: DeviceState | None) -> Features:
+    """The features that a profiler goes by. A figure that no device can have counts as unknown."""
+    told: dict[str, float | None] = {}
+    for field in fields(DeviceState):
+        value = getattr(device, field.name, None)
+        if field.name in LIMITS:
+            least, most = LIMITS[field.name]
+            told[field.name] = value if value is not None and least <= value <= most else None
+    return Features(device=node, kind=device.kind if device is not None else "", **told)
+
+
+def _intake(plan: Plan) -> Intake:
+    budgets: dict[str, Budget] = {}
+    if plan.budget_s:
+        budgets["time"] = Budget(profiler=WithMargin(LogRls(unit="s")), budget=plan.budget_s)
+    if plan.budget_joules:
+        budgets["energy"] = Budget(profiler=WithMargin(LogRls(unit="J", energy=True)), budget=plan.budget_joules)
+    if not budgets:
+        raise Misuse("sized work needs a budget")
+    rules = Rules(size_percentile=plan.refuse_smallest, similarity_percentile=plan.refuse_alike)
+    return Intake(budgets, steering=Steering(per_s=plan.requests_per_s or _ANY_PER_S), rules=rules)

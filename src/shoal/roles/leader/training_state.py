@@ -1,0 +1,301 @@
+"""The course of a training: the model, how far it is, and what survives a crash. Pure state.
+
+Model, momentum, version and ledger change here and nowhere else, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse, add_to
+from shoal.learning.layout import Layout
+from shoal.learning.outer import outer_change
+from shoal.learning.parameter_staleness import ENTRIES_PER_PLACE, ParameterStaleness, scale_of
+from shoal.learning.partial import Partial
+from shoal.learning.similarity import LabelMemory, boosted
+from shoal.learning.staleness import PER_PARAMETER, Lateness
+from shoal.roles.aggregation.formation import ArrivedUpdate
+from shoal.roles.leader.changes import Changes
+from shoal.roles.leader.local_data import padded
+from shoal.roles.machine import Machine
+from shoal.scheduling.batches import examples_in
+from shoal.scheduling.ledger import Applied, Lease, Ledger
+from shoal.wire.coded import code_with, sizes_of
+from shoal.wire.limits import LABELS_MAX
+from shoal.wire.messages import EvaluationView, JobSpec, Tensors, Update
+
+#: Evaluations that are carried along; the registry has them all. A checkpoint's header is bounded.
+EVALUATIONS_KEPT = 1000
+
+#: The labels of an update count this much less with each that follows: half after some 700.
+LABELS_DECAY = 0.999
+
+#: Places that are remembered of a model's recent versions, however small it is.
+ENTRIES_LEAST = 1 << 14
+
+#: Tensors of a checkpoint besides the model have names that begin so.
+OURS = "shoal."
+VELOCITY = f"{OURS}velocity"
+RESIDUAL = f"{OURS}residual"
+
+
+@dataclass(frozen=True, slots=True)
+class _Good:
+    """A version that was found good, and how far the training was then. No array of it changes later."""
+
+    version: int
+    model: np.ndarray
+    velocity: np.ndarray
+    residual: np.ndarray | None
+    ledger: dict[str, Any]
+
+
+class TrainingState:
+    def __init__(self, machine: Machine, spec: JobSpec, layout: Layout, model: np.ndarray) -> None:
+        self._machine = machine
+        self._spec = spec
+        self._layout = layout
+        self.model = model
+        self.velocity = np.zeros(layout.parameters_size, dtype=np.float32)
+        self._down = Codec.parse(spec.plan.down)
+        self._sizes = sizes_of(layout)
+        #: The part of past steps that was not sent yet, by which the model did not move; None: all is sent.
+        self.residual = None if self._down.form == "dense" else np.zeros(layout.size, dtype=np.float32)
+        #: Not part of a snapshot: a worker that holds an older version gets the whole model from a new leader.
+        self.changes = Changes(whole_bytes=model.nbytes)
+        #: How the model moved by the merged updates, where aggregators took the step.
+        self._moved: np.ndarray | None = None
+        self._touches = _touches(layout.size) if spec.plan.staleness == PER_PARAMETER else None
+        self.version = 0
+        self.ledger = Ledger(batches=spec.batches)
+        self._partial = Partial(layout.size)
+        #: Not part of a snapshot: see there.
+        self.lateness = Lateness()
+        self._labels = LabelMemory(classes=LABELS_MAX, decay=LABELS_DECAY) if spec.plan.share_labels else None
+        self.evaluations: list[EvaluationView] = []
+        #: Mean loss of the batches of the last version.
+        self.train_loss: float | None = None
+        self._loss_sum = 0.0
+        self._started_s = 0.0
+        self._stopped_s: float | None = None
+        self._elapsed_before_s = 0.0
+        #: When recent versions were made, and of how many examples.
+        self._steps: deque[tuple[float, int]] = deque(maxlen=64)
+        self._good = self._remembered()
+        #: Each time the training went back, until that is durable: to which version, and the one that has its model
+        #: again. Nothing in between is in the history.
+        self.went_back: tuple[tuple[int, int], ...] = ()
+
+    def start(self) -> None:
+        self._started_s = self._machine.now_s
+
+    def stop(self) -> None:
+        """The job is over, though its last version may wait for long to be made durable."""
+        self._stopped_s = self._machine.now_s if self._stopped_s is None else self._stopped_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time spent on this job, over all of its leaders."""
+        until_s = self._machine.now_s if self._stopped_s is None else self._stopped_s
+        return self._elapsed_before_s + until_s - self._started_s
+
+    # The model moves -----------------------------------------------------------------------------------
+
+    def examples_in(self, lease: Lease) -> int:
+        """How many examples a lease holds: the last batch of an epoch may be short."""
+        spec = self._spec
+        return examples_in(lease.batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
+
+    def merge(self, lease: Lease, update: Update, delta: np.ndarray | Sparse) -> None:
+        """Take a checked update into the next version. A late update counts less."""
+        scale = self.scale_of(lease, update)
+        self._partial.add(self._damped(delta, lease.version), weight=float(update.examples), scale=scale)
+        self.lateness.seen(self.version - lease.version)
+        self._loss_sum += update.loss_sum
+        self.ledger.merge(lease)
+
+    def scale_of(self, lease: Lease, update: Update) -> float:
+        """The weight of an update of this lease, by its staleness and by how common its labels are (FLeet)."""
+        scale = self.lateness.weight(self._spec.plan.staleness, self.version - lease.version)
+        if self._labels is None or not update.labels:
+            return scale
+        counts = padded(update.labels)
+        scale = boosted(scale, self._labels.similarity(counts))
+        self._labels.seen(counts)
+        return scale
+
+    def similarity(self, counts: np.ndarray | None) -> float | None:
+        """How much labels are like those learned from so far; None: not known."""
+        return None if self._labels is None or counts is None else self._labels.similarity(counts)
+
+    def _damped(self, delta: np.ndarray | Sparse, version: int) -> np.ndarray | Sparse:
+        """Each value by how often its place moved since that version, where the plan says so (AdaComp)."""
+        if self._touches is None or version >= self.version:
+            return delta
+        if isinstance(delta, Sparse):
+            scales = scale_of(self._touches.since(version, delta.places))
+            return Sparse(delta.size, delta.places, delta.values * scales)
+        damped: np.ndarray = delta * scale_of(self._touches.since(version, None))
+        return damped
+
+    def merge_sum(
+        self, reports: Sequence[ArrivedUpdate], mean: np.ndarray, weight: float, *, moved: np.ndarray | None = None
+    ) -> None:
+        """Take a sum of aggregators into the next version: its updates as one. ``moved``: how the model moved, where
+        the aggregators have taken the step."""
+        oldest = min(report.lease.version for report in reports)
+        self._partial.add(self._damped(mean, oldest), weight=weight)
+        self._moved = moved
+        for report in reports:
+            self.lateness.seen(self.version - report.lease.version)
+            self._loss_sum += report.update.loss_sum
+            # Its deadline may be another by now.
+            lease = self.ledger.get(report.lease.id)
+            assert lease is not None, f"lease {report.lease.id} was summed up and is not lent"
+            self.ledger.merge(lease)
+
+    def advance(self) -> list[Applied]:
+        """Turn the merged updates into the next version; returns their rows in the history."""
+        plan = self._spec.plan
+        change, self.velocity = outer_change(
+            self.velocity,
+            self._partial.mean(),
+            momentum=plan.momentum,
+            parameters_size=self._layout.parameters_size,
+            rate=plan.outer_rate,
+            nesterov=plan.nesterov,
+        )
+        self._move(change)
+        self.model.flags.writeable = False
+        self.version += 1
+        examples = int(self._partial.weight)
+        self._steps.append((self._machine.now_s, examples))
+        self.train_loss, self._loss_sum = self._loss_sum / examples, 0.0
+        self._partial.clear()
+        return self.ledger.apply(self.version)
+
+    def _move(self, change: np.ndarray) -> None:
+        """All workers hold the same version, bit for bit: the model moves by the coded change, and the rest is kept."""
+        moved = change if self.residual is None else self._sent_of(self.residual, change)
+        before, model = self.model, self.model.copy()
+        add_to(model, moved)
+        self.model = model
+        if self._touches is not None:
+            # Only where it did move: no update is late for a change that is too small to change a value.
+            places = moved.places if isinstance(moved, Sparse) else np.flatnonzero(moved)
+            self._touches.note(places[model[places] != before[places]])
+
+    def _sent_of(self, residual: np.ndarray, change: np.ndarray) -> np.ndarray | Sparse:
+        if self._moved is not None:
+            # Cut and coded by each aggregator: a worker that lacks a part of it is sent the whole model.
+            sent, self._moved = self._moved, None
+            self.changes.clear()
+            self.residual = residual + change - sent
+            return sent
+        coded, self.residual = code_with(self._down, residual, change, self._sizes)
+        self.changes.add(self.version + 1, coded.tensors()["delta"])
+        return coded.values
+
+    def brings(self, base: int) -> tuple[int, Tensors]:
+        """``base``, and the changes from it to the present version; or -1, and the whole model."""
+        if base >= 0 and (changes := self.changes.since(base, self.version)) is not None:
+            return base, changes
+        return -1, {"model": self.model}
+
+    # Back to what was good ------------------------------------------------------------------------------
+
+    def _remembered(self) -> _Good:
+        return _Good(self.version, self.model, self.velocity, self.residual, self.ledger.snapshot())
+
+    def on_found_good(self) -> None:
+        """The present version is one to go back to."""
+        self._good = self._remembered()
+
+    @property
+    def good_version(self) -> int:
+        return self._good.version
+
+    def go_back(self) -> None:
+        """Make the version that was found good last the next one, its ledger with it. Numbers of versions only grow:
+        a worker that holds a dropped version is never taken for up to date."""
+        good = self._good
+        self.version += 1
+        self.went_back = (*self.went_back, (good.version, self.version))
+        self.model, self.velocity, self.residual = good.model, good.velocity, good.residual
+        self.ledger = Ledger.restore(good.ledger)
+        self._partial.clear()
+        self._moved, self._loss_sum = None, 0.0
+        self.changes.clear()
+        if self._touches is not None:
+            self._touches = _touches(self._layout.size, version=self.version)
+        self.evaluations = [view for view in self.evaluations if view.version <= good.version]
+        self._good = self._remembered()
+
+    # How good it is ------------------------------------------------------------------------------------
+
+    def on_evaluated(self, view: EvaluationView) -> None:
+        self.evaluations.append(view)
+        del self.evaluations[:-EVALUATIONS_KEPT]
+
+    @property
+    def latest(self) -> EvaluationView | None:
+        return self.evaluations[-1] if self.evaluations else None
+
+    @property
+    def is_evaluated(self) -> bool:
+        """The present version is."""
+        return self.latest is not None and self.latest.version == self.version
+
+    def rates(self) -> tuple[float, float]:
+        """Rounds and examples a second, lately."""
+        if len(self._steps) < 2:
+            return 0.0, 0.0
+        span_s = max(self._machine.now_s - self._steps[0][0], 1e-9)
+        examples = sum(count for _, count in self._steps) - self._steps[0][1]
+        return (len(self._steps) - 1) / span_s, examples / span_s
+
+    # What survives -------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Everything a successor needs, as tensors and JSON values. No array of it changes later."""
+        tensors = {**self._layout.views(self.model), VELOCITY: self.velocity}
+        if self.residual is not None:
+            tensors[RESIDUAL] = self.residual
+        rows = [{f: getattr(e, f) for f in EvaluationView.__dataclass_fields__} for e in self.evaluations]
+        state = {
+            "version": self.version,
+            "ledger": self.ledger.snapshot(),
+            "elapsed_s": self.elapsed_s,
+            "evaluations": rows,
+            "went_back": [list(pair) for pair in self.went_back],
+        }
+        return tensors, state
+
+    def restore(self, *, tensors: Tensors, state: dict[str, Any]) -> None:
+        """Continue from a snapshot."""
+        model = np.empty(self._layout.size, dtype=np.float32)
+        for name, view in self._layout.views(model).items():
+            view[...] = tensors[name]
+        model.flags.writeable = False
+        self.model = model
+        self.velocity = np.array(tensors[VELOCITY], dtype=np.float32)
+        if self.residual is not None and RESIDUAL in tensors:
+            self.residual = np.array(tensors[RESIDUAL], dtype=np.float32)
+        self.version = int(state["version"])
+        if self._touches is not None:
+            self._touches = _touches(self._layout.size, version=self.version)
+        self.ledger = Ledger.restore(state["ledger"])
+        self._elapsed_before_s = float(state["elapsed_s"])
+        self.evaluations = [EvaluationView(**row) for row in state["evaluations"]]
+        self._good = self._remembered()
+
+
+def _touches(size: int, *, version: int = 0) -> ParameterStaleness:
+    """Of a small model more is remembered: it costs next to nothing."""
+    return ParameterStaleness(size, version=version, entries_per_place=max(ENTRIES_PER_PLACE, ENTRIES_LEAST // size))

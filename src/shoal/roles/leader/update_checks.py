@@ -1,0 +1,95 @@
+"""Which updates may be merged: what an update must say and be, and how long it may be. A part of the leader.
+
+The leader decides in which order it checks; this part only answers. Values are checked before they are merged.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median_high
+from typing import Any
+
+import numpy as np
+
+from shoal.compress.codec import Codec
+from shoal.compress.sparse import Sparse
+from shoal.errors import PeerViolation
+from shoal.learning.layout import Layout
+from shoal.learning.usual import Unusual, Usual
+from shoal.roles.aggregation.formations import Summed
+from shoal.roles.leader.local_data import Online
+from shoal.roles.leader.training_state import TrainingState
+from shoal.scheduling.ledger import Lease
+from shoal.wire.checks import check_told
+from shoal.wire.coded import bytes_max, decode, norm_of, sizes_of
+from shoal.wire.messages import JobSpec, Update
+
+
+class UpdateChecks:
+    def __init__(self, *, spec: JobSpec, layout: Layout, training: TrainingState, online: Online | None) -> None:
+        self._plan = spec.plan
+        self._training = training
+        self._online = online
+        self._codec, self._sizes = Codec.parse(self._plan.codec), sizes_of(layout)
+        self._usual = Usual()
+        #: A version, and the norm of its model.
+        self._norm: tuple[int, float] = (-1, 0.0)
+
+    def snapshot(self) -> dict[str, Any]:
+        return self._usual.snapshot()
+
+    def restore(self, state: object) -> None:
+        self._usual = Usual.restored(state)
+
+    @property
+    def update_max_bytes(self) -> int:
+        """The most bytes that the tensors of an update may take."""
+        return bytes_max(self._codec, self._sizes)
+
+    def check_report(self, update: Update, lease: Lease) -> None:
+        """Raises PeerViolation for an update that is not of its lease, or says what cannot be."""
+        if update.version != lease.version:
+            raise PeerViolation(f"made against version {update.version}; lease {lease.id} was for {lease.version}")
+        if self._online is None:
+            check_told(update, examples_max=self._training.examples_in(lease))
+            return
+        examples_max = self._online.examples_max(lease.id)
+        check_told(update, examples_max=examples_max)
+        self._online.check(update, examples_max=examples_max)
+
+    def checked(self, update: Update, lease: Lease) -> np.ndarray | Sparse:
+        """The values of an update that is what its lease was for."""
+        self.check_report(update, lease)
+        return decode(self._codec, update.tensors, self._sizes)
+
+    def judge(self, node: str, update: Update, lease: Lease, norm: float, *, devices: int) -> Unusual | None:
+        """Why an update is longer than is usual; None: it is not."""
+        steps = self._steps_of(update, lease)
+        return self._usual.judge(node, norm, steps=steps, model_norm=self._model_norm(), devices=devices)
+
+    def on_accepted(self, update: Update, lease: Lease, norm: float) -> None:
+        self._usual.accepted(norm, steps=self._steps_of(update, lease))
+
+    def on_sum(self, summed: Summed) -> None:
+        """The leader sees the mean of updates that aggregators summed: that of n is about √n times as short as each."""
+        weights = [report.update.examples for report in summed.reports]
+        scale = sum(w * report.scale for w, report in zip(weights, summed.reports, strict=True)) / sum(weights)
+        steps = median_high([self._steps_of(report.update, report.lease) for report in summed.reports])
+        norm = norm_of(summed.mean) * math.sqrt(len(weights)) / scale
+        self._usual.accepted(norm, steps=steps)
+
+    def _steps_of(self, update: Update, lease: Lease) -> int:
+        """How many steps of training an update is made of, as far as its worker did what it was lent."""
+        if self._online is None:
+            return len(lease.batches)
+        return math.ceil(update.examples / self._plan.batch_size)
+
+    def _model_norm(self) -> float:
+        if self._norm[0] != self._training.version:
+            self._norm = (self._training.version, norm_of(self._training.model))
+        return self._norm[1]
+
+    def norm_max(self) -> float:
+        """The largest norm that aggregators may take; 0: the usual norm is not known yet."""
+        limit = self._usual.limit(model_norm=self._model_norm())
+        return limit if limit < math.inf else 0.0

@@ -1,0 +1,290 @@
+"""The nodes and jobs of a cluster as its manager knows them, and which node works for which job. Pure state."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shoal.roles.events import Liveness
+from shoal.roles.manager.reunion import Side
+from shoal.scheduling.placement import Candidate
+from shoal.states import JobState
+from shoal.wire.messages import Facts, JobSpec, Message, Progress
+
+#: Why a node that an operator holds back gets no work, as the node and people read it.
+HELD_BACK = {
+    "pending": "waits for an operator to approve it (`shoal nodes approve`)",
+    "drained": "is drained: it finishes its lease and gets no more (`shoal nodes undrain`)",
+}
+
+
+class LeadershipStage(StrEnum):
+    """How far a job is with its leader."""
+
+    #: No node leads it.
+    VACANT = "vacant"
+    #: A node led it before the manager started again, and may still lead it.
+    MISSED = "missed"
+    #: The manager appointed a node, and the node sets itself up.
+    APPOINTED = "appointed"
+    LEADING = "leading"
+    #: Its leader was asked to finish the round and to step down, and leads until then.
+    PARTING = "parting"
+    #: Its leader fell silent together with every worker, and may lead on beyond a cut. The manager appoints another one
+    #: once it hears a worker.
+    AWAY = "away"
+    #: A leader of an older term, which led on beyond a cut, hands its history over.
+    ADOPTING = "adopting"
+
+
+@dataclass(slots=True)
+class NodeRecord:
+    """A node as the manager knows it."""
+
+    node: str
+    facts: Facts = field(default_factory=Facts)
+    state: Liveness = Liveness.LOST
+    reason: str = "not seen since the manager started"
+    #: The job it works for.
+    job: str | None = None
+    #: Jobs that it worked for when the manager gave it up. It may not know that.
+    left_in: dict[str, None] = field(default_factory=dict)
+    #: The process it runs in; None: the manager has not heard of one.
+    incarnation: str | None = None
+    #: When the manager last heard it, and when it last found it silent.
+    heard_s: float = 0.0
+    suspect_s: float = 0.0
+    load: float = 0.0
+    memory_free_mb: int = 0
+    link_bytes_per_s: float = 0.0
+    #: Why an operator holds it back: ``pending`` or ``drained``.
+    held: str | None = None
+    #: Its leader has let it go, and it may not know yet: the manager gives it nothing before it hears it again.
+    is_resting: bool = False
+
+    @property
+    def can_train(self) -> bool:
+        return self.can_lead and bool(self.facts.torch)
+
+    @property
+    def can_lead(self) -> bool:
+        return self.state is Liveness.ALIVE and self.held is None and not self.is_resting
+
+    @property
+    def is_free(self) -> bool:
+        return self.can_train and self.job is None
+
+    @property
+    def held_back(self) -> str | None:
+        """Why it gets no work, as it and people read it; None: no operator holds it back."""
+        return HELD_BACK.get(self.held) if self.held is not None else None
+
+    def candidate(self) -> Candidate:
+        return Candidate(node=self.node, cpus=self.facts.cpus, load=self.load, link_bytes_per_s=self.link_bytes_per_s)
+
+
+#: Terms of a job that the manager remembers. A leader of an older term has nothing that could be kept.
+TERMS_KEPT = 16
+
+
+def next_version(durable: int | None) -> int:
+    """The version that follows the newest durable one; None: no version is durable."""
+    return 0 if durable is None else durable + 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One leader of a job."""
+
+    node: str
+    #: The newest durable version when it was appointed: its history begins there. None: no version was durable.
+    began: int | None
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """A job as the manager knows it."""
+
+    spec: JobSpec
+    state: JobState = JobState.QUEUED
+    reason: str | None = None
+    term: int = 0
+    #: None: no node leads it.
+    leader: str | None = None
+    progress: Progress | None = None
+    stage: LeadershipStage = LeadershipStage.VACANT
+    #: Where workers dial its leader; None: on the manager's node, or the leader has not said where.
+    endpoint: str | None = None
+    #: The version of its leader that the disk writes now.
+    storing: int | None = None
+    #: The number of that save, as its leader counts them.
+    storing_number: int = 0
+    #: The node that its leader was asked to hand over to.
+    successor: str | None = None
+    #: Worker -> when it last said that it cannot reach the leader.
+    cut_off: dict[str, float] = field(default_factory=dict)
+    #: Node that was unable to lead the job -> until when the manager does not appoint it.
+    unfit: dict[str, float] = field(default_factory=dict)
+    #: The manager's node leads it because no device could.
+    is_stopgap: bool = False
+    #: Term -> its leader, and where its history begins.
+    terms: dict[int, Term] = field(default_factory=dict)
+    #: Term -> the work that its leader reported to have done under it.
+    sides: dict[int, Side] = field(default_factory=dict)
+    #: The newest version known to be durable.
+    durable: int | None = None
+    #: While ``AWAY``: the stage before, since when, and whether the leader's last wait to be heard runs already.
+    away_from: LeadershipStage = LeadershipStage.LEADING
+    away_s: float = 0.0
+    is_awaited: bool = False
+    #: Leader of an older term that led on -> its last progress.
+    claims: dict[str, Progress] = field(default_factory=dict)
+    #: The leader of an older term whose history the manager adopts, and that term.
+    heir: tuple[str, int] | None = None
+    #: Which versions were discarded last, and why.
+    discarded: str | None = None
+    #: When its leader last changed, and how often in a row another node was placed much better.
+    appointed_s: float = 0.0
+    outdone: int = 0
+    #: When the manager last heard its leader, and since when the manager knows its state. None: not known.
+    heard_s: float | None = None
+    since_s: float | None = None
+
+    def become(self, state: JobState, reason: str | None, now_s: float) -> None:
+        """The manager decides on its state."""
+        self.state, self.reason, self.since_s = state, reason, now_s
+
+    def on_progress(self, progress: Progress, now_s: float) -> None:
+        """Its leader reports."""
+        before = self.progress
+        is_news = before is None or (before.term, before.state) != (progress.term, progress.state)
+        if self.state is JobState.RUNNING and (is_news or self.heard_s is None):
+            self.since_s = now_s
+        self.progress, self.heard_s = progress, now_s
+
+    def on_durable(self, version: int) -> None:
+        """This version is durable, and so is any that was known to be."""
+        self.durable = version if self.durable is None else max(self.durable, version)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state.is_open
+
+    @property
+    def is_led(self) -> bool:
+        """A node leads it, if only until its round is over."""
+        return self.stage in (LeadershipStage.LEADING, LeadershipStage.PARTING)
+
+    @property
+    def is_cut(self) -> bool:
+        """Its workers may work for a leader beyond a cut, about which the manager has not decided."""
+        return self.stage in (LeadershipStage.AWAY, LeadershipStage.ADOPTING)
+
+    @property
+    def leading_term(self) -> int:
+        """The term under which its leader speaks: the newest, unless the manager adopts an older one."""
+        return self.heir[1] if self.stage is LeadershipStage.ADOPTING and self.heir is not None else self.term
+
+    def made_after(self, term: int) -> Side:
+        """The work of leaders of later terms, as far as they reported it; after a restart, as far as the disk shows."""
+        later = [side for number, side in self.sides.items() if number > term]
+        if later:
+            return Side(batches=sum(side.batches for side in later), workers=max(side.workers for side in later))
+        made = max(0, next_version(self.durable) - next_version(self.forked_from(term)))
+        return Side(batches=made, workers=min(1, made))
+
+    def forked_from(self, term: int) -> int | None:
+        """The newest durable version when the leader after this term's was appointed."""
+        later = [number for number in self.terms if number > term]
+        return self.terms[min(later)].began if later else self.durable
+
+
+def sides_kept(
+    terms: Mapping[int, Term], *, durable: int | None, between: Callable[[int | None, int], Side]
+) -> dict[int, Side]:
+    """The durable work of each term, read from the history: a manager that starts again has no leader to ask.
+
+    ``between``: the batches that were applied after one version (None: from the first), up to and with another.
+    """
+    numbers = sorted(terms)
+    ends = [*(terms[number].began for number in numbers[1:]), durable]
+    return {
+        number: Side() if end is None else between(terms[number].began, end)
+        for number, end in zip(numbers, ends, strict=False)
+    }
+
+
+class ClusterState:
+    """The nodes, the jobs, and which node works for which job. Every change of place goes through ``place``.
+
+    Placing a node and finding a free one looks at no other node: there may be tens of thousands.
+    """
+
+    def __init__(self, jobs: Iterable[JobRecord] = ()) -> None:
+        self.nodes: dict[str, NodeRecord] = {}
+        #: In the order they were submitted.
+        self.jobs: dict[str, JobRecord] = {record.spec.job: record for record in jobs}
+        #: Nodes whose leader was asked to let them go: another job needs them more.
+        self.called_back: set[str] = set()
+        #: Nodes that their leaders have let go, and that are about to be free.
+        self.let_go: set[str] = set()
+        self._workers: dict[str, set[str]] = {}
+        #: Names in order. A node that is not free any more stays until its turn, and is passed over then.
+        self._free: list[str] = []
+        self._listed: set[str] = set()
+
+    # Jobs and their leaders ------------------------------------------------------------------------------
+
+    def open_jobs(self) -> list[JobRecord]:
+        return [record for record in self.jobs.values() if record.is_open]
+
+    def led_by(self, node: str) -> list[JobRecord]:
+        return [record for record in self.open_jobs() if record.leader == node]
+
+    @property
+    def is_settled(self) -> bool:
+        """No job waits to hear of the leader it had. Until then nodes stay in the jobs that they may work for."""
+        return not any(record.stage is LeadershipStage.MISSED for record in self.open_jobs())
+
+    def job_of(self, sender: str, message: Message) -> JobRecord | None:
+        """The open job that a message is about, if its sender leads this job under the message's term."""
+        record = self.jobs.get(str(getattr(message, "job", "")))
+        if record is None or not record.is_open:
+            return None
+        term = int(getattr(message, "term", 0))
+        return record if (sender, term) == (record.leader, record.leading_term) else None
+
+    # Nodes and their jobs --------------------------------------------------------------------------------
+
+    def place(self, node: NodeRecord, job: str | None) -> None:
+        """The node works for this job and no other; None: for no job."""
+        if node.job is not None:
+            self._workers[node.job].discard(node.node)
+        if node.job != job:
+            self.called_back.discard(node.node)
+        node.job = job
+        if job is not None:
+            self._workers.setdefault(job, set()).add(node.node)
+
+    def look(self, node: NodeRecord) -> None:
+        """Something about this node changed: list it if it is free now."""
+        if node.is_free and node.node not in self._listed:
+            self._listed.add(node.node)
+            heapq.heappush(self._free, node.node)
+
+    def take(self) -> NodeRecord | None:
+        """The first free node by name. It leaves the list."""
+        while self._free:
+            name = heapq.heappop(self._free)
+            self._listed.remove(name)
+            if self.nodes[name].is_free:
+                return self.nodes[name]
+        return None
+
+    def count(self, job: str) -> int:
+        return len(self._workers.get(job, ()))
+
+    def workers(self, job: str) -> list[str]:
+        return sorted(self._workers.get(job, ()))

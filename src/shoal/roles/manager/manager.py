@@ -1,0 +1,542 @@
+"""The manager: knows the nodes and the jobs, picks leaders, gives nodes their roles. Decides; a driver acts.
+
+Jobs are served in the order they came: first every job gets its least number of workers, then the earlier ones
+are filled to their most. A node works for one job at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shoal.roles.actions import Answer, Keep
+from shoal.roles.events import (
+    Asked,
+    Event,
+    Liveness,
+    LoadFailed,
+    MemberHeld,
+    PeerChanged,
+    Received,
+    Started,
+    Stored,
+    StoreFailed,
+    TimerFired,
+)
+from shoal.roles.machine import Machine
+from shoal.roles.manager.appointment import Appointments, assignment
+from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecord
+from shoal.roles.manager.failover import Failover
+from shoal.roles.manager.reconciliation import Reconciliation
+from shoal.roles.node.failure_detector import Patience
+from shoal.states import JobState
+from shoal.wire.messages import (
+    PROTOCOL,
+    AskCheckpoint,
+    Checkpoint,
+    Denied,
+    Dismiss,
+    Done,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    JobView,
+    LeaderUnreachable,
+    Leads,
+    LogRecord,
+    Message,
+    NodeView,
+    Progress,
+    Released,
+    Revoke,
+    StepDown,
+    SteppedDown,
+    StopJob,
+    StopRequest,
+    Submit,
+    TransferJob,
+    Welcome,
+    clip,
+)
+
+
+class Manager(Machine):
+    def __init__(
+        self,
+        *,
+        node: str,
+        patience: Patience,
+        jobs: list[JobRecord] | None = None,
+        held: Mapping[str, str] | None = None,
+        cpus: int = 1,
+        prefers_devices: bool = False,
+    ) -> None:
+        """``prefers_devices``: this node leads only where no device can."""
+        super().__init__()
+        self._node = node
+        #: Nodes that operators hold back, whether they are here or not.
+        self._held: dict[str, str] = dict(held or {})
+        self._patience = patience
+        self._cluster = ClusterState(jobs or ())
+        self._nodes, self._jobs = self._cluster.nodes, self._cluster.jobs
+        self._appointments = Appointments(self, self._cluster, node=node, prefers_devices=prefers_devices)
+        self._reconciliation = Reconciliation(self, self._cluster, self._appointments, node=node)
+        self._failover = Failover(self, self._cluster, self._appointments, self._reconciliation, node=node)
+        self._cpus = cpus
+        #: A leader was missed when work was last given out.
+        self._is_unsettled = False
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._failover.on_started()
+                self._schedule()
+            case Received():
+                self._on_received(event)
+            case PeerChanged():
+                self._on_peer(event)
+            case Asked():
+                self._on_asked(event)
+            case MemberHeld():
+                self._on_held(event)
+            case TimerFired():
+                self._failover.on_timer(event.name)
+                self._schedule()
+            case Stored() | StoreFailed():
+                self._failover.on_stored(event)
+                self._schedule()
+            case LoadFailed():
+                self._on_load_failed(event)
+            case _:
+                pass
+
+    # Nodes -------------------------------------------------------------------------------------------
+
+    def _on_received(self, event: Received) -> None:
+        if (node := self._nodes.get(event.sender)) is not None:
+            node.heard_s = self.now_s
+        match event.message:
+            case Hello():
+                self._on_hello(event.sender, event.message)
+            case Heartbeat():
+                self._on_heartbeat(event.sender, event.message)
+            case Progress():
+                self._on_progress(event.sender, event.message)
+            case Released():
+                self._on_released(event.sender, event.message)
+            case _:
+                self._on_leader(event.sender, event.message)
+
+    def _on_heartbeat(self, sender: str, beat: Heartbeat) -> None:
+        if sender == self._node:
+            link = beat.link_bytes_per_s
+            self._appointments.on_home_load(cpus=self._cpus, load=beat.load, link_bytes_per_s=link)
+            return
+        node = self._nodes.get(sender)
+        if node is None:
+            return
+        node.load, node.memory_free_mb = beat.load, beat.memory_free_mb
+        node.link_bytes_per_s = beat.link_bytes_per_s
+        if node.is_resting:
+            self._on_rested(node)
+
+    def _on_leader(self, sender: str, message: Message) -> None:
+        """A leader speaks, or a worker speaks of its leader."""
+        failover = self._failover
+        match message:
+            case Leads():
+                failover.on_leads(sender, message)
+                self._schedule()
+            case SteppedDown():
+                self._on_stepped_down(sender, message)
+            case LeaderUnreachable():
+                failover.on_out_of_reach(sender, message)
+            case AskCheckpoint():
+                failover.on_ask_checkpoint(sender, message)
+            case Checkpoint():
+                failover.on_checkpoint(sender, message)
+            case LogRecord():
+                failover.on_noted(sender, message)
+            case _:
+                pass
+
+    def _on_stepped_down(self, sender: str, message: SteppedDown) -> None:
+        hopeless = self._failover.on_stepped_down(sender, message)
+        if hopeless is not None:
+            self._close(hopeless, JobState.FAILED, f"could not start: {message.reason}")
+        else:
+            self._schedule()
+
+    def _on_load_failed(self, event: LoadFailed) -> None:
+        record = self._jobs.get(event.job)
+        if record is None or not record.is_open or record.term != event.term:
+            return
+        if record.leader is not None:
+            self.send(record.leader, StepDown(job=event.job, term=event.term, reason=clip(event.reason)))
+        self._close(record, JobState.FAILED, event.reason)
+
+    def _on_hello(self, sender: str, hello: Hello) -> None:
+        patience = self._patience
+        if hello.protocol != PROTOCOL:
+            reason = f"speaks protocol {hello.protocol}, this cluster speaks {PROTOCOL}: install the same release"
+            self.record("refused", f"{sender} {reason}")
+            self.send(sender, Dismiss(job="", reason=reason))
+            return
+        node = self._nodes.get(sender)
+        if node is None:
+            node = self._nodes[sender] = NodeRecord(node=sender, held=self._held.get(sender))
+        restarted = node.incarnation not in (None, hello.incarnation)
+        node.facts, node.incarnation = hello.facts, hello.incarnation or None
+        node.heard_s = self.now_s
+        node.state, node.reason = Liveness.ALIVE, "restarted" if restarted else "connected"
+        self._cluster.look(node)
+        self.record("node", f"{sender} {node.reason} from {hello.facts.host or 'somewhere'}")
+        if not node.facts.torch:
+            self.record("node", f"{sender} has no PyTorch: it cannot train")
+        self._resettle(node)
+        self._failover.on_hello(sender, hello, restarted=restarted)
+        if node.job is not None and self._jobs[node.job].is_led:
+            # A new process has forgotten its job, a new connection has not: repeat it to both.
+            self._assign_worker(node, self._jobs[node.job], "back in its job")
+        self._schedule()
+        self._dismiss_elsewhere(node)
+        # The welcome comes last: a node speaks to its leader once it knows all its roles.
+        held_back = node.held_back or ""
+        self.send(
+            sender, Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s, reason=held_back)
+        )
+        self._appointments.relieve_home()
+
+    def _on_peer(self, event: PeerChanged) -> None:
+        node = self._nodes.get(event.node)
+        if node is None or node.state is event.state:
+            return
+        if node.state is Liveness.ALIVE:
+            node.suspect_s = self.now_s
+        node.state, node.reason = event.state, event.reason
+        self._cluster.look(node)
+        self.record("node", f"{event.node} is {event.state}: {event.reason}", job=node.job or "")
+        if event.state is Liveness.LOST:
+            if node.job is not None:
+                self._appointments.bar(node.node, node.job, event.reason)
+                node.left_in[node.job] = None
+            self._cluster.place(node, None)
+            self._cluster.let_go.discard(node.node)
+            self._failover.on_lost(event.node, event.reason, is_certain=event.is_certain)
+            self._schedule()
+        elif event.state is Liveness.ALIVE:
+            self._resettle(node)
+            self._reconciliation.on_heard_again(event.node)
+            self._schedule()
+            self._dismiss_elsewhere(node)
+        else:
+            self._failover.on_suspected(event.node)
+
+    def _resettle(self, node: NodeRecord) -> None:
+        """A worker that was lost together with its leader still works there, beyond the cut between them and here."""
+        away = [job for job in node.left_in if (known := self._jobs.get(job)) is not None and known.is_cut]
+        if node.job is not None or not away:
+            return
+        del node.left_in[away[-1]]
+        self._cluster.place(node, away[-1])
+
+    # Nodes that operators hold back --------------------------------------------------------------------
+
+    def _on_held(self, event: MemberHeld) -> None:
+        """A held node keeps its lease: its leader lets it go when the lease is done, so nothing is lost."""
+        if event.hold == "revoked":
+            was_leader = bool(self._cluster.led_by(event.node))
+            self._appointments.bar_everywhere(event.node, event.reason)
+            self._failover.on_lost(event.node, event.reason, is_certain=True)
+            if was_leader:
+                self._schedule()
+            return
+        hold = event.hold or None
+        if hold is not None:
+            self._held[event.node] = hold
+        else:
+            self._held.pop(event.node, None)
+        node = self._nodes.get(event.node)
+        if node is None or node.held == hold:
+            return
+        node.held = hold
+        what = node.held_back or "may be given work"
+        self.record("node", f"{event.node} {what}" + (f": {event.reason}" if event.reason else ""))
+        if hold is not None:
+            self._appointments.release([event.node])
+            self._appointments.transfer_from(node)
+        else:
+            self._cluster.look(node)
+            self._schedule()
+
+    def _on_released(self, sender: str, released: Released) -> None:
+        record, node = self._jobs.get(released.job), self._nodes.get(released.node)
+        if record is None or sender != record.leader or released.term != record.term:
+            return
+        if node is None or node.job != released.job:
+            return
+        self._cluster.place(node, None)
+        node.is_resting = True
+        self._cluster.let_go.add(node.node)
+        self._schedule()
+
+    def _on_rested(self, node: NodeRecord) -> None:
+        """By now the node has heard from its leader: it may be given work again, unless an operator holds it back."""
+        node.is_resting = False
+        self._cluster.let_go.discard(node.node)
+        self._cluster.look(node)
+        self._schedule()
+
+    # Jobs --------------------------------------------------------------------------------------------
+
+    def _on_asked(self, event: Asked) -> None:
+        match event.message:
+            case Submit():
+                self._on_submit(event.question, event.message.spec)
+            case StopJob():
+                self._on_stop(event.question, event.message)
+            case TransferJob():
+                self._on_transfer(event.question, event.message)
+            case _:
+                self._deny(event.question, "not a command the manager knows")
+
+    def _deny(self, question: int, reason: str) -> None:
+        self.act(Answer(question=question, message=Denied(reason=reason)))
+
+    def _on_submit(self, question: int, spec: JobSpec) -> None:
+        if spec.plan.shape == "chain":
+            reason = "a chain of pairs has no manager: run `shoal flock train` on each device (docs/flock.md)"
+            self._deny(question, reason)
+            return
+        known = self._jobs.get(spec.job)
+        if known is not None and known.spec == spec:
+            # The same submission again: its answer was lost on the way.
+            self.act(Answer(question=question, message=Done(job=spec.job, reason=known.state)))
+            return
+        if known is not None:
+            self._deny(question, f"there is a job {spec.job} already")
+            return
+        reason = "waiting for a leader"
+        record = self._jobs[spec.job] = JobRecord(spec=spec, reason=reason, since_s=self.now_s)
+        self.act(
+            Keep(job=spec.job, state=record.state, reason=reason, term=0, spec=spec),
+            Answer(question=question, message=Done(job=spec.job, reason="queued")),
+        )
+        self._schedule()
+
+    def _on_stop(self, question: int, stop: StopJob) -> None:
+        record = self._open_job(question, stop.job)
+        if record is None:
+            return
+        record.become(JobState.STOPPING, stop.reason or None, self.now_s)
+        leader = record.leader or ""
+        self.act(
+            Keep(job=stop.job, state=record.state, reason=stop.reason, term=record.term, leader=leader),
+            Answer(question=question, message=Done(job=stop.job, reason="stopping: the last version is being saved")),
+        )
+        if record.is_led:
+            self._appointments.tell_leader(record, StopRequest(job=stop.job, reason=clip(stop.reason)))
+
+    def _on_transfer(self, question: int, transfer: TransferJob) -> None:
+        record = self._open_job(question, transfer.job)
+        if record is None:
+            return
+        to = transfer.node or None
+        problem = self._appointments.why_not_transfer(record, to)
+        if problem is not None:
+            self._deny(question, problem)
+            return
+        if to is not None:
+            record.unfit.pop(to, None)
+        leader = record.leader
+        self._appointments.transfer(record, to=to, reason="an operator asked for it")
+        told = f"{leader} finishes its round and hands over to {record.successor}"
+        if record.leader is None:
+            told = f"{leader} is out of reach: {record.successor} leads from the last durable version"
+        self.act(Answer(question=question, message=Done(job=transfer.job, reason=told)))
+        self._schedule()
+
+    def _open_job(self, question: int, job: str) -> JobRecord | None:
+        """The job, if it is open; else the answer says why not."""
+        record = self._jobs.get(job)
+        if record is not None and record.is_open:
+            return record
+        self._deny(question, f"there is no job {job}" if record is None else f"job {job} is {record.state} already")
+        return None
+
+    def _on_progress(self, sender: str, progress: Progress) -> None:
+        record = self._cluster.job_of(sender, progress)
+        if record is None:
+            if sender != self._node and self._reconciliation.on_claim(sender, progress):
+                self._schedule()
+            return
+        self._failover.on_progress(record, progress)
+        if not progress.is_last:
+            return
+        # The leader repeats its last word until it is told that the manager heard it: once that is written down.
+        self._end(record, JobState(progress.state), progress.reason)
+        if sender != self._node:
+            self.send(sender, StepDown(job=progress.job, term=progress.term, reason="the job is over"))
+        self._dismiss_workers(record, progress.reason)
+        self._schedule()
+
+    def _close(self, record: JobRecord, state: JobState, reason: str) -> None:
+        self._end(record, state, reason)
+        self._dismiss_workers(record, reason)
+        self._schedule()
+
+    def _end(self, record: JobRecord, state: JobState, reason: str) -> None:
+        """The job is over: write it down."""
+        job = record.spec.job
+        record.become(state, reason or None, self.now_s)
+        self.act(Keep(job=job, state=state, reason=reason, term=record.term, leader=record.leader or ""))
+        self.record("job", f"{state}: {reason}", job=job)
+
+    def _dismiss_workers(self, record: JobRecord, reason: str) -> None:
+        """Free the workers of a job that is over."""
+        job = record.spec.job
+        for name in self._cluster.workers(job):
+            self._cluster.place(self._nodes[name], None)
+            self._cluster.look(self._nodes[name])
+            self.send(name, Dismiss(job=job, reason=clip(reason)))
+
+    # Which node works for which job ------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Give jobs their leaders and their workers. Called after everything that may change either."""
+        self._failover.fill()
+        if not self._cluster.is_settled:
+            self._is_unsettled = True
+            return
+        led = [r for r in self._jobs.values() if r.is_open and r.is_led]
+        for wanted in ("workers_min", "workers_max"):
+            for record in led:
+                self._staff(record, getattr(record.spec.plan, wanted))
+        self._call_back(led)
+        if any(record.is_cut for record in self._jobs.values() if record.is_open):
+            self._is_unsettled = True
+        elif self._is_unsettled:
+            self._is_unsettled = False
+            # Nodes that came meanwhile may work in a job that has no place for them any more.
+            for node in [node for node in self._nodes.values() if node.state is Liveness.ALIVE]:
+                self._dismiss_elsewhere(node)
+
+    def _call_back(self, led: list[JobRecord]) -> None:
+        """No node is free, and a job has fewer workers than its least: another job gives some of its surplus."""
+        cluster = self._cluster
+        needed = sum(max(0, record.spec.plan.workers_min - cluster.count(record.spec.job)) for record in led)
+        needed -= len(cluster.called_back) + len(cluster.let_go)
+        # The last job to come is the first to give.
+        for record in reversed(led):
+            job = record.spec.job
+            spare = min(needed, cluster.count(job) - record.spec.plan.workers_min)
+            if spare <= 0:
+                continue
+            others = [name for name in reversed(cluster.workers(job)) if name != record.leader]
+            for name in [name for name in others if name not in cluster.called_back][:spare]:
+                needed -= 1
+                cluster.called_back.add(name)
+                self.record("called-back", f"{name}: another job has fewer workers than it needs", job=job)
+                self._appointments.release([name])
+
+    def _staff(self, record: JobRecord, wanted: int) -> None:
+        """Give a job free nodes until it has as many workers as wanted."""
+        have = self._cluster.count(record.spec.job)
+        while have < wanted:
+            node = self._cluster.take()
+            if node is None:
+                break
+            have += 1
+            self._assign_worker(node, record, f"worker {have} of at most {record.spec.plan.workers_max}")
+
+    def _assign_worker(self, node: NodeRecord, record: JobRecord, reason: str) -> None:
+        self._cluster.place(node, record.spec.job)
+        self.record("assigned", f"{node.node}: {reason}", job=record.spec.job)
+        self._appointments.admit(record, [node.node])
+        self.send(node.node, assignment(record, "worker", reason))
+
+    def _dismiss_elsewhere(self, node: NodeRecord) -> None:
+        """A node that was away may still work in a job that gave its place to another. It ignores unknown jobs.
+
+        Also in a job that ended meanwhile: its leader did not hear what the node said while it was given up, so it told
+        the node nothing. And a leader that led on while the manager started again still counts on the node: the node
+        would be heard there for another job, and the leader would wait for its update without end.
+        """
+        if not self._cluster.is_settled:
+            # It may work for a leader that this manager has not heard of yet.
+            return
+        elsewhere = {job: None for job, record in self._jobs.items() if record.is_open} | node.left_in
+        if node.job is not None:
+            elsewhere.pop(node.job, None)
+        # Beyond a cut it may work for a leader that will be heard again.
+        cut = [job for job in elsewhere if (known := self._jobs.get(job)) is not None and known.is_cut]
+        for job in cut:
+            del elsewhere[job]
+        left = [self._jobs[job] for job in node.left_in if job in elsewhere and job in self._jobs]
+        node.left_in = {job: None for job in cut if job in node.left_in}
+        reason = "its place was taken while it was away"
+        for each in left:
+            if each.is_open and each.leader == self._node:
+                # A leader here may have heard it again before this manager did, and would count it as ready for ever.
+                self.send(self._node, Revoke(job=each.spec.job, term=each.term, node=node.node, reason=reason))
+        for job in elsewhere:
+            self._appointments.bar(node.node, job, reason)
+        for job in elsewhere:
+            self.send(node.node, Dismiss(job=job, reason=reason))
+
+    # What people see -----------------------------------------------------------------------------------
+
+    def node_views(self) -> tuple[NodeView, ...]:
+        return tuple(
+            NodeView(
+                node=node.node,
+                state=str(node.state),
+                reason=clip(node.reason, 400),
+                job=node.job or "",
+                facts=node.facts,
+                load=node.load,
+                memory_free_mb=node.memory_free_mb,
+            )
+            for node in (self._nodes[name] for name in sorted(self._nodes))
+        )
+
+    def job_views(self, job: str | None = None, *, now_s: float = 0.0) -> tuple[JobView, ...]:
+        """Every job, or one."""
+        return tuple(
+            JobView(
+                job=record.spec.job,
+                name=record.spec.name,
+                state=record.state,
+                reason=clip(record.reason or ""),
+                leader=record.leader or "",
+                term=record.term,
+                plan=record.spec.plan,
+                progress=record.progress,
+                discarded=record.discarded or "",
+                train_examples=record.spec.train.examples,
+                test_examples=record.spec.test.examples,
+                since_s=_ago(record.since_s, now_s),
+                heard_s=_ago(record.heard_s, now_s),
+            )
+            for record in self._jobs.values()
+            if job is None or record.spec.job == job
+        )
+
+    def awaits(self, sender: str, checkpoint: Checkpoint) -> bool:
+        """Whether this node leads this job under this term: no other node has a version kept."""
+        return self._cluster.job_of(sender, checkpoint) is not None
+
+    def specs_of(self, node: str) -> tuple[JobSpec, ...]:
+        """The jobs that this node works for or leads now, or is about to lead."""
+        here = self._nodes.get(node)
+        placed = self._jobs.get(here.job) if here is not None and here.job is not None else None
+        led = [record for record in self._jobs.values() if record.is_open and record.leader == node]
+        records = ([placed] if placed is not None and placed.is_open else []) + led
+        return tuple(record.spec for record in records)
+
+    def spec(self, job: str) -> JobSpec | None:
+        record = self._jobs.get(job)
+        return record.spec if record else None
+
+
+def _ago(at_s: float | None, now_s: float) -> float:
+    return -1.0 if at_s is None else max(0.0, now_s - at_s)

@@ -1,0 +1,178 @@
+"""Which version of a model is served: published, kept, rolled back, and why. Pure; knows no file and no table.
+
+Only a durable version can be published. An evaluation is of the version at the end of an epoch, which is made durable
+with it, so it speaks for that version and for versions that come soon after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shoal.errors import Refused
+from shoal.learning.significance import at_least
+from shoal.plan import Plan
+from shoal.wire.messages import EvaluationView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A version that was published: its model is kept under its hash."""
+
+    version: int
+    #: Counts the published versions of a job, so that there is an order whatever clocks do.
+    number: int
+    epoch: int
+    #: Its evaluation by then; None: it had none.
+    accuracy: float | None
+    loss: float | None
+    examples: int
+    sha256: str
+    size_bytes: int
+    #: By the manager's clock.
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """The version that a job serves, and whether the next better one replaces it by itself."""
+
+    #: None: no version is served yet.
+    version: int | None = None
+    #: Why this version.
+    reason: str | None = None
+    #: The version of the latest evaluation that was weighed: none is weighed twice.
+    judged: int | None = None
+    #: Why no version is published by itself; None: better ones are.
+    hold: str | None = None
+    #: The accuracy that an evaluation must surely reach to end the hold; None: only an operator ends it.
+    until_accuracy: float | None = None
+    #: The decision about the latest evaluation.
+    verdict: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepServed:
+    """The version that is served stays."""
+
+    reason: str
+
+
+def rule_of(plan: Plan) -> str:
+    """When versions are published. A job that has an end is trained for its last version: an operator publishes, unless
+    the plan says otherwise."""
+    return plan.publish or ("better" if plan.until.endless else "asked")
+
+
+def is_sound(view: EvaluationView) -> bool:
+    """Whether an evaluation can be true. A leader's figures are its own: an accuracy must be a share of examples."""
+    return view.examples > 0 and 0 <= view.accuracy <= 1
+
+
+def news(evaluations: Sequence[EvaluationView], serving: Serving) -> EvaluationView | None:
+    """The latest evaluation, if it was not weighed yet. An evaluation of an older version is news too: a damaged disk
+    may have taken a job back."""
+    latest = next((view for view in reversed(evaluations) if is_sound(view)), None)
+    return latest if latest is not None and latest.version != serving.judged else None
+
+
+def weigh(rule: str, served: Published | None, serving: Serving, view: EvaluationView) -> Publish | KeepServed:
+    """Whether a version that was just evaluated shall be served."""
+    if rule == "asked":
+        return KeepServed(f"version {view.version:,} had {describe(view)}: it is published when an operator says so")
+    if serving.hold is not None:
+        until = serving.until_accuracy
+        if until is None or at_least(view.accuracy, view.examples) < until:
+            return KeepServed(f"version {view.version:,} had {describe(view)}, and is held back: {serving.hold}")
+        return Publish(f"it surely has the {percent(until)} that were asked for")
+    if served is None:
+        return Publish("the first that was evaluated")
+    if rule == "every":
+        return Publish("the newest that was evaluated")
+    if served.accuracy is None:
+        return Publish(f"version {served.version:,} was not evaluated, and this one was")
+    if at_least(view.accuracy, view.examples) > at_least(served.accuracy, served.examples):
+        return Publish(f"better than version {served.version:,}, {percent(served.accuracy)}")
+    return KeepServed(_no_better(view, served, served.accuracy))
+
+
+def judged_at(evaluations: Sequence[EvaluationView], version: int) -> EvaluationView | None:
+    """The evaluation that speaks for a version: the last one up to it, if at most as many versions were made since as
+    between the last two. Beyond those another evaluation was due and did not come: nothing is known."""
+    views = [view for view in evaluations if is_sound(view) and view.version <= version]
+    if not views:
+        return None
+    since = views[-1].version - (views[-2].version if len(views) > 1 else 0)
+    return views[-1] if version - views[-1].version <= since else None
+
+
+def after_publishing(serving: Serving, version: int, reason: str) -> Serving:
+    """This version is served from now on, and better ones replace it."""
+    return replace(serving, version=version, reason=reason, hold=None, until_accuracy=None, verdict=None)
+
+
+def target(kept: Sequence[Published], serving: Serving, wanted: int | None) -> Published:
+    """The version to go back to; None: the version that was published before the served one. Raises Refused."""
+    by_number = sorted(kept, key=lambda each: each.number)
+    if not by_number:
+        raise Refused("no version was published yet: there is none to go back to")
+    known = ", ".join(f"{each.version:,}" for each in by_number)
+    if wanted is not None:
+        found = next((each for each in by_number if each.version == wanted), None)
+        if found is None:
+            raise Refused(f"version {wanted:,} is not among the published ones that are kept: {known}")
+    else:
+        now = next((each.number for each in by_number if each.version == serving.version), 0)
+        found = next((each for each in reversed(by_number) if each.number < now), None)
+        if found is None:
+            raise Refused(f"version {serving.version:,} is the first that is kept: name another, of {known}")
+    if found.version == serving.version:
+        raise Refused(f"version {found.version:,} is served already")
+    return found
+
+
+def after_rollback(
+    serving: Serving, to: Published, *, reason: str | None = None, until_accuracy: float | None = None
+) -> Serving:
+    """An earlier version is served again, and no version is published by itself for now."""
+    assert serving.version is not None, "a version is served as soon as one is kept"
+    why = f": {reason}" if reason is not None else ""
+    ends = f"surely reaches {percent(until_accuracy)}" if until_accuracy is not None else "is published by an operator"
+    return replace(
+        serving,
+        version=to.version,
+        reason=f"rolled back from version {serving.version:,}{why}",
+        hold=f"version {serving.version:,} was withdrawn{why}; until one {ends}",
+        until_accuracy=until_accuracy,
+        verdict=None,
+    )
+
+
+def surplus(kept: Sequence[Published], *, served: int, keep: int) -> list[Published]:
+    """Published versions beyond the number to keep, the oldest first. The served one stays, however old it is."""
+    others = sorted((each for each in kept if each.version != served), key=lambda each: each.number)
+    room = keep - (len(others) < len(kept))
+    return others[: max(0, len(others) - room)]
+
+
+def describe(view: EvaluationView) -> str:
+    return f"{percent(view.accuracy)} of {view.examples:,} examples right"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _no_better(view: EvaluationView, served: Published, accuracy: float) -> str:
+    keeping = f"keeping version {served.version:,}"
+    if view.accuracy > accuracy:
+        of = f"{percent(accuracy)} of {served.examples:,} examples right"
+        return f"version {view.version:,} had {describe(view)}, too few to be sure against {of}: {keeping}"
+    word = "worse" if view.accuracy < accuracy else "no better"
+    return f"version {view.version:,} is {word}, {percent(view.accuracy)} against {percent(accuracy)}: {keeping}"

@@ -1,0 +1,173 @@
+"""How a checkpoint travels: one file's bytes with the model, the state, and the history since the checkpoint before.
+
+A leader trusts no disk of its device: the manager's node keeps every version that must not be lost. Pure functions.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.roles.actions import Save
+from shoal.roles.leader.training_state import OURS
+from shoal.scheduling.ledger import Applied, Ledger
+from shoal.wire import tensors as tensor_files
+from shoal.wire.limits import BATCHES_MAX, SECONDS_MAX
+from shoal.wire.messages import Checkpoint, EvaluationView, Tensors, is_id
+
+_FILE = "file"
+_FORMAT_KEY, _FORMAT = "shoal", "checkpoint on its way 1"
+_ROWS, _NAMES, _AFTER = f"{OURS}applied", "nodes", "after"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredVersion:
+    """A checkpoint, unpacked: a store keeps it, and a leader goes on from it."""
+
+    version: int
+    tensors: Tensors
+    state: dict[str, Any]
+
+    @property
+    def applied(self) -> tuple[Applied, ...]:
+        return rows_in(self.tensors, self.state)
+
+    @property
+    def after(self) -> int:
+        """The version after which its rows begin. Rows of later versions that a store has, and that are not among
+        these, are not its history.
+
+        A checkpoint that a leader goes on from brings no rows, and takes none away.
+        """
+        return int(self.state.get(_AFTER, self.version))
+
+    @property
+    def evaluations(self) -> tuple[EvaluationView, ...]:
+        return tuple(EvaluationView(**row) for row in self.state["evaluations"])
+
+
+def gaps_in(state: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Versions between which there is no history: the training went back from the later to the earlier."""
+    return tuple((int(kept), int(again)) for kept, again in state.get("went_back", ()))
+
+
+def version_of(save: Save) -> StoredVersion:
+    """The checkpoint of a save, with its history inside."""
+    rows, names = with_rows(save.applied)
+    state = {**save.state, **names, _AFTER: save.after}
+    return StoredVersion(version=save.version, tensors={**save.tensors, **rows}, state=state)
+
+
+def packed(version: StoredVersion | None, *, job: str, term: int, number: int = 0) -> Checkpoint:
+    """The message that carries a version to another node; None: there is none yet. ``number``: of a leader's saves."""
+    if version is None:
+        return Checkpoint(job=job, term=term, version=-1)
+    file = io.BytesIO()
+    notes = {_FORMAT_KEY: _FORMAT, "version": str(version.version), "state": json.dumps(version.state)}
+    tensor_files.write(file, version.tensors, notes)
+    content = np.frombuffer(file.getbuffer(), dtype=np.uint8)
+    return Checkpoint(job=job, term=term, version=version.version, number=number, tensors={_FILE: content})
+
+
+def unpacked(checkpoint: Checkpoint) -> StoredVersion | None:
+    """The version in a message, as a copy; None: there is none yet. Raises PeerViolation if it is not whole."""
+    if checkpoint.version < 0:
+        return None
+    content = checkpoint.tensors.get(_FILE)
+    if content is None or content.dtype != np.uint8 or content.ndim != 1:
+        raise PeerViolation("a checkpoint without its file")
+    try:
+        tensors, notes = tensor_files.read(content.tobytes())
+        if notes.get(_FORMAT_KEY) != _FORMAT or notes.get("version") != str(checkpoint.version):
+            raise PeerViolation(f"not the checkpoint of version {checkpoint.version} that it says it is")
+        state = json.loads(notes["state"])
+        version = StoredVersion(version=checkpoint.version, tensors=tensors, state=state)
+        _check(version, checkpoint)
+    except (Corrupt, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise PeerViolation(f"a checkpoint that cannot be read: {error}") from error
+    return version
+
+
+def _check(version: StoredVersion, checkpoint: Checkpoint) -> None:
+    state = version.state
+    if state["job"] != checkpoint.job or state["version"] != checkpoint.version:
+        raise PeerViolation("a checkpoint of another job or version than it says")
+    for name, array in version.tensors.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise PeerViolation(f"a checkpoint with values that are not finite, in {name[:80]}")
+    after = state.get(_AFTER, checkpoint.version)
+    if type(after) is not int or not -1 <= after <= checkpoint.version:
+        raise PeerViolation("a checkpoint whose history begins nowhere")
+    _check_rows(version.tensors[_ROWS], state[_NAMES], after=after, last=checkpoint.version)
+    _check_progress(state)
+    _check_gaps(state, last=checkpoint.version)
+    for view in version.evaluations:
+        counts, measures = (view.version, view.epoch, view.examples), (view.accuracy, view.loss, view.seconds)
+        if not all(type(count) is int for count in counts) or not all(
+            type(value) in (int, float) for value in measures
+        ):
+            raise PeerViolation("a checkpoint with evaluations that are not numbers")
+
+
+def _check_progress(state: Mapping[str, Any]) -> None:
+    """Check the state that a leader restores besides the model: the manager must not keep a version that no leader can
+    go on from."""
+    ledger, ending, elapsed_s = state["ledger"], state["ending"], state["elapsed_s"]
+    if not isinstance(ledger["batches"], int) or not 0 < ledger["batches"] <= BATCHES_MAX:
+        raise PeerViolation("a checkpoint with a ledger of no size")
+    try:
+        Ledger.restore(ledger)
+    except Misuse as error:
+        raise PeerViolation(f"a checkpoint with a ledger that cannot be: {error}") from error
+    if type(elapsed_s) not in (int, float) or not 0 <= elapsed_s <= SECONDS_MAX:
+        raise PeerViolation("a checkpoint that took no time that can be")
+    if ending is not None and not (isinstance(ending, list) and list(map(type, ending)) == [str, str]):
+        raise PeerViolation("a checkpoint with an end that is none")
+
+
+def _check_gaps(state: Mapping[str, Any], *, last: int) -> None:
+    gaps = state.get("went_back", [])
+    if not isinstance(gaps, list) or not all(
+        isinstance(gap, list) and list(map(type, gap)) == [int, int] for gap in gaps
+    ):
+        raise PeerViolation("a checkpoint that went back between what are no versions")
+    if not all(0 <= kept < again <= last for kept, again in gaps):
+        raise PeerViolation("a checkpoint that went back to a version that is not before it")
+
+
+def _check_rows(rows: np.ndarray, names: object, *, after: int, last: int) -> None:
+    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != 5:
+        raise PeerViolation("a checkpoint with history that is not rows of five numbers")
+    if not isinstance(names, list) or not all(isinstance(name, str) and is_id(name) for name in names):
+        raise PeerViolation("a checkpoint with history of nodes that have no names")
+    if not len(rows):
+        return
+    if rows.min() < 0 or rows[:, 3].max() >= len(names):
+        raise PeerViolation("a checkpoint with history that cannot be")
+    if rows[:, 2].max() > last or rows[:, 2].min() <= after:
+        raise PeerViolation("a checkpoint with history of other versions than it says")
+
+
+# History inside a checkpoint ------------------------------------------------------------------------
+
+
+def with_rows(applied: Sequence[Applied]) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """Rows of history as they travel inside a checkpoint: numbers as a tensor, names beside the state."""
+    names = sorted({row.node for row in applied})
+    places = {name: place for place, name in enumerate(names)}
+    rows = [[r.epoch, r.batch, r.version, places[r.node], r.lease] for r in applied]
+    return {_ROWS: np.array(rows, dtype=np.int64).reshape(-1, 5)}, {_NAMES: names}
+
+
+def rows_in(tensors: Tensors, state: Mapping[str, Any]) -> tuple[Applied, ...]:
+    names = state[_NAMES]
+    return tuple(
+        Applied(epoch=epoch, batch=batch, version=at, node=names[place], lease=lease)
+        for epoch, batch, at, place, lease in tensors[_ROWS].tolist()
+    )

@@ -1,0 +1,663 @@
+"""A node between its sessions and the roles it hosts: which peers are alive, and which role a message is for.
+
+The manager's node has a switchboard, with the manager and the leaders on that node; so has every other node that leads.
+It is pure state that both drivers share, so that the simulator breaks the code that devices run. It decides where
+messages and events go; a driver takes them there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.roles.actions import Record, Save
+from shoal.roles.events import Event, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
+from shoal.roles.machine import Decider
+from shoal.roles.node.checkpoint_transfer import packed, version_of
+from shoal.roles.node.doorway import Doorway
+from shoal.roles.node.failure_detector import FailureDetector, Patience
+from shoal.wire.limits import TRACEBACK_MAX_CHARS
+from shoal.wire.messages import (
+    RECIPIENT,
+    Admit,
+    AggregatorReady,
+    AskCheckpoint,
+    Assign,
+    Checkpoint,
+    CheckpointKept,
+    CheckpointRefused,
+    Finished,
+    HandOver,
+    Heartbeat,
+    HeartbeatSeen,
+    Hello,
+    Lane,
+    LeaderUnreachable,
+    Leads,
+    Leave,
+    LogRecord,
+    Message,
+    Progress,
+    Ready,
+    Reduce,
+    RelayModel,
+    Release,
+    Revoke,
+    SetUpAggregator,
+    StepDown,
+    SteppedDown,
+    StopRequest,
+    TearDown,
+    UpdateShard,
+    Welcome,
+    clip,
+    lane_of,
+)
+
+_NO_BUSINESS = "no job that it works for is led here"
+
+#: How often an aggregator hears from the members of its formation. In a shard all members have sessions to all.
+SELDOM = Patience(heartbeat_s=5.0, suspect_after_s=15.0, lost_after_s=25.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ToManager:
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class ToLeader:
+    job: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class ToPeer:
+    """Send over the session to this node. Without one the message is lost, and the roles hear that the node is."""
+
+    node: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Set up the leader of a job here. Messages for it wait until it is set up.
+
+    On the manager's node it goes on from the version on the disk. Elsewhere the switchboard asks the manager for that
+    version, which comes with ``Resume``.
+    """
+
+    assign: Assign
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The version to go on from has come: begin, and call ``on_leading`` or ``on_failed``."""
+
+    assign: Assign
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Let go of the leader of this job without a word: another node leads it."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """Set up an aggregator here, listen for its members, and call ``on_seconded``."""
+
+    form: SetUpAggregator
+    leader: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToAggregator:
+    job: str
+    formation: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class DropAggregator:
+    """Let go of the aggregator: its formation is over."""
+
+    job: str
+    formation: int
+
+
+@dataclass(frozen=True, slots=True)
+class HangUp:
+    node: str
+    reason: str
+
+
+Delivery = ToManager | ToLeader | ToPeer | Lead | Resume | Drop | Second | ToAggregator | DropAggregator | HangUp
+
+
+@dataclass(frozen=True, slots=True)
+class _Sub:
+    """A formation in which this node sums up a share of the updates."""
+
+    term: int
+    leader: str
+    members: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Led:
+    """A job led here, or about to be."""
+
+    assign: Assign
+    #: The version to go on from has come.
+    resumed: bool = False
+    #: Its announcement, once it leads.
+    leads: Leads | None = None
+    #: The version that the manager was asked to keep, and has not answered for.
+    saving: int | None = None
+    #: How many saves the manager was asked for: it answers each by its number.
+    saves: int = 0
+
+    def is_saving(self, answer: CheckpointKept | CheckpointRefused) -> bool:
+        """Whether this answers the save under way, and not one that was given up with a session."""
+        return (answer.term, answer.version, answer.number) == (self.assign.term, self.saving, self.saves)
+
+
+P = ParamSpec("P")
+
+
+def _entry(
+    method: Callable[Concatenate[HostRouter, P], None],
+) -> Callable[Concatenate[HostRouter, P], list[Delivery]]:
+    """An input of the switchboard: it returns the deliveries that the method decided on, in order."""
+
+    @functools.wraps(method)
+    def enter(self: HostRouter, /, *args: P.args, **kwargs: P.kwargs) -> list[Delivery]:
+        try:
+            method(self, *args, **kwargs)
+        finally:
+            # Nothing follows from an input that broke a rule: what it had decided so far is dropped with the error.
+            deliveries = self.take_actions()
+        return deliveries
+
+    return enter
+
+
+class HostRouter(Decider[Delivery]):
+    def __init__(self, *, node: str, patience: Patience, manager: str | None = None) -> None:
+        """``manager``: the manager's node; None: this one."""
+        super().__init__()
+        self._node = node
+        self._manager = manager or node
+        self._patience = patience
+        self.membership = FailureDetector(patience)
+        #: Lets in one of two processes of one node.
+        self.doorway = Doorway(self.membership)
+        #: How often the driver is to call ``check``.
+        self.check_every_s = patience.heartbeat_s / 2
+        #: The jobs led here, in the order they were given.
+        self._led: dict[str, _Led] = {}
+        #: Job -> the last term it was led under here. A term is never led twice.
+        self._over: dict[str, int] = {}
+        #: Jobs that are led elsewhere now: their workers hear where from the manager, not from here.
+        self._moved: set[str] = set()
+        #: Job -> the nodes that may speak to its leader. On the manager's node, every member may.
+        self._admitted: dict[str, set[str]] = {}
+        #: Job -> requests for work of nodes that the manager has not admitted yet.
+        self._early: dict[str, dict[str, Received]] = {}
+        #: Nodes that were welcomed as members of a formation alone.
+        self._seldom: set[str] = set()
+        #: (job, formation) in which this node sums up a share.
+        self._subs: dict[tuple[str, int], _Sub] = {}
+        #: Job -> the last word of its leader, which the manager must hear before this node may forget the job.
+        self._last_words: dict[str, Progress | SteppedDown] = {}
+        self._in_touch = True
+
+    @property
+    def node(self) -> str:
+        return self._node
+
+    @property
+    def is_home(self) -> bool:
+        """Whether this is the manager's node."""
+        return self._manager == self._node
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs led here."""
+        return tuple(self._led)
+
+    @property
+    def is_idle(self) -> bool:
+        """No job is led here, and the manager has heard every last word."""
+        return not self._led and not self._subs and not self._last_words
+
+    def leads(self) -> tuple[Leads, ...]:
+        """The leaders that this node announces to the manager when it connects."""
+        return tuple(led.leads for led in self._led.values() if led.leads is not None)
+
+    def admits(self, node: str) -> bool:
+        """Whether the node works for a job that is led here, in whole or in part."""
+        if self._is_watched(node):
+            return True
+        return any(node in sub.members for (job, _), sub in self._subs.items() if self._is_led(job, sub))
+
+    def _is_led(self, job: str, sub: _Sub) -> bool:
+        """Whether the leader of a formation may still lead it. A leader that was here and has ended does not: members
+        that kept their session for the aggregator's sake would never ask where their leader is."""
+        return sub.leader != self._node or job in self._led
+
+    def _is_watched(self, node: str) -> bool:
+        """Whether a role here must know when the node is lost. Members of a formation are watched by their leader."""
+        return self.is_home or any(node in nodes for nodes in self._admitted.values())
+
+    # Peers ---------------------------------------------------------------------------------------------
+
+    @_entry
+    def on_received(self, event: Received, now_s: float) -> None:
+        """A message from a peer whose identity is proven."""
+        self.now_s = now_s
+        sender, message = event.sender, event.message
+        match message:
+            case Hello() if message.node != sender:
+                raise PeerViolation(f"says it is {message.node}", peer=sender)
+            case Leave():
+                self._expel(sender, f"left: {message.reason}")
+                # Hanging up is the sign that the goodbye was heard: the peer waits for it before it disconnects.
+                self.act(HangUp(sender, "it said goodbye"))
+                return
+            case Heartbeat() if not self.admits(sender):
+                # Its job is led elsewhere now, or is over. Without this session it asks the manager where to go.
+                self._expel(sender, _NO_BUSINESS)
+                self.act(HangUp(sender, _NO_BUSINESS))
+                return
+            case Heartbeat():
+                self.act(ToPeer(sender, HeartbeatSeen(seq=message.seq)))
+            case _:
+                pass
+        if lane_of(message) is Lane.CONTROL and self._is_watched(sender):
+            incarnation = (message.incarnation or None) if isinstance(message, Hello) else None
+            self._report(self.membership.on_heard(sender, now_s, incarnation=incarnation))
+        self._route(event)
+
+    @_entry
+    def on_closed(self, node: str, now_s: float, *, reason: str) -> None:
+        """The control session of a node is over."""
+        self.now_s = now_s
+        self._report(self.membership.on_closed(node, now_s, reason=reason))
+
+    @_entry
+    def on_expelled(self, node: str, *, reason: str) -> None:
+        """An operator revoked a member: the work that it holds returns at once."""
+        self._expel(node, reason)
+
+    def _expel(self, node: str, reason: str) -> None:
+        self._report(self.membership.on_left(node, reason=reason))
+
+    @_entry
+    def check(self, now_s: float) -> None:
+        """Find nodes that have been silent for too long."""
+        self.now_s = now_s
+        changes = self.membership.check(now_s)
+        self._report(changes)
+        if self.is_home:
+            # The manager gives its role back to a node that was lost and is heard again.
+            return
+        # Here a lost node has to say hello again.
+        self.act(*(HangUp(change.node, change.reason) for change in changes if change.state is Liveness.LOST))
+
+    def _report(self, changes: list[PeerChanged]) -> None:
+        """Tell every role here which nodes are alive, suspect or lost now."""
+        for change in changes:
+            if self.is_home:
+                self.act(ToManager(change))
+            self.act(*(ToLeader(job, change) for job in self._led))
+
+    def _route(self, event: Received) -> None:
+        """Deliver a message of a peer to the role that it is for."""
+        message, sender = event.message, event.sender
+        recipient = RECIPIENT.get(type(message))
+        if recipient == "manager":
+            self._route_to_manager(event)
+            return
+        if isinstance(message, UpdateShard):
+            if self.awaits_shard(sender, message):
+                self.act(ToAggregator(message.job, message.formation, event))
+            return
+        if recipient != "leader":
+            raise PeerViolation(f"{type(message).__name__} is not for this node", peer=sender)
+        if self.membership.state(sender) is Liveness.LOST:
+            # The sender left, or was given up, while this was on its way: a leader would lend to a node that is gone.
+            # A node that is back after all is assigned its role again, and speaks then.
+            return
+        job = str(getattr(message, "job", ""))
+        if job in self._moved:
+            self._misdirected(event, job)
+        elif job not in self._led:
+            self.act(ToPeer(sender, Finished(job=job, reason="this job is not led here")))
+        elif self.is_home or sender in self._admitted.get(job, ()):
+            self.act(ToLeader(job, event))
+        elif isinstance(message, Ready) and self.admits(sender):
+            self._early.setdefault(job, {})[sender] = event
+
+    def awaits_shard(self, sender: str, shard: UpdateShard) -> bool:
+        """Whether an aggregator here sums up for this member."""
+        sub = self._subs.get((shard.job, shard.formation))
+        return sub is not None and sub.term == shard.term and sender in sub.members
+
+    def _misdirected(self, event: Received, job: str) -> None:
+        """A worker speaks to a leader that was here. It will hear, or has heard, where the job is led now; unless it
+        was away when its job ended, which the manager knows."""
+        if not self.is_home:
+            return
+        term = int(getattr(event.message, "term", 0))
+        asks = LeaderUnreachable(job=job, term=term, reason="its leader is not here any more")
+        self.act(ToManager(Received(sender=event.sender, message=asks)))
+
+    def _route_to_manager(self, event: Received) -> None:
+        if self.is_home:
+            self.act(ToManager(event))
+            return
+        match event.message:
+            case Hello():
+                patience = self._patience if self._is_watched(event.sender) else SELDOM
+                self._seldom.discard(event.sender)
+                if patience is SELDOM:
+                    self._seldom.add(event.sender)
+                welcome = Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s)
+                self.act(ToPeer(event.sender, welcome))
+            case Heartbeat():
+                pass
+            case _:
+                raise PeerViolation(f"{type(event.message).__name__} is for the manager", peer=event.sender)
+
+    # The manager speaks to leaders here ------------------------------------------------------------------
+
+    @_entry
+    def on_manager_message(self, message: Message) -> None:
+        """The manager speaks to a leader on this node."""
+        self._on_manager_message(message)
+
+    def _on_manager_message(self, message: Message) -> None:
+        match message:
+            case Assign(role="leader"):
+                self._on_assign(message)
+            case Checkpoint():
+                self._on_checkpoint(message)
+            case StepDown():
+                self._on_step_down(message)
+            case Admit():
+                self._on_admit(message)
+            case Revoke():
+                self._on_bar(message)
+            case _:
+                led = self._led.get(str(getattr(message, "job", "")))
+                if led is not None:
+                    self._on_request(led, message)
+
+    def _on_request(self, led: _Led, message: Message) -> None:
+        """The manager asks a leader here for something, or answers it."""
+        job = led.assign.job
+        match message:
+            case StopRequest():
+                self.act(ToLeader(job, StopRequested(reason=message.reason)))
+            case CheckpointKept() if led.is_saving(message):
+                led.saving = None
+                self.act(ToLeader(job, Saved(version=message.version)))
+            case CheckpointRefused() if led.is_saving(message):
+                led.saving = None
+                self.act(ToLeader(job, SaveFailed(version=message.version, reason=message.reason)))
+            case HandOver() | Release():
+                self.act(ToLeader(job, Received(sender=self._manager, message=message)))
+            case _:
+                pass
+
+    def _on_assign(self, assign: Assign) -> None:
+        """This node is to lead a job."""
+        job, led = assign.job, self._led.get(assign.job)
+        if led is not None and led.assign.term >= assign.term:
+            return
+        spoken = self._last_words.get(job)
+        if spoken is not None and spoken.term >= assign.term:
+            # The manager may not have heard the last word about this term.
+            self.act(ToPeer(self._manager, spoken))
+            return
+        if self._over.get(job, 0) >= assign.term:
+            self._say_last(SteppedDown(job=job, term=assign.term, reason="it led under this term before"))
+            return
+        if led is not None:
+            self._drop(job, "it leads under a new term")
+        self._led[job] = _Led(assign)
+        # The last word of an older term is of no use: the manager has given out this one.
+        self._last_words.pop(job, None)
+        self._moved.discard(job)
+        self.act(Lead(assign))
+        self._ask_checkpoint(job)
+
+    def _ask_checkpoint(self, job: str) -> None:
+        """Ask the manager for the version to go on from. On the manager's node, the disk has it."""
+        led = self._led[job]
+        if not self.is_home and not led.resumed:
+            self.act(ToPeer(self._manager, AskCheckpoint(job=job, term=led.assign.term)))
+
+    def _on_checkpoint(self, checkpoint: Checkpoint) -> None:
+        led = self._led.get(checkpoint.job)
+        if led is None or led.resumed or led.assign.term != checkpoint.term:
+            return
+        led.resumed = True
+        self.act(Resume(led.assign, checkpoint))
+
+    def _on_step_down(self, message: StepDown) -> None:
+        job = message.job
+        spoken = self._last_words.get(job)
+        if spoken is not None and spoken.term <= message.term:
+            del self._last_words[job]
+        led = self._led.get(job)
+        if led is not None and led.assign.term <= message.term:
+            self._drop(job, message.reason)
+
+    def _drop(self, job: str, reason: str) -> None:
+        self.on_ended(job)
+        self._moved.add(job)
+        self.act(Drop(job, reason))
+
+    def _on_admit(self, message: Admit) -> None:
+        """The manager lists nodes that may speak to the leader of a job here."""
+        led = self._led.get(message.job)
+        if led is None or led.assign.term != message.term:
+            return
+        admitted = self._admitted.setdefault(message.job, set())
+        gone = sorted(admitted - set(message.nodes)) if message.anew else []
+        for node in gone:
+            self._on_bar(Revoke(job=message.job, term=message.term, node=node, reason="it works there no more"))
+        # Nodes that were told to send few heartbeats connect again, and are told to send more.
+        again = [node for node in message.nodes if node in self._seldom]
+        self._seldom.difference_update(again)
+        self.act(*(HangUp(node, "it works for a leader here now") for node in again))
+        admitted.update(message.nodes)
+        early = self._early.get(message.job, {})
+        events = [early.pop(node) for node in message.nodes if node in early]
+        alive = [event for event in events if self.membership.state(event.sender) is not Liveness.LOST]
+        self.act(*(ToLeader(message.job, event) for event in alive))
+
+    def _on_bar(self, message: Revoke) -> None:
+        """The manager gave a worker up: the leader here lets it go."""
+        job, node = message.job, message.node
+        led = self._led.get(job)
+        if led is None or led.assign.term != message.term:
+            return
+        self._admitted.get(job, set()).discard(node)
+        self._early.get(job, {}).pop(node, None)
+        if self.admits(node):
+            self.act(ToLeader(job, PeerChanged(node=node, state=Liveness.LOST, reason=message.reason)))
+            return
+        self._expel(node, message.reason)
+        self.act(HangUp(node, message.reason))
+
+    # A leader speaks to aggregators here -----------------------------------------------------------------
+
+    @_entry
+    def on_leader_message(self, leader: str, message: Message) -> None:
+        """The leader of a job that this node works for makes it an aggregator, or speaks to it as one."""
+        match message:
+            case SetUpAggregator():
+                self._on_form(leader, message)
+            case TearDown():
+                over = [key for key, sub in self._subs.items() if key[0] == message.job and sub.term <= message.term]
+                for key in over:
+                    if key[1] <= message.formation:
+                        self._drop_sub(key)
+            case Reduce() | RelayModel():
+                sub = self._subs.get((message.job, message.formation))
+                if sub is not None and (sub.leader, sub.term) == (leader, message.term):
+                    event = Received(sender=leader, message=message)
+                    self.act(ToAggregator(message.job, message.formation, event))
+            case _:
+                pass
+
+    def _on_form(self, leader: str, form: SetUpAggregator) -> None:
+        key = (form.job, form.formation)
+        known = self._subs.get(key)
+        if known is not None and known.term > form.term:
+            return
+        # A formation of an older term is of a leader that has ended, whatever its number.
+        for old in [old for old, sub in self._subs.items() if old[0] == form.job and sub.term < form.term]:
+            self._drop_sub(old)
+        self._subs[key] = _Sub(form.term, leader, frozenset(form.members))
+        if known is not None and known.term == form.term:
+            self.act(ToAggregator(*key, Received(sender=leader, message=form)))
+        else:
+            self.act(Second(form, leader))
+
+    def _drop_sub(self, key: tuple[str, int]) -> None:
+        del self._subs[key]
+        self.act(DropAggregator(*key))
+
+    @_entry
+    def on_seconded(self, form: SetUpAggregator, *, endpoint: str | None = None, reason: str | None = None) -> None:
+        """An aggregator is set up and its members may dial it at the endpoint; None: it could not be set up."""
+        key = (form.job, form.formation)
+        sub = self._subs.get(key)
+        if sub is None or sub.term != form.term:
+            return
+        if endpoint is None:
+            del self._subs[key]
+        formed = AggregatorReady(
+            job=form.job,
+            term=form.term,
+            formation=form.formation,
+            endpoint=endpoint or "",
+            reason=clip(reason or ""),
+        )
+        self.act(ToPeer(sub.leader, formed))
+
+    # The session to the manager's node ---------------------------------------------------------------------
+
+    @_entry
+    def on_manager_reached(self) -> None:
+        """The manager has welcomed this node (again): repeat everything that it may not have heard."""
+        was_in_touch, self._in_touch = self._in_touch, True
+        self.act(*(ToPeer(self._manager, word) for word in self._last_words.values()))
+        for job in self._led:
+            self._ask_checkpoint(job)
+        if not was_in_touch:
+            back = PeerChanged(node=self._manager, state=Liveness.ALIVE, reason="the manager is in reach")
+            self.act(*(ToLeader(job, back) for job in self._led))
+
+    @_entry
+    def on_manager_lost(self, *, reason: str) -> None:
+        """The session to the manager is over: a version that it was to keep may not have arrived."""
+        was_in_touch, self._in_touch = self._in_touch, False
+        for job, led in self._led.items():
+            if was_in_touch:
+                self.act(ToLeader(job, PeerChanged(node=self._manager, state=Liveness.LOST, reason=reason)))
+            if led.saving is not None:
+                self.act(ToLeader(job, SaveFailed(version=led.saving, reason=reason)))
+                led.saving = None
+
+    # Roles here act --------------------------------------------------------------------------------------
+
+    @_entry
+    def on_send(self, to: str, message: Message) -> None:
+        """A role here sends a message."""
+        is_last = isinstance(message, SteppedDown) or (isinstance(message, Progress) and message.is_last)
+        if to == self._manager and is_last and isinstance(message, Progress | SteppedDown):
+            self._say_last(message)
+            return
+        if not (self.is_home and to == self._node):
+            self.act(ToPeer(to, message))
+            return
+        recipient = RECIPIENT.get(type(message))
+        if recipient == "manager":
+            self.act(ToManager(Received(sender=self._node, message=message)))
+        elif isinstance(message, Assign | Release) or recipient == "leading":
+            self._on_manager_message(message)
+        else:
+            raise Misuse(f"{type(message).__name__} from this node to itself")
+
+    @_entry
+    def on_save(self, job: str, save: Save) -> None:
+        """A leader on a device wants a version kept: the manager keeps it, because a device may never come back."""
+        led = self._led.get(job)
+        if led is None:
+            return
+        if not self._in_touch:
+            reason = "the manager is out of reach: this device holds it until the manager is back"
+            self.act(ToLeader(job, SaveFailed(version=save.version, reason=reason)))
+            return
+        led.saving = save.version
+        led.saves += 1
+        checkpoint = packed(version_of(save), job=job, term=led.assign.term, number=led.saves)
+        self.act(ToPeer(self._manager, checkpoint))
+
+    @_entry
+    def on_record(self, job: str, record: Record) -> None:
+        """A leader on a device records a decision: the manager's log and ``shoal status`` show it too."""
+        led = self._led.get(job)
+        if led is None or not self._in_touch:
+            return
+        reason, traceback = clip(record.reason), clip(record.traceback, TRACEBACK_MAX_CHARS)
+        noted = LogRecord(job=job, term=led.assign.term, kind=record.kind, reason=reason, traceback=traceback)
+        self.act(ToPeer(self._manager, noted))
+
+    @_entry
+    def on_leading(self, job: str, *, endpoint: str) -> None:
+        """The leader of this job is set up, and workers may dial it at the endpoint."""
+        led = self._led.get(job)
+        if led is None:
+            return
+        led.leads = Leads(job=job, term=led.assign.term, endpoint=endpoint)
+        self.act(ToPeer(self._manager, led.leads))
+
+    @_entry
+    def on_failed(self, job: str, *, reason: str) -> None:
+        """The leader of this job could not be set up here."""
+        led = self._led.get(job)
+        if led is None:
+            return
+        self.on_ended(job)
+        self._say_last(SteppedDown(job=job, term=led.assign.term, reason=clip(reason), failed=True))
+
+    def on_ended(self, job: str) -> None:
+        """The job is not led here any more."""
+        led = self._led.pop(job, None)
+        if led is not None:
+            self._over[job] = max(self._over.get(job, 0), led.assign.term)
+        self._admitted.pop(job, None)
+        self._early.pop(job, None)
+
+    def _say_last(self, word: Progress | SteppedDown) -> None:
+        """Tell the manager the last word of a leader, and repeat it until the manager has heard it."""
+        if isinstance(word, SteppedDown):
+            self._moved.add(word.job)
+        if self.is_home:
+            self.act(ToManager(Received(sender=self._node, message=word)))
+            return
+        self._last_words[word.job] = word
+        self.act(ToPeer(self._manager, word))

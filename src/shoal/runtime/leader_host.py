@@ -1,0 +1,242 @@
+"""A device that leads, in whole or in part: its door, open while it does and to those alone who work for it; and its
+leaders and aggregators.
+
+The twin of the home for what a device hosts. What must not be lost, it sends to the manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from shoal.errors import Misuse, PeerViolation, ShoalError
+from shoal.identity.identity import Identity
+from shoal.identity.join_code import endpoint
+from shoal.identity.names import RemoteIdentity
+from shoal.net.access import AnyKey, NotHere
+from shoal.net.base import Session
+from shoal.net.grpc import GrpcServer
+from shoal.roles.actions import Record, Save
+from shoal.roles.events import Event, SaveFailed
+from shoal.roles.node.checkpoint_transfer import unpacked
+from shoal.roles.node.failure_detector import Patience
+from shoal.roles.node.host_router import HostRouter
+from shoal.runtime import probe
+from shoal.runtime.role_host import RoleHost
+from shoal.runtime.role_server import RoleServer, make_leader, owned
+from shoal.wire.messages import (
+    RECIPIENT,
+    Assign,
+    Blob,
+    Checkpoint,
+    Leads,
+    Message,
+    Reduce,
+    RelayModel,
+    Renew,
+    SetUpAggregator,
+    TearDown,
+)
+
+log = logging.getLogger("shoal")
+
+#: How often the door looks whether the device has a new certificate to show, and whether it is needed.
+LOOK_EVERY_S = 5.0
+
+
+class LeaderHostApi(Protocol):
+    """What an outpost asks of the agent around it."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+    def send(self, to: str, message: Message) -> None:
+        """Over the line that this device dialled, if it did."""
+        ...
+
+    async def fetch(self, sha256: str) -> Path:
+        """Bring a blob into the cache, verified; where it is."""
+        ...
+
+
+class LeaderHost(AnyKey):
+    """A service (see ``transport.base``), a place that hosts leaders and aggregators, and has a say on who comes in."""
+
+    def __init__(self, around: LeaderHostApi, *, manager: str, manager_endpoint: str, port: int = 0) -> None:
+        self._around = around
+        self._manager = manager
+        self._manager_endpoint = manager_endpoint
+        self._port = port
+        self._router = HostRouter(node=around.identity.node, patience=Patience(), manager=manager)
+        self._role_server = RoleServer(self._router, self)
+        self._door: GrpcServer | None = None
+        self._endpoint = ""
+        self._opening = asyncio.Lock()
+        self._is_over = False
+        self._role_server.spawn(self._role_server.watch(), "membership")
+        self._role_server.spawn(self._mind_the_door(), "door")
+
+    # What the agent says ----------------------------------------------------------------------------------
+
+    def leads(self) -> tuple[Leads, ...]:
+        return self._router.leads()
+
+    def has(self, job: str) -> bool:
+        return job in self._router.jobs
+
+    def told(self, message: Message, *, sender: str = "") -> None:
+        """The manager speaks to the leaders here, or makes this node one; or a leader to its aggregators here."""
+        if isinstance(message, SetUpAggregator | Reduce | RelayModel | TearDown):
+            self._role_server.carry(self._router.on_leader_message(sender, message))
+            return
+        if isinstance(message, Checkpoint):
+            message = owned(message)
+        self._role_server.carry(self._router.on_manager_message(message))
+
+    async def formed_by(self, leader: str, message: SetUpAggregator | RelayModel) -> None:
+        """What a leader says to an aggregator with tensors. Returns once they were taken."""
+        await self._role_server.take(self._router.on_leader_message(leader, message))
+
+    def in_touch(self) -> None:
+        self._role_server.carry(self._router.on_manager_reached())
+
+    def out_of_touch(self, reason: str) -> None:
+        self._role_server.carry(self._router.on_manager_lost(reason=reason))
+
+    async def stop(self) -> None:
+        self._is_over = True
+        await self._role_server.stop()
+        await self._close()
+
+    # The door -------------------------------------------------------------------------------------------
+
+    async def open_door(self) -> str:
+        """Where others dial this device. It listens there from now on, and on no other address."""
+        async with self._opening:
+            if self._door is None:
+                # In a thread: a name may take long to look up, and heartbeats do not wait.
+                here = await asyncio.to_thread(probe.address_towards, self._manager_endpoint)
+                door = GrpcServer(self._around.identity, self, members=self)
+                try:
+                    port = await door.start(here, self._port)
+                except Misuse as error:
+                    if not self._port:
+                        raise
+                    raise Misuse(
+                        f"port {self._port} on {here} cannot be used: another program has it. Free it, or start"
+                        " `shoal join --lead-port` with another"
+                    ) from error
+                self._door, self._endpoint = door, endpoint(here, port)
+                log.info("this device leads, and listens at %s", self._endpoint)
+            return self._endpoint
+
+    async def _close(self) -> None:
+        door, self._door = self._door, None
+        if door is not None:
+            await door.stop()
+
+    async def _mind_the_door(self) -> None:
+        """Show a fresh certificate in time; close behind the last job."""
+        # To be cancelled is not enough: gRPC, while it closes, takes that for itself and goes on.
+        while not self._is_over:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._door is None:
+                continue
+            self._door.become(self._around.identity)
+            async with self._opening:
+                if self._router.is_idle:
+                    log.info("this device leads no more, and listens no more")
+                    await self._close()
+
+    def role_now(self, peer: RemoteIdentity) -> str:
+        """A node that works for a job led here is a worker; whoever else may knock is nobody here."""
+        if peer.role == "node" and self._router.admits(peer.node):
+            return "worker"
+        raise NotHere(f"{peer.node} does not work for a job that is led here", peer=peer.node)
+
+    # Those who come in ------------------------------------------------------------------------------------
+
+    def opened(self, session: Session) -> None:
+        self._role_server.opened(session)
+
+    def closed(self, session: Session, reason: str) -> None:
+        self._role_server.closed(session, reason)
+
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
+        log.warning("%s %s", peer.node, reason)
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        await self._role_server.received(session, message, size_bytes)
+
+    def payload_limit(self, session: Session, message: Message) -> int:
+        return self._role_server.payload_limit(message)
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        return self._role_server.awaits_tensors(session.peer.node, message)
+
+    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
+        return None
+
+    # A place that hosts leaders ---------------------------------------------------------------------------
+
+    def to_manager(self, event: Event) -> None:
+        raise Misuse("the manager is not here")
+
+    def send(self, node: str, message: Message) -> bool:
+        """What is for a manager or a leader goes the way that this device dialled; the rest to those who dialled it."""
+        if RECIPIENT.get(type(message)) not in ("manager", "leader"):
+            return False
+        self._around.send(node, message)
+        return True
+
+    def note(self, job: str, record: Record) -> None:
+        log.info("[%s] %s: %s", job, record.kind, record.reason)
+        self._role_server.carry(self._router.on_record(job, record))
+
+    async def lead(self, assign: Assign) -> None:
+        log.info("[%s] appointed: %s", assign.job, assign.reason)
+
+    async def resume(self, assign: Assign, checkpoint: Checkpoint) -> None:
+        try:
+            initial = await self._around.fetch(assign.spec.initial)
+            version = await asyncio.to_thread(unpacked, checkpoint)
+            leader = await asyncio.to_thread(make_leader, initial, assign, version, manager=self._manager)
+            where = await self.open_door()
+        except Exception as error:
+            if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
+                log.exception("job %s could not be led", assign.job)
+            if self._role_server.awaits(assign):
+                self._role_server.failed(assign.job, str(error))
+            return
+        if self._role_server.begin(assign, leader):
+            self._role_server.carry(self._router.on_leading(assign.job, endpoint=where))
+
+    async def save(self, job: str, host: RoleHost, save: Save) -> None:
+        # It may have been let go of since it asked, and what it made is not to be sent under its successor's term.
+        if not self._role_server.is_led_by(job, host):
+            return
+        try:
+            self._role_server.carry(self._router.on_save(job, save))
+        except ShoalError as error:
+            # What does not fit into a file; the role tries again, and says so.
+            host.post(SaveFailed(version=save.version, reason=str(error)))
+
+    # What only a manager does: the access table lets nobody ask for it here -------------------------------
+
+    async def operate(self, peer: RemoteIdentity, message: Message) -> Message:
+        self._refuse(peer)
+
+    async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
+        self._refuse(peer)
+
+    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
+        self._refuse(peer)
+
+    async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
+        self._refuse(peer)
+
+    def _refuse(self, peer: RemoteIdentity) -> NoReturn:
+        raise PeerViolation("this is the door of a leader, not of the manager", peer=peer.node)

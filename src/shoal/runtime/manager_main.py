@@ -1,0 +1,303 @@
+"""``shoal up``: make a cluster or bring one back, open its doors, run until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import errno
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import Misuse, ShoalError
+from shoal.identity.discovery import Announcement, check_installed
+from shoal.identity.enrolment import Enrolled, EnrolmentServer, Newcomer
+from shoal.identity.identity import IDENTITY_FILE, MEMBER_VALID_DAYS, Authority, Identity
+from shoal.identity.join_code import JoinCode, endpoint
+from shoal.net.grpc import GrpcServer
+from shoal.net.open_files import raise_limit
+from shoal.net.renewal import is_due
+from shoal.roles.node.failure_detector import Patience
+from shoal.runtime.die_with_parent import end_with_starter
+from shoal.runtime.malloc import keep_freed_memory
+from shoal.runtime.manager_node import ManagerNode
+from shoal.runtime.member_register import MemberRegister
+from shoal.runtime.paths import Paths
+from shoal.runtime.reachable import EVERYWHERE, own_address, reachable
+from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
+
+log = logging.getLogger("shoal")
+
+MANAGER = "manager"
+OPERATOR = "operator"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ManagerReady:
+    """The cluster is up."""
+
+    cluster: str
+    endpoint: str
+    #: Empty: none was made.
+    join_line: str
+    port: int
+    enrol_port: int
+    resumed_jobs: tuple[str, ...]
+    #: Why devices may not reach the endpoint, and what to do; empty: nothing speaks against it.
+    warning: str = ""
+
+
+def open_cluster(
+    places: Paths, *, name: str, certificate_days: float = MEMBER_VALID_DAYS
+) -> tuple[Authority, Identity]:
+    """The cluster's authority and the manager's identity: made once, found again ever after, renewed in time."""
+    if (places.manager / IDENTITY_FILE).exists():
+        authority, identity = Authority.load(places.authority), Identity.load(places.manager)
+        authority.member_days = certificate_days
+        return authority, _fresh(authority, identity, places)
+    authority = Authority.create(places.authority, name)
+    authority.member_days = certificate_days
+    return authority, _new_identity(authority, places)
+
+
+def _new_identity(authority: Authority, places: Paths) -> Identity:
+    identity = authority.identity(node=MANAGER, role="manager", hosts=())
+    identity.save(places.manager)
+    return identity
+
+
+def _fresh(authority: Authority, identity: Identity, places: Paths) -> Identity:
+    return _new_identity(authority, places) if is_due(identity, now_s=time.time()) else identity
+
+
+async def _stay_fresh(
+    authority: Authority, identity: Identity, places: Paths, doors: Sequence[GrpcServer | EnrolmentServer]
+) -> None:
+    """The manager's own certificate runs out like any other: show the next one in time."""
+    while True:
+        life_s = identity.expires_s - identity.issued_s
+        await asyncio.sleep(min(max(life_s * LOOK_SHARE, LOOK_LEAST_S), LOOK_MOST_S))
+        fresh = _fresh(authority, identity, places)
+        if fresh is not identity:
+            identity = fresh
+            for door in doors:
+                door.become(identity)
+            log.info("the manager has a new certificate")
+
+
+async def run_home(
+    home: Path,
+    *,
+    host: str = "0.0.0.0",
+    port: int = 7070,
+    advertise: str = "",
+    token: bool | None = True,
+    devices: int = 20,
+    token_hours: float = 24.0,
+    name: str = "shoal",
+    approve: bool = False,
+    announce: bool = False,
+    certificate_days: float = MEMBER_VALID_DAYS,
+    patience: Patience | None = None,
+    prefers_devices: bool = False,
+    on_ready: Callable[[ManagerReady], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports.
+
+    ``advertise``: the HOST or HOST:PORT that devices dial, where it is not the address listened on; they join over the
+    next port. ``token``: whether to make a join line; None: only if no device has joined yet.
+    """
+    keep_freed_memory()
+    raise_limit()
+    if announce:
+        check_installed()
+    # In a thread: a name may take long to look up.
+    reach = await asyncio.to_thread(reachable, host, advertise)
+    places = Paths(home)
+    with _alone(home):
+        _check_free(host, port)
+        authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
+        node = ManagerNode(identity, places, patience=patience, prefers_devices=prefers_devices)
+        server = GrpcServer(identity, node, members=node.register)
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stopping.set)
+        # A device of the manager's name gets another, for a node serves under its name.
+        node.register.approves_newcomers = approve
+        node.register.sign_with(authority)
+        node.register.reserve(MANAGER, "manager", now_s=time.time())
+        node.register.reserve(OPERATOR, "operator", now_s=time.time())
+        resumed = node.open_jobs
+        await node.start()
+        bound = await server.start(host, port)
+        enrolment = EnrolmentServer(
+            authority,
+            identity,
+            node.register,
+            host,
+            port + 1 if port else 0,
+            service_port=reach.port or bound,
+            on_enrolled=lambda newcomer: _enrolled(node, newcomer),
+            renewals=node.register,
+        )
+        await enrolment.start()
+        announcement: Announcement | None = None
+        staying_fresh = asyncio.create_task(_stay_fresh(authority, identity, places, (server, enrolment)))
+        try:
+            here = _local_host(host)
+            doors = endpoint(here, bound), endpoint(here, enrolment.port)
+            _give_operator_access(authority, node.register, places, doors)
+            pinned = authority.fingerprint
+            joining_port = reach.port + 1 if reach.port else enrolment.port
+
+            def line(secret: str) -> str:
+                return str(JoinCode(host=reach.host, port=joining_port, ca_sha256=pinned, secret=secret))
+
+            node.register.open_to(line)
+            if announce:
+                # Heard on the network that this machine is on, so it is the address there that is told.
+                address = own_address() if host in EVERYWHERE else host
+                announcement = Announcement(
+                    cluster=identity.cluster, host=address, port=enrolment.port, authority_sha256=pinned
+                )
+            join_line = ""
+            if token or (token is None and not node.register.has_devices):
+                made = node.register.new_token(role="node", uses=devices, valid_s=token_hours * 3600, label="shoal up")
+                join_line = made.join_line
+            on_ready(
+                ManagerReady(
+                    cluster=identity.cluster,
+                    endpoint=endpoint(reach.host, reach.port or bound),
+                    join_line=join_line,
+                    port=bound,
+                    enrol_port=enrolment.port,
+                    resumed_jobs=resumed,
+                    warning=reach.warning,
+                )
+            )
+            if announcement is not None:
+                try:
+                    await announcement.start()
+                except (ShoalError, OSError) as error:
+                    log.warning("the cluster cannot be announced (%s): devices can still join by the line", error)
+            await stopping.wait()
+        finally:
+            if announcement is not None:
+                await announcement.stop()
+            staying_fresh.cancel()
+            await enrolment.stop()
+            await server.stop()
+            await node.stop()
+
+
+def _enrolled(node: ManagerNode, newcomer: Newcomer) -> None:
+    now_s = time.time()
+    node.register.record(newcomer.certificate_pem, now_s=now_s)
+    node.heed(newcomer.node)
+    node.registry.set_node_facts(newcomer.node, json.dumps(dict(newcomer.facts)), now_s=now_s)
+
+
+def _give_operator_access(
+    authority: Authority, register: MemberRegister, places: Paths, doors: tuple[str, str]
+) -> None:
+    """Commands on this machine, by this user, may operate the cluster. ``doors``: where it works, where one joins."""
+    try:
+        identity = Enrolled.load(places.operator).identity
+        if identity.ca_pem != authority.certificate_pem:
+            raise Misuse("an operator of another cluster")
+        if is_due(identity, now_s=time.time()):
+            raise Misuse("a certificate that has had its time")
+    except (Misuse, OSError, ValueError):
+        identity = authority.identity(node=OPERATOR, role="operator", hosts=())
+        register.record(identity.certificate_pem, now_s=time.time())
+    work, joining = doors
+    access = Enrolled(identity=identity, manager_node=MANAGER, manager_endpoint=work, enrol_endpoint=joining)
+    access.save(places.operator)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Say that a port is taken before gRPC does: it prints a line of its own, which nobody can read."""
+    if not port:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Misuse(
+                f"port {port} on {host} is taken by another program: is another manager running? Stop it, or choose"
+                " another pair of ports with --port"
+            ) from None
+
+
+def _local_host(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+class _alone:  # noqa: N801 - reads as `with _alone(home)`
+    """One manager a home: a second would write the same files."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = home / "cluster" / "lock"
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        import fcntl
+
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise Misuse(
+                f"a manager is running on {self._path.parent} already: stop it first, or use another --home"
+            ) from None
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="shoal-manager", description="Run a manager; prints one JSON line when up.")
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--devices", type=int, default=1000)
+    parser.add_argument("--lead", choices=("here", "devices"), default="here")
+    parser.add_argument("--leash", action="store_true", help="end when standard input closes")
+    given = parser.parse_args()
+    if given.leash:
+        end_with_starter()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+
+    def on_ready(ready: ManagerReady) -> None:
+        print(json.dumps(dataclasses.asdict(ready)), flush=True)
+
+    try:
+        serving = run_home(
+            given.home,
+            host=given.host,
+            port=given.port,
+            devices=given.devices,
+            prefers_devices=given.lead == "devices",
+            on_ready=on_ready,
+        )
+        asyncio.run(serving)
+    except ShoalError as error:
+        print(f"shoal: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

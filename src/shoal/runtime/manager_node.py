@@ -1,0 +1,614 @@
+"""The always-on node: serves the cluster, keeps its state, and drives the manager and the leaders it appoints here.
+
+Everything it decides is decided by roles; this file gives them messages, time and a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
+from shoal.identity.identity import Identity, certificate_sha256
+from shoal.identity.names import RemoteIdentity
+from shoal.identity.signing import check
+from shoal.net.base import Session
+from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Send, Store
+from shoal.roles.events import (
+    Asked,
+    Event,
+    LoadFailed,
+    MemberHeld,
+    PeerChanged,
+    Received,
+    Saved,
+    SaveFailed,
+    Stored,
+    StoreFailed,
+)
+from shoal.roles.leader.leader import Leader
+from shoal.roles.leader.training_state import OURS
+from shoal.roles.manager.cluster_state import JobRecord, Term, sides_kept
+from shoal.roles.manager.manager import Manager
+from shoal.roles.manager.reunion import Side
+from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, version_of
+from shoal.roles.node.doorway import LOOK_EVERY_S, Door
+from shoal.roles.node.failure_detector import Patience
+from shoal.roles.node.host_router import HostRouter, ToPeer
+from shoal.runtime import probe
+from shoal.runtime.contents import Contents
+from shoal.runtime.exports import Exports
+from shoal.runtime.journal import CLUSTER, Journal
+from shoal.runtime.member_register import HELD, MemberRegister, RegisterCommand
+from shoal.runtime.paths import Paths
+from shoal.runtime.pool import manager_pool
+from shoal.runtime.publisher import Publisher, put_model
+from shoal.runtime.role_host import RoleHost
+from shoal.runtime.role_server import RoleServer, caller_of, make_leader
+from shoal.store.blobs import BlobStore
+from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint
+from shoal.store.registry import Registry
+from shoal.wire import tensors as tensor_files
+from shoal.wire.encoding import from_json, to_json
+from shoal.wire.messages import (
+    ApproveNode,
+    AskModel,
+    AskStatus,
+    AskVersions,
+    Assign,
+    Blob,
+    Checkpoint,
+    Denied,
+    Done,
+    DrainNode,
+    EvaluationView,
+    EventView,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    Lane,
+    Message,
+    NodeView,
+    Progress,
+    PublishModel,
+    Renew,
+    RevokeNode,
+    RollBackModel,
+    Status,
+    Submit,
+    UndrainNode,
+    Welcome,
+    clip,
+    is_of_pool,
+)
+
+log = logging.getLogger("shoal")
+
+#: An operator's command is answered within this time or fails.
+ANSWER_TIMEOUT_S = 20.0
+
+#: The latest events of a job that one status holds.
+EVENTS_SHOWN = 50
+
+#: The latest evaluations that one status holds: a job without an end has ever more.
+EVALUATIONS_SHOWN = 1000
+
+#: How often the manager hears how its own node is: it may lead like any other.
+HERE_EVERY_S = 5.0
+
+#: A checkpoint holds the model, its momentum, its history and the state: what its first model does not predict.
+CHECKPOINT_EXTRA_BYTES = 64 << 20
+
+
+class ManagerNode:
+    """A service (see ``transport.base``), a place that hosts leaders, and the driver of the manager."""
+
+    def __init__(
+        self, identity: Identity, places: Paths, *, patience: Patience | None = None, prefers_devices: bool = False
+    ) -> None:
+        self._identity = identity
+        self._node = identity.node
+        self._places = places
+        self._patience = patience or Patience()
+        self._registry = Registry(places.registry)
+        self._blobs = BlobStore(places.blobs)
+        self._exports = Exports(self._blobs)
+        self._contents = Contents(self._blobs)
+        self._journal = Journal(self._registry)
+        self._models = BlobStore(places.published)
+        self._publisher = Publisher(self._registry, self._models, self._journal.add)
+        self.register = MemberRegister(self._registry)
+        self.register.guard = self._one_of_a_name
+        self.register.on_alarm = functools.partial(self._journal.add, "", "alarm")
+        self._router = HostRouter(node=self._node, patience=self._patience)
+        self._role_server = RoleServer(self._router, self)
+        self._stores: dict[str, CheckpointStore] = {}
+        self._questions: dict[int, asyncio.Future[Message]] = {}
+        self._numbers = itertools.count(1)
+        self._manager = Manager(
+            node=self._node,
+            patience=self._patience,
+            jobs=self._stored_jobs(),
+            held=self.register.held(),
+            cpus=os.cpu_count() or 1,
+            prefers_devices=prefers_devices,
+        )
+        self._manager_host = RoleHost("manager", self._perform_manager)
+        self._exchange = manager_pool(held=self.register.held(), note=self._record)
+
+    @property
+    def registry(self) -> Registry:
+        return self._registry
+
+    @property
+    def open_jobs(self) -> tuple[str, ...]:
+        return tuple(view.job for view in self._manager.job_views() if view.state.is_open)
+
+    def _stored_jobs(self) -> list[JobRecord]:
+        records = []
+        for job in self._registry.jobs():
+            spec = from_json(JobSpec, json.loads(job.spec_json))
+            progress = from_json(Progress, json.loads(job.progress_json)) if len(job.progress_json) > 2 else None
+            terms = {
+                int(term): Term(node=node, began=began if began >= 0 else None)
+                for term, (node, began) in json.loads(job.terms_json).items()
+            }
+            is_open = job.state.is_open
+            newest = self._store(job.job).newest_version() if is_open else -1
+            durable = newest if newest >= 0 else None
+            between = functools.partial(self._between, job.job)
+            records.append(
+                JobRecord(
+                    spec=spec,
+                    state=job.state,
+                    reason=job.reason or None,
+                    term=job.term,
+                    leader=job.leader or None,
+                    progress=progress,
+                    terms=terms,
+                    sides=sides_kept(terms, durable=durable, between=between) if is_open else {},
+                    durable=durable,
+                )
+            )
+        return records
+
+    def _between(self, job: str, after: int | None, last: int) -> Side:
+        batches, workers = self._registry.applied_between(job, -1 if after is None else after, last)
+        return Side(batches=batches, workers=workers)
+
+    async def start(self) -> None:
+        self._manager_host.start(self._manager)
+        self._role_server.spawn(self._role_server.watch(), "membership")
+        self._role_server.spawn(self._journal.run(), "journal")
+        self._role_server.spawn(self._tell_how_we_are(), "load")
+
+    async def stop(self) -> None:
+        """Let go of everything. Nothing is lost by not calling this: a crash is as good."""
+        await self._manager_host.stop()
+        await self._exchange.stop()
+        await self._role_server.stop()
+        await asyncio.to_thread(self._journal.flush)
+        self._registry.close()
+
+    async def _tell_how_we_are(self) -> None:
+        for seq in itertools.count(1):
+            beat = Heartbeat(seq=seq, load=probe.load(), memory_free_mb=probe.memory_free_mb())
+            self._manager_host.post(Received(sender=self._node, message=beat))
+            await asyncio.sleep(HERE_EVERY_S)
+
+    # Peers --------------------------------------------------------------------------------------------
+
+    def opened(self, session: Session) -> None:
+        self._exchange.opened(session)
+        # An analyst is no member of the cluster's membership: nobody waits for its heartbeats.
+        if session.peer.role != "operator":
+            self._role_server.opened(session)
+
+    def closed(self, session: Session, reason: str) -> None:
+        self._exchange.closed(session, reason)
+        self._role_server.closed(session, reason)
+
+    async def _one_of_a_name(self, peer: RemoteIdentity, verb: str) -> str:
+        """Why this process of a node may not open a stream; empty: it may. The one before it has a moment to speak."""
+        if peer.role != "node" or verb not in (Lane.CONTROL, Lane.WORK):
+            return ""
+        doorway = self._router.doorway
+        knock = doorway.knock(caller_of(peer))
+        while (answer := doorway.ask(knock))[0] is Door.WAIT:
+            await asyncio.sleep(LOOK_EVERY_S)
+        door, reason = answer
+        if door is Door.SHUT and reason is not None:
+            self.register.alarm(peer.node, peer.address, reason)
+        return reason or ""
+
+    def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
+        self._journal.add("", "refused", f"{peer.node} {reason}")
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        if is_of_pool(message):
+            await self._exchange.received(session, message, size_bytes)
+            return
+        await self._role_server.received(session, message, size_bytes)
+        if isinstance(message, Hello):
+            self._exchange.said_hello(session.peer.node, lends=message.lends)
+
+    def payload_limit(self, session: Session, message: Message) -> int:
+        if is_of_pool(message):
+            return self._exchange.payload_limit(session, message)
+        if isinstance(message, Checkpoint):
+            return self._checkpoint_limit(message)
+        return self._role_server.payload_limit(message)
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        """One who leads no more, or has no lease any more, is refused by a role, in words: it may not know, and is no
+        offender for it. But no memory is held for what it sends."""
+        if is_of_pool(message):
+            return self._exchange.awaits(session, message)
+        if isinstance(message, Checkpoint):
+            return self._manager.awaits(session.peer.node, message)
+        return self._role_server.awaits_tensors(session.peer.node, message)
+
+    def _checkpoint_limit(self, checkpoint: Checkpoint) -> int:
+        """As large as the job's first model makes likely."""
+        spec = self._manager.spec(checkpoint.job)
+        if spec is None or not self._blobs.has(spec.initial):
+            return 0
+        return 3 * self._blobs.path(spec.initial).stat().st_size + CHECKPOINT_EXTRA_BYTES
+
+    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
+        return None
+
+    # A place that hosts leaders ---------------------------------------------------------------------------
+
+    def to_manager(self, event: Event) -> None:
+        self._manager_host.post(event)
+        if isinstance(event, PeerChanged):
+            self._exchange.changed(event)
+
+    def send(self, node: str, message: Message) -> bool:
+        return False
+
+    def note(self, job: str, record: Record) -> None:
+        self._record(record)
+
+    async def lead(self, assign: Assign) -> None:
+        try:
+            leader = await asyncio.to_thread(self._make_leader, assign)
+        except Exception as error:
+            if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
+                log.exception("job %s could not be started", assign.job)
+            self._role_server.failed(assign.job, str(error))
+            return
+        self._role_server.begin(assign, leader)
+
+    async def resume(self, assign: Assign, checkpoint: Checkpoint) -> None:
+        raise Misuse("a leader at home goes on from its disk")
+
+    def _make_leader(self, assign: Assign) -> Leader:
+        """Read the job's first model and its newest good checkpoint. Runs in a thread."""
+        version = self._newest(assign.job)
+        return make_leader(self._blobs.path(assign.spec.initial), assign, version, manager=self._node)
+
+    async def open_door(self) -> str:
+        raise Misuse("an aggregator is on a device")
+
+    async def save(self, job: str, host: RoleHost, save: Save) -> None:
+        try:
+            await asyncio.to_thread(self._save_now, job, save)
+        except (ShoalError, OSError) as error:
+            host.post(SaveFailed(version=save.version, reason=str(error)))
+        else:
+            host.post(Saved(version=save.version))
+
+    # What survives ----------------------------------------------------------------------------------------
+
+    def _store(self, job: str) -> CheckpointStore:
+        store = self._stores.get(job)
+        if store is None:
+            store = self._stores[job] = CheckpointStore(self._places.checkpoints(job))
+        return store
+
+    def _save_now(self, job: str, save: Save) -> None:
+        """The file first, with the rows inside; then the table, which the file can always mend."""
+        version = version_of(save)
+        self._store(job).save(version=version.version, tensors=version.tensors, state=version.state)
+        self._journal.commit(job, save)
+        self._weigh(job, version)
+
+    def _newest(self, job: str) -> StoredVersion | None:
+        """Where a job stands: its newest good checkpoint, and the history that belongs to it. Runs in a thread."""
+        loaded = self._store(job).load()
+        if loaded is None:
+            return None
+        for name, reason in loaded.skipped:
+            self._journal.add(job, "checkpoint", f"{name} was damaged ({reason}); using {loaded.which}")
+        version = StoredVersion(version=loaded.version, tensors=loaded.tensors, state=dict(loaded.state))
+        self._journal.restore(job, version)
+        self._weigh(job, version)
+        return version
+
+    def _weigh(self, job: str, version: StoredVersion) -> None:
+        """A version that is durable may be better than the one that is served. That it could not be published is no
+        reason to train on without: it is tried again with the next."""
+        spec = self._manager.spec(job)
+        if spec is None:
+            return
+        try:
+            self._publisher.weigh(job, spec.plan, version)
+        except Exception as error:
+            # Whatever it was, the checkpoint is durable, and its leader waits to hear so.
+            if not isinstance(error, ShoalError | OSError):
+                log.exception("version %d of %s could not be published", version.version, job)
+            self._journal.add(job, "publish-failed", f"version {version.version}: {error}; trying again")
+
+    async def _keep_sent(self, checkpoint: Checkpoint) -> None:
+        """A leader elsewhere sent a version: it is answered once it is durable here."""
+        job, term, at = checkpoint.job, checkpoint.term, checkpoint.version
+        try:
+            await asyncio.to_thread(self._keep_sent_now, checkpoint)
+        except Exception as error:
+            # Whatever it was, the manager must hear: until then nothing of this job is kept, and nobody else leads it.
+            if isinstance(error, PeerViolation):
+                self._journal.add(job, "refused", f"version {at} of its leader: {error.reason}")
+            elif not isinstance(error, ShoalError | OSError):
+                log.exception("version %d of %s could not be kept", at, job)
+            self._manager_host.post(StoreFailed(job=job, term=term, version=at, reason=str(error)))
+        else:
+            self._manager_host.post(Stored(job=job, term=term, version=at))
+
+    def _keep_sent_now(self, checkpoint: Checkpoint) -> None:
+        version = unpacked(checkpoint)
+        spec = self._manager.spec(checkpoint.job)
+        if version is None or spec is None:
+            raise Misuse("an empty checkpoint, or one of no job")
+        first, _ = tensor_files.read(self._blobs.path(spec.initial), mmap=True)
+        model = {name: array for name, array in version.tensors.items() if not name.startswith(OURS)}
+        if {name: array.shape for name, array in model.items()} != {name: a.shape for name, a in first.items()}:
+            raise PeerViolation("a checkpoint of another model than the job's")
+        self._store(checkpoint.job).save(version=version.version, tensors=version.tensors, state=version.state)
+        self._journal.restore(checkpoint.job, version)
+        self._weigh(checkpoint.job, version)
+
+    async def _load(self, load: Load) -> None:
+        """Send the new leader of a job where it stands."""
+        try:
+            version = await asyncio.to_thread(self._newest, load.job)
+            message = await asyncio.to_thread(packed, version, job=load.job, term=load.term)
+        except (ShoalError, OSError, KeyError, ValueError) as error:
+            self._manager_host.post(LoadFailed(job=load.job, term=load.term, reason=str(error)))
+            return
+        self._role_server.carry([ToPeer(load.to, message)])
+
+    # The manager ----------------------------------------------------------------------------------------
+
+    async def _perform_manager(self, host: RoleHost, action: Action) -> None:
+        match action:
+            case Send():
+                self._send(action.to, action.message)
+            case Keep():
+                await asyncio.to_thread(self._keep, action)
+            case Store():
+                self._role_server.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
+            case Load():
+                self._role_server.spawn(self._load(action), f"load {action.job}")
+            case Answer():
+                waiting = self._questions.pop(action.question, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(action.message)
+            case Record():
+                self._record(action)
+            case _:
+                raise Misuse(f"a manager does not ask for {type(action).__name__}")
+
+    def _send(self, to: str, message: Message) -> None:
+        if isinstance(message, Welcome):
+            # Roles know no clock, and a device without a battery does not know the time.
+            message = replace(message, time_s=time.time())
+        self._role_server.carry(self._router.on_send(to, message))
+
+    def _keep(self, keep: Keep) -> None:
+        now_s = time.time()
+        if keep.spec is not None:
+            spec_json = json.dumps(to_json(keep.spec))
+            self._registry.add_job(job=keep.job, name=keep.spec.name, spec_json=spec_json, now_s=now_s)
+        stored = self._registry.job(keep.job)
+        while stored is not None and stored.term < keep.term:
+            self._registry.next_term(keep.job)
+            stored = self._registry.job(keep.job)
+        if keep.terms is not None:
+            self._registry.save_terms(keep.job, json.dumps(keep.terms))
+        self._registry.set_job_state(keep.job, keep.state, now_s=now_s, reason=keep.reason, leader=keep.leader)
+        progress = next((view.progress for view in self._manager.job_views(keep.job)), None)
+        if progress is not None:
+            self._registry.save_progress(keep.job, json.dumps(to_json(progress)))
+
+    def _record(self, record: Record) -> None:
+        self._journal.add(record.job, record.kind, record.reason, record.traceback)
+
+    # Operators and blobs ----------------------------------------------------------------------------------
+
+    async def operate(self, peer: RemoteIdentity, message: Message) -> Message:
+        if isinstance(message, RegisterCommand):
+            answer = await asyncio.to_thread(self.register.answer, message, by=peer.node)
+            self._enact(message)
+            return answer
+        match message:
+            case AskStatus():
+                return await asyncio.to_thread(self._status, message)
+            case AskModel():
+                return await asyncio.to_thread(self._export, message)
+            case PublishModel():
+                return await asyncio.to_thread(self._publish, message)
+            case RollBackModel():
+                return await asyncio.to_thread(self._roll_back, message)
+            case AskVersions():
+                return await asyncio.to_thread(self._versions, message)
+            case Submit():
+                await self._check_signature(message.spec)
+                self._check_blobs(message.spec)
+            case _:
+                pass
+        number = next(self._numbers)
+        waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._questions[number] = waiting
+        self._manager_host.post(Asked(question=number, message=message))
+        try:
+            return await asyncio.wait_for(waiting, ANSWER_TIMEOUT_S)
+        except TimeoutError:
+            return Denied(reason="the manager did not answer in time; look at its log")
+        finally:
+            self._questions.pop(number, None)
+
+    def _enact(self, command: RegisterCommand) -> None:
+        """What was decided about a member is durable: act on it at once."""
+        if isinstance(command, ApproveNode | DrainNode | UndrainNode):
+            self.heed(command.node)
+        node = self.register.refresh(command.node) if isinstance(command, RevokeNode) else None
+        if node is None:
+            return
+        reason = self.register.why_revoked(node)
+        self._journal.add("", "revoked", f"{node.node} was {reason}")
+        # Its leases return before its sessions end: nobody waits to see whether it comes back.
+        self._role_server.carry(self._router.on_expelled(node.node, reason=reason))
+        self._role_server.hang_up(node.node, reason)
+        self._hold(MemberHeld(node=node.node, hold="revoked", reason=reason))
+
+    def heed(self, name: str) -> None:
+        """A member's standing may have changed: the manager gives it work, or does not."""
+        node = self.register.refresh(name)
+        if node is not None:
+            hold = node.state if node.state in HELD else ""
+            self._hold(MemberHeld(node=name, hold=hold, reason=node.reason))
+
+    def _hold(self, event: MemberHeld) -> None:
+        self._manager_host.post(event)
+        self._exchange.held(event)
+
+    async def _check_signature(self, spec: JobSpec) -> None:
+        """Devices will ask for it: what they would not run is not queued."""
+        own = self._identity
+        try:
+            signer = await asyncio.to_thread(check, spec, ca_pem=own.ca_pem, cluster=own.cluster, now_s=time.time())
+            shown = certificate_sha256(spec.signer_pem.encode())
+            named = RemoteIdentity(node=signer, role="operator", cluster=own.cluster, certificate=shown)
+            if self.register.role_now(named) != "operator":
+                raise PeerViolation("the job's signer waits to be approved", peer=signer)
+        except PeerViolation as error:
+            raise Refused(f"the job was not taken: {error}") from error
+
+    def _check_blobs(self, spec: JobSpec) -> None:
+        for what, sha256 in (("code", spec.bundle), ("first model", spec.initial), ("data", spec.train.manifest)):
+            if not self._blobs.has(sha256):
+                raise Refused(f"the job's {what} ({sha256[:12]}…) was not uploaded: submit it with `shoal train`")
+
+    def _with_silence(self, view: NodeView, now_s: float) -> NodeView:
+        """A node as people see it, with how long ago it was heard; -1 on the wire: never."""
+        ago_s = self._router.membership.heard_ago_s(view.node, now_s)
+        return replace(view, heard_s=-1.0 if ago_s is None else ago_s)
+
+    def _status(self, ask: AskStatus) -> Status:
+        now_s = time.monotonic()
+        nodes = tuple(self._with_silence(view, now_s) for view in self._manager.node_views())
+        if ask.tracebacks:
+            events = self._registry.tracebacks(ask.job)
+        else:
+            events = self._registry.events_after(ask.job or CLUSTER, ask.after_event, limit=EVENTS_SHOWN)
+        evaluations = self._registry.evaluations(ask.job, latest=EVALUATIONS_SHOWN) if ask.job else []
+        return Status(
+            cluster=self._identity.cluster,
+            manager=self._node,
+            nodes=self.register.shown(nodes),
+            jobs=tuple(
+                replace(view, served=self._publisher.served(view.job)) if ask.job else view
+                for view in self._manager.job_views(ask.job or None, now_s=now_s)
+            ),
+            events=tuple(
+                EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text, traceback=e.traceback) for e in events
+            ),
+            lenders=self._exchange.views(),
+            evaluations=tuple(
+                EvaluationView(
+                    version=e.version,
+                    epoch=e.epoch,
+                    accuracy=e.accuracy,
+                    loss=e.loss,
+                    examples=e.examples,
+                    seconds=e.at_s,
+                )
+                for e in evaluations
+            ),
+        )
+
+    def _export(self, ask: AskModel) -> Message:
+        """The model that is served; where none is, or where that is asked for, the newest durable one."""
+        self._require(ask.job)
+        published = None if ask.newest else self._publisher.model(ask.job, ask.version)
+        if published is not None:
+            return published
+        loaded = self._newest_file(ask.job)
+        sha256, size_bytes = put_model(self._blobs, ask.job, loaded.version, loaded.tensors)
+        self._exports.gave(ask.job, sha256)
+        return Blob(sha256=sha256, size_bytes=size_bytes)
+
+    def _publish(self, asked: PublishModel) -> Message:
+        self._require(asked.job)
+        loaded, spec = self._newest_file(asked.job), self._manager.spec(asked.job)
+        assert spec is not None, "every job of the registry is the manager's"
+        version = StoredVersion(version=loaded.version, tensors=loaded.tensors, state=dict(loaded.state))
+        told = self._publisher.publish(asked.job, spec.plan, version, reason=asked.reason)
+        return Done(job=asked.job, reason=clip(told))
+
+    def _roll_back(self, asked: RollBackModel) -> Message:
+        self._require(asked.job)
+        told = self._publisher.roll_back(
+            asked.job, asked.version, reason=asked.reason, until_accuracy=asked.until_accuracy
+        )
+        return Done(job=asked.job, reason=clip(told))
+
+    def _versions(self, asked: AskVersions) -> Message:
+        self._require(asked.job)
+        return self._publisher.versions(asked.job)
+
+    def _require(self, job: str) -> None:
+        if self._registry.job(job) is None:
+            raise Refused(f"there is no job {job}")
+
+    def _newest_file(self, job: str) -> LoadedCheckpoint:
+        loaded = self._store(job).load()
+        if loaded is None:
+            raise Refused(f"job {job} has no checkpoint yet: try again in a moment")
+        return loaded
+
+    async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
+        return await asyncio.to_thread(self.register.renew, peer, message)
+
+    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
+        """An operator may have any blob, models too; a device what the jobs that it has now are made of."""
+        is_operator, specs = peer.role == "operator", self._manager.specs_of(peer.node)
+        if is_operator or any(self._contents.include(spec, blob.sha256) for spec in specs):
+            for store in (self._blobs, self._models) if is_operator else (self._blobs,):
+                if store.has(blob.sha256):
+                    return store.path(blob.sha256)
+        # The same words for what is not here and for what is not theirs: a hash tells nothing by being asked for.
+        raise Refused(
+            f"no blob {blob.sha256[:12]}… for {peer.node}: a device fetches what the job it works for is made of;"
+            " if it was given that job a moment ago, it tries again"
+        )
+
+    async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
+        writer = self._blobs.writer(blob.sha256, blob.size_bytes)
+        try:
+            async for chunk in chunks:
+                await asyncio.to_thread(writer.feed, chunk)
+            await asyncio.to_thread(writer.commit)
+        except BaseException:
+            writer.abort()
+            raise

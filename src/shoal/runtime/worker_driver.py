@@ -1,0 +1,336 @@
+"""Drives the worker of one job: fetches what it needs, runs its trainer, answers the role. Knows no decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import math
+import os
+import platform
+import shutil
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.compress.sparse import add_to
+from shoal.data.local import LOCAL_VARIABLE
+from shoal.errors import Misuse, ShoalError
+from shoal.identity.identity import Identity
+from shoal.identity.signing import check
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, StageModel, Train
+from shoal.roles.aggregation.staging import put
+from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
+from shoal.roles.leader.evaluation import chunk_range
+from shoal.runtime import sensors
+from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
+from shoal.runtime.role_host import RoleHost
+from shoal.runtime.seen_examples import SeenExamples
+from shoal.store.blobs import BlobStore
+from shoal.trainer.bundle import unpack
+from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
+from shoal.trainer.prepared_job import first_model
+from shoal.trainer.protocol import TrainResult
+from shoal.trainer.shards import Manifest
+from shoal.wire.coded import sizes_of
+from shoal.wire.limits import NAME_MAX_CHARS
+from shoal.wire.messages import Dataset, DeviceState, JobSpec, Message, Tensors, clip
+
+log = logging.getLogger("shoal")
+
+
+class AgentApi(Protocol):
+    """What a worker's driver asks of the agent around it."""
+
+    def send(self, to: str, message: Message) -> None: ...
+
+    async def fetch(self, sha256: str) -> Path:
+        """Bring a blob into the cache, verified; where it is."""
+        ...
+
+    def ended(self, job: str, reason: str) -> None: ...
+
+
+class WorkerDriver:
+    def __init__(
+        self,
+        spec: JobSpec,
+        surroundings: AgentApi,
+        *,
+        member: Identity,
+        cache: Path,
+        child_module: str,
+        pace_s: float = 0.0,
+        own: Path | None = None,
+    ) -> None:
+        """``own``: a folder of this device alone, where it keeps how many of its examples it has seen."""
+        self._spec = spec
+        self._member = member
+        self._around = surroundings
+        self._cache = cache
+        self._blobs = BlobStore(cache / "blobs")
+        self._trainer = TrainerHost(child_module=child_module, rooms=cache / "rooms")
+        self._pace_s = pace_s
+        self._busy = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: The next model, as far as its parts have come, beside the one the trainer has.
+        self._staged: np.ndarray | None = None
+        #: Where versions come as changes: the model that was last given to the trainer, for the next to be made of. The
+        #: trainer's own memory will not do: it may still be at an older one.
+        self._given: np.ndarray | None = None
+        self._takes_changes = spec.plan.down != "dense"
+        self._is_local = spec.plan.data == "local"
+        self._local_folder = os.environ.get(LOCAL_VARIABLE, "") if self._is_local else ""
+        self._seen = SeenExamples(own, of=self._local_folder) if self._is_local and own is not None else None
+        self._meter = EnergyMeter(machine=platform.machine())
+        #: Why the trainer is being ended on purpose.
+        self._interrupted = ""
+
+    async def perform(self, host: RoleHost, action: Action) -> None:
+        match action:
+            case Send():
+                self._around.send(action.to, action.message)
+            case Record():
+                log.info("[%s] %s: %s", action.job, action.kind, action.reason)
+            case Prepare():
+                self._begin(self._prepare(host))
+            case StageModel():
+                # At once: the memory that a part lies in is used again for the next.
+                self._stage(action)
+            case Train():
+                self._begin(self._train(host, action, self._model_for(action)))
+            case Evaluate():
+                self._begin(self._evaluate(host, action, self._model_for(action)))
+            case Interrupt():
+                self._begin(self._interrupt(action))
+            case End():
+                self._around.ended(self._spec.job, action.reason)
+            case _:
+                raise Misuse(f"a worker does not ask for {type(action).__name__}")
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._trainer.kill()
+        await self._trainer.stop()
+
+    def cpu_s(self) -> float:
+        """What its trainer has taken of the processor so far; 0 while there is none."""
+        return sensors.process_cpu_s(self._trainer.pid) if self._trainer.pid is not None else 0.0
+
+    # Code and data ------------------------------------------------------------------------------------
+
+    async def _prepare(self, host: RoleHost) -> None:
+        async with self._busy:
+            self._interrupted = ""
+            try:
+                # Before anything of the job is fetched. In a thread: the first time imports `cryptography`.
+                signer = await asyncio.to_thread(self._check_signature)
+                settings, first = await self._settings()
+                await self._trainer.kill()
+                loaded = await self._trainer.start(settings)
+                self._given = first if self._takes_changes else None
+                state = self._sense(loaded.train_examples)
+            except (ShoalError, OSError, ValueError, KeyError) as error:
+                host.post(PrepareFailed(reason=str(error), traceback=_traceback_of(error)))
+                return
+        ready = f"{loaded.engine}, {loaded.train_examples} examples, signed by {signer}"
+        log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
+        log.info("[%s] ready: %s", self._spec.job, ready)
+        # Only where no model is received in the trainer's memory, over the first one.
+        host.post(Prepared(sizes=sizes_of(settings.layout), holds_first=self._takes_changes, state=state))
+
+    def _sense(self, examples: int) -> DeviceState | None:
+        """How the device is, and how many examples it has of its own; None where nobody asks for that."""
+        if not self._is_local:
+            return None
+        found = sensors.features(self._member.node)
+        fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+        del fields["device"]
+        return DeviceState(**fields | {"kind": clip(found.kind, NAME_MAX_CHARS)}, examples=examples)
+
+    def _check_signature(self) -> str:
+        """Who of our cluster's operators wants this code to run here. Without one, it does not."""
+        return check(self._spec, ca_pem=self._member.ca_pem, cluster=self._member.cluster, now_s=None)
+
+    async def _settings(self) -> tuple[TrainerSettings, np.ndarray]:
+        """What a trainer needs to know, and the model that the job begins with."""
+        spec = self._spec
+        await self._around.fetch(spec.bundle)
+        await self._around.fetch(spec.initial)
+        train = await self._shards(spec.train)
+        test = await self._shards(spec.test)
+        bundle_dir = await asyncio.to_thread(self._unpack, spec.bundle)
+        layout, first = first_model(self._blobs.path(spec.initial))
+        settings = TrainerSettings(
+            bundle_dir=str(bundle_dir),
+            entry=spec.entry,
+            arguments=json.loads(spec.kwargs_json),
+            train=train,
+            test=test,
+            layout=layout,
+            seed=spec.plan.seed,
+            batch_size=spec.plan.batch_size,
+            learning_rate=spec.plan.learning_rate,
+            weight_decay=spec.plan.weight_decay,
+            torch_threads=int(os.environ.get("SHOAL_TORCH_THREADS", "1")),
+            is_local=self._is_local,
+            local_folder=self._local_folder,
+            local_seen=self._seen.count(spec.job) if self._seen is not None else 0,
+            share_labels=spec.plan.share_labels,
+            labels_epsilon=spec.plan.labels_epsilon,
+            pace_s=self._pace_s,
+        )
+        return settings, first
+
+    async def _shards(self, dataset: Dataset) -> tuple[str, ...]:
+        if not dataset.examples:
+            return ()
+        await self._around.fetch(dataset.manifest)
+        manifest = Manifest.from_json(self._blobs.path(dataset.manifest).read_bytes())
+        for shard in manifest.shards:
+            await self._around.fetch(shard.sha256)
+        return tuple(str(self._blobs.path(shard.sha256)) for shard in manifest.shards)
+
+    def _unpack(self, sha256: str) -> Path:
+        """Unpack a bundle once; a half-unpacked one is never seen under its name."""
+        target = self._cache / "bundles" / sha256
+        if target.is_dir():
+            return target
+        draft = target.with_name(f".{sha256}-{os.getpid()}")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        unpack(self._blobs.path(sha256).read_bytes(), draft)
+        try:
+            draft.rename(target)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+        return target
+
+    # Training -------------------------------------------------------------------------------------------
+
+    def _stage(self, part: StageModel) -> None:
+        present = self._trainer.shared.model if self._given is None else self._given
+        if self._staged is None:
+            self._staged = present.copy()
+        put(part, self._staged, present)
+
+    def _model_for(self, action: Train | Evaluate) -> Tensors:
+        """The model to start from. What was staged is given away: parts of the next may come while this one waits."""
+        model = action.tensors
+        if action.staged:
+            staged, self._staged = self._staged, None
+            if staged is None:
+                raise Misuse("nothing was staged to start from")
+            model = {"model": staged}
+        if self._given is None:
+            return model
+        if model:
+            # Its own: what it came in is used again for the next.
+            self._given = model["model"].copy()
+        for change in action.changes:
+            add_to(self._given, change)
+        return {"model": self._given}
+
+    async def _train(self, host: RoleHost, action: Train, model: Tensors) -> None:
+        async with self._busy:
+            try:
+                self._load_model(model)
+                if self._is_local:
+                    result, spent = await self._learn(action)
+                else:
+                    result, spent = await self._trainer.train(action.epoch, action.batches), None
+            except (ShoalError, OSError) as error:
+                host.post(await self._failure(action.lease, error))
+                return
+            trained = Trained(
+                lease=action.lease,
+                examples=result.examples,
+                # A model that is not finite any more has no loss that means anything: the worker says that it diverged.
+                loss_sum=result.loss_sum if result.finite else math.nan,
+                seconds=result.seconds,
+                tensors={"delta": self._trainer.shared.update},
+            )
+            if spent is not None:
+                trained = dataclasses.replace(
+                    trained,
+                    fresh=result.fresh,
+                    fresh_correct=result.fresh_correct,
+                    fresh_loss_sum=result.fresh_loss_sum,
+                    labels=result.labels,
+                    joules=max(0.0, spent.joules),
+                    joules_measured=spent.kind == MEASURED,
+                    state=self._sense(result.held),
+                )
+        host.post(trained)
+
+    async def _learn(self, action: Train) -> tuple[TrainResult, EnergySpent]:
+        """Train on the device's own examples, and see what that takes."""
+        before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
+        result = await self._trainer.learn(action.epoch, action.batches[0], action.examples)
+        spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
+        if self._seen is not None:
+            # Before anyone hears of it: what was trained on is never judged again, whatever happens next.
+            await asyncio.to_thread(self._seen.note, self._spec.job, result.held)
+        return result, spent
+
+    async def _evaluate(self, host: RoleHost, action: Evaluate, model: Tensors) -> None:
+        examples, loss_sum, correct = 0, 0.0, 0
+        async with self._busy:
+            try:
+                self._load_model(model)
+                for chunk in action.chunks:
+                    start, stop = chunk_range(chunk, examples=self._spec.test.examples)
+                    part = await self._trainer.evaluate(start, stop)
+                    examples += part.examples
+                    loss_sum += part.loss_sum
+                    correct += part.correct
+            except (ShoalError, OSError) as error:
+                host.post(await self._failure(action.lease, error))
+                return
+        host.post(EvaluationDone(lease=action.lease, examples=examples, loss_sum=loss_sum, correct=correct))
+
+    def model_buffer(self, size_bytes: int) -> memoryview | None:
+        """The memory the trainer reads the model from.
+
+        A new model may arrive while the trainer is still at an older lease: that lease is void by then, and so is
+        whatever comes of it.
+        """
+        if self._takes_changes:
+            # It would be torn where a connection breaks, and then there is nothing for changes to change.
+            return None
+        model = self._trainer.shared.model if self._trainer.alive else None
+        return model.data.cast("B") if model is not None and model.nbytes == size_bytes else None
+
+    def _load_model(self, tensors: Tensors) -> None:
+        """Put the model where the trainer reads it, unless it was received there."""
+        if not tensors:
+            return
+        model, shared = tensors["model"], self._trainer.shared.model
+        if not np.shares_memory(model, shared):
+            shared[:] = model
+
+    async def _interrupt(self, action: Interrupt) -> None:
+        """Find out where the task's code is, then end it. Whoever waits for it reports."""
+        where = await self._trainer.where_is_it()
+        self._interrupted = f"{action.reason}: stuck in {where}; the trainer was ended and starts again"
+        await self._trainer.kill()
+
+    async def _failure(self, lease: int, error: Exception) -> TrainerFailed:
+        if self._interrupted:
+            return TrainerFailed(lease=lease, reason=self._interrupted)
+        return TrainerFailed(lease=lease, reason=str(error), traceback=_traceback_of(error))
+
+
+def _traceback_of(error: Exception) -> str:
+    return error.traceback if isinstance(error, TrainerError) else ""

@@ -1,0 +1,103 @@
+"""A connection of one node to another: two streams each way, and downloads beside them. Knows no roles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from shoal.sim.network import Flow, Network
+from shoal.sim.process import Process
+from shoal.sim.wire_size import WireSizer
+from shoal.wire.messages import Lane, Message, lane_of
+
+
+class SessionEnd(Protocol):
+    """What both ends do."""
+
+    process: Process
+
+    def received(self, connection: Connection, message: Message, size_bytes: int) -> None: ...
+
+    def closed(self, connection: Connection, reason: str) -> None: ...
+
+
+class CalledEnd(SessionEnd, Protocol):
+    def opened(self, connection: Connection) -> None: ...
+
+
+class Connection:
+    __slots__ = ("_downloads", "_flows", "_network", "_sizer", "called", "caller", "is_open")
+
+    def __init__(self, network: Network, sizer: WireSizer, *, caller: SessionEnd, called: CalledEnd) -> None:
+        self._network = network
+        self._sizer = sizer
+        #: Who dialled, and whom.
+        self.caller = caller
+        self.called = called
+        self.is_open = True
+        #: (lane, is it the way up?) -> that stream; made when first used.
+        self._flows: dict[tuple[Lane, bool], Flow] = {}
+        self._downloads: dict[Flow, Callable[[bool], object]] = {}
+
+    def up(self, message: Message) -> tuple[Message, int]:
+        """From who dialled. Returns what is on its way, as the other side will read it, and its size."""
+        read, size_bytes = self._sizer.pack(message)
+        self._flow(lane_of(message), is_up=True).send(size_bytes, self._arrive, self.called, read, size_bytes)
+        return read, size_bytes
+
+    def down(self, message: Message, left: Callable[[], object] | None = None) -> None:
+        """From who was dialled; ``left`` is called when it is out."""
+        read, size_bytes = self._sizer.pack(message)
+        flow = self._flow(lane_of(message), is_up=False)
+        flow.send(size_bytes, self._arrive, self.caller, read, size_bytes, left=left)
+
+    def download(self, size_bytes: int, done: Callable[[bool], object]) -> None:
+        """On a stream of its own; ``done`` hears whether all of it came."""
+        flow = self._network.flow(self.called.process.node, self.caller.process.node)
+        self._downloads[flow] = done
+        flow.send(size_bytes, self._downloaded, flow)
+
+    def _downloaded(self, flow: Flow) -> None:
+        self.caller.process.now(self._downloads.pop(flow), True)
+
+    def _flow(self, lane: Lane, *, is_up: bool) -> Flow:
+        flow = self._flows.get((lane, is_up))
+        if flow is None:
+            flow = self._flows[lane, is_up] = self._new_flow(is_up=is_up)
+            if not self.is_open:
+                flow.cut()
+        return flow
+
+    def _new_flow(self, *, is_up: bool) -> Flow:
+        caller, called = self.caller.process.node, self.called.process.node
+        if caller == called:
+            return self._network.loopback(caller)
+        return self._network.flow(caller, called) if is_up else self._network.flow(called, caller)
+
+    def _arrive(self, end: SessionEnd, message: Message, size_bytes: int) -> None:
+        process = end.process
+        if process.alive:
+            process.now(end.received, self, message, size_bytes)
+        elif process.machine.is_on:
+            # Nobody listens any more, and the machine says so. One without power says nothing.
+            self.cut("the connection was reset by the other side")
+
+    def silence(self, process: Process) -> None:
+        """This process lost its power: nothing more of what it says leaves it, and nobody is told."""
+        for (_, is_up), flow in self._flows.items():
+            if (self.caller if is_up else self.called).process is process:
+                flow.cut()
+
+    def cut(self, reason: str, *, after_s: float = 0.001) -> None:
+        """Break it. Both ends notice, if they live."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        for flow in self._flows.values():
+            flow.cut()
+        for flow, done in self._downloads.items():
+            flow.cut()
+            self.caller.process.later(after_s, done, False)
+        self._downloads.clear()
+        for end in (self.caller, self.called):
+            end.process.later(after_s, end.closed, self, reason)

@@ -1,0 +1,108 @@
+"""One peer of a simulated device: dials it again and again, keeps the heartbeats going, until it is let go of.
+
+What is said over it and when to hang up, the station decides.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from shoal.sim.driver.connection import Connection
+from shoal.sim.process import Process
+from shoal.wire.messages import Message
+
+
+class SimDialerOwner(Protocol):
+    """What a line asks of the agent it belongs to."""
+
+    process: Process
+
+    def reach(self, dialer: SimDialer) -> tuple[Connection | None, float]:
+        """A connection to the line's peer, or none, and how long that takes to know."""
+        ...
+
+    def dialer_opened(self, dialer: SimDialer) -> None: ...
+
+    def line_failed(self, dialer: SimDialer, reason: str) -> None:
+        """It could not be made, or is over."""
+        ...
+
+    def heard(self, dialer: SimDialer, message: Message, size_bytes: int) -> None: ...
+
+    def beat(self, dialer: SimDialer) -> None: ...
+
+    def heartbeat_s(self, peer: str) -> float: ...
+
+    def backoff_s(self, peer: str) -> float: ...
+
+
+class SimDialer:
+    __slots__ = ("_beats", "_device", "_is_parted", "connection", "endpoint", "peer", "process")
+
+    def __init__(self, device: SimDialerOwner, peer: str, endpoint: str = "") -> None:
+        self._device = device
+        self.process = device.process
+        self.peer = peer
+        #: Where the peer is dialled; empty: where everyone knows it is.
+        self.endpoint = endpoint
+        self.connection: Connection | None = None
+        self._beats = 0
+        self._is_parted = False
+
+    def dial(self) -> None:
+        if self._is_parted:
+            return
+        connection, after_s = self._device.reach(self)
+        if connection is not None:
+            self.process.later(after_s, self._opened, connection)
+        else:
+            self.process.later(after_s, self._failed, "it does not answer")
+
+    def _opened(self, connection: Connection) -> None:
+        if self._is_parted:
+            return
+        called = connection.called
+        if not called.process.alive:
+            self._failed("nobody listens there")
+            return
+        self.connection = connection
+        called.process.now(called.opened, connection)
+        self._beats += 1
+        self._device.dialer_opened(self)
+        if self.connection is connection:
+            self.process.later(self._device.heartbeat_s(self.peer), self._beat, self._beats)
+
+    def _failed(self, reason: str) -> None:
+        if self._is_parted:
+            return
+        self._device.line_failed(self, reason)
+        if not self._is_parted:
+            self.process.later(self._device.backoff_s(self.peer), self.dial)
+
+    def _beat(self, number: int) -> None:
+        """Heartbeats of one connection end with it."""
+        if number != self._beats or self.connection is None:
+            return
+        self._device.beat(self)
+        if self.connection is not None:
+            self.process.later(self._device.heartbeat_s(self.peer), self._beat, number)
+
+    def received(self, connection: Connection, message: Message, size_bytes: int) -> None:
+        if self.connection is connection:
+            self._device.heard(self, message, size_bytes)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        if self.connection is connection:
+            self.connection = None
+            self._failed(reason)
+
+    def hang_up(self, reason: str) -> None:
+        if self.connection is not None:
+            self.connection.cut(reason)
+
+    def part(self, reason: str) -> None:
+        """For good."""
+        self._is_parted = True
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.cut(reason)

@@ -1,0 +1,180 @@
+"""The simulated manager's node: one process, from its start to its end. Drives the manager, and keeps what must last.
+
+The twin of the runtime's home; who hears what, the switchboard decides in both.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Protocol
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Send, Store
+from shoal.roles.events import Asked, Event, Saved, SaveFailed, Stored, StoreFailed
+from shoal.roles.manager.manager import Manager
+from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, with_rows
+from shoal.roles.node.failure_detector import Patience
+from shoal.roles.node.host_router import HostRouter, Resume
+from shoal.sim.disk import Disk
+from shoal.sim.disk import DiskCheckpoint as File
+from shoal.sim.driver.role_host import Host
+from shoal.sim.driver.role_server import LOAD_S, SimRoleServer
+from shoal.sim.jobs import SimulatedJob
+from shoal.sim.process import Process
+from shoal.wire.messages import Assign, Checkpoint, Message, StopJob, Submit, TransferJob
+
+
+class SimManagerApi(Protocol):
+    def job(self, name: str) -> SimulatedJob: ...
+
+    def led(self, term: int, host: Host, process: Process) -> None: ...
+
+
+class SimManagerNode:
+    def __init__(
+        self,
+        process: Process,
+        around: SimManagerApi,
+        disk: Disk,
+        *,
+        patience: Patience,
+        turn_hold_s: float,
+        upload_budget_bytes: int,
+        slow_factor: float = 1.0,
+        prefers_devices: bool = False,
+    ) -> None:
+        self.process = process
+        self._disk = disk
+        self._questions = 0
+        self.slow_factor = slow_factor
+        self.role_server = SimRoleServer(
+            process,
+            around,
+            self,
+            HostRouter(node=process.node, patience=patience),
+            manager=process.node,
+            turn_hold_s=turn_hold_s,
+            upload_budget_bytes=upload_budget_bytes,
+        )
+        self.manager = Manager(
+            node=process.node, patience=patience, jobs=disk.stored_jobs(), prefers_devices=prefers_devices
+        )
+        self._manager_host = Host(process, "manager", "", self._perform_manager)
+        self._manager_host.start(self.manager)
+        self.role_server.watch()
+
+    # As an operator does --------------------------------------------------------------------------------
+
+    def submit(self, job: SimulatedJob) -> None:
+        self._ask(Submit(spec=job.spec))
+
+    def stop(self, job: str) -> None:
+        self._ask(StopJob(job=job))
+
+    def transfer(self, job: str, node: str) -> None:
+        """To this node, or (empty) to whichever is placed best."""
+        self._ask(TransferJob(job=job, node=node))
+
+    def _ask(self, message: Message) -> None:
+        self._questions += 1
+        self._manager_host.post(Asked(question=self._questions, message=message))
+
+    # The manager ---------------------------------------------------------------------------------------
+
+    def manage(self, event: Event) -> None:
+        self._manager_host.post(event)
+
+    def _perform_manager(self, host: Host, action: Action) -> float:
+        match action:
+            case Send():
+                self.role_server.carry(self.role_server.router.on_send(action.to, action.message))
+            case Keep():
+                return self._disk.keep(action)
+            case Store():
+                self._store(action)
+            case Load():
+                # It is read while the manager goes on.
+                self.process.later(LOAD_S, self._load, action)
+            case Answer():
+                self.process.mark("answered", message=action.message)
+            case Record():
+                pass
+            case _:
+                raise Misuse(f"a manager does not ask for {type(action).__name__}")
+        return 0.0
+
+    def _store(self, store: Store) -> None:
+        checkpoint = store.checkpoint
+        try:
+            version = unpacked(checkpoint)
+        except PeerViolation as violation:
+            self._not_stored(checkpoint, violation.reason)
+            return
+        assert version is not None, "a leader never asks for nothing to be kept"
+        save = Save(
+            version=version.version,
+            tensors=version.tensors,
+            state=version.state,
+            after=version.after,
+            applied=version.applied,
+            evaluations=version.evaluations,
+        )
+        self._disk.write(checkpoint.job, save, functools.partial(self._stored, checkpoint), may_repeat=True)
+
+    def _stored(self, kept: Checkpoint, is_durable: bool) -> None:
+        if is_durable:
+            self.process.now(self.manage, Stored(job=kept.job, term=kept.term, version=kept.version))
+        else:
+            self._not_stored(kept, "the disk is full")
+
+    def _not_stored(self, sent: Checkpoint, reason: str) -> None:
+        failed = StoreFailed(job=sent.job, term=sent.term, version=sent.version, reason=reason)
+        self.process.now(self.manage, failed)
+
+    def _load(self, load: Load) -> None:
+        loaded = self._disk.newest(load.job)
+        version = _travelling(loaded) if loaded is not None else None
+        self.role_server.send(load.to, packed(version, job=load.job, term=load.term))
+
+    # Leaders here --------------------------------------------------------------------------------------
+
+    def appointed(self, host: Host, assign: Assign) -> None:
+        self.process.later(LOAD_S, self._begin, host, assign)
+
+    def _begin(self, host: Host, assign: Assign) -> None:
+        loaded = self._disk.newest(assign.job)
+        version = StoredVersion(version=loaded.version, tensors=loaded.tensors, state=loaded.state) if loaded else None
+        self.role_server.begin(host, assign, version)
+
+    def begun(self, job: str) -> None:
+        """The manager knows: it waits for nobody here."""
+
+    def save(self, host: Host, save: Save) -> None:
+        self._disk.write(host.job, save, functools.partial(self._saved, host, save.version))
+
+    def _saved(self, host: Host, version: int, is_durable: bool) -> None:
+        answer = Saved(version=version) if is_durable else SaveFailed(version=version, reason="the disk is full")
+        self.process.now(host.post, answer)
+
+    def record(self, host: Host, record: Record) -> None:
+        pass
+
+    def say(self, to: str, message: Message) -> None:
+        raise Misuse("the manager's node dials nobody")
+
+    @property
+    def endpoint(self) -> str:
+        raise Misuse("the manager's node is dialled where everyone knows it is")
+
+    def resume(self, host: Host, delivery: Resume) -> None:
+        raise Misuse("a leader at home goes on from the disk")
+
+
+def _travelling(file: File) -> StoredVersion:
+    """As it is sent to a leader elsewhere: the history before it stays here."""
+    rows, names = with_rows(())
+    return StoredVersion(
+        version=file.version,
+        tensors={**file.tensors, **rows},
+        state={**file.state, **names},
+    )

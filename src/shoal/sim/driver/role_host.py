@@ -1,0 +1,120 @@
+"""Runs one role under the virtual clock: events in one at a time, actions out in order. Knows no particular role.
+
+The twin of the runtime's host: there the clock, the inbox and the timers are asyncio's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from shoal.roles.actions import Action, CancelTimer, Role, SetTimer
+from shoal.roles.events import Event, Started, TimerFired
+from shoal.sim.kernel import Do, Kernel
+from shoal.sim.observe import Observer, Step
+
+#: No timer is shorter. On a clock that is behind, a time may differ from the next by less than the virtual clock can
+#: tell, and a role that waits for it would wait for ever, at one instant.
+TIMER_MIN_S = 1e-9
+
+#: Carries out what a host does not know itself; what it returns is how long the actions that follow must wait.
+Perform = Callable[["Host", Action], float]
+
+
+class HostProcess(Protocol):
+    """What a host runs in."""
+
+    node: str
+    kernel: Kernel
+    observers: Sequence[Observer]
+
+    @property
+    def clock_s(self) -> float:
+        """What this machine's clock shows."""
+        ...
+
+    def later(self, delay_s: float, do: Do, *args: object) -> None:
+        """Have it done by this process: not while it is stopped, never once it is dead."""
+        ...
+
+
+class Host:
+    """Events may be posted before the role is there: they wait."""
+
+    __slots__ = ("_cost_s", "_inbox", "_perform", "_process", "_running", "_timers", "ended", "job", "kind", "role")
+
+    def __init__(
+        self,
+        process: HostProcess,
+        kind: str,
+        job: str,
+        perform: Perform,
+        cost_s: Callable[[Event], float] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.job = job
+        self.role: Role | None = None
+        self.ended = False
+        self._process = process
+        self._perform = perform
+        #: How long handling an event takes; the next one waits.
+        self._cost_s = cost_s
+        self._inbox: deque[Event] = deque()
+        self._running = True
+        #: Name -> which setting of it counts. A timer set anew makes the older one void.
+        self._timers: dict[str, int] = {}
+
+    def start(self, role: Role) -> None:
+        """Begin: the role hears that it was started before anything that waited for it."""
+        self.role = role
+        self._inbox.appendleft(Started())
+        self._run(iter(()))
+
+    def post(self, event: Event) -> None:
+        """Hand the role an event; it waits its turn while the role is at an earlier one."""
+        self._inbox.append(event)
+        if not self._running:
+            self._run(iter(()))
+
+    def _run(self, actions: Iterator[Action]) -> None:
+        """Carry out what is decided, then take the next event; stop where an action must be waited for."""
+        self._running = True
+        process, role = self._process, self.role
+        assert role is not None
+        while not self.ended:
+            for action in actions:
+                wait_s = self._act(action)
+                if wait_s > 0.0:
+                    process.later(wait_s, self._run, actions)
+                    return
+            if not self._inbox:
+                break
+            event = self._inbox.popleft()
+            decided = role.handle(event, process.clock_s)
+            if process.observers:
+                step = Step(process.kernel.now_s, process.node, self.kind, self.job, event, decided)
+                for observer in process.observers:
+                    observer.step(step)
+            actions = iter(decided)
+            cost_s = self._cost_s(event) if self._cost_s is not None else 0.0
+            if cost_s > 0.0:
+                process.later(cost_s, self._run, actions)
+                return
+        self._running = False
+
+    def _act(self, action: Action) -> float:
+        if isinstance(action, SetTimer):
+            number = self._timers[action.name] = self._timers.get(action.name, 0) + 1
+            after_s = max(action.after_s, TIMER_MIN_S)
+            self._process.later(after_s, self._fire, action.name, number, self._process.kernel.now_s + after_s)
+            return 0.0
+        if isinstance(action, CancelTimer):
+            if action.name in self._timers:
+                self._timers[action.name] += 1
+            return 0.0
+        return self._perform(self, action)
+
+    def _fire(self, name: str, number: int, due_s: float) -> None:
+        if self._timers.get(name) == number and not self.ended:
+            self.post(TimerFired(name=name, late_s=max(0.0, self._process.kernel.now_s - due_s)))

@@ -1,0 +1,288 @@
+"""The trainer of one job on a simulated device: fetches what it needs, takes the time the device takes, answers.
+
+The twin of the runtime's labour: there a child process and PyTorch, here the device's model and a training function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from shoal.compress.sparse import add_to
+from shoal.errors import Misuse, ShoalError
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, StageModel, Train
+from shoal.roles.aggregation.staging import put
+from shoal.roles.events import EvaluationDone, Event, Prepared, PrepareFailed, Trained, TrainerFailed
+from shoal.sim.devices import ComputeJob, Device
+from shoal.sim.driver.role_host import Host
+from shoal.sim.jobs import EXAMPLES_HELD, SimulatedJob, examples_to_judge, examples_to_train
+from shoal.sim.process import Process
+from shoal.sim.rng import Stream
+from shoal.wire.coded import sizes_of
+from shoal.wire.messages import DeviceState, Message
+
+#: What ending a trainer takes.
+KILL_S = 0.1
+
+#: A device that is slowed down may not be for long: while it starts a trainer it is looked at again after this.
+SLOW_LOOK_S = 1.0
+
+RAISED = "the task's code raised"
+
+
+class SimAgentApi(Protocol):
+    """What it asks of the agent around it."""
+
+    process: Process
+
+    def send(self, to: str, message: Message) -> None: ...
+
+    def fetch(self, job: str, size_bytes: int, fetched: Callable[[bool], object]) -> None:
+        """Bring a job's code and data here; ``fetched`` hears whether that worked."""
+        ...
+
+    def ended(self, job: str) -> None: ...
+
+    def exhausted(self) -> None:
+        """The battery is empty."""
+        ...
+
+
+class SimWorkerDriver:
+    """One child process at a time: answers in order, fails, hangs, and must be prepared again then."""
+
+    __slots__ = ("_around", "_at", "_device", "_flaws", "_free_s", "_generation", "_job", "_model", "_staged")
+
+    def __init__(self, job: SimulatedJob, around: SimAgentApi, device: Device, flaws: Stream | None = None) -> None:
+        self._job = job
+        self._around = around
+        self._device = device
+        #: Chance for what goes wrong by itself; None: nothing does.
+        self._flaws = flaws
+        self._model: np.ndarray | None = None
+        #: The next model, as far as aggregators have given it out.
+        self._staged: np.ndarray | None = None
+        #: Which child process this is.
+        self._generation = 0
+        #: When it is free for the next lease.
+        self._free_s = 0.0
+        #: The lease it is at.
+        self._at: Train | Evaluate | None = None
+
+    def perform(self, host: Host, action: Action) -> float:
+        match action:
+            case Send():
+                self._around.send(action.to, action.message)
+            case Prepare():
+                self._prepare(host)
+            case Train() | Evaluate():
+                self._work(host, action)
+            case StageModel():
+                self._stage(action)
+            case Interrupt():
+                self._interrupt(host, action)
+            case End():
+                host.ended = True
+                self._generation += 1
+                self._around.ended(self._job.spec.job)
+            case Record():
+                pass
+            case _:
+                raise Misuse(f"a worker does not ask for {type(action).__name__}")
+        return 0.0
+
+    # Code and data -------------------------------------------------------------------------------------
+
+    def _prepare(self, host: Host) -> None:
+        self._generation += 1
+        self._model, self._at = None, None
+        model_bytes = self._job.model.nbytes
+        if not self._device.can_hold(model_bytes):
+            reason = f"a trainer of this model ({model_bytes / 1e6:.0f} MB) does not fit into its memory"
+            self._post(host, KILL_S, PrepareFailed(reason=reason))
+            return
+        machine = self._around.process.machine
+        if self._job.spec.job in machine.cached:
+            self._fetched(host, self._generation, True)
+        else:
+            job, size_bytes = self._job.spec.job, self._job.fetch_bytes
+            self._around.fetch(job, size_bytes, lambda ok, g=self._generation: self._fetched(host, g, ok))  # type: ignore[misc]
+
+    def _fetched(self, host: Host, generation: int, ok: bool) -> None:
+        if generation != self._generation:
+            return
+        if not ok or self._goes_wrong(0.05):
+            self._post(host, KILL_S, PrepareFailed(reason="the data could not be fetched"))
+            return
+        self._around.process.machine.cached.add(self._job.spec.job)
+        self._start(host, generation, self._job.start_s)
+
+    def _start(self, host: Host, generation: int, left_s: float) -> None:
+        """Start the child process, which takes so long on a device at its usual pace."""
+        if generation != self._generation:
+            return
+        process, slow_factor = self._around.process, self._device.slow_factor
+        start_s = left_s * slow_factor
+        if slow_factor > 1.0 and start_s > SLOW_LOOK_S:
+            process.later(SLOW_LOOK_S, self._start, host, generation, left_s - SLOW_LOOK_S / slow_factor)
+            return
+        self._free_s = process.kernel.now_s + start_s
+        takes_changes = self._job.spec.plan.down != "dense"
+        self._model = self._job.model if takes_changes else None
+        state = self._state(EXAMPLES_HELD)
+        self._post(host, start_s, Prepared(sizes=sizes_of(self._job.layout), holds_first=takes_changes, state=state))
+
+    def _state(self, examples: int) -> DeviceState | None:
+        """How the device is; None where nobody asks for that."""
+        if self._job.spec.plan.data != "local":
+            return None
+        build = self._device.build
+        return DeviceState(kind=build.kind, memory_total_mb=float(build.memory_mb), examples=examples)
+
+    # Training ------------------------------------------------------------------------------------------
+
+    def _stage(self, stage: StageModel) -> None:
+        if self._staged is None:
+            # No numbers where a part comes whole: one that is missing shows in whatever is made of it.
+            present = self._model if stage.changes else None
+            self._staged = np.full(self._job.model.size, np.nan, np.float32) if present is None else present.copy()
+        put(stage, self._staged, self._staged if self._model is None else self._model)
+
+    def _work(self, host: Host, action: Train | Evaluate) -> None:
+        now_s = self._around.process.kernel.now_s
+        begin_s = max(now_s, self._free_s)
+        seconds = self._seconds_for(action, begin_s)
+        self._free_s = begin_s + seconds
+        self._at = action
+        if self._device.is_empty(self._free_s):
+            # Its battery does not last to the end of this lease.
+            self._around.exhausted()
+            return
+        if action.tensors:
+            self._model = action.tensors["model"]
+        elif action.staged:
+            # From here on it is the trainer's; what is given out later goes into another.
+            self._model, self._staged = self._staged, None
+        elif action.changes and self._model is not None:
+            self._model = self._model.copy()
+            for change in action.changes:
+                add_to(self._model, change)
+        given = {"lease": action.lease, "staged": action.staged, "model": self._model}
+        self._around.process.mark("trains", job=self._job.spec.job, **given)
+        trouble = self._trouble()
+        if trouble == "hang":
+            return
+        if trouble == "fail" or self._model is None:
+            self._model = None
+            self._post(host, self._free_s - now_s, TrainerFailed(lease=action.lease, reason=RAISED))
+            return
+        self._post(host, self._free_s - now_s, self._answer(action, self._model, seconds))
+
+    def _seconds_for(self, action: Train | Evaluate, begin_s: float) -> float:
+        job = self._job
+        if isinstance(action, Train):
+            examples = action.examples or examples_to_train(job.spec, action.batches)
+            work = ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=self._steps(action))
+        else:
+            examples = examples_to_judge(job.spec, action.chunks)
+            batches = -(-examples // job.spec.plan.batch_size)
+            work = ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches, trains=False)
+        return self._device.seconds_for(work, begin_s)
+
+    def _steps(self, action: Train) -> int:
+        return -(-action.examples // self._job.spec.plan.batch_size) if action.examples else len(action.batches)
+
+    def _answer(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Event:
+        try:
+            return self._result(action, model, seconds)
+        except ShoalError as error:
+            # The task's code failed, as it would on a device; what that means for the job, the roles decide.
+            self._model = None
+            return TrainerFailed(lease=action.lease, reason=str(error))
+
+    def _result(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Trained | EvaluationDone:
+        spec, training = self._job.spec, self._job.training
+        if isinstance(action, Train) and spec.plan.data == "local":
+            return self._learned(action, model, seconds)
+        if isinstance(action, Train):
+            trained = training.train(spec, model, action.epoch, action.batches)
+            return Trained(
+                lease=action.lease,
+                examples=trained.examples,
+                loss_sum=trained.loss_sum,
+                seconds=seconds,
+                tensors={"delta": trained.delta},
+            )
+        judged = training.evaluate(spec, model, action.chunks)
+        return EvaluationDone(
+            lease=action.lease, examples=judged.examples, loss_sum=judged.loss_sum, correct=judged.correct
+        )
+
+    def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:
+        spec, node = self._job.spec, self._around.process.node
+        learned = self._job.training.learn(spec, model, node, action.epoch, action.batches[0], action.examples)
+        return Trained(
+            lease=action.lease,
+            examples=learned.trained.examples,
+            loss_sum=learned.trained.loss_sum,
+            seconds=seconds,
+            tensors={"delta": learned.trained.delta},
+            fresh=learned.fresh,
+            fresh_correct=learned.fresh_correct,
+            fresh_loss_sum=learned.fresh_loss_sum,
+            labels=learned.labels if spec.plan.share_labels else (),
+            state=self._state(learned.held),
+        )
+
+    def _interrupt(self, host: Host, action: Interrupt) -> None:
+        """End the child process. Whoever waits for it hears that it failed."""
+        at, self._at = self._at, None
+        if at is None:
+            return
+        self._generation += 1
+        self._model = None
+        self._device.interrupt(self._around.process.kernel.now_s)
+        self._free_s = self._around.process.kernel.now_s + KILL_S
+        self._post(host, KILL_S, TrainerFailed(lease=at.lease, reason=action.reason))
+
+    def disturbed(self) -> None:
+        """The connection broke: a model may have been on its way into the trainer's memory, and lies there in part."""
+        if self._model is not None and self._at is None and self._job.spec.plan.down == "dense":
+            self._model = np.full_like(self._model, np.nan)
+
+    # What goes wrong -----------------------------------------------------------------------------------
+
+    def strike(self, host: Host, trouble: str) -> bool:
+        """The task's code fails or hangs in the lease it is at. False if it is at none."""
+        at = self._at
+        if at is None:
+            return False
+        self._generation += 1
+        self._model = None
+        if trouble == "fail":
+            self._at = None
+            self._post(host, KILL_S, TrainerFailed(lease=at.lease, reason=RAISED))
+        return True
+
+    def _trouble(self) -> str:
+        troubles = self._around.process.machine.troubles
+        if troubles:
+            return troubles.pop(0)
+        if self._goes_wrong(0.02):
+            return "fail"
+        return "hang" if self._goes_wrong(0.01) else ""
+
+    def _goes_wrong(self, probability: float) -> bool:
+        return self._flaws is not None and self._flaws.happens(probability)
+
+    def _post(self, host: Host, delay_s: float, event: Event) -> None:
+        self._around.process.later(delay_s, self._arrive, host, self._generation, event)
+
+    def _arrive(self, host: Host, generation: int, event: Event) -> None:
+        if generation != self._generation or host.ended:
+            return
+        if isinstance(event, Trained | EvaluationDone | TrainerFailed):
+            self._at = None
+        host.post(event)

@@ -1,0 +1,417 @@
+"""A fuzz case: a small cluster with plans, devices and faults, all drawn from one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shoal.plan import STALENESS, Plan, Until
+from shoal.sim.devices import Build
+from shoal.sim.fault_draw import draw
+from shoal.sim.faults import (
+    ALL,
+    LEADER,
+    NEVER,
+    Apart,
+    AtRound,
+    AtSecond,
+    Crash,
+    CutFault,
+    Deaf,
+    Duplicate,
+    Fault,
+    LeaveFault,
+    Mute,
+    PartitionFault,
+    Restart,
+    SaveFate,
+    Slow,
+    SlowLink,
+    Stop,
+    TransferFault,
+    When,
+    Who,
+    worker,
+)
+from shoal.sim.faults import (
+    HOME as MANAGER,
+)
+from shoal.sim.jobs import SimulatedJob, bare_spec
+from shoal.sim.network import AccessLink
+from shoal.sim.rates import Steady
+from shoal.sim.rng import Rng, Stream
+from shoal.sim.targeted_faults import TargetedFault, targeted_fault
+from shoal.sim.toy_task import FIRST_MODEL, LAYOUT, Toy
+from shoal.wire.limits import UPLOAD_BUDGET_BYTES
+from shoal.wire.messages import JobSpec
+
+#: Faults begin within this time; then everyone is left in peace.
+FAULTS_UNTIL_S = 30.0
+
+#: Decisions of a leader after which a strike is worth a try.
+_MOMENTS = (
+    "started",
+    "resumed",
+    "joined",
+    "epoch",
+    "evaluated",
+    "ending",
+    "expired",
+    "lost",
+    "refused",
+    "failed",
+    "handed-over",
+    # No records: a version is to be kept, and that it is done.
+    "save",
+    "end",
+)
+
+#: What the manager's disk may take to make a small write durable: an SSD, or a bad SD card that others use too. The
+#: longest is longer than it takes to miss a leader.
+_SYNCS_S = (0.01, 0.2, 1.0, 2.5)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FuzzCase:
+    """What a seed stands for."""
+
+    seed: int
+    jobs: tuple[SimulatedJob, ...]
+    builds: tuple[Build, ...]
+    faults: tuple[Fault, ...]
+    has_flaws: bool
+    upload_budget_bytes: int
+    #: Job -> when its operator stops it.
+    stops: dict[str, float]
+    #: What a leader or the manager decides when a node loses its power a moment later; empty: none does.
+    strike_at: str
+    #: Which: ``home``, ``leader``, ``both``. Or connections break: ``line``, between these two; ``lines``, of everyone.
+    #: Or the manager's ``disk`` is full for a while.
+    struck: str
+    #: Devices lead.
+    prefers_devices: bool
+    disk_sync_s: float
+    #: When and how the devices of a formation are struck.
+    targeted: tuple[TargetedFault, ...] = ()
+
+    @property
+    def shape(self) -> str:
+        """Of its jobs: ``star`` if all are."""
+        shapes = [job.spec.plan.shape for job in self.jobs]
+        return next((shape for shape in shapes if shape != "star"), "star")
+
+
+def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
+    """The cluster and the schedule of a seed; without cuts of the manager's cable, as it was before there were any."""
+    stream = Rng(seed).stream("disaster")
+    names = ("pace", "shape", "work", "codec", "owner")
+    paces, shapes, works, codecs, owners = (Rng(seed).stream(name) for name in names)
+    specs = [_spec(stream, paces, f"job-{number}") for number in range(1 + stream.happens(0.3))]
+    specs = [replace(spec, plan=replace(spec.plan, work=_work(works))) for spec in _shaped(specs, shapes)]
+    specs = [replace(spec, plan=_coded(spec.plan, codecs)) for spec in specs]
+    specs = [replace(spec, plan=_owned(spec.plan, owners)) for spec in specs]
+    least = sum(spec.plan.workers_min for spec in specs)
+    workers = max(3, min(8, least + 1 + stream.below(4)))
+    is_shaped = any(spec.plan.shape != "star" for spec in specs)
+    if is_shaped:
+        # A formation needs some to be worth anything.
+        workers = min(9, workers + 1 + shapes.below(3))
+    faults = draw(stream, workers=workers, until_s=FAULTS_UNTIL_S, count=stream.below(13))
+    faults += _copies_across_terms(stream) + _for_long(stream, workers)
+    faults += _for_good(stream, workers, spare=workers - least)
+    prefers_devices = stream.happens(0.5)
+    faults += _of_leaders(stream, workers, prefers_devices=prefers_devices)
+    # From a stream of their own: a seed without one is what it was before there were any.
+    if has_cuts:
+        faults += _cuts(Rng(seed).stream("cuts"), workers, prefers_devices=prefers_devices)
+    strike_at, struck = _draw_strike(stream, prefers_devices=prefers_devices)
+    targeted: tuple[TargetedFault, ...] = ()
+    if is_shaped:
+        faults += _of_formations(shapes, workers)
+        targeted = tuple(targeted_fault(shapes) for _ in range(shapes.below(3)))
+    is_tight = is_shaped and shapes.happens(0.6)
+    if strike_at == "handed-over":
+        faults += (TransferFault(who=LEADER, at=AtRound(1 + stream.below(6))),)
+    return FuzzCase(
+        seed=seed,
+        jobs=tuple(_job(spec, stream) for spec in specs),
+        builds=tuple(_build(stream) for _ in range(workers)),
+        faults=faults,
+        has_flaws=stream.happens(0.5),
+        # Room for two uploads in one case of three, so that updates are offered and queue; more often where they may
+        # all come at once, when a formation breaks.
+        upload_budget_bytes=2 * FIRST_MODEL.nbytes if stream.happens(1 / 3) or is_tight else UPLOAD_BUDGET_BYTES,
+        stops={specs[0].job: stream.between(2.0, 40.0)} if stream.happens(0.1) else {},
+        strike_at=strike_at,
+        struck=struck,
+        prefers_devices=prefers_devices,
+        # Slow where the time of a write is what is waited for.
+        disk_sync_s=stream.pick(_SYNCS_S[2:] if strike_at == "store" else _SYNCS_S),
+        targeted=targeted,
+    )
+
+
+def _draw_strike(stream: Stream, *, prefers_devices: bool) -> tuple[str, str]:
+    """What is waited for, and who is struck then. What a leader elsewhere says to the manager is often what is lost:
+    a version, or its last word."""
+    if prefers_devices and stream.happens(0.3):
+        if stream.happens(0.4):
+            return "store", stream.pick(("line", "leader"))
+        return stream.pick(("end", "handed-over")), stream.pick(("line", "lines", "home"))
+    if stream.happens(0.1):
+        return "told", "lines"
+    if stream.happens(0.1):
+        # What is lost with a failed save counts most when it is one of the last.
+        return stream.pick(("save", "evaluated", "ending")), "disk"
+    if not stream.happens(0.35):
+        return "", ""
+    return stream.pick(_MOMENTS), stream.pick(("home", "leader", "both", "line")) if prefers_devices else "home"
+
+
+def _of_leaders(stream: Stream, workers: int, *, prefers_devices: bool) -> tuple[Fault, ...]:
+    """What befalls a leader that is not at home: it is moved, lost, cut off from the manager or from a worker."""
+    if not stream.happens(0.6 if prefers_devices else 0.15):
+        return ()
+    faults: list[Fault] = []
+    for _ in range(1 + stream.below(3)):
+        at: When = AtRound(1 + stream.below(12)) if stream.happens(0.6) else AtSecond(stream.between(2.0, 25.0))
+        faults += _of_a_leader(stream, workers, at)
+    return tuple(faults)
+
+
+def _of_a_leader(stream: Stream, workers: int, at: When) -> tuple[Fault, ...]:
+    anyone, for_s = worker(1 + stream.below(workers)), stream.between(0.5, stream.pick((4.0, 12.0, 20.0)))
+    fate, restart_s = stream.pick(list(SaveFate)), stream.between(0.2, 4.0)
+    choices: tuple[tuple[Fault, ...], ...] = (
+        (TransferFault(who=anyone, at=at),),
+        (TransferFault(who=MANAGER, at=at),),
+        (TransferFault(who=LEADER, at=at),),
+        # There and back again, the second while the first is under way.
+        (TransferFault(who=anyone, at=at), TransferFault(who=LEADER, at=at)),
+        (Crash(who=LEADER, at=at, restart_s=for_s),),
+        (Restart(who=LEADER, at=at),),
+        (Stop(who=LEADER, at=at, for_s=for_s),),
+        (PartitionFault(who=LEADER, at=at, for_s=for_s),),
+        # Its workers reach it and the manager does not, or hears others only.
+        (Apart(who=Who((*MANAGER.parts, *LEADER.parts)), at=at, for_s=for_s),),
+        (PartitionFault(who=MANAGER, at=at, for_s=for_s),),
+        (Apart(who=Who((*LEADER.parts, *anyone.parts)), at=at, for_s=for_s),),
+        (Apart(who=ALL, at=at, for_s=for_s),),
+        # The manager starts anew while a device leads, alone or with its leader.
+        (Crash(who=MANAGER, at=at, restart_s=restart_s, disk=fate),),
+        (Crash(who=LEADER, at=at, restart_s=for_s), Crash(who=MANAGER, at=at, restart_s=restart_s, disk=fate)),
+        (TransferFault(who=anyone, at=at), Crash(who=MANAGER, at=at, restart_s=restart_s, disk=fate)),
+        (TransferFault(who=anyone, at=at), Crash(who=anyone, at=at, restart_s=for_s)),
+    )
+    return stream.pick(choices)
+
+
+def _cuts(stream: Stream, workers: int, *, prefers_devices: bool) -> tuple[Fault, ...]:
+    """The manager's cable: cut from everyone, from some, or carrying one way only; for seconds, minutes or an hour."""
+    if not stream.happens(0.3 if prefers_devices else 0.08):
+        return ()
+    at: When = AtRound(1 + stream.below(8)) if stream.happens(0.7) else AtSecond(stream.between(3.0, 20.0))
+    for_s = 3600.0 if stream.happens(0.04) else stream.pick((5.0, 12.0, 90.0, 90.0))
+    # Home with those who still reach it: none, a few, most.
+    with_home = [worker(1 + stream.below(workers)) for _ in range(stream.pick((0, 1, 1, 2, workers - 1)))]
+    some = Who((*MANAGER.parts, *(part for who in with_home for part in who.parts)))
+    choices: tuple[Fault, ...] = (
+        PartitionFault(who=MANAGER, at=at, for_s=for_s),
+        PartitionFault(who=some, at=at, for_s=for_s),
+        PartitionFault(who=some, at=at, for_s=for_s),
+        Mute(who=MANAGER, at=at, for_s=for_s),
+        Deaf(who=MANAGER, at=at, for_s=for_s),
+    )
+    cut = stream.pick(choices)
+    if not stream.happens(0.25):
+        return (cut,)
+    # What is known of the two sides does not survive a restart by itself.
+    again = Crash(who=MANAGER, at=at, restart_s=stream.between(0.2, min(for_s, 20.0)), disk=stream.pick(list(SaveFate)))
+    return cut, again
+
+
+def _of_formations(stream: Stream, workers: int) -> tuple[Fault, ...]:
+    """What befalls devices that speak to one another: two that do not reach each other, one that is slow or gone while
+    the others wait for it, words that come twice."""
+    faults: list[Fault] = []
+    for _ in range(stream.below(4)):
+        at: When = AtRound(1 + stream.below(10)) if stream.happens(0.5) else AtSecond(stream.between(3.0, 25.0))
+        one, other = (worker(1 + stream.below(workers)) for _ in range(2))
+        for_s = stream.between(0.5, stream.pick((3.0, 12.0, 20.0)))
+        choices: tuple[Fault, ...] = (
+            Apart(who=Who((*one.parts, *other.parts)), at=at, for_s=for_s),
+            Apart(who=Who((*one.parts, *other.parts, *LEADER.parts)), at=at, for_s=for_s),
+            Crash(who=one, at=at, restart_s=for_s),
+            Restart(who=one, at=at),
+            Stop(who=one, at=at, for_s=for_s),
+            SlowLink(who=one, factor=stream.pick((4.0, 40.0)), at=at, for_s=for_s),
+            Slow(who=one, factor=stream.pick((4.0, 40.0)), at=at, for_s=for_s),
+            LeaveFault(who=one, at=at, back_s=for_s),
+            CutFault(who=one, at=at),
+            Duplicate(who=ALL, share=stream.pick((0.2, 0.8)), at=at, for_s=for_s),
+        )
+        chosen = stream.pick(choices)
+        if not isinstance(chosen, Apart) or one != other:
+            faults.append(chosen)
+    return tuple(faults)
+
+
+def _copies_across_terms(stream: Stream) -> tuple[Fault, ...]:
+    """Sometimes a leader dies early, and what it was told comes again while its successor lends the same numbers."""
+    if not stream.happens(0.1):
+        return ()
+    copies = Duplicate(who=ALL, share=0.7, for_s=25.0)
+    return copies, Crash(who=LEADER, at=AtRound(1 + stream.below(3)), restart_s=stream.between(0.2, 2.0))
+
+
+def _for_long(stream: Stream, workers: int) -> tuple[Fault, ...]:
+    """Sometimes a device is away for so long that its place is taken, and knows nothing of it when it is back."""
+    if not stream.happens(0.25):
+        return ()
+    # The first are those who have work.
+    who, at = worker(1 + stream.below(min(3, workers))), AtSecond(stream.between(4.0, 12.0))
+    for_s = stream.between(9.0, 20.0)
+    fates: tuple[Fault, ...] = PartitionFault(who=who, at=at, for_s=for_s), Stop(who=who, at=at, for_s=for_s)
+    return (stream.pick(fates),)
+
+
+def _for_good(stream: Stream, workers: int, *, spare: int) -> tuple[Fault, ...]:
+    """Sometimes a device that can be spared does not come back: by power, by its owner, behind a wall, or frozen."""
+    if spare < 1 or not stream.happens(0.35):
+        return ()
+    who, at = worker(1 + stream.below(workers)), AtSecond(stream.between(1.0, FAULTS_UNTIL_S))
+    fates: tuple[Fault, ...] = (
+        Crash(who=who, at=at, restart_s=NEVER),
+        LeaveFault(who=who, at=at),
+        PartitionFault(who=who, at=at),
+        Stop(who=who, at=at),
+    )
+    if stream.happens(0.6):
+        return (stream.pick(fates),)
+    # It leads, and at times the manager that knows it goes with it.
+    start_s = stream.between(3.0, 12.0)
+    last = AtSecond(start_s + stream.between(1.0, 6.0))
+    lost: tuple[Fault, ...] = TransferFault(who=who, at=AtSecond(start_s)), Crash(who=who, at=last, restart_s=NEVER)
+    return lost if stream.happens(0.5) else (*lost, Crash(who=MANAGER, at=last, restart_s=stream.between(0.2, 3.0)))
+
+
+def _spec(stream: Stream, paces: Stream, name: str) -> JobSpec:
+    """Jobs are short: what comes after the faults shows little. One that ends by its time would go on for long."""
+    workers_min = 1 + stream.below(2)
+    seconds = stream.between(3.0, 40.0) if stream.happens(0.2) else None
+    plan = Plan(
+        batch_size=100 * (1 + stream.below(3)),
+        lease_batches=1 + stream.below(2),
+        momentum=stream.pick((0.9, 0.0)),
+        workers_min=workers_min,
+        # At times as few as it needs, and others stand by.
+        workers_max=workers_min + stream.below(4),
+        lease_s=3.0 if stream.happens(0.8) else 0.0,
+        checkpoint_every_s=stream.between(0.5, 6.0),
+        evaluate_every_epochs=1 + stream.below(2),
+        until=Until(
+            epochs=1 + stream.below(4) if seconds is None else 8,
+            accuracy=0.45 if stream.happens(0.1) else None,
+            seconds=seconds,
+        ),
+    )
+    test_examples = stream.below(4) * 700
+    return bare_spec(name, _paced(plan, paces), examples=100 * (6 + stream.below(50)), test_examples=test_examples)
+
+
+def _paced(plan: Plan, stream: Stream) -> Plan:
+    """When its model moves, drawn from a stream of its own: whatever else befalls the job is the same in each pace."""
+    pace = stream.pick(("sync", "buffered", "async"))
+    # The last of them is for devices' own examples alone.
+    buffer, staleness = stream.pick((2, 3, 5, 8)), stream.pick(STALENESS[:-1])
+    # Asynchrony is momentum enough: with much of the plan's own, numbers grow until paper and machine differ.
+    momentum = plan.momentum if pace == "sync" else plan.momentum / 3
+    return replace(plan, pace=pace, buffer=buffer, staleness=staleness, momentum=momentum)
+
+
+def _shaped(specs: Sequence[JobSpec], stream: Stream) -> list[JobSpec]:
+    """Where its updates meet, drawn from a stream of its own: in every second case all meet at the leader, as if
+    there were no other way."""
+    if stream.happens(0.5):
+        return list(specs)
+    return [replace(spec, plan=_in_shape(spec.plan, stream)) for spec in specs]
+
+
+def _in_shape(plan: Plan, stream: Stream) -> Plan:
+    shape = stream.pick(("tree", "shard"))
+    return replace(
+        plan,
+        shape=shape,
+        # A shard moves in step.
+        pace="sync" if shape == "shard" else plan.pace,
+        # What aggregators sum up is late as a whole.
+        staleness="root" if plan.staleness == "parameter" else plan.staleness,
+        aggregators=stream.pick((0, 2, 3)),
+        workers_max=plan.workers_max + 1 + stream.below(4),
+        # Long enough to see it formed, broken and formed anew.
+        until=replace(plan.until, epochs=(plan.until.epochs or 1) + 1),
+    )
+
+
+def _coded(plan: Plan, stream: Stream) -> Plan:
+    """What crosses the wire, drawn from a stream of its own. Without feedback at the workers: what they have not sent
+    yet is theirs to know, and could not be worked out on paper."""
+    if stream.happens(0.5):
+        return plan
+    return replace(
+        plan,
+        codec=stream.pick(("dense", "bf16", "top100%", "top30%", "top60%+4bit")),
+        codec_down=stream.pick(("dense", "bf16", "fp16", "top10%", "top30%+4bit", "top60%+8bit")),
+        outer_rate=stream.pick((1.0, 0.7)),
+        nesterov=stream.happens(0.3),
+        cohort=stream.pick((0, 0, 2, 3)) if plan.pace == "sync" else 0,
+    )
+
+
+def _owned(plan: Plan, stream: Stream) -> Plan:
+    """Whose the examples are, drawn from a stream of its own."""
+    if not stream.happens(0.2):
+        return plan
+    is_sized, shares_labels = stream.happens(0.5), stream.happens(0.5)
+    return replace(
+        plan,
+        data="local",
+        epoch_leases=6 + stream.below(30),
+        work="sized" if is_sized else "leased",
+        budget_s=stream.pick((0.3, 2.0)) if is_sized else 0.0,
+        requests_per_s=stream.pick((0.0, 2.0)) if is_sized else 0.0,
+        share_labels=shares_labels,
+        staleness="similar" if shares_labels and plan.staleness == "exponential" else plan.staleness,
+    )
+
+
+def _work(stream: Stream) -> str:
+    return "fixed" if stream.happens(0.2) else "leased"
+
+
+def _job(spec: JobSpec, stream: Stream) -> SimulatedJob:
+    return SimulatedJob(
+        spec=spec,
+        layout=LAYOUT,
+        model=FIRST_MODEL,
+        training=Toy(),
+        gmacs_per_example=0.001,
+        fetch_bytes=20_000,
+        start_s=stream.between(0.1, 1.5),
+        submit_s=stream.between(0.0, 3.0),
+    )
+
+
+def _build(stream: Stream) -> Build:
+    rate = Steady(stream.pick((2e4, 1e5, 1e6)))
+    line = AccessLink(
+        up=rate, down=rate, latency_s=stream.pick((0.001, 0.02, 0.1)), jitter_s=stream.pick((0.0, 0.05, 0.3))
+    )
+    return Build(
+        kind="toy",
+        seconds_per_gmac=0.0,
+        seconds_per_batch=stream.between(0.05, 0.8),
+        jitter=stream.pick((0.0, 0.3)),
+        memory_mb=1024,
+        line=line,
+    )

@@ -1,0 +1,52 @@
+"""Training that can be worked out on paper: every batch draws the model towards a point of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shoal.learning.layout import Layout
+from shoal.roles.leader.evaluation import EVALUATION_CHUNK
+from shoal.sim.jobs import EvaluationResult, LearningResult, TrainingResult, examples_to_judge, examples_to_train
+from shoal.wire.messages import JobSpec
+
+LAYOUT = Layout.of([("weight", (4, 4), "parameter"), ("bias", (3,), "parameter"), ("mean", (1,), "buffer")])
+FIRST_MODEL = np.arange(LAYOUT.size, dtype=np.float32) / 4
+FIRST_MODEL.flags.writeable = False
+
+
+def toy_update(model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> np.ndarray:
+    """A tenth of the way towards each batch's point, one batch after the other."""
+    new = model.astype(np.float64)
+    for batch in batches:
+        new += 0.1 * (np.sin(np.arange(model.size) + 7 * epoch + 3 * batch) - new)
+    update: np.ndarray = (new - model).astype(np.float32)
+    return update
+
+
+def judge_chunk(spec: JobSpec, model: np.ndarray, chunk: int) -> int:
+    """How many examples of a chunk this model gets right: another number for another model."""
+    examples = examples_to_judge(spec, (chunk,))
+    share = 0.5 + 0.5 * float(np.sin(1e3 * model.astype(np.float64).sum() + chunk))
+    return int(share * examples)
+
+
+def judge(spec: JobSpec, model: np.ndarray) -> int:
+    """Of all held-out examples."""
+    chunks = -(-spec.test.examples // EVALUATION_CHUNK)
+    return sum(judge_chunk(spec, model, chunk) for chunk in range(chunks))
+
+
+class Toy:
+    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
+        examples = examples_to_train(spec, batches)
+        return TrainingResult(examples, float(examples), toy_update(model, epoch, batches))
+
+    def learn(
+        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+    ) -> LearningResult:
+        trained = TrainingResult(examples, float(examples), toy_update(model, epoch, (lease,)))
+        return LearningResult(trained, held=1000, fresh=1, fresh_correct=1, labels=(examples,))
+
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
+        examples = examples_to_judge(spec, chunks)
+        return EvaluationResult(examples, float(examples), sum(judge_chunk(spec, model, chunk) for chunk in chunks))

@@ -1,0 +1,193 @@
+"""The trainer's process: take commands, answer them, say where code failed, die with the agent. No torch here."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from shoal.errors import Misuse, ShoalError
+from shoal.trainer.channel import Channel, Message
+from shoal.trainer.confine import Reserve, says_no_memory, too_much_memory
+from shoal.trainer.guard import TRAINER_VARIABLE
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult, answer
+from shoal.trainer.shared import SharedVectors
+from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
+
+#: The agent waits for each answer, so more than one waiting command is already a surplus.
+_COMMANDS_WAITING_MAX = 8
+_PR_SET_PDEATHSIG = 1
+
+
+class Trainer(Protocol):
+    """What a process like this serves. The model comes in, and the update goes out, by shared memory."""
+
+    def loaded(self) -> TaskLoaded: ...
+    def train(self, epoch: int, batches: list[int]) -> TrainResult: ...
+    def evaluate(self, start: int, stop: int) -> EvalResult: ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A trainer that also learns from what the device has of its own."""
+
+    def learn(self, epoch: int, lease: int, examples: int) -> TrainResult: ...
+
+
+Build: TypeAlias = Callable[[TrainerSettings, SharedVectors], Trainer]
+
+
+def main(build: Build) -> None:
+    """Run until told to stop or until the agent is gone. The descriptors are those the agent passed down."""
+    parser = argparse.ArgumentParser(description="A trainer process. Started by the agent, not by hand.")
+    for name in ("socket", "shared", "stacks"):
+        parser.add_argument(f"--{name}-fd", type=int, required=True)
+    parser.add_argument(
+        "--confined", type=json.loads, default=[], help="what is in force, as shoal.trainer.launch says"
+    )
+    given = parser.parse_args()
+    for fd in (given.socket_fd, given.shared_fd, given.stacks_fd):
+        os.set_inheritable(fd, False)
+    sys.argv = ["shoal-trainer"]
+    os.environ[TRAINER_VARIABLE] = "1"
+    print_to_stderr()
+    _die_with_parent()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, file=given.stacks_fd, all_threads=True)
+    channel = Channel(socket.socket(fileno=given.socket_fd))
+    channel.send({"kind": "ready", "confined": given.confined})
+    _Service(channel, given.shared_fd, build).run()
+
+
+def print_to_stderr() -> None:
+    """What user code prints belongs to the log, whether Python or C wrote it."""
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+
+def place_of(error: BaseException, bundle_dir: str) -> str:
+    """Where in the task's own code an error arose; of an error that is not ours, else the innermost frame of all."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{_short(error.filename, bundle_dir)}:{error.lineno}"
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(code, line) for code, line in frames if _is_inside(code.co_filename, bundle_dir)]
+    # Our own errors say what is wrong with a task; the line of ours that found out says nothing to its author.
+    if not frames or (isinstance(error, ShoalError) and not own):
+        return ""
+    code, line = (own or frames)[-1]
+    return f"{code.co_qualname} ({_short(code.co_filename, bundle_dir)}:{line})"
+
+
+def told(error: BaseException, bundle_dir: str) -> str:
+    """An error's traceback, or the end of a long one; files of the task by their names in its directory."""
+    try:
+        text = "".join(traceback.format_exception(error))
+        text = text.replace(f"{bundle_dir}/", "") if bundle_dir else text
+    except Exception:
+        # An error whose own text fails, or no memory is left for it: the reason has to do.
+        return ""
+    return text if len(text) <= TRACEBACK_MAX_CHARS else "…" + text[1 - TRACEBACK_MAX_CHARS :]
+
+
+def reason_of(error: BaseException) -> str:
+    """An error in words: our own speak for themselves, others say their type first."""
+    text = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    if isinstance(error, ModuleNotFoundError):
+        text += " (install it on this device, or put it beside the task in the task's directory)"
+    return text if len(text) <= REASON_MAX_CHARS else text[: REASON_MAX_CHARS - 1] + "…"
+
+
+class _Service:
+    def __init__(self, channel: Channel, shared_fd: int, build: Build) -> None:
+        self._channel = channel
+        self._shared_fd = shared_fd
+        self._build = build
+        self._trainer: Trainer | None = None
+        self._bundle_dir = ""
+        self._reserve = Reserve()
+        self._commands: queue.Queue[Message] = queue.Queue(_COMMANDS_WAITING_MAX)
+
+    def run(self) -> None:
+        threading.Thread(target=self._listen, name="commands", daemon=True).start()
+        while True:
+            command = self._commands.get()
+            if command["kind"] == "stop":
+                return
+            self._channel.send(self._answer(command) | {"seq": command.get("seq", 0)})
+            self._reserve.shut()
+
+    def _listen(self) -> None:
+        # A thread of its own, so that the agent's end is noticed while a batch is being trained.
+        try:
+            while (command := self._channel.receive()) is not None:
+                self._commands.put(command)
+        finally:
+            os._exit(0)
+
+    def _answer(self, command: Message) -> Message:
+        try:
+            return self._do(command)
+        # SystemExit and the like too: user code ends its batch, never its process.
+        except BaseException as error:
+            # First of all: there may be no memory left to say why.
+            self._reserve.open()
+            traceback.print_exc()
+            reason = _reason(error, self._reserve.task_bytes)
+            where = place_of(error, self._bundle_dir)
+            return {"kind": "failed", "reason": reason, "where": where, "traceback": told(error, self._bundle_dir)}
+
+    def _do(self, command: Message) -> Message:
+        trainer: object = self._trainer
+        learner = trainer if isinstance(trainer, Learner) else None
+        match command:
+            case {"kind": "load"}:
+                settings = TrainerSettings.from_message(command)
+                self._bundle_dir = settings.bundle_dir
+                shared = SharedVectors.attach(self._shared_fd, settings.layout.size)
+                self._trainer = self._build(settings, shared)
+                return answer("loaded", self._trainer.loaded())
+            case {"kind": "train", "epoch": int(epoch), "batches": list(batches)} if self._trainer:
+                return answer("trained", self._trainer.train(epoch, batches))
+            case {"kind": "learn", "epoch": int(epoch), "lease": int(lease), "examples": int(examples)} if learner:
+                return answer("trained", learner.learn(epoch, lease, examples))
+            case {"kind": "evaluate", "start": int(start), "stop": int(stop)} if self._trainer:
+                return answer("evaluated", self._trainer.evaluate(start, stop))
+        raise Misuse(f"the trainer cannot {command['kind']} now" if self._trainer else "nothing is loaded yet")
+
+
+def _reason(error: BaseException, limit_bytes: int) -> str:
+    """As ``reason_of``, and in plain words where the task met the limit of its memory."""
+    text = reason_of(error)
+    if limit_bytes and says_no_memory(text):
+        return f"{too_much_memory(limit_bytes)} ({text})"[:REASON_MAX_CHARS]
+    return text
+
+
+def _is_inside(filename: str, bundle_dir: str) -> bool:
+    return bool(bundle_dir) and Path(filename).is_relative_to(bundle_dir)
+
+
+def _short(filename: str, bundle_dir: str) -> str:
+    if _is_inside(filename, bundle_dir):
+        return str(Path(filename).relative_to(bundle_dir))
+    return "/".join(Path(filename).parts[-3:])
+
+
+def _die_with_parent() -> None:
+    """Linux kills us with the agent, even while C code holds the interpreter; elsewhere the socket's end does."""
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,119 @@
+"""Find the task a person means: in a directory, a file, or a live object. Reads source; never runs it; no torch."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from pathlib import Path
+
+from shoal.errors import Misuse
+from shoal.task import Task
+from shoal.trainer.importer import parse_entry
+from shoal.wire.limits import BUNDLE_FILE_MAX_BYTES
+
+
+def find_task(text: str) -> tuple[Path, str]:
+    """Read ``examples/mnist``, ``file.py`` or either with ``:Class``; give the path to pack and the entry in it."""
+    path, class_name = _split(text)
+    if path.is_dir():
+        usual = path / "task.py"
+        files = [usual] if usual.is_file() else sorted(path.glob("*.py"))
+        if not files:
+            raise Misuse(f"{path} holds no Python file; put a task in {usual}")
+    elif path.is_file() and path.suffix == ".py":
+        files = [path]
+    else:
+        raise Misuse(f"{path} is neither a directory nor a Python file")
+    if class_name:
+        # Its base may come from another file, which source alone does not show; the import will tell.
+        choices = [(file, class_name) for file in files if class_name in _class_names(parse_source(file))]
+    else:
+        choices = [(file, name) for file in files for name in tasks_in(file)]
+    match choices:
+        case [(file, name)]:
+            return path, _entry(file, name)
+        case []:
+            what = f"task {class_name}" if class_name else "task"
+            raise Misuse(f"{path} defines no {what}: write class {class_name or 'MyTask'}(shoal.Task)")
+    named = " or ".join(f"{path}:{name}" for _, name in choices[:5])
+    raise Misuse(f"{path} defines {len(choices)} tasks; name one: {named}")
+
+
+def source_of(task: Task) -> tuple[Path, str]:
+    """The file that defines a live task, and the entry in it, so that other devices can build the same."""
+    cls = type(task)
+    if "<locals>" in cls.__qualname__ or "." in cls.__qualname__:
+        raise Misuse(f"{cls.__qualname__} is defined inside something else; move it to the top level of its file")
+    module = sys.modules.get(cls.__module__)
+    name = getattr(module, "__file__", None)
+    try:
+        name = name or inspect.getfile(cls)
+    except (OSError, TypeError):
+        name = None
+    if not name or not Path(name).is_file() or Path(name).suffix != ".py":
+        raise Misuse(
+            f"{cls.__name__} is not defined in a file, so other devices cannot import it: "
+            "put the class in a file such as task.py and import it from there"
+        )
+    path = Path(name).resolve()
+    return path, _entry(path, cls.__name__)
+
+
+def tasks_in(file: Path) -> list[str]:
+    """The task classes a file defines at top level, without those that only serve as a base for another in it."""
+    tree = parse_source(file)
+    known = _names_of_task(tree)
+    tasks: list[str] = []
+    bases: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            parents = {ast.unparse(base) for base in node.bases}
+            if parents & known:
+                known.add(node.name)
+                tasks.append(node.name)
+                bases |= parents
+    return [name for name in tasks if name not in bases]
+
+
+def parse_source(file: Path) -> ast.Module:
+    if file.stat().st_size > BUNDLE_FILE_MAX_BYTES:
+        raise Misuse(f"{file} is more than {BUNDLE_FILE_MAX_BYTES:,} bytes: too large for code")
+    try:
+        return ast.parse(file.read_bytes(), filename=str(file))
+    except (SyntaxError, ValueError) as error:
+        raise Misuse(f"{file} is not Python that this version reads: {error}") from None
+
+
+def _class_names(tree: ast.Module) -> list[str]:
+    return [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def _names_of_task(tree: ast.Module) -> set[str]:
+    """What this file calls shoal.Task: ``shoal.Task``, ``Task``, or an alias of either."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name in ("shoal", "shoal.task"):
+                    names.add(f"{alias.asname or alias.name}.Task")
+        elif isinstance(node, ast.ImportFrom) and node.module in ("shoal", "shoal.task") and not node.level:
+            for alias in node.names:
+                if alias.name == "Task":
+                    names.add(alias.asname or alias.name)
+                elif alias.name == "task":
+                    names.add(f"{alias.asname or alias.name}.Task")
+    return names
+
+
+def _split(text: str) -> tuple[Path, str]:
+    head, separator, tail = text.rpartition(":")
+    if separator and tail.isidentifier() and not Path(text).exists():
+        return Path(head), tail
+    return Path(text), ""
+
+
+def _entry(file: Path, class_name: str) -> str:
+    entry = f"{file.stem}:{class_name}"
+    parse_entry(entry)
+    return entry

@@ -1,0 +1,427 @@
+"""The agent's side of the trainer: start it, ask it, learn where it hangs, end it. No torch; every wait ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import tempfile
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.trainer import channel, protocol
+from shoal.trainer.cgroups import ran_out_of_memory
+from shoal.trainer.channel import Message
+from shoal.trainer.confine import Limits, device_memory_bytes, says_no_memory, too_much_memory
+from shoal.trainer.launch import REFUSED_CODE
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerError, TrainerSettings, TrainResult
+from shoal.trainer.sandbox import Room
+from shoal.trainer.shared import SharedVectors
+from shoal.trainer.spawn import spawn
+from shoal.trainer.where_is_it import place_in
+from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
+from shoal.wire.messages import clip
+
+__all__ = ["EvalResult", "TaskLoaded", "TrainResult", "TrainerError", "TrainerHost", "TrainerSettings"]
+
+#: The module that runs a task's code. Others in its place are code of ours, which needs the agent's files.
+_TASK_MODULE = "shoal.trainer.child"
+#: Python and torch may take minutes to import from the SD card of a small board.
+START_TIMEOUT_S = 300.0
+#: The leader's lease ends long before; this only bounds the wait.
+ANSWER_TIMEOUT_S = 3600.0
+STOP_TIMEOUT_S = 5.0
+DUMP_TIMEOUT_S = 2.0
+_DUMP_POLL_S = 0.02
+
+_LAST_WORDS_LINES = 50
+_LINE_MAX_CHARS = 500
+_ANSWERS_WAITING_MAX = 16
+
+_HINTS = {
+    signal.SIGKILL: " (out of memory?)",
+    signal.SIGILL: " (this build of PyTorch does not suit the processor)",
+}
+
+_T = TypeVar("_T")
+
+
+class TrainerHost:
+    """One trainer process at a time. After a failure, ``start`` makes a new one."""
+
+    def __init__(
+        self,
+        *,
+        child_module: str = _TASK_MODULE,
+        start_timeout_s: float = START_TIMEOUT_S,
+        limits: Limits | None = None,
+        rooms: Path | None = None,
+    ) -> None:
+        self._child_module = child_module
+        self._start_timeout_s = start_timeout_s
+        #: None: what the environment says, when a process starts.
+        self._limits = limits
+        #: Where a process gets a folder of its own, unless another user needs it where everyone can go.
+        self._rooms = rooms
+        self._confined: tuple[str, ...] = ()
+        self._running: _Running | None = None
+        self._shared: SharedVectors | None = None
+        self._bundle_dir = ""
+        #: Where the process finds the task's code: there, or in a copy that ends with the process.
+        self._copied_to = ""
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS_LINES)
+        self._asking = asyncio.Lock()
+        self._seq = 0
+
+    @property
+    def shared(self) -> SharedVectors:
+        """Write ``shared.model`` before ``train`` or ``evaluate``; read ``shared.update`` after ``train``.
+
+        Outlives the process: it is valid until ``stop`` or the next ``start``. Write to it only between two answers.
+        """
+        if self._shared is None:
+            raise Misuse("the trainer was never started: call start() first")
+        return self._shared
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can be asked something."""
+        return self._running is not None and self._running.process.returncode is None
+
+    @property
+    def pid(self) -> int | None:
+        return self._running.process.pid if self._running else None
+
+    @property
+    def last_words(self) -> tuple[str, ...]:
+        """The last lines the process printed, whoever in it did."""
+        return tuple(self._last_words)
+
+    @property
+    def confined(self) -> tuple[str, ...]:
+        """What the process may and may not do, in words, as it said itself when it started."""
+        return self._confined
+
+    async def start(self, settings: TrainerSettings) -> TaskLoaded:
+        """Start the process and load the task. If this raises, no process is left."""
+        if self._running is not None:
+            raise Misuse("the trainer already runs: stop() or kill() it first")
+        settings = _with_absolute_paths(settings)
+        limits = self._limits or Limits.from_environment(os.environ, device_bytes=device_memory_bytes())
+        limits = limits.narrowed(memory_bytes=settings.memory_max_bytes, nice=settings.nice)
+        if self._child_module != _TASK_MODULE:
+            limits = limits.for_own_code()
+        self._last_words.clear()
+        self._renew_shared(settings.layout.size)
+        # In a thread: it copies the task's code, and sweeps up after agents that were killed.
+        room = await asyncio.to_thread(Room, settings, limits, self._rooms)
+        self._bundle_dir, self._copied_to = settings.bundle_dir, room.settings.bundle_dir
+        settings = room.settings
+        try:
+            self._running = await _Running.spawn(self._child_module, self.shared.fd, room, self._last_words)
+        except BaseException:
+            room.close()
+            raise
+        try:
+            ready = await self._expect(self._running, "ready", self._start_timeout_s)
+            self._confined = _words(ready.get("confined"))
+            loaded = await self._ask(settings.to_message(), "loaded", self._start_timeout_s)
+            return self._sound(protocol.read_loaded, loaded)
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def train(
+        self, epoch: int, batches: list[int] | tuple[int, ...], *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> TrainResult:
+        """Train these batches, one after the other, from ``shared.model``; what changed is in ``shared.update``."""
+        command = {"kind": "train", "epoch": epoch, "batches": list(batches)}
+        return await self._train(command, timeout_s)
+
+    async def learn(self, epoch: int, lease: int, examples: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> TrainResult:
+        """As ``train``, on so many of the device's own examples."""
+        command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples}
+        return await self._train(command, timeout_s)
+
+    async def evaluate(self, start: int, stop: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> EvalResult:
+        """Judge ``shared.model`` on held-out examples ``start`` to ``stop`` (not included)."""
+        command = {"kind": "evaluate", "start": start, "stop": stop}
+        return self._sound(protocol.read_evaluated, await self._ask(command, "evaluated", timeout_s))
+
+    async def stop(self) -> None:
+        """Ask the process to end, insist after a few seconds, and give the shared memory back. Safe to call twice."""
+        if self._running is not None:
+            with contextlib.suppress(OSError):
+                self._running.writer.write(channel.encode({"kind": "stop"}))
+            await self._running.exited(STOP_TIMEOUT_S)
+            await self.kill()
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
+
+    async def kill(self) -> None:
+        """End the process and whatever it started, now. Safe to call twice; ``shared`` stays readable."""
+        if self._running is not None:
+            self._running.ended_on_request = True
+            await self._discard(self._running)
+
+    async def where_is_it(self) -> str:
+        """The line of the task's code that runs right now, such as ``Digits.loss (task.py:17)``."""
+        return await self._where_is(self._running)
+
+    async def _where_is(self, running: _Running | None) -> str:
+        if running is None or running.process.returncode is not None:
+            return "nowhere: the trainer does not run"
+        if not running.ready:
+            return "the start of Python"
+        dump = await running.dump()
+        return self._place_in(dump.splitlines()) or "no line of Python: it does not answer signals"
+
+    def _place_in(self, dump: Iterable[str]) -> str:
+        ours = (line.replace(self._copied_to, self._bundle_dir) for line in dump)
+        return place_in(ours, self._bundle_dir)
+
+    async def _train(self, command: Message, timeout_s: float) -> TrainResult:
+        result = self._sound(protocol.read_trained, await self._ask(command, "trained", timeout_s))
+        try:
+            self.shared.take()
+        except Corrupt as error:
+            await self.kill()
+            raise TrainerError(str(error)) from None
+        return result
+
+    async def _ask(self, command: Message, kind: str, timeout_s: float) -> Message:
+        async with self._asking:
+            if self._running is None:
+                raise TrainerError("the trainer does not run: start() it first")
+            self._seq += 1
+            self.shared.give()
+            # A dead reader shows as a missing answer, with a better reason than a broken pipe.
+            with contextlib.suppress(OSError):
+                self._running.writer.write(channel.encode(command | {"seq": self._seq}))
+            return await self._expect(self._running, kind, timeout_s)
+
+    async def _expect(self, running: _Running, kind: str, timeout_s: float) -> Message:
+        """Wait for the answer to the last command; skip those to commands whose caller gave up."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await running.answers.get()
+                while message is not None and message.get("seq", self._seq) != self._seq:
+                    message = await running.answers.get()
+        except TimeoutError:
+            where = await self._where_is(running)
+            await self._discard(running)
+            raise TrainerError(f"the trainer gave no answer in {timeout_s:g} s and was ended", where) from None
+        if message is None:
+            raise await self._end_of(running)
+        running.ready = True
+        if message["kind"] == "failed":
+            reason, where, told = (str(message.get(name, "")) for name in ("reason", "where", "traceback"))
+            raise TrainerError(reason[:REASON_MAX_CHARS], where[:500], clip(told, TRACEBACK_MAX_CHARS))
+        if message["kind"] != kind:
+            await self._discard(running)
+            raise TrainerError(f"the trainer answered {message['kind']!r} where {kind!r} was due")
+        return message
+
+    def _sound(self, read: Callable[[Message], _T], message: Message) -> _T:
+        try:
+            return read(message)
+        except PeerViolation as error:
+            raise TrainerError(str(error)) from None
+
+    async def _end_of(self, running: _Running) -> TrainerError:
+        """Why the process is gone, from its exit status and its last words."""
+        if running.ended_on_request:
+            return TrainerError("the trainer was ended on request")
+        code = await running.exited(STOP_TIMEOUT_S)
+        was_too_large = code == -signal.SIGKILL and running.ran_out_of_memory()
+        await self._discard(running)
+        where = self._place_in(self._last_words)
+        if was_too_large:
+            return TrainerError(too_much_memory(running.memory_bytes), where)
+        if code == REFUSED_CODE and self._last_words:
+            return TrainerError(self._last_words[-1])
+        # Native code that is refused memory ends the process by itself; what it printed tells why.
+        gave_up = code is not None and (code > 0 or code == -signal.SIGABRT)
+        if gave_up and running.memory_bytes and any(map(says_no_memory, self._last_words)):
+            return TrainerError(too_much_memory(running.memory_bytes), where)
+        if code is None:
+            return TrainerError("the trainer broke its protocol and was ended", where)
+        # A process that dies in native code prints its stack.
+        words = clip("\n".join(self._last_words)[-TRACEBACK_MAX_CHARS:], TRACEBACK_MAX_CHARS)
+        if code >= 0:
+            said = f": {self._last_words[-1]}" if self._last_words else ""
+            return TrainerError(f"the trainer ended by itself with code {code}{said}", where, words)
+        with contextlib.suppress(ValueError):
+            number = signal.Signals(-code)
+            return TrainerError(f"the trainer was killed by {number.name}{_HINTS.get(number, '')}", where, words)
+        return TrainerError(f"the trainer was killed by signal {-code}", where)
+
+    async def _discard(self, running: _Running) -> None:
+        """End this very process: by now another may have been started in its place."""
+        if self._running is running:
+            self._running = None
+        await running.close()
+
+    def _renew_shared(self, size: int) -> None:
+        if self._shared is not None:
+            self._shared.close()
+        self._shared = SharedVectors.create(size)
+
+
+class _Running:
+    """A live process with its socket, its log and its stack file."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        stacks: BinaryIO,
+        answers: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        log: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        last_words: deque[str],
+        room: Room,
+    ) -> None:
+        self.process = process
+        self.memory_bytes = room.limits.memory_bytes
+        self._room = room
+        self.ready = False
+        self.ended_on_request = False
+        self.writer = answers[1]
+        #: None means: no more answers will come.
+        self.answers: asyncio.Queue[Message | None] = asyncio.Queue(_ANSWERS_WAITING_MAX)
+        self._closed = False
+        self._stacks = stacks
+        self._log_writer = log[1]
+        self._last_words = last_words
+        self._log_task = asyncio.create_task(self._read_log(log[0]))
+        self._tasks = [
+            asyncio.create_task(self._read_answers(answers[0])),
+            asyncio.create_task(self._watch()),
+        ]
+
+    @classmethod
+    async def spawn(cls, module: str, shared_fd: int, room: Room, last_words: deque[str]) -> _Running:
+        threads = room.settings.torch_threads
+        ours, theirs = socket.socketpair()
+        log_ours, log_theirs = socket.socketpair()
+        # Appending, so that dumps land at the end wherever this side has cut the file.
+        stacks: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115
+        fds = {"socket": theirs.fileno(), "shared": shared_fd, "stacks": stacks.fileno()}
+        answers = await asyncio.open_unix_connection(sock=ours)
+        log = await asyncio.open_unix_connection(sock=log_ours)
+        try:
+            with theirs, log_theirs:
+                process = await spawn(
+                    *("shoal.trainer.launch", str(room.plan), module),
+                    *(part for name, fd in fds.items() for part in (f"--{name}-fd", str(fd))),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=log_theirs.fileno(),
+                    fds=tuple(fds.values()),
+                    own_session=True,
+                    # Set before torch loads: OpenMP reads it once, and would take every core.
+                    changes={"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+                )
+        except BaseException:
+            for open_file in (answers[1], log[1], stacks):
+                open_file.close()
+            raise
+        return cls(process, stacks, answers, log, last_words, room)
+
+    async def exited(self, timeout_s: float) -> int | None:
+        """The exit status, or None if there is none in time."""
+        return await _bounded(self.process.wait(), timeout_s)
+
+    def ran_out_of_memory(self) -> bool:
+        return ran_out_of_memory(self._room.groups)
+
+    async def close(self) -> None:
+        """End the group and let go of everything; whoever still waits for an answer hears that none will come."""
+        if self._closed:
+            return
+        self._closed = True
+        # The whole group, even when its head is gone: data loaders and the like must not stay.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.exited(STOP_TIMEOUT_S)
+        await _bounded(asyncio.wait([self._log_task]), 1.0)
+        for task in (*self._tasks, self._log_task):
+            task.cancel()
+        await asyncio.gather(*self._tasks, self._log_task, return_exceptions=True)
+        for writer in (self.writer, self._log_writer):
+            writer.close()
+            with contextlib.suppress(OSError):
+                await _bounded(writer.wait_closed(), 1.0)
+        self._stacks.close()
+        await asyncio.to_thread(self._room.close)
+        while self.answers.full():
+            self.answers.get_nowait()
+        self.answers.put_nowait(None)
+
+    async def dump(self) -> str:
+        """Every thread's stack, as the process writes it on SIGUSR1; empty if it does not react."""
+        fd = self._stacks.fileno()
+        os.ftruncate(fd, 0)
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGUSR1)
+        before_bytes = 0
+        for _ in range(int(DUMP_TIMEOUT_S / _DUMP_POLL_S)):
+            await asyncio.sleep(_DUMP_POLL_S)
+            size_bytes = os.fstat(fd).st_size
+            if size_bytes and size_bytes == before_bytes:
+                break
+            before_bytes = size_bytes
+        return os.pread(fd, 1 << 20, 0).decode(errors="replace")
+
+    async def _read_answers(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                prefix = await reader.readexactly(channel.PREFIX_BYTES)
+                body = await reader.readexactly(channel.body_bytes(prefix))
+                await self.answers.put(channel.decode(body))
+        except (asyncio.IncompleteReadError, OSError, PeerViolation):
+            await self.answers.put(None)
+
+    async def _watch(self) -> None:
+        """A grandchild may hold the socket open, so the end of the process counts too, once its answers are read."""
+        await self.process.wait()
+        await asyncio.sleep(0.1)
+        await self.answers.put(None)
+
+    async def _read_log(self, reader: asyncio.StreamReader) -> None:
+        rest = ""
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(1 << 14):
+                *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")
+                self._last_words.extend(line[:_LINE_MAX_CHARS] for line in lines)
+                rest = rest[-_LINE_MAX_CHARS:]
+        if rest:
+            self._last_words.append(rest)
+
+
+async def _bounded(waiting: Awaitable[_T], timeout_s: float) -> _T | None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await waiting
+    except TimeoutError:
+        return None
+
+
+def _words(said: object) -> tuple[str, ...]:
+    """What a process says of itself, bounded: it goes to the log."""
+    return tuple(str(word)[:_LINE_MAX_CHARS] for word in said[:16]) if isinstance(said, list) else ()
+
+
+def _with_absolute_paths(settings: TrainerSettings) -> TrainerSettings:
+    return dataclasses.replace(
+        settings,
+        bundle_dir=os.path.abspath(settings.bundle_dir),
+        train=tuple(map(os.path.abspath, settings.train)),
+        test=tuple(map(os.path.abspath, settings.test)),
+    )

@@ -1,0 +1,51 @@
+"""Make a task from an unpacked bundle. Runs the user's code, so only trainer processes call it; no torch here."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from shoal.errors import Misuse
+from shoal.task import Task
+from shoal.trainer.guard import importing
+
+_ENTRY = re.compile(r"([\w-]+):([A-Za-z_]\w*)")
+
+
+def parse_entry(entry: str) -> tuple[str, str]:
+    """Split ``module:Class``. A module is one file name without ``.py``: no dots, no slashes, no way out."""
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        raise Misuse(f"{entry!r} does not name a task; write module:Class, such as task:Digits")
+    return match[1], match[2]
+
+
+def make_task(bundle_dir: Path, entry: str, arguments: dict[str, Any]) -> Task:
+    """Import the entry's module from the bundle and build its task with the recorded arguments."""
+    stem, class_name = parse_entry(entry)
+    file = bundle_dir / f"{stem}.py"
+    if not file.is_file():
+        raise Misuse(f"the bundle holds no {file.name}")
+    found = getattr(_import_file(file, stem), class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise Misuse(f"{file.name} defines no task {class_name}: it must be a class derived from shoal.Task")
+    return found(**arguments)
+
+
+def _import_file(file: Path, stem: str) -> ModuleType:
+    # A script may be called queue.py or test.py; it must not take the place of the module others mean by that name.
+    taken = stem in sys.modules or stem in sys.stdlib_module_names
+    spec = importlib.util.spec_from_file_location(f"shoal_task_{stem}" if taken else stem, file)
+    if spec is None or spec.loader is None:
+        raise Misuse(f"{file.name} is not a Python file")
+    # First, as when Python runs the script itself: its neighbours are found by plain names.
+    sys.path.insert(0, str(file.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    with importing():
+        spec.loader.exec_module(module)
+    return module

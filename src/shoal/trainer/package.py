@@ -1,0 +1,171 @@
+"""A task made ready: its code packed, its model and data in files, its job described. No torch, no cluster, no clock.
+
+The task's code runs in a process of its own (``shoal.trainer.prepare_child``), never in this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import re
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import Misuse
+from shoal.plan import Plan, Until
+from shoal.trainer.bundle import pack
+from shoal.trainer.prepared_job import PreparedJob
+from shoal.trainer.shards import Manifest
+from shoal.trainer.spawn import child
+from shoal.wire.messages import Dataset, JobSpec
+
+Tell = Callable[[str], None]
+
+_UNPREPARED = "the task could not be prepared"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadyTask:
+    """A task whose code, first model and data lie in files, with the plan its author suggests."""
+
+    name: str
+    entry: str
+    arguments: dict[str, Any]
+    bundle: bytes
+    prepared: PreparedJob
+
+
+async def make_ready(
+    path: Path,
+    entry: str,
+    *,
+    out: Path,
+    name: str = "",
+    kwargs: Mapping[str, Any] | None = None,
+    plan: Mapping[str, Any] | None = None,
+    on_progress: Tell = lambda text: None,
+) -> ReadyTask:
+    """Pack the code; build the first model and the data shards in a process of their own, below ``out``."""
+    arguments = dict(kwargs or {})
+    notes: list[str] = []
+    bundle = await asyncio.to_thread(pack, path, entry, notes.append)
+    on_progress(f"packed {path} ({len(bundle):,} bytes)")
+    for note in notes:
+        on_progress(note)
+    seed, data = int((plan or {}).get("seed", 0)), str((plan or {}).get("data", ""))
+    prepared = await _prepare_in_child(bundle, entry, arguments, seed, data, out, on_progress)
+    title = name or (path.name if path.is_dir() else path.stem)
+    return ReadyTask(name=title, entry=entry, arguments=arguments, bundle=bundle, prepared=prepared)
+
+
+# The job it becomes ------------------------------------------------------------------------------------
+
+
+def spec_of(ready: ReadyTask, plan: Plan, *, job: str) -> JobSpec:
+    """What a cluster is told of it: everything large is named by its hash."""
+    prepared = ready.prepared
+    return JobSpec(
+        job=job,
+        name=ready.name[:80],
+        entry=ready.entry,
+        kwargs_json=json.dumps(ready.arguments),
+        bundle=hashlib.sha256(ready.bundle).hexdigest(),
+        initial=prepared.model_sha256,
+        train=_dataset(prepared.train),
+        test=_dataset(prepared.test),
+        plan=plan,
+    )
+
+
+def listing_of(manifest: Manifest) -> bytes:
+    """A manifest as it is stored; its hash names the set."""
+    return json.dumps(manifest.to_plain(), sort_keys=True).encode()
+
+
+def _dataset(manifest: Manifest) -> Dataset:
+    return Dataset(manifest=hashlib.sha256(listing_of(manifest)).hexdigest(), examples=manifest.examples)
+
+
+def job_id(name: str) -> str:
+    """A short id a person can type: the task's name and four random letters."""
+    stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "job"
+    return f"{stem}-{secrets.token_hex(2)}"
+
+
+def plan_from(values: Mapping[str, Any]) -> Plan:
+    """A plan from plain values, such as the task's own with what the person typed laid over it."""
+    known = {f.name for f in dataclasses.fields(Plan)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise Misuse(f"a plan has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+    plain = dict(values)
+    if isinstance(plain.get("until"), Mapping):
+        plain["until"] = Until(**plain["until"])
+    return Plan(**plain)
+
+
+# The process that prepares it --------------------------------------------------------------------------
+
+
+async def _prepare_in_child(
+    bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str, out: Path, tell: Tell
+) -> PreparedJob:
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(suffix=".zip") as file:
+        file.write(bundle)
+        file.flush()
+        outcome: dict[str, Any] = {}
+        step = ""
+        async with child(
+            "shoal.trainer.prepare_child",
+            *("--bundle", file.name, "--entry", entry, "--arguments", json.dumps(arguments)),
+            *("--seed", str(seed), "--data", data, "--out", str(out)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            errors = asyncio.create_task(process.stderr.read())
+            async for line in process.stdout:
+                outcome = json.loads(line)
+                if "step" in outcome:
+                    step = outcome["step"]
+                    tell(_told(outcome))
+            await process.wait()
+    if "prepared" in outcome:
+        return PreparedJob.from_plain(outcome["prepared"])
+    if "failed" in outcome:
+        failed = outcome["failed"]
+        where = f", at {failed['where']}" if failed.get("where") else ""
+        what = "one batch was tried here, before anything was sent, and failed" if step == "trial" else _UNPREPARED
+        raise Misuse(f"{what}: {failed['reason']}{where}")
+    words = (await errors).decode(errors="replace").strip().splitlines()
+    last = words[-1] if words else f"exit code {process.returncode}"
+    if "No module named 'torch'" in last:
+        last = "PyTorch is not installed here: pip install 'torch>=2.11'"
+    raise Misuse(f"{_UNPREPARED}: {last}")
+
+
+def _told(step: dict[str, Any]) -> str:
+    match step:
+        case {"step": "cached"}:
+            return "prepared before: nothing to do"
+        case {"step": "read", "split": split, "examples": done}:
+            return f"read {done:,} {split} examples"
+        case {"step": "examples", "split": split}:
+            return f"reading {split} examples"
+        case {"step": "write", "split": split, "examples": done}:
+            return f"wrote {done:,} {split} examples"
+        case {"step": "model"}:
+            return "building the first model"
+        case {"step": "trial"}:
+            return "trying one batch"
+        case {"step": "untried", "reason": why}:
+            return f"no batch was tried: {why}"
+    return str(step.get("step", ""))

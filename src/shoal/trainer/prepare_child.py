@@ -1,0 +1,198 @@
+"""Turn a task into a job's starting point: its first model, and its examples in shards.
+
+Run as ``python -m shoal.trainer.prepare_child``. Imports torch and the task's code: the machine that starts a job runs
+it as a process of its own. Progress goes to standard output as one JSON object a line; the last line is
+``{"prepared": ...}`` or ``{"failed": ...}``.
+
+The cache trusts the code to decide the data: the same bundle, entry, arguments and seed are prepared once, even if
+files the task reads elsewhere have changed. ``--fresh`` prepares again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO, TypeAlias
+
+import numpy as np
+from torch import nn
+
+from shoal.errors import Misuse
+from shoal.plan import Plan
+from shoal.store.readable import write_readable
+from shoal.task import Split, Task
+from shoal.trainer.arrays import materialise
+from shoal.trainer.bundle import unpack
+from shoal.trainer.child_loop import place_of, print_to_stderr, reason_of
+from shoal.trainer.cost import gmacs_per_example
+from shoal.trainer.flat import layout_of, read_into
+from shoal.trainer.guard import TRAINER_VARIABLE
+from shoal.trainer.importer import make_task
+from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob, cache_key
+from shoal.trainer.shards import Examples, Manifest, write_shards
+from shoal.trainer.steps import build_model
+from shoal.trainer.trial import try_batch
+from shoal.wire import tensors
+from shoal.wire.encoding import to_json
+
+Report: TypeAlias = Callable[[dict[str, Any]], None]
+
+_SPLITS: tuple[Split, Split] = ("train", "test")
+_NOTHING = Manifest(examples=0, shards=())
+
+
+def prepare(
+    bundle_dir: Path,
+    entry: str,
+    arguments: dict[str, Any],
+    *,
+    seed: int,
+    out: Path,
+    key: str,
+    report: Report,
+    data: str = "",
+) -> PreparedJob:
+    """Build the model, write it and the examples below ``out``, try one batch, and describe what was written.
+
+    Where ``data`` is local, or nothing is said and the task's own plan has it so, nobody is asked for examples to train
+    on here: each device has its own.
+    """
+    report({"step": "model"})
+    task = make_task(bundle_dir, entry, arguments)
+    model_file = out / key / "model.safetensors"
+    model_file.parent.mkdir(parents=True, exist_ok=True)
+    layout = layout_of(model := build_model(task, seed))
+    flat = np.empty(layout.size, np.float32)
+    read_into(flat, model, layout)
+    write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()}))
+    is_local = (data or (task.plan.data if task.plan else "")) == "local"
+    splits = _SPLITS[1:] if is_local else _SPLITS
+    manifests = {"train": _NOTHING} | {split: _split(task, split, out / "shards", report) for split in splits}
+    if not manifests["train"].examples and not is_local:
+        raise Misuse(f"{type(task).__name__}.examples('train') holds no examples")
+    cost = _cost(task, model, manifests[splits[0]], out / "shards")
+    _try(task, model, manifests, seed=seed, directory=out / "shards", report=report)
+    for split, manifest in manifests.items():
+        _write_json(out / key / f"{split}.json", manifest.to_plain())
+    return PreparedJob(
+        model=str(model_file),
+        model_sha256=hashlib.sha256(model_file.read_bytes()).hexdigest(),
+        layout=layout,
+        train=manifests["train"],
+        test=manifests["test"],
+        shards=str(out / "shards"),
+        plan=to_json(task.plan) if task.plan else {},
+        gmacs_per_example=cost,
+    )
+
+
+def _try(
+    task: Task, model: nn.Module, manifests: dict[str, Manifest], *, seed: int, directory: Path, report: Report
+) -> None:
+    """Try one batch, so that a mistake in the task's code is found here and not on every device."""
+    sets = {split: Examples([directory / shard.sha256 for shard in m.shards]) for split, m in manifests.items()}
+    # Where devices have their own examples, those that are held out stand for them; where none are, for each other.
+    train, test = (sets[split] if len(sets[split]) else sets[other] for split, other in (_SPLITS, _SPLITS[::-1]))
+    if not len(train):
+        why = "the devices have the examples, and none are held out here"
+        report({"step": "untried", "reason": why})
+        return
+    report({"step": "trial"})
+    batch_size = (task.plan or Plan()).batch_size
+    try_batch(task, model, train=train, test=test, batch_size=batch_size, seed=seed)
+
+
+def _cost(task: Task, model: nn.Module, manifest: Manifest, directory: Path) -> float:
+    """What one example costs, from the first two; 0 if that cannot be told, which is no reason to refuse the job."""
+    try:
+        first = Examples([directory / manifest.shards[0].sha256])
+        # Of a set of one example, that one twice.
+        return gmacs_per_example(task, model, *first.take(np.arange(2) % len(first)))
+    except Exception as error:
+        print(f"what an example costs is not known: {reason_of(error)}", file=sys.stderr)
+        return 0.0
+
+
+def _split(task: Task, split: Split, directory: Path, report: Report) -> Manifest:
+    report({"step": "examples", "split": split})
+    examples = task.examples(split)
+    if examples is None:
+        return _NOTHING
+    x, y = materialise(examples, report=lambda done: report({"step": "read", "split": split, "examples": done}))
+    return write_shards(
+        x,
+        y,
+        directory,
+        progress=lambda done: report({"step": "write", "split": split, "examples": done, "of": len(x)}),
+    )
+
+
+def _write_json(file: Path, plain: dict[str, Any]) -> None:
+    write_readable(file, lambda out: out.write(json.dumps(plain).encode()))
+
+
+def _reporter(stream: TextIO) -> Report:
+    def report(line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=stream, flush=True)
+
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Prepare a task: write its first model and its examples.")
+    parser.add_argument("--bundle", type=Path, required=True, help="the zip that shoal.trainer.bundle.pack made")
+    parser.add_argument("--entry", required=True, help="module:Class")
+    parser.add_argument("--arguments", default="{}", help="the task's constructor arguments, as JSON")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="where the cache lives")
+    parser.add_argument("--data", default="", help="where examples live, if that is not what the task's plan says")
+    parser.add_argument("--fresh", action="store_true", help="ignore what was prepared before")
+    given = parser.parse_args()
+    # The real standard output carries our lines; what the task prints goes to the log.
+    report = _reporter(os.fdopen(os.dup(1), "w"))
+    print_to_stderr()
+    sys.argv = ["shoal-prepare"]
+    os.environ[TRAINER_VARIABLE] = "1"
+    with tempfile.TemporaryDirectory(prefix="shoal-prepare-") as directory:
+        try:
+            prepared = _cached(given, Path(directory).resolve(), report)
+        except BaseException as error:
+            traceback.print_exc()
+            report(
+                {
+                    "failed": {
+                        "reason": reason_of(error),
+                        "where": place_of(error, str(Path(directory).resolve())),
+                    }
+                }
+            )
+            return 1
+    report({"prepared": prepared.to_plain()})
+    return 0
+
+
+def _cached(given: argparse.Namespace, directory: Path, report: Report) -> PreparedJob:
+    bundle = given.bundle.read_bytes()
+    arguments = json.loads(given.arguments)
+    out = given.out.resolve()
+    key = cache_key(bundle, given.entry, arguments, given.seed, given.data)
+    if not given.fresh and (found := PreparedJob.find(out, key)):
+        report({"step": "cached"})
+        return found
+    unpack(bundle, directory)
+    prepared = prepare(
+        directory, given.entry, arguments, seed=given.seed, out=out, key=key, report=report, data=given.data
+    )
+    _write_json(out / key / "prepared.json", prepared.to_plain())
+    return prepared
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""What preparing a task gave, as a value and on disk. No torch: the agent reads this, the prepare process writes it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import Corrupt, ShoalError
+from shoal.learning.layout import Layout
+from shoal.trainer.shards import Manifest, Shard
+from shoal.wire import tensors
+
+#: The note in the first model's file that holds its layout.
+LAYOUT_NOTE = "layout"
+#: Part of every cache key: raise it when the files change.
+_FORMAT = 4
+
+
+def first_model(path: Path) -> tuple[Layout, np.ndarray]:
+    """The model that a job begins with, flat and in memory of its own, and its layout, from its file."""
+    arrays, notes = tensors.read(path, mmap=True)
+    layout = Layout.from_json(notes[LAYOUT_NOTE])
+    model = np.empty(layout.size, dtype=np.float32)
+    for name, view in layout.views(model).items():
+        view[...] = arrays[name]
+    return layout, model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedJob:
+    """The first model and the examples of a job, all in files."""
+
+    model: str
+    model_sha256: str
+    layout: Layout
+    train: Manifest
+    test: Manifest
+    #: The directory in which each shard's name is its hash.
+    shards: str
+    #: What the task's own plan says, as plain values; empty if it has none.
+    plan: dict[str, Any]
+    #: Multiply-adds of one example's forward pass, in billions; 0: not known.
+    gmacs_per_example: float = 0.0
+
+    def paths(self, manifest: Manifest) -> tuple[str, ...]:
+        """The files of one split, in order."""
+        return tuple(str(Path(self.shards) / shard.sha256) for shard in manifest.shards)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "model_sha256": self.model_sha256,
+            "layout": self.layout.to_json(),
+            "layout_sha256": self.layout.sha256,
+            "size": self.layout.size,
+            "parameters_size": self.layout.parameters_size,
+            "train": self.train.to_plain(),
+            "test": self.test.to_plain(),
+            "shards": self.shards,
+            "plan": self.plan,
+            "gmacs_per_example": self.gmacs_per_example,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> PreparedJob:
+        try:
+            texts = [plain[name] for name in ("model", "model_sha256", "layout", "shards")]
+            if not all(isinstance(text, str) and "\0" not in text for text in texts):
+                raise Corrupt("a path, a hash or the layout is not text")
+            if not isinstance(plain["plan"], dict) or not isinstance(plain["gmacs_per_example"], int | float):
+                raise Corrupt("its plan or its cost is of another type")
+            return cls(
+                model=plain["model"],
+                model_sha256=plain["model_sha256"],
+                layout=Layout.from_json(plain["layout"]),
+                train=Manifest.from_plain(plain["train"]),
+                test=Manifest.from_plain(plain["test"]),
+                shards=plain["shards"],
+                plan=plain["plan"],
+                gmacs_per_example=plain["gmacs_per_example"],
+            )
+        except (KeyError, TypeError, ShoalError) as error:
+            raise Corrupt(f"this does not describe a prepared task: {error}; prepare it again") from None
+
+    @classmethod
+    def find(cls, out: Path, key: str) -> PreparedJob | None:
+        """What an earlier run left, if every file of it is still there with its size."""
+        try:
+            found = cls.from_plain(json.loads((out / key / "prepared.json").read_bytes()))
+        except (OSError, ValueError, RecursionError, Corrupt):
+            return None
+        shards = (*found.train.shards, *found.test.shards)
+        sound = Path(found.model).is_file() and all(_is_there(Path(found.shards), shard) for shard in shards)
+        return found if sound else None
+
+
+def cache_key(bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str = "") -> str:
+    """Names a prepared task by all that decides it: its code, its arguments, its seed, and where examples live."""
+    code = hashlib.sha256(bundle).hexdigest()
+    decided_by = json.dumps([_FORMAT, code, entry, arguments, seed, data], sort_keys=True)
+    return hashlib.sha256(decided_by.encode()).hexdigest()
+
+
+def _is_there(directory: Path, shard: Shard) -> bool:
+    file = directory / shard.sha256
+    return file.is_file() and file.stat().st_size == shard.bytes

@@ -1,0 +1,182 @@
+"""What an agent asks of its trainer and what it hears back, as values. No torch, no processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from shoal.errors import Misuse, PeerViolation, ShoalError
+from shoal.learning.layout import Layout
+from shoal.trainer.channel import Message
+from shoal.wire.limits import LABELS_MAX
+
+_T = TypeVar("_T")
+
+
+class TrainerError(ShoalError):
+    """The trainer could not do what was asked: the task's code failed, or its process died or hung."""
+
+    def __init__(self, reason: str, where: str = "", traceback: str = "") -> None:
+        super().__init__(f"{reason}, at {where}" if where else reason)
+        self.reason = reason
+        #: The place in the task's own code, such as ``Digits.loss (task.py:17)``; empty if it is not known.
+        self.where = where
+        #: All of it, as Python tells it; empty if it is not known.
+        self.traceback = traceback
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerSettings:
+    """Everything a trainer needs to know before its first batch."""
+
+    bundle_dir: str
+    entry: str
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    train: tuple[str, ...]
+    test: tuple[str, ...] = ()
+    layout: Layout
+    seed: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    torch_threads: int = 1
+    #: Address space the trainer may take; 0 sets no limit. PyTorch alone maps about 2 GB.
+    memory_max_bytes: int = 0
+    #: Added to the trainer's niceness, so that a device's own work comes first.
+    nice: int = 0
+    #: The examples are the device's own: ``Task.examples`` is asked for them here.
+    is_local: bool = False
+    #: Where a device keeps them, for tasks that ask (``shoal.data.local_folder``).
+    local_folder: str = ""
+    #: How many of them were trained on before this process: they are not new.
+    local_seen: int = 0
+    share_labels: bool = False
+    labels_epsilon: float = 0.0
+    #: Only the echo trainer heeds it: the pause that stands for the training of one batch.
+    pace_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.torch_threads < 1:
+            raise Misuse(f"batch_size {self.batch_size} and torch_threads {self.torch_threads} are at least 1")
+
+    def to_message(self) -> Message:
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return plain | {"kind": "load", "layout": self.layout.to_json()}
+
+    @classmethod
+    def from_message(cls, message: Message) -> TrainerSettings:
+        plain = {name: value for name, value in message.items() if name not in ("kind", "seq")}
+        plain |= {"train": tuple(plain["train"]), "test": tuple(plain["test"])}
+        return cls(**plain | {"layout": Layout.from_json(plain["layout"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskLoaded:
+    """The task is built and its data opened."""
+
+    train_examples: int
+    test_examples: int
+    seconds: float
+    engine: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainResult:
+    """What a lease came to. The update itself lies in shared memory."""
+
+    examples: int
+    #: Sum over examples; NaN if the loss was not finite.
+    loss_sum: float
+    seconds: float
+    #: False if the update or the loss holds NaN or infinity: it must not be merged.
+    finite: bool
+    #: Of the device's own examples: how many there are now; of those that had come since the last lease, how many were
+    #: judged before they were trained on, how many were right, and their losses.
+    held: int = 0
+    fresh: int = 0
+    fresh_correct: int = 0
+    fresh_loss_sum: float = 0.0
+    #: How many of each label were trained on, where that is told.
+    labels: tuple[int, ...] = ()
+    #: Processor time.
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalResult:
+    """How the model does on a range of held-out examples."""
+
+    examples: int
+    loss_sum: float
+    correct: int
+    seconds: float
+
+
+def answer(kind: str, value: TaskLoaded | TrainResult | EvalResult) -> Message:
+    """The message that carries a result. A NaN goes as None, which JSON has."""
+    fields = dataclasses.asdict(value)
+    if isinstance(value, TrainResult):
+        fields["labels"] = list(value.labels)
+    for name, number in fields.items():
+        if isinstance(number, float) and not math.isfinite(number):
+            fields[name] = None
+    return fields | {"kind": kind}
+
+
+def read_loaded(message: Message) -> TaskLoaded:
+    return TaskLoaded(
+        train_examples=_number(message, "train_examples"),
+        test_examples=_number(message, "test_examples"),
+        seconds=_real(message, "seconds"),
+        engine=_read(message, "engine", str),
+    )
+
+
+def read_trained(message: Message) -> TrainResult:
+    return TrainResult(
+        examples=_number(message, "examples"),
+        loss_sum=_real(message, "loss_sum"),
+        seconds=_real(message, "seconds"),
+        finite=_read(message, "finite", bool),
+        held=_number(message, "held"),
+        fresh=_number(message, "fresh"),
+        fresh_correct=_number(message, "fresh_correct"),
+        fresh_loss_sum=_real(message, "fresh_loss_sum"),
+        labels=_numbers(message, "labels"),
+        cpu_s=_real(message, "cpu_s"),
+    )
+
+
+def read_evaluated(message: Message) -> EvalResult:
+    return EvalResult(
+        examples=_number(message, "examples"),
+        loss_sum=_real(message, "loss_sum"),
+        correct=_number(message, "correct"),
+        seconds=_real(message, "seconds"),
+    )
+
+
+def _read(message: Message, name: str, kind: type[_T]) -> _T:
+    value = message.get(name)
+    if type(value) is not kind:
+        raise PeerViolation(f"the trainer answered {message.get('kind')} without a sound {name!r}")
+    return value
+
+
+def _number(message: Message, name: str) -> int:
+    return _read(message, name, int)
+
+
+def _numbers(message: Message, name: str) -> tuple[int, ...]:
+    values = _read(message, name, list)
+    if len(values) > LABELS_MAX or any(type(value) is not int for value in values):
+        raise PeerViolation(f"the trainer answered {message.get('kind')} without a sound {name!r}")
+    return tuple(values)
+
+
+def _real(message: Message, name: str) -> float:
+    if message.get(name, 0) is None:
+        return math.nan
+    return float(_read(message, name, float))

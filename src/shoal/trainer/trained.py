@@ -1,0 +1,31 @@
+"""A trained model back in PyTorch's hands. Imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from shoal.task import Task
+from shoal.trainer.steps import build_model
+from shoal.wire import tensors
+
+
+def trained_model(task: Task, path: Path, *, seed: int = 0) -> nn.Module:
+    """The task's model with the tensors of a safetensors file, in evaluation mode.
+
+    ``seed`` is the job's: what ``Task.model`` draws and does not keep as a parameter or a buffer is drawn again.
+    """
+    # In a program of somebody else's, whose own draws stay as they were.
+    drawn = np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(task, seed)
+    np.random.set_state(drawn)
+    arrays, _ = tensors.read(path, mmap=False)
+    state = model.state_dict()
+    for name, array in arrays.items():
+        state[name].copy_(torch.from_numpy(np.array(array)))
+    model.load_state_dict(state)
+    return model.eval()

@@ -1,0 +1,179 @@
+"""Sessions over queues instead of a network: whose memory tensors arrive in, and how much of it."""
+
+import asyncio
+import gc
+from collections.abc import Callable
+
+import numpy as np
+
+from shoal.identity.names import RemoteIdentity
+from shoal.net.base import Session
+from shoal.net.session import FrameSession
+from shoal.net.shared_budget import ChunkCache, SharedBudget, Uploads
+from shoal.wire.frames import frames
+from shoal.wire.messages import Lane, Message, Update, Work
+
+SIZE_BYTES = 1200
+END = object()
+
+
+def update(lease: int) -> Update:
+    delta = np.full(SIZE_BYTES // 4, lease, dtype=np.float32)
+    return Update(job="job", term=1, lease=lease, version=0, examples=1, tensors={"delta": delta})
+
+
+class Hearer:
+    """Remembers where each update lay, and what it said."""
+
+    def __init__(
+        self, *, place: np.ndarray | None = None, on_update: Callable[[np.ndarray], None] = lambda _: None
+    ) -> None:
+        self._place = place
+        self._on_update = on_update
+        self.addresses: list[int] = []
+        self.values: list[float] = []
+
+    def opened(self, session: Session) -> None: ...
+
+    def closed(self, session: Session, reason: str) -> None: ...
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        assert isinstance(message, Update)
+        delta = message.tensors["delta"]
+        self.addresses.append(delta.ctypes.data)
+        self.values.append(float(delta[-1]))
+        self._on_update(delta)
+
+    def payload_limit(self, session: Session, message: Message) -> int:
+        return SIZE_BYTES
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
+
+    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
+        return None if self._place is None else self._place.data
+
+
+async def hear(hearer: Hearer, uploads: Uploads, *messages: Message) -> None:
+    """One session that brings these messages and ends."""
+    incoming = [*(frame for message in messages for frame in frames(message)), END]
+
+    async def read() -> object:
+        return incoming.pop(0)
+
+    async def write(frame: bytes) -> None: ...
+
+    peer = RemoteIdentity(node="device-1", role="node", cluster="shoal")
+    session = FrameSession(
+        peer=peer,
+        lane=Lane.WORK,
+        read=read,
+        write=write,
+        end=END,
+        commons=SharedBudget(uploads=uploads),
+    )
+    assert await session.run(hearer) == "the connection was closed"
+
+
+def test_sessions_share_one_buffer_where_one_is_enough():
+    uploads, hearer = Uploads(SIZE_BYTES), Hearer()
+
+    async def three_workers() -> None:
+        for lease in (1, 2, 3):
+            await hear(hearer, uploads, update(lease))
+
+    asyncio.run(three_workers())
+    assert hearer.values == [1.0, 2.0, 3.0]
+    assert len(set(hearer.addresses)) == 1
+
+
+def test_the_listeners_own_memory_is_never_lent_to_others():
+    place = np.zeros(SIZE_BYTES, dtype=np.uint8)
+    uploads = Uploads(SIZE_BYTES)
+    asyncio.run(hear(Hearer(place=place), uploads, update(7)))
+    assert place.view(np.float32).tolist() == [7.0] * (SIZE_BYTES // 4)
+    assert not np.shares_memory(uploads.buffer(SIZE_BYTES), place)
+
+
+def test_memory_is_not_used_again_while_a_message_in_it_may_still_be_read():
+    """A session that is cut while its update is merged leaves it to whoever merges."""
+    read_elsewhere: list[np.ndarray] = []
+
+    def cut(delta: np.ndarray) -> None:
+        read_elsewhere.append(delta)
+        raise asyncio.CancelledError
+
+    uploads = Uploads(SIZE_BYTES)
+    asyncio.run(hear(Hearer(on_update=cut), uploads, update(1)))
+    assert not np.shares_memory(uploads.buffer(SIZE_BYTES), read_elsewhere[0])
+
+
+def test_a_buffer_of_another_size_is_let_go():
+    uploads = Uploads(1000)
+    old = np.empty(100, dtype=np.uint8)
+    uploads.keep(old)
+    assert uploads.buffer(200).size == 200
+    assert uploads.buffer(100) is not old
+
+
+def test_uploads_wait_for_room():
+    async def run() -> None:
+        uploads = Uploads(100)
+        for peer in ("one", "two"):
+            await uploads.take(50, peer=peer)
+        third = asyncio.create_task(uploads.take(10, peer="three"))
+        await asyncio.sleep(0)
+        assert not third.done()
+        uploads.give(50, peer="one")
+        await asyncio.wait_for(third, 1)
+
+    asyncio.run(run())
+
+
+def test_one_peer_holds_its_share_and_the_rest_is_for_others():
+    async def run() -> None:
+        uploads = Uploads(100)
+        await uploads.take(40, peer="greedy")
+        more = asyncio.create_task(uploads.take(20, peer="greedy"))
+        await asyncio.sleep(0)
+        assert not more.done()
+        await asyncio.wait_for(uploads.take(50, peer="another"), 1)
+        uploads.give(40, peer="greedy")
+        await asyncio.wait_for(more, 1)
+
+    asyncio.run(run())
+
+
+def test_what_is_larger_than_a_share_comes_one_at_a_time_and_holds_up_nobody_else():
+    async def run() -> None:
+        uploads = Uploads(100)
+        await uploads.take(500, peer="slow")
+        for peer in ("one", "two"):
+            await asyncio.wait_for(uploads.take(50, peer=peer), 1)
+        another = asyncio.create_task(uploads.take(60, peer="three"))
+        await asyncio.sleep(0)
+        assert not another.done()
+        uploads.give(500, peer="slow")
+        await asyncio.wait_for(another, 1)
+
+    asyncio.run(run())
+
+
+def test_a_model_is_cut_once_and_its_frames_go_with_it():
+    cache = ChunkCache()
+    model = np.zeros(10, np.float32)
+    model.flags.writeable = False
+    other = np.ones(10, np.float32)
+    other.flags.writeable = False
+    first = cache.frames(
+        Work(job="a", term=1, lease=1, kind="train", version=1, deadline_s=1, tensors={"model": model})
+    )
+    cache.frames(Work(job="b", term=1, lease=1, kind="train", version=1, deadline_s=1, tensors={"model": other}))
+    again = cache.frames(
+        Work(job="a", term=1, lease=2, kind="train", version=1, deadline_s=1, tensors={"model": model})
+    )
+    assert again is first  # another job in between does not matter
+    assert len(cache._frames) == 2
+    del model, again, first
+    gc.collect()
+    assert len(cache._frames) == 1

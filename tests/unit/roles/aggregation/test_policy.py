@@ -1,0 +1,417 @@
+"""Which shape and pace a job is to have: fixed by its plan, or chosen from what rounds show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from shoal.plan import Plan
+from shoal.roles.aggregation.policy import (
+    AGAIN_S,
+    LEAST,
+    ROUNDS_FIRST,
+    SETTLED_S,
+    SHARD_MOST,
+    UNFIT_S,
+    TopologyPolicy,
+    Wanted,
+)
+from shoal.roles.leader.workers import WorkerRecord
+from shoal.roles.machine import Machine
+from shoal.topology.choose import ROUNDS_OFF, ROUNDS_SETTLING
+
+#: PerNet's: 2.9 MB, a quarter of a second at 100 Mbit/s.
+SIZE = 720_967
+RATE = 12.5e6
+
+
+def crew(count: int, **changes: Any) -> list[WorkerRecord]:
+    return [WorkerRecord(node=f"w{place:02}", **changes) for place in range(count)]
+
+
+def shaping_of(**plan: Any) -> TopologyPolicy:
+    return TopologyPolicy(Machine(), Plan(**plan), size=SIZE)
+
+
+def at(shaping: TopologyPolicy, now_s: float) -> TopologyPolicy:
+    """The same, at this time."""
+    shaping._machine.now_s = now_s
+    return shaping
+
+
+def wanted(
+    shaping: TopologyPolicy, workers: Sequence[WorkerRecord], now_s: float, kind: str = "star", **changes: Any
+) -> Wanted | None:
+    given: dict[str, Any] = {"present": (), "pace_now": "sync"} | changes
+    return at(shaping, now_s).wanted(workers, given["present"], kind, given["pace_now"])
+
+
+def leads(told: Wanted | None) -> list[str]:
+    assert told is not None
+    return [share.node for share in told.shares]
+
+
+def sizes(told: Wanted | None) -> list[int]:
+    assert told is not None
+    return [share.stop - share.start for share in told.shares]
+
+
+# As the plan says -------------------------------------------------------------------------------------------------
+
+
+def test_a_star_wants_nothing() -> None:
+    assert wanted(shaping_of(shape="star"), crew(30), 100.0) is None
+    assert shaping_of(shape="star").is_star
+    assert not shaping_of(shape="star", pace="auto").is_star
+    assert not shaping_of(shape="auto").is_star
+
+
+def test_a_tree_of_about_the_square_root() -> None:
+    told = wanted(shaping_of(shape="tree"), crew(9), 100.0)
+    assert told is not None
+    assert (told.kind, told.pace) == ("tree", None)
+    assert leads(told) == ["w00", "w01", "w02"]
+    assert [share.members[0] for share in told.shares] == leads(told), "each is of its own group"
+    assert sorted(node for share in told.shares for node in share.members) == [f"w{place:02}" for place in range(9)]
+    assert {(share.start, share.stop) for share in told.shares} == {(0, SIZE)}
+
+
+def test_a_tree_of_as_many_as_the_plan_says_and_there_are() -> None:
+    assert len(leads(wanted(shaping_of(shape="tree", aggregators=4), crew(9), 100.0))) == 4
+    assert len(leads(wanted(shaping_of(shape="tree", aggregators=9), crew(3), 100.0))) == 3
+
+
+def test_a_shard_of_parts_without_a_gap() -> None:
+    told = wanted(shaping_of(shape="shard"), crew(7), 100.0)
+    assert told is not None
+    starts = [share.start for share in told.shares]
+    stops = [share.stop for share in told.shares]
+    assert starts == [0, *stops[:-1]]
+    assert stops[-1] == SIZE
+    assert all(share.members == [f"w{place:02}" for place in range(7)] for share in told.shares)
+    assert max(stop - start for start, stop in zip(starts, stops, strict=True)) < SIZE / 7 + 2
+
+
+def test_better_links_lead_more() -> None:
+    workers = [*crew(3, down_bytes_per_s=5e6), WorkerRecord(node="wide", down_bytes_per_s=12e6)]
+    told = wanted(shaping_of(shape="shard"), workers, 100.0)
+    assert leads(told) == ["w00", "w01", "w02", "wide"]
+    # x_i = (b_i t / S - 1) / (n - 2) with t = 2 (n - 1) S / Σ b = 6/27 S: 1/18 each, and 15/18.
+    assert sizes(told) == pytest.approx([SIZE / 18, SIZE / 18, SIZE / 18, SIZE * 15 / 18], abs=2)
+
+
+def test_links_that_are_about_alike_lead_as_much() -> None:
+    rates = {"a": 4e6, "b": 5e6, "c": 6e6}
+    workers = [WorkerRecord(node=node, down_bytes_per_s=rate) for node, rate in rates.items()]
+    assert sizes(wanted(shaping_of(shape="shard"), workers, 100.0)) == pytest.approx([SIZE / 3] * 3, abs=2)
+
+
+def test_one_with_a_slow_link_leads_nothing_and_is_a_member() -> None:
+    workers = [*crew(4, down_bytes_per_s=RATE), WorkerRecord(node="slow", down_bytes_per_s=1e5)]
+    told = wanted(shaping_of(shape="shard"), workers, 100.0)
+    assert told is not None
+    assert leads(told) == ["w00", "w01", "w02", "w03"]
+    assert all("slow" in share.members for share in told.shares)
+
+
+def test_a_model_smaller_than_the_crew_is_led_by_some() -> None:
+    shaping = TopologyPolicy(Machine(), Plan(shape="shard"), size=3)
+    told = wanted(shaping, crew(8), 100.0)
+    assert told is not None
+    assert [(share.start, share.stop) for share in told.shares] == [(0, 1), (1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("kind", ["tree", "shard"])
+def test_too_few_workers_have_no_shape(kind: str) -> None:
+    shaping = shaping_of(shape=kind)
+    assert wanted(shaping, crew(LEAST[kind] - 1), 100.0) is None
+    assert wanted(shaping, crew(LEAST[kind]), 100.0) is not None
+    assert wanted(shaping, [], 100.0) is None
+
+
+def test_it_is_waited_until_nobody_comes_or_goes() -> None:
+    shaping = shaping_of(shape="tree")
+    at(shaping, 100.0).on_workers_changed()
+    assert wanted(shaping, crew(9), 100.0 + SETTLED_S - 0.1) is None
+    assert wanted(shaping, crew(9), 100.0 + SETTLED_S) is not None
+
+
+def test_a_tree_that_there_is_stays() -> None:
+    assert wanted(shaping_of(shape="tree"), crew(30), 100.0, "tree", present=["w00"]) is None
+
+
+def test_a_shard_is_shared_out_anew_once_many_would_lead_who_do_not() -> None:
+    shaping = shaping_of(shape="shard")
+    present = [f"w{place:02}" for place in range(7)]
+    assert wanted(shaping, crew(7), 100.0, "shard", present=present) is None
+    assert wanted(shaping, crew(9), 100.0, "shard", present=present) is None
+    assert len(leads(wanted(shaping, crew(10), 100.0, "shard", present=present))) == 10
+
+
+def test_those_with_links_too_slow_for_a_share_are_no_reason_to_share_out_anew() -> None:
+    shaping = shaping_of(shape="shard")
+    workers = [*crew(3, down_bytes_per_s=RATE), WorkerRecord(node="slow", down_bytes_per_s=1e5)]
+    told = wanted(shaping, workers, 100.0)
+    assert wanted(shaping, workers, 100.0, "shard", present=leads(told)) is None
+
+
+# What came to nothing ---------------------------------------------------------------------------------------------
+
+
+def test_pauses_grow_with_each_failure_and_end_with_the_first_version() -> None:
+    shaping = shaping_of(shape="tree")
+    now_s = 1000.0
+    for pause_s in (*AGAIN_S, AGAIN_S[-1], AGAIN_S[-1]):
+        at(shaping, now_s).on_failed([])
+        assert wanted(shaping, crew(9), now_s + pause_s - 0.1) is None
+        assert wanted(shaping, crew(9), now_s + pause_s) is not None
+        now_s += 1000.0
+    shaping.on_sum_merged()
+    at(shaping, now_s).on_failed([])
+    assert wanted(shaping, crew(9), now_s + AGAIN_S[0]) is not None
+
+
+@pytest.mark.parametrize("kind", ["tree", "shard"])
+def test_one_through_whom_it_failed_leads_nothing_for_a_while(kind: str) -> None:
+    shaping = shaping_of(shape=kind, aggregators=2)
+    workers = crew(4)
+    assert "w00" in leads(wanted(shaping, workers, 1000.0))
+    at(shaping, 1000.0).on_failed(["w00"])
+    told = wanted(shaping, workers, 1000.0 + AGAIN_S[0])
+    assert "w00" not in leads(told)
+    assert told is not None
+    assert "w00" in {node for share in told.shares for node in share.members}, "it works all the same"
+    assert "w00" not in leads(wanted(shaping, workers, 1000.0 + UNFIT_S[0] - 0.1))
+    assert "w00" in leads(wanted(shaping, workers, 1000.0 + UNFIT_S[0]))
+    now_s = 1000.0
+    for pause_s in (*UNFIT_S[1:], UNFIT_S[-1]):
+        now_s += 1000.0
+        assert "w00" in leads(wanted(shaping, workers, now_s)), "all is forgiven, and nothing forgotten"
+        at(shaping, now_s).exclude(["w00"])
+        assert "w00" not in leads(wanted(shaping, workers, now_s + pause_s - 0.1))
+        assert "w00" in leads(wanted(shaping, workers, now_s + pause_s))
+
+
+def test_where_nobody_may_lead_there_is_no_formation() -> None:
+    shaping = shaping_of(shape="shard")
+    at(shaping, 1000.0).on_failed([f"w{place:02}" for place in range(3)])
+    assert wanted(shaping, crew(3), 1000.0 + AGAIN_S[0]) is None
+    assert at(shaping, 1001.0).arrange("tree", crew(3)) is None
+    assert at(shaping, 2000.0).arrange("star", crew(3)) is None
+
+
+# auto -------------------------------------------------------------------------------------------------------------
+
+
+def busy(count: int, *, lease_s: float, train_s: float = 1.0) -> list[WorkerRecord]:
+    workers = crew(count)
+    for worker in workers:
+        trains(worker, lease_s=lease_s, train_s=train_s)
+    return workers
+
+
+def trains(worker: WorkerRecord, *, lease_s: float, train_s: float) -> None:
+    """Its leases take so long, and their training so much of that."""
+    worker.durations_s.clear()
+    worker.trainings_s.clear()
+    worker.durations_s.extend([lease_s] * 3)
+    worker.trainings_s.extend([train_s] * 3)
+
+
+def seen(shaping: TopologyPolicy, rounds: int, round_s: float, kind: str = "star") -> None:
+    for _ in range(rounds):
+        shaping.on_round(round_s, kind)
+
+
+#: What a round of a star of sixteen takes at 100 Mbit/s, and of a shard.
+STAR_S, SHARD_S = 7.69, 1.447
+
+
+def chosen(**plan: Any) -> tuple[TopologyPolicy, list[WorkerRecord], Wanted | None]:
+    shaping, workers = shaping_of(**{"shape": "auto", **plan}), busy(16, lease_s=STAR_S)
+    seen(shaping, ROUNDS_FIRST, STAR_S)
+    return shaping, workers, wanted(shaping, workers, 100.0)
+
+
+def test_auto_watches_some_rounds_of_a_star_first() -> None:
+    shaping, workers = shaping_of(shape="auto"), busy(16, lease_s=STAR_S)
+    seen(shaping, ROUNDS_FIRST - 1, STAR_S)
+    assert wanted(shaping, workers, 100.0) is None
+    assert (shaping.views, shaping.predicted_s) == ((), 0.0)
+    at(shaping, 50.0).on_workers_changed()
+    seen(shaping, 1, STAR_S)
+    assert wanted(shaping, workers, 100.0) is None, "those before someone came do not count"
+    seen(shaping, ROUNDS_FIRST - 1, STAR_S)
+    told = wanted(shaping, workers, 100.0)
+    assert told is not None
+    assert told.kind == "shard"
+    assert len(told.shares) == 16
+    assert told.reason.startswith("shard: 1.45 s a batch, where a star takes 7.69 s")
+    assert wanted(shaping, workers, 100.0) is None, "it is set up now"
+
+
+def test_rounds_of_two_shapes_are_not_counted_together() -> None:
+    shaping, workers = shaping_of(shape="auto"), busy(16, lease_s=STAR_S)
+    seen(shaping, ROUNDS_FIRST, 4.09, "tree")
+    seen(shaping, ROUNDS_FIRST - 1, STAR_S, "star")
+    assert wanted(shaping, workers, 100.0) is None
+    seen(shaping, 1, STAR_S, "star")
+    assert wanted(shaping, workers, 100.0) is not None
+
+
+def test_auto_tells_what_there_was_to_choose_from() -> None:
+    shaping, _, _ = chosen()
+    assert [(view.shape, view.pace, view.chosen) for view in shaping.views] == [
+        ("star", "sync", False),
+        ("tree", "sync", False),
+        ("shard", "sync", True),
+    ]
+    assert shaping.predicted_s == pytest.approx(SHARD_S, rel=0.02)
+    assert [view.batch_s for view in shaping.views] == pytest.approx([STAR_S, 4.09, SHARD_S], rel=0.02)
+
+
+def test_auto_stays_a_star_where_that_is_nearly_as_good() -> None:
+    shaping, workers = shaping_of(shape="auto"), busy(2, lease_s=1.01)
+    seen(shaping, ROUNDS_FIRST, 1.01)
+    assert wanted(shaping, workers, 100.0) is None
+    assert [view.shape for view in shaping.views if view.chosen] == ["star"]
+
+
+def test_auto_does_not_connect_everyone_with_everyone_where_they_are_many() -> None:
+    shaping, workers = shaping_of(shape="auto"), busy(SHARD_MOST + 1, lease_s=30.0)
+    seen(shaping, ROUNDS_FIRST, 30.0)
+    told = wanted(shaping, workers, 100.0)
+    assert told is not None
+    assert told.kind == "tree"
+    assert "shard" not in [view.shape for view in shaping.views]
+
+
+def test_auto_that_was_right_stays() -> None:
+    shaping, workers, _ = chosen()
+    seen(shaping, 50, SHARD_S, "shard")
+    assert wanted(shaping, workers, 200.0, "shard") is None
+
+
+def test_auto_that_was_wrong_chooses_anew_with_what_it_learned() -> None:
+    shaping, workers, _ = chosen()
+    seen(shaping, ROUNDS_SETTLING + ROUNDS_OFF - 1, 6.0, "shard")
+    assert wanted(shaping, workers, 200.0, "shard") is None
+    seen(shaping, 1, 6.0, "shard")
+    told = wanted(shaping, workers, 200.0, "shard")
+    assert told is not None
+    assert told.kind == "tree"
+    assert "5 rounds in a row took longer than predicted for a shard" in told.reason
+    # A tree is as slow as it was said to be: nothing goes to and fro.
+    seen(shaping, 50, 4.09, "tree")
+    assert wanted(shaping, workers, 300.0, "tree") is None
+
+
+def test_rounds_of_another_shape_than_was_chosen_say_nothing_of_it() -> None:
+    shaping, workers, _ = chosen()
+    # It takes a while to be set up.
+    seen(shaping, 50, STAR_S, "star")
+    assert wanted(shaping, workers, 200.0) is None
+
+
+def test_auto_tries_again_after_a_formation_that_came_to_nothing() -> None:
+    shaping, workers, told = chosen()
+    assert "w03" in leads(told)
+    at(shaping, 200.0).on_failed(["w03"])
+    seen(shaping, ROUNDS_FIRST, STAR_S)
+    assert wanted(shaping, workers, 200.0 + AGAIN_S[0] - 0.1) is None
+    told = wanted(shaping, workers, 200.0 + AGAIN_S[0])
+    assert len(leads(told)) == 15
+    assert "w03" not in leads(told)
+
+
+def test_what_rounds_of_one_shape_took_is_not_taken_for_another() -> None:
+    shaping, workers, _ = chosen()
+    seen(shaping, ROUNDS_FIRST, SHARD_S, "shard")
+    at(shaping, 200.0).on_failed([])
+    seen(shaping, ROUNDS_FIRST - 1, STAR_S, "star")
+    assert wanted(shaping, workers, 300.0) is None, "too few rounds of a star"
+
+
+@pytest.mark.parametrize("came", [4, 6])
+def test_auto_after_someone_came_chooses_anew(came: int) -> None:
+    shaping, _, told = chosen()
+    at(shaping, 200.0).on_workers_changed()
+    assert shaping.predicted_s == 0
+    more = busy(16 + came, lease_s=1.4)
+    seen(shaping, ROUNDS_FIRST, 1.45, "shard")
+    told = wanted(shaping, more, 300.0, "shard", present=leads(told))
+    assert shaping.predicted_s > 0
+    if came == 4:
+        assert told is None, "a shard is best still"
+    else:
+        assert len(leads(told)) == 22, "and many of them lead nothing yet"
+
+
+# pace = auto ------------------------------------------------------------------------------------------------------
+
+
+def with_stragglers(quick: int, slow: int) -> list[WorkerRecord]:
+    workers = busy(quick + slow, lease_s=1.2)
+    for worker in workers[quick:]:
+        trains(worker, lease_s=10.2, train_s=10.0)
+    return workers
+
+
+def test_pace_auto_does_not_wait_for_stragglers() -> None:
+    shaping, workers = shaping_of(shape="star", pace="auto"), with_stragglers(6, 2)
+    seen(shaping, ROUNDS_FIRST, 10.2)
+    told = wanted(shaping, workers, 100.0)
+    assert told is not None
+    assert (told.kind, told.shares, told.pace, told.buffer) == ("star", (), "buffered", 6)
+    assert told.reason.startswith("2 stragglers: ")
+    assert [(view.shape, view.pace) for view in shaping.views] == [("star", "sync"), ("star", "buffered")]
+
+
+def test_pace_auto_stays_in_step_where_all_are_alike() -> None:
+    shaping, workers = shaping_of(shape="star", pace="auto"), busy(8, lease_s=1.2)
+    seen(shaping, ROUNDS_FIRST, 1.2)
+    assert wanted(shaping, workers, 100.0) is None
+
+
+def test_pace_auto_comes_back_into_step_when_the_stragglers_are_gone() -> None:
+    shaping, workers = shaping_of(shape="star", pace="auto"), with_stragglers(6, 2)
+    seen(shaping, ROUNDS_FIRST, 10.2)
+    assert wanted(shaping, workers, 100.0) is not None
+    at(shaping, 200.0).on_workers_changed()
+    seen(shaping, ROUNDS_FIRST, 1.2)
+    told = wanted(shaping, workers[:6], 300.0, pace_now="buffered")
+    assert told is not None
+    assert (told.kind, told.pace) == ("star", "sync")
+
+
+def test_where_nobody_waits_those_who_are_slow_are_led_by_one() -> None:
+    shaping, workers = shaping_of(shape="tree", pace="auto"), busy(12, lease_s=1.1)
+    for place in (2, 5):
+        trains(workers[place], lease_s=4.1, train_s=4.0)
+    seen(shaping, ROUNDS_FIRST, 4.1)
+    told = wanted(shaping, workers, 100.0)
+    assert told is not None
+    assert (told.kind, told.pace, told.buffer) == ("tree", "buffered", 10)
+    assert len(told.shares) > 1
+    assert any({"w02", "w05"} <= set(share.members) for share in told.shares)
+
+
+def test_where_nobody_waits_a_star_waits_for_no_straggler_either() -> None:
+    # 100 Mb/s: a star in step takes as long as its slowest, one in which nobody waits a third of that. A tree, in which
+    # groups wait for their slowest, is no better.
+    shaping, workers = shaping_of(shape="auto", pace="auto"), busy(8, lease_s=4.4)
+    trains(workers[7], lease_s=7.4, train_s=4.0)
+    seen(shaping, ROUNDS_FIRST, 6.1)
+    told = wanted(shaping, workers, 100.0)
+    assert told is not None
+    assert (told.kind, told.pace) == ("star", "buffered")
+
+
+def test_no_shard_without_step() -> None:
+    shaping, workers = shaping_of(shape="auto", pace="async"), busy(16, lease_s=STAR_S)
+    seen(shaping, ROUNDS_FIRST, STAR_S)
+    told = wanted(shaping, workers, 100.0, pace_now="async")
+    assert "shard" not in [view.shape for view in shaping.views]
+    assert told is None or told.kind == "tree"

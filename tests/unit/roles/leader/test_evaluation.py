@@ -1,0 +1,66 @@
+"""One evaluation: chunks of a thousand, sums that add up, impossible results refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from shoal.roles.leader.evaluation import Evaluation, chunk_range
+from shoal.scheduling.ledger import Lease
+from shoal.wire.messages import Evaluated
+
+
+def result(lease: Lease, **changes: Any) -> Evaluated:
+    values: dict[str, Any] = {"version": 7, "examples": 1000, "loss_sum": 500.0, "correct": 900}
+    return Evaluated(job="a", term=1, lease=lease.id, **{**values, **changes})
+
+
+def lend(exam: Evaluation, number: int) -> Lease:
+    lease = exam.ledger.lease(number, "a", version=7, count=1, now_s=0, deadline_s=9)
+    assert lease is not None
+    return lease
+
+
+def test_held_out_data_is_cut_into_chunks() -> None:
+    assert [chunk_range(chunk, examples=2500) for chunk in range(3)] == [(0, 1000), (1000, 2000), (2000, 2500)]
+
+
+def test_shares_add_up() -> None:
+    exam = Evaluation(version=7, epoch=3, examples=1500)
+    first, second = lend(exam, 1), lend(exam, 2)
+    exam.add(result(second, examples=500, loss_sum=100.0, correct=150), second)
+    assert not exam.finished
+    exam.add(result(first), first)
+    assert exam.finished
+    view = exam.view(seconds=12.0)
+    # 1050 of 1500 right; a loss of 600 over 1500.
+    assert (view.accuracy, view.loss, view.examples) == (0.7, 0.4, 1500)
+    assert (view.version, view.epoch, view.seconds) == (7, 3, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"correct": 1000}, None),
+        ({"version": 6}, "evaluated version 6, not 7"),
+        ({"correct": 1001}, "1001 right of 1000 examples; the lease holds 1000"),
+        ({"correct": -1}, "-1 right"),
+        ({"examples": 999}, "900 right of 999 examples; the lease holds 1000"),
+        ({"loss_sum": math.inf}, "a loss that is not finite: try a lower learning rate"),
+    ],
+)
+def test_impossible_results_are_named(changes: dict[str, Any], told: str | None) -> None:
+    exam = Evaluation(version=7, epoch=3, examples=1500)
+    lease = lend(exam, 1)
+    problem = exam.problem(result(lease, **changes), lease)
+    assert problem == told if told is None else problem is not None and problem.startswith(told)
+
+
+def test_the_last_share_is_as_long_as_what_is_left() -> None:
+    exam = Evaluation(version=7, epoch=3, examples=1500)
+    lend(exam, 1)
+    last = lend(exam, 2)
+    assert exam.problem(result(last), last) == "900 right of 1000 examples; the lease holds 500"

@@ -1,0 +1,276 @@
+"""Jobs of devices' own examples: how much each trains on, who is told to come again, and what new examples say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.errors import PeerViolation
+from shoal.learning.layout import Layout
+from shoal.plan import Plan, Until
+from shoal.roles.actions import Action, Record, Save, Send
+from shoal.roles.events import Received, Saved, Started
+from shoal.roles.leader.leader import Leader
+from shoal.roles.leader.local_data import EMPTY_S, LENT_KEPT, NotNow, Online, features_of
+from shoal.roles.leader.workers import WorkerRecord
+from shoal.roles.machine import Machine
+from shoal.roles.node.checkpoint_transfer import packed, unpacked, version_of
+from shoal.scheduling.profile.logrls import DEVICES_LASTING
+from shoal.wire.messages import DeviceState, JobSpec, Message, Ready, Update, UpdateRefused, Wait, Work
+
+ENDLESS = Until(endless=True)
+HELD = DeviceState(kind="pi", memory_total_mb=1024.0, examples=500)
+
+
+def update(lease: int = 1, **told: Any) -> Update:
+    given: dict[str, Any] = {"term": 1, "version": 0, "examples": 64, "train_s": 0.5} | told
+    return Update(job="digits", lease=lease, **given)
+
+
+def sized(**changes: Any) -> Online:
+    return Online(Machine(), Plan(data="local", work="sized", budget_s=1.0, **changes))
+
+
+def at(online: Online, now_s: float) -> Online:
+    """The same, at this time."""
+    online._machine.now_s = now_s
+    return online
+
+
+def member(device: DeviceState | None = HELD) -> WorkerRecord:
+    return WorkerRecord(node="pi", device=device)
+
+
+def test_leased_work_is_what_the_plan_says() -> None:
+    online = Online(Machine(), Plan(data="local", batch_size=16, lease_batches=4))
+    assert online.wants(member(), None) == (64, None)
+    assert online.examples_max(7) == 64
+
+
+def test_a_device_without_examples_is_asked_again() -> None:
+    told = sized().wants(member(DeviceState()), None)
+    assert told == NotNow("it has no examples of its own yet", EMPTY_S)
+
+
+def test_sized_work_grows_into_its_budget() -> None:
+    online, worker = sized(), member()
+    sizes: list[int] = []
+    for lease in range(1, 9):
+        wanted = at(online, float(lease)).wants(worker, None)
+        assert isinstance(wanted, tuple)
+        examples, why = wanted
+        assert why
+        online.on_lent(lease, examples)
+        assert online.examples_max(lease) == examples
+        sizes.append(examples)
+        # A hundred examples a second.
+        online.on_delivered(worker, update(lease, examples=examples, train_s=examples / 100, state=HELD))
+        online.on_merged(lease, update(lease))
+    assert sizes[0] < sizes[-1]
+    assert 40 <= sizes[-1] <= 110, sizes
+
+
+def test_what_is_known_of_devices_goes_to_the_next_leader() -> None:
+    online, worker = sized(budget_joules=50.0), member()
+    for lease in range(1, 6):
+        wanted = at(online, float(lease)).wants(worker, None)
+        assert isinstance(wanted, tuple)
+        spent = {"train_s": wanted[0] / 100, "joules": wanted[0] / 10}
+        online.on_delivered(worker, update(lease, examples=wanted[0], state=HELD, **spent))
+    after, anew = sized(budget_joules=50.0), sized(budget_joules=50.0)
+    assert after.restore(online.snapshot()) is None
+    asked = [at(each, 100.0).wants(member(), None) for each in (online, after, anew)]
+    assert asked[0] == asked[1]
+    assert asked[0] != asked[2]
+    assert anew.restore({"shoal.profile.time.margins": np.zeros(2)}) == "what was learned has no devices"
+    assert Online(Machine(), Plan(data="local")).snapshot() == {}
+    assert Online(Machine(), Plan(data="local")).restore(online.snapshot()) is None, (
+        "another plan: what was learned is of no use"
+    )
+
+
+def test_what_goes_to_the_next_leader_is_small_however_many_devices_there_were() -> None:
+    online = sized()
+    for number in range(DEVICES_LASTING + 500):
+        worker = WorkerRecord(node=f"device-{number:05}", device=HELD)
+        online.on_delivered(worker, update(examples=10, train_s=0.1, state=HELD))
+    learned = online.snapshot()
+    assert len(learned["shoal.profile.time.states"]) == DEVICES_LASTING
+    assert learned["shoal.profile.time.devices"].tobytes().startswith(b"device-00500"), "those heard last"
+    assert sum(array.nbytes for array in learned.values()) < 400_000
+    assert sized().restore(learned) is None
+
+
+def test_who_comes_too_often_is_told_when_to_come_again() -> None:
+    online = sized(requests_per_s=0.01)
+    first, second = member(), WorkerRecord(node="pa", device=HELD)
+    assert isinstance(online.wants(first, None), tuple)
+    told = at(online, 1.0).wants(second, None)
+    assert isinstance(told, NotNow)
+    assert told.retry_after_s > 10
+    again = at(online, 2.0).wants(second, None)
+    assert isinstance(again, NotNow)
+    assert again.retry_after_s == pytest.approx(told.retry_after_s - 1.0), "the same place, however often it asks"
+
+
+def test_a_lease_that_is_sent_anew_is_still_known() -> None:
+    """Its aggregator was lost after it was told of: only once it is in a version is it over."""
+    online, worker = sized(), member()
+    online.on_lent(3, 200)
+    online.on_delivered(worker, update(3))
+    assert online.examples_max(3) == 200
+    online.on_merged(3, update(3))
+    assert online.examples_max(3) == 64
+
+
+def test_what_was_lent_is_not_remembered_without_end() -> None:
+    online = sized()
+    for lease in range(LENT_KEPT + 10):
+        online.on_lent(lease, 5)
+    assert online.examples_max(3) != 5
+    assert online.examples_max(LENT_KEPT) == 5
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"fresh": 3, "fresh_correct": 4}, "4 of 3 new examples right"),
+        ({"fresh": 65, "fresh_correct": 4}, "in a lease of 64"),
+        ({"fresh": -1, "fresh_correct": -2}, "new examples right"),
+        ({"fresh": 1, "fresh_loss_sum": 1e300}, "a loss of 1e"),
+        ({"labels": (1, 2)}, "where the plan does not allow it"),
+    ],
+)
+def test_what_cannot_be_is_refused(told: dict[str, Any], why: str) -> None:
+    with pytest.raises(PeerViolation, match=why):
+        sized().check(update(**told), examples_max=64)
+
+
+def test_new_examples_make_an_evaluation_once() -> None:
+    online = sized()
+    assert online.view(version=3, epoch=1, seconds=9.0) is None
+    online.on_merged(1, update(1, fresh=10, fresh_correct=7, fresh_loss_sum=5.0))
+    online.on_merged(2, update(2, fresh=30, fresh_correct=23, fresh_loss_sum=7.0))
+    view = online.view(version=3, epoch=1, seconds=9.0)
+    assert view is not None
+    assert (view.version, view.examples, view.accuracy, view.loss) == (3, 40, 0.75, 0.3)
+    assert online.view(version=4, epoch=2, seconds=9.0) is None
+
+
+def test_figures_that_no_device_has_are_not_known() -> None:
+    state = DeviceState(kind="pi", temperature_c=2000.0, load=0.5, battery=-3.0)
+    features = features_of("attic", state)
+    assert (features.device, features.kind, features.load) == ("attic", "pi", 0.5)
+    assert features.temperature_c is None
+    assert features.battery is None
+    assert features_of("attic", None).kind == ""
+
+
+# In a leader's hands -----------------------------------------------------------------------------------------------
+
+
+class Story:
+    def __init__(self, spec: JobSpec) -> None:
+        layout = Layout.of([("w", (2,), "parameter")])
+        self.leader = Leader(spec=spec, layout=layout, model=np.zeros(2, np.float32), term=1, manager="home")
+        self.actions: list[Action] = self.leader.handle(Started(), 0.0)
+
+    def says(self, message: Message, now_s: float = 1.0, node: str = "pi") -> list[Message]:
+        self.actions = self.leader.handle(Received(sender=node, message=message, size_bytes=0), now_s)
+        return [action.message for action in self.actions if isinstance(action, Send) and action.to == node]
+
+
+@pytest.fixture
+def begin(make_spec: Callable[..., JobSpec]) -> Callable[..., Story]:
+    def make(**plan: Any) -> Story:
+        return Story(make_spec(examples=0, data="local", lease_batches=2, epoch_leases=2, pace="async", **plan))
+
+    return make
+
+
+def delta(work: Work, **told: Any) -> Update:
+    given = {"examples": work.examples, "tensors": {"delta": np.ones(2, np.float32)}} | told
+    return update(work.lease, version=work.version, **given)
+
+
+def test_a_lease_is_one_of_an_epoch_and_names_its_examples(begin: Callable[..., Story]) -> None:
+    story = begin(until=Until(epochs=9))
+    (work,) = story.says(Ready(job="digits", state=HELD))
+    assert isinstance(work, Work)
+    assert (work.batches, work.examples) == ((0,), 2)
+    (second,) = story.says(delta(work, fresh=2, fresh_correct=1, state=HELD), 2.0)
+    assert isinstance(second, Work)
+    assert second.batches == (1,)
+    story.says(delta(second, fresh=2, fresh_correct=2, state=HELD), 3.0)
+    told = [action.reason for action in story.actions if isinstance(action, Record) and action.kind == "evaluated"]
+    assert told == ["epoch 1: 75.00% of 4 new examples right before they were trained on, loss 0.0000"]
+    assert story.leader.progress().accuracy == 0.75
+
+
+def test_more_examples_than_were_lent_are_refused(begin: Callable[..., Story]) -> None:
+    story = begin()
+    (work,) = story.says(Ready(job="digits", state=HELD))
+    assert isinstance(work, Work)
+    said = story.says(delta(work, examples=3), 2.0)
+    assert any(
+        isinstance(message, UpdateRefused) and "3 examples; the lease holds 2" in message.reason for message in said
+    )
+
+
+def test_who_has_nothing_is_told_when_to_ask_again(begin: Callable[..., Story]) -> None:
+    (wait,) = begin().says(Ready(job="digits", state=DeviceState()))
+    assert isinstance(wait, Wait)
+    assert (wait.reason, wait.retry_after_s) == ("it has no examples of its own yet", EMPTY_S)
+
+
+def test_an_update_of_rare_labels_is_raised_again(begin: Callable[..., Story]) -> None:
+    story = begin(staleness="similar", share_labels=True)
+    course = story.leader._training
+    (work,) = story.says(Ready(job="digits", state=HELD))
+    assert isinstance(work, Work)
+    lease = course.ledger.find(work.lease, "pi")
+    course.version = 9
+    assert not hasattr(lease, "reason")
+    common, rare = (delta(work, labels=labels) for labels in ((2, 0), (0, 2)))
+    for _ in range(20):
+        course.scale_of(lease, common)  # type: ignore[arg-type]
+    damped = course.scale_of(lease, common)  # type: ignore[arg-type]
+    raised = course.scale_of(lease, rare)  # type: ignore[arg-type]
+    assert damped < 0.2
+    assert raised == 1.0
+
+
+def test_the_next_leader_sizes_as_the_last_one_would_have(make_spec: Callable[..., JobSpec]) -> None:
+    spec = make_spec(examples=0, data="local", work="sized", budget_s=1.0, epoch_leases=4, pace="async", until=ENDLESS)
+    story = Story(spec)
+    story.leader.handle(Saved(version=0), 0.5)
+    (work,) = story.says(Ready(job="digits", state=HELD))
+    sizes, saves = [], []
+    for turn in range(4):
+        assert isinstance(work, Work)
+        sizes.append(work.examples)
+        told = delta(work, train_s=work.examples / 100, state=HELD)
+        work = next(each for each in story.says(told, 2.0 + turn) if isinstance(each, Work))
+        saves += [action for action in story.actions if isinstance(action, Save)]
+    assert sizes[0] < sizes[-1]
+    checkpoint = unpacked(packed(version_of(saves[-1]), job="digits", term=1))
+    assert checkpoint is not None
+    for broken in (False, True):
+        after = Story(spec)
+        tensors = dict(checkpoint.tensors)
+        if broken:
+            tensors["shoal.profile.time.states"] = tensors["shoal.profile.time.states"] * 1e9
+        after.leader.restore(tensors=tensors, state=checkpoint.state)
+        actions = after.leader.handle(Started(), 10.0)
+        noted = [action.reason for action in actions if isinstance(action, Record) and action.kind == "profiles"]
+        (again,) = after.says(Ready(job="digits", state=HELD), 11.0)
+        assert isinstance(again, Work)
+        if broken:
+            assert noted == ["devices are measured anew: a device in a state that cannot be"]
+            assert again.examples == sizes[0]
+        else:
+            assert not noted
+            assert again.examples == work.examples

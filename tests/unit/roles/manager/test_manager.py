@@ -1,0 +1,361 @@
+"""The manager: nodes, jobs, terms, and who works where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from shoal.roles.actions import Action, Answer, Keep, Record, Send
+from shoal.roles.events import Asked, Liveness, PeerChanged, Received, Started
+from shoal.roles.manager.cluster_state import JobRecord
+from shoal.roles.manager.manager import Manager
+from shoal.roles.node.failure_detector import Patience
+from shoal.states import JobState
+from shoal.wire.messages import (
+    AskStatus,
+    Assign,
+    Denied,
+    Dismiss,
+    Done,
+    Facts,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    Leave,
+    Message,
+    Progress,
+    Release,
+    Released,
+    Revoke,
+    StepDown,
+    StopJob,
+    StopRequest,
+    Submit,
+    Welcome,
+)
+
+M = TypeVar("M", bound=Message)
+Make = Callable[..., JobSpec]
+
+
+class Office:
+    """A manager, and what it just did."""
+
+    def __init__(self, jobs: list[JobRecord] | None = None) -> None:
+        self.manager = Manager(node="home", patience=Patience(), jobs=jobs)
+        self.actions: list[Action] = []
+        self.happens(Started())
+
+    def happens(self, event: Any) -> list[Action]:
+        self.actions = self.manager.handle(event, 0.0)
+        return self.actions
+
+    def hello(self, node: str, *, incarnation: str = "1", torch: str = "2.11", protocol: int = 1) -> None:
+        facts = Facts(host=f"{node}.local", torch=torch)
+        hello = Hello(node=node, incarnation=incarnation, facts=facts, protocol=protocol)
+        self.happens(Received(sender=node, message=hello))
+
+    def peer(self, node: str, state: Liveness, reason: str = "") -> None:
+        self.happens(PeerChanged(node=node, state=state, reason=reason))
+
+    def submit(self, spec: JobSpec) -> Message:
+        self.happens(Asked(question=7, message=Submit(spec=spec)))
+        return self.answer()
+
+    def answer(self) -> Message:
+        (answer,) = [action for action in self.actions if isinstance(action, Answer)]
+        assert answer.question == 7
+        return answer.message
+
+    def progress(self, state: str, *, job: str = "digits", term: int = 1, sender: str = "home") -> None:
+        self.happens(Received(sender=sender, message=Progress(job=job, term=term, state=state, reason="because")))
+
+    def told(self, node: str, kind: type[M]) -> list[M]:
+        sent = [action for action in self.actions if isinstance(action, Send) and action.to == node]
+        return [action.message for action in sent if isinstance(action.message, kind)]
+
+    def assigned(self) -> dict[str, str]:
+        """Who was just made a worker of what."""
+        sends = [action for action in self.actions if isinstance(action, Send)]
+        assigns = [(send.to, send.message) for send in sends if isinstance(send.message, Assign)]
+        return {to: assign.job for to, assign in assigns if assign.role == "worker"}
+
+    def keeps(self) -> list[Keep]:
+        return [action for action in self.actions if isinstance(action, Keep)]
+
+    def records(self, kind: str) -> list[str]:
+        return [action.reason for action in self.actions if isinstance(action, Record) and action.kind == kind]
+
+    def working(self) -> dict[str, str]:
+        return {view.node: view.job for view in self.manager.node_views()}
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+# Nodes ---------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_welcomed(office: Office) -> None:
+    office.hello("a")
+    assert office.told("a", Welcome) == [Welcome(heartbeat_s=1.0, lost_after_s=8.0)]
+    assert office.records("node") == ["a connected from a.local"]
+    (view,) = office.manager.node_views()
+    assert (view.node, view.state, view.facts.torch) == ("a", "alive", "2.11")
+
+
+def test_a_node_knows_its_roles_before_it_is_welcomed(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec())
+    office.hello("a")
+    kinds = [type(action.message).__name__ for action in office.actions if isinstance(action, Send)]
+    assert kinds == ["Assign", "Welcome"]
+
+
+def test_another_protocol_is_refused_with_what_to_do(office: Office) -> None:
+    office.hello("a", protocol=2)
+    (dismiss,) = office.told("a", Dismiss)
+    assert dismiss.reason == "speaks protocol 2, this cluster speaks 1: install the same release"
+    assert not office.told("a", Welcome)
+    assert office.manager.node_views() == ()
+
+
+def test_heartbeats_tell_how_a_node_is(office: Office) -> None:
+    office.hello("a")
+    office.happens(Received(sender="a", message=Heartbeat(seq=1, load=0.5, memory_free_mb=300)))
+    (view,) = office.manager.node_views()
+    assert (view.load, view.memory_free_mb) == (0.5, 300)
+    assert office.happens(Received(sender="stranger", message=Heartbeat(seq=1))) == []
+
+
+def test_a_node_without_torch_is_not_given_training(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec())
+    office.hello("gateway", torch="")
+    assert office.assigned() == {}
+    assert "gateway has no PyTorch: it cannot train" in office.records("node")
+
+
+def test_a_suspect_keeps_its_job_and_a_lost_one_does_not(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec())
+    office.hello("a")
+    office.peer("a", Liveness.SUSPECT, "silent for 3.0 s")
+    assert office.working() == {"a": "digits"}
+    office.peer("a", Liveness.LOST, "silent for 8.0 s")
+    assert office.working() == {"a": ""}
+    assert office.records("node") == ["a is lost: silent for 8.0 s"]
+
+
+def test_a_node_that_returns_is_given_its_place_again(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec())
+    office.hello("a")
+    office.peer("a", Liveness.SUSPECT, "reset")
+    office.hello("a")
+    assert office.assigned() == {"a": "digits"}, "it may have forgotten"
+    office.peer("a", Liveness.LOST, "silent")
+    office.peer("a", Liveness.ALIVE, "connected")
+    assert office.assigned() == {"a": "digits"}
+    office.hello("a", incarnation="2")
+    assert office.records("node") == ["a restarted from a.local"]
+
+
+def test_the_place_of_a_lost_node_goes_to_another_and_it_is_dismissed_when_it_returns(
+    office: Office, make_spec: Make
+) -> None:
+    office.submit(make_spec(workers_max=1))
+    office.hello("a")
+    office.hello("b")
+    assert office.working() == {"a": "digits", "b": ""}
+    office.peer("a", Liveness.LOST, "silent")
+    assert office.assigned() == {"b": "digits"}
+    # Its worker still believes in its lease: it must hear that it is over, also on the connection it always had.
+    office.peer("a", Liveness.ALIVE, "connected")
+    assert [dismiss.job for dismiss in office.told("a", Dismiss)] == ["digits"]
+    # Its leader may have heard of it first, and would list it as ready for ever.
+    assert [(bar.job, bar.node) for bar in office.told("home", Revoke)] == [("digits", "a")]
+    office.hello("a")
+    assert [dismiss.job for dismiss in office.told("a", Dismiss)] == ["digits"]
+    assert office.told("a", Welcome)
+
+
+def test_a_node_that_was_lost_while_its_job_ended_is_told_so_when_it_returns(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec())
+    office.hello("a")
+    office.peer("a", Liveness.LOST, "silent")
+    office.progress("finished")
+    assert office.told("a", Dismiss) == []
+    # What it said to its leader meanwhile was not heard: without this it waits for an answer for ever.
+    office.peer("a", Liveness.ALIVE, "connected")
+    assert [dismiss.job for dismiss in office.told("a", Dismiss)] == ["digits"]
+    office.peer("a", Liveness.SUSPECT, "silent")
+    office.peer("a", Liveness.ALIVE, "back")
+    assert office.told("a", Dismiss) == [], "once is enough"
+
+
+def test_a_node_works_for_one_job_at_a_time(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec(job="one"))
+    office.submit(make_spec(job="two"))
+    office.hello("a")
+    assert office.assigned() == {"a": "one"}
+    # After a restart of the manager it may come with a worker of the other job.
+    assert [dismiss.job for dismiss in office.told("a", Dismiss)] == ["two"]
+
+
+# Jobs ----------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_kept_before_it_is_acknowledged_and_its_term_before_it_is_led(office: Office, make_spec: Make) -> None:
+    spec = make_spec()
+    assert office.submit(spec) == Done(job="digits", reason="queued")
+    kinds = [type(action).__name__ for action in office.actions]
+    assert kinds == ["Keep", "Answer", "Keep", "Record", "Send"]
+    first, second = office.keeps()
+    assert (first.state, first.term, first.spec) == ("queued", 0, spec)
+    assert (second.state, second.term, second.spec) == ("running", 1, None)
+    (assign,) = office.told("home", Assign)
+    assert (assign.role, assign.term, assign.leader) == ("leader", 1, "home")
+    assert office.manager.spec("digits") == spec
+    assert office.manager.spec("other") is None
+
+
+def test_the_same_submission_twice_is_one_job(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec())
+    assert office.submit(make_spec()) == Done(job="digits", reason="running")
+    assert len(office.actions) == 1
+    assert office.submit(make_spec(examples=9)) == Denied(reason="there is a job digits already")
+
+
+def test_jobs_get_their_least_first_and_the_earlier_is_filled_then(office: Office, make_spec: Make) -> None:
+    for node in ("a", "b", "c", "d", "e"):
+        office.hello(node)
+    office.submit(make_spec(job="one", workers_min=2, workers_max=2))
+    assert office.assigned() == {"a": "one", "b": "one"}
+    office.submit(make_spec(job="two", workers_min=1, workers_max=9))
+    assert office.assigned() == {"c": "two", "d": "two", "e": "two"}
+    office.hello("f")
+    assert office.assigned() == {"f": "two"}
+    office.peer("a", Liveness.LOST, "silent")
+    assert office.assigned() == {}, "nobody is free"
+    office.hello("g")
+    assert office.assigned() == {"g": "one"}, "the earlier job lacks its least"
+
+
+def test_the_end_of_a_job_frees_its_workers_for_the_next(office: Office, make_spec: Make) -> None:
+    office.hello("a")
+    office.submit(make_spec(job="digits"))
+    office.submit(make_spec(job="next"))
+    office.progress("finished")
+    (keep,) = office.keeps()
+    assert (keep.job, keep.state, keep.reason) == ("digits", "finished", "because")
+    assert office.told("a", Dismiss) == [Dismiss(job="digits", reason="because")]
+    assert office.assigned() == {"a": "next"}
+    office.progress("finished")
+    assert office.actions == [], "an end is an end"
+    assert [view.state for view in office.manager.job_views()] == ["finished", "running"]
+
+
+@pytest.mark.parametrize("wrong", [{"sender": "a"}, {"term": 2}, {"term": 0}, {"job": "other"}])
+def test_only_the_leader_of_this_term_tells_how_a_job_stands(
+    office: Office, make_spec: Make, wrong: dict[str, Any]
+) -> None:
+    office.submit(make_spec())
+    office.progress("finished", **wrong)
+    # One elsewhere that thinks it leads is told that it does not; at home there is nobody left to tell.
+    fenced = [StepDown(job="digits", term=1, reason="home leads it under term 1")] if "sender" in wrong else []
+    assert [action.message for action in office.actions if isinstance(action, Send)] == fenced
+    assert not office.keeps()
+    (view,) = office.manager.job_views("digits")
+    assert (view.state, view.progress) == ("running", None)
+
+
+def test_progress_is_shown(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec())
+    office.progress("training")
+    assert office.actions == []
+    (view,) = office.manager.job_views()
+    assert view.progress is not None
+    assert view.progress.state == "training"
+    assert (view.state, view.leader, view.train_examples) == ("running", "home", 4)
+
+
+def test_stopping_goes_through_the_leader_who_saves_first(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec())
+    office.happens(Asked(question=7, message=StopJob(job="digits", reason="enough")))
+    assert office.answer() == Done(job="digits", reason="stopping: the last version is being saved")
+    assert office.told("home", StopRequest) == [StopRequest(job="digits", reason="enough")]
+    office.progress("stopped")
+    office.happens(Asked(question=7, message=StopJob(job="digits")))
+    assert office.answer() == Denied(reason="job digits is stopped already")
+    office.happens(Asked(question=7, message=StopJob(job="none")))
+    assert office.answer() == Denied(reason="there is no job none")
+
+
+def test_a_manager_that_returns_leads_open_jobs_under_a_new_term(make_spec: Make) -> None:
+    stored = [
+        JobRecord(spec=make_spec(job="done"), state=JobState.FINISHED, term=1),
+        JobRecord(spec=make_spec(job="open"), state=JobState.RUNNING, term=4),
+    ]
+    office = Office(stored)
+    (assign,) = office.told("home", Assign)
+    assert (assign.job, assign.term) == ("open", 5)
+    keep_at = next(i for i, action in enumerate(office.actions) if isinstance(action, Keep))
+    send_at = next(i for i, action in enumerate(office.actions) if isinstance(action, Send))
+    assert keep_at < send_at, "the term is durable before anyone leads under it"
+    office.hello("a")
+    assert office.assigned() == {"a": "open"}
+
+
+def test_commands_it_does_not_know_are_denied(office: Office) -> None:
+    office.happens(Asked(question=7, message=AskStatus()))
+    assert office.answer() == Denied(reason="not a command the manager knows")
+    assert office.happens(Received(sender="a", message=Leave(reason=""))) == []
+
+
+def test_a_job_below_its_least_number_gets_workers_that_another_has_beyond_its_own(
+    office: Office, make_spec: Make
+) -> None:
+    for node in ("a", "b", "c", "d"):
+        office.hello(node)
+    office.submit(make_spec(job="first", workers_min=1, workers_max=4))
+    office.submit(make_spec(job="second", workers_min=2, workers_max=4))
+    assert [told.partition(":")[0] for told in office.records("called-back")] == ["d", "c"], "as many as it lacks"
+    assert [release.node for release in office.told("home", Release)] == ["d", "c"]
+    for node in ("d", "c"):
+        office.happens(Received(sender="home", message=Released(job="first", term=1, node=node)))
+        assert office.records("called-back") == [], "one that was let go is on its way"
+        office.happens(Received(sender=node, message=Heartbeat(seq=1)))
+    assert office.working() == {"a": "first", "b": "first", "c": "second", "d": "second"}
+
+
+def test_since_when_a_job_stands_so_is_by_the_managers_own_clock(office: Office, make_spec: Make) -> None:
+    """Spans on the manager's clock: from when it first heard of a state, not of each report of it."""
+
+    def at(now_s: float, state: str, term: int = 1) -> None:
+        message = Progress(job="digits", term=term, state=state)
+        office.manager.handle(Received(sender="home", message=message), now_s)
+
+    def shown(now_s: float) -> tuple[float, float]:
+        (view,) = office.manager.job_views("digits", now_s=now_s)
+        return view.since_s, view.heard_s
+
+    office.submit(make_spec())
+    assert shown(4.0) == (4.0, -1.0)
+    at(10.0, "waiting")
+    at(11.0, "waiting")
+    assert shown(12.5) == (2.5, 1.5)
+    at(13.0, "training")
+    assert shown(13.0) == (0.0, 0.0)
+    office.manager.handle(Asked(question=7, message=StopJob(job="digits", reason="enough")), 20.0)
+    at(21.0, "closing")
+    assert shown(25.0) == (5.0, 4.0), "it is stopping since it was stopped"
+    at(30.0, "stopped")
+    assert shown(31.0) == (1.0, 1.0)
+
+
+def test_a_manager_that_begins_anew_does_not_know_since_when(make_spec: Make) -> None:
+    before = Progress(job="digits", term=1, state="training")
+    office = Office([JobRecord(spec=make_spec(), state=JobState.RUNNING, term=1, leader="pi", progress=before)])
+    (view,) = office.manager.job_views("digits", now_s=9.0)
+    assert (view.since_s, view.heard_s) == (-1.0, -1.0)

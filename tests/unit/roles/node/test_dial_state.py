@@ -1,0 +1,89 @@
+"""One side of a session that this node dialled."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.roles.node.dial_state import BACKOFF_S, WELCOME_TIMEOUT_S, DialState
+from shoal.wire.messages import Facts, Heartbeat, Hello, Leads
+
+FACTS = Facts(host="pi.local")
+
+
+@pytest.fixture
+def liaison() -> DialState:
+    return DialState(node="pi", incarnation="7", peer="the manager")
+
+
+def welcome(liaison: DialState) -> None:
+    liaison.on_welcome(heartbeat_s=2.0, lost_after_s=10.0)
+
+
+def test_it_says_who_it_is_and_what_it_leads(liaison: DialState) -> None:
+    leads = (Leads(job="digits", term=3, endpoint="pi:7071"),)
+    hello = Hello(node="pi", incarnation="7", facts=FACTS, leads=leads)
+    assert liaison.on_opened(FACTS, 0.0, leads=leads) == hello
+    assert not liaison.welcomed
+
+
+def test_it_is_silent_before_it_is_welcomed_and_gives_up_after_a_while(liaison: DialState) -> None:
+    liaison.on_opened(FACTS, 100.0)
+    assert liaison.beat(100.0) == (None, None)
+    assert liaison.beat(100.0 + WELCOME_TIMEOUT_S - 0.1) == (None, None)
+    assert liaison.beat(100.0 + WELCOME_TIMEOUT_S) == (None, "the manager did not welcome this node within 15 s")
+
+
+def test_heartbeats_tell_how_the_node_is(liaison: DialState) -> None:
+    liaison.on_opened(FACTS, 0.0)
+    welcome(liaison)
+    assert liaison.heartbeat_s == 2.0
+    beat, hang_up = liaison.beat(2.0, load=0.5, memory_free_mb=300, link_bytes_per_s=1e6)
+    assert beat == Heartbeat(seq=1, load=0.5, memory_free_mb=300, link_bytes_per_s=1e6)
+    assert hang_up is None
+
+
+def test_a_peer_that_stops_answering_is_given_up(liaison: DialState) -> None:
+    liaison.on_opened(FACTS, 0.0)
+    welcome(liaison)
+    # 10 s of silence at 2 s a heartbeat: five may stay unanswered, the sixth may not.
+    assert [liaison.beat(0.0)[1] for _ in range(5)] == [None] * 5
+    liaison.on_answered(3)
+    liaison.on_answered(1)
+    assert [liaison.beat(0.0)[1] for _ in range(3)] == [None] * 3, "an old answer takes nothing back"
+    assert liaison.beat(0.0)[1] == "the manager has not answered for 10 s"
+
+
+def test_a_new_session_begins_to_count_anew(liaison: DialState) -> None:
+    liaison.on_opened(FACTS, 0.0)
+    welcome(liaison)
+    for _ in range(6):
+        liaison.beat(0.0)
+    liaison.on_closed()
+    assert not liaison.welcomed
+    liaison.on_opened(FACTS, 50.0)
+    assert liaison.beat(50.0) == (None, None), "it has to be welcomed again"
+    welcome(liaison)
+    beat, hang_up = liaison.beat(52.0)
+    assert beat is not None
+    assert (beat.seq, hang_up) == (1, None)
+
+
+def test_attempts_in_vain_are_counted_until_one_is_welcomed(liaison: DialState) -> None:
+    for attempt in (1, 2, 3):
+        liaison.on_closed()
+        assert liaison.attempts == attempt
+    liaison.on_opened(FACTS, 0.0)
+    welcome(liaison)
+    liaison.on_closed()
+    assert liaison.attempts == 0
+
+
+def test_waits_grow_to_a_limit_and_differ_between_devices(liaison: DialState) -> None:
+    waits_s = []
+    for _ in range(20):
+        waits_s.append(liaison.backoff_s())
+        liaison.on_closed()
+    bases_s = [*BACKOFF_S, *[BACKOFF_S[-1]] * 14]
+    assert all(0.75 * base_s <= wait_s <= 1.25 * base_s for wait_s, base_s in zip(waits_s, bases_s, strict=True))
+    devices = [DialState(node=f"pi-{number}", incarnation="1", peer="the manager") for number in range(50)]
+    assert len({device.backoff_s() for device in devices}) > 30, "they must not all come at once"

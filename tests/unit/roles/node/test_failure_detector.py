@@ -1,0 +1,96 @@
+"""Who is alive: heartbeats, sessions and silence. Heartbeats every second, suspect after 3, lost after 8."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.roles.events import Liveness, PeerChanged
+from shoal.roles.node.failure_detector import FailureDetector, Patience
+
+ALIVE, SUSPECT, LOST = Liveness.ALIVE, Liveness.SUSPECT, Liveness.LOST
+
+
+@pytest.fixture
+def members() -> FailureDetector:
+    members = FailureDetector(Patience())
+    members.on_heard("a", 0.0)
+    return members
+
+
+def one(changes: list[PeerChanged]) -> tuple[str, Liveness, str]:
+    (change,) = changes
+    return change.node, change.state, change.reason
+
+
+def test_a_newcomer_is_alive_once() -> None:
+    members = FailureDetector(Patience())
+    assert members.state("a") is LOST
+    assert members.reason("a") == "never connected since the manager started"
+    assert members.heard_ago_s("a", 5.0) is None
+    assert one(members.on_heard("a", 1.0)) == ("a", ALIVE, "connected")
+    assert members.on_heard("a", 2.0) == []
+    assert members.heard_ago_s("a", 5.0) == 3.0
+
+
+def test_silence_makes_suspect_then_lost(members: FailureDetector) -> None:
+    assert members.check(2.9) == []
+    assert one(members.check(3.0)) == ("a", SUSPECT, "silent for 3.0 s")
+    assert members.check(7.9) == []
+    assert one(members.check(8.0)) == ("a", LOST, "silent for 8.0 s")
+    assert members.check(100.0) == []
+
+
+def test_a_suspect_who_speaks_is_alive_again(members: FailureDetector) -> None:
+    members.check(4.0)
+    assert one(members.on_heard("a", 4.5)) == ("a", ALIVE, "back after 4.5 s of silence")
+    assert members.check(7.0) == []
+
+
+def test_a_lost_one_who_returns_is_a_newcomer(members: FailureDetector) -> None:
+    members.check(9.0)
+    assert one(members.on_heard("a", 60.0)) == ("a", ALIVE, "connected")
+
+
+def test_a_broken_session_has_a_moment_to_come_back(members: FailureDetector) -> None:
+    assert one(members.on_closed("a", 1.0, reason="reset by peer")) == ("a", SUSPECT, "reset by peer")
+    assert members.check(2.4) == []
+    assert one(members.on_heard("a", 2.4))[1] is ALIVE
+    assert members.check(4.0) == [], "the break is forgotten"
+
+
+def test_a_dead_process_does_not_come_back(members: FailureDetector) -> None:
+    members.on_closed("a", 1.0, reason="reset by peer")
+    assert one(members.check(2.5)) == ("a", LOST, "reset by peer; not back within 1.5 s")
+
+
+def test_a_session_that_breaks_while_suspect_ends_the_wait(members: FailureDetector) -> None:
+    members.check(3.0)
+    assert members.on_closed("a", 4.0, reason="reset by peer") == []
+    assert one(members.check(5.5))[1] is LOST
+
+
+def test_who_says_goodbye_is_lost_at_once(members: FailureDetector) -> None:
+    assert one(members.on_left("a", reason="left: shutting down")) == ("a", LOST, "left: shutting down")
+    assert members.on_left("a", reason="again") == []
+    assert members.on_closed("a", 1.0, reason="closed") == []
+    assert members.reason("a") == "left: shutting down"
+
+
+def test_a_new_process_is_not_the_old_one(members: FailureDetector) -> None:
+    assert members.on_heard("a", 0.5, incarnation="first") == []
+    assert members.on_heard("a", 0.6, incarnation="first") == [], "the same process on a new connection"
+    changes = members.on_heard("a", 1.0, incarnation="second")
+    assert [(change.state, change.reason) for change in changes] == [(LOST, "restarted"), (ALIVE, "connected")]
+    assert members.on_heard("a", 1.5) == []
+
+
+def test_nobody_changes_for_strangers() -> None:
+    members = FailureDetector(Patience())
+    assert members.on_closed("x", 1.0, reason="") == members.on_left("x", reason="") == members.check(9.0) == []
+
+
+def test_changes_come_in_the_order_of_names() -> None:
+    members = FailureDetector(Patience())
+    for node in ("c", "a", "b"):
+        members.on_heard(node, 0.0)
+    assert [change.node for change in members.check(9.0)] == ["a", "b", "c"]

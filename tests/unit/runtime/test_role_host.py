@@ -1,0 +1,95 @@
+"""A host gives its role one event at a time, keeps its timers, and survives its bugs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from shoal.roles.actions import Action, CancelTimer, Record, SetTimer
+from shoal.roles.events import Event, Started, StopRequested, TimerFired
+from shoal.runtime import role_host as hosts
+from shoal.runtime.role_host import RoleHost
+
+
+class Scripted:
+    """A role that answers each event with what the test prepared, and remembers what it saw."""
+
+    def __init__(self, *answers: list[Action] | Exception) -> None:
+        self._answers = list(answers)
+        self.seen: list[Event] = []
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        self.seen.append(event)
+        answer = self._answers.pop(0) if self._answers else []
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def run(role: Scripted, *events: Event, wait_s: float = 0.0) -> list[Action]:
+    """Post the events, let the host work, and give what it was asked to carry out."""
+    done: list[Action] = []
+
+    async def perform(_: RoleHost, action: Action) -> None:
+        done.append(action)
+
+    async def story() -> None:
+        host = RoleHost("a role", perform)
+        for event in events:
+            host.post(event)  # before there is a role: they wait
+        host.start(role)
+        await host.deliver(StopRequested(reason="last"))
+        await asyncio.sleep(wait_s)
+        await host.stop()
+
+    asyncio.run(asyncio.wait_for(story(), 10))
+    return done
+
+
+def test_a_role_hears_that_it_was_started_and_then_what_waited_for_it() -> None:
+    role = Scripted([Record(kind="a", reason="first")], [Record(kind="b", reason="second")])
+    done = run(role, TimerFired(name="x"))
+    assert role.seen == [Started(), TimerFired(name="x"), StopRequested(reason="last")]
+    assert [action.kind for action in done if isinstance(action, Record)] == ["a", "b"]
+
+
+def test_a_timer_fires_once_and_a_second_of_its_name_replaces_it() -> None:
+    role = Scripted([SetTimer(name="t", after_s=0.01), SetTimer(name="t", after_s=0.03)])
+    run(role, wait_s=0.2)
+    assert role.seen.count(TimerFired(name="t")) == 1
+
+
+def test_a_cancelled_timer_does_not_fire() -> None:
+    role = Scripted([SetTimer(name="t", after_s=0.01), CancelTimer(name="t")])
+    run(role, wait_s=0.1)
+    assert TimerFired(name="t") not in role.seen
+
+
+def test_a_bug_in_a_role_is_reported_and_the_timer_it_was_about_fires_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hosts, "AFTER_BUG_S", 0.01)
+    role = Scripted([], ValueError("a bug"), [], [Record(kind="alive", reason="still here")])
+    with caplog.at_level(logging.ERROR):
+        done = run(role, TimerFired(name="tick"), wait_s=0.2)
+    assert "a role failed to handle an event" in caplog.text
+    assert role.seen.count(TimerFired(name="tick")) == 2
+    assert done == [Record(kind="alive", reason="still here")]
+
+
+def test_a_timer_says_how_late_it_is() -> None:
+    # A loop that stood still: what is in the sockets was not read meanwhile, and the role has to know.
+    class Sleepy(Scripted):
+        def handle(self, event: Event, now_s: float) -> list[Action]:
+            actions = super().handle(event, now_s)
+            if isinstance(event, StopRequested):
+                time.sleep(0.3)
+            return actions
+
+    role = Sleepy([SetTimer(name="t", after_s=0.05)])
+    run(role, wait_s=0.2)
+    (fired,) = [event for event in role.seen if isinstance(event, TimerFired)]
+    assert fired.late_s >= 0.2

@@ -1,0 +1,120 @@
+"""A worker's driver keeps the next model beside the one its trainer has, and hands it over when a lease begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+
+from shoal.identity.identity import Authority
+from shoal.plan import Plan
+from shoal.roles.actions import Action, Evaluate, StageModel, Train
+from shoal.roles.events import Event, TrainerFailed
+from shoal.runtime.role_host import RoleHost
+from shoal.runtime.worker_driver import WorkerDriver
+from shoal.wire.messages import Dataset, JobSpec, Message
+
+SIZE = 5
+
+
+class Around:
+    def send(self, to: str, message: Message) -> None:
+        raise AssertionError("nothing is to be sent")
+
+    async def fetch(self, sha256: str) -> Path:
+        raise AssertionError("nothing is to be fetched")
+
+    def ended(self, job: str, reason: str) -> None:
+        raise AssertionError("it does not end")
+
+
+class Listening:
+    """A role that is only told."""
+
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        self.told.append(event)
+        return []
+
+
+def labouring(directory: Path, story: Callable[[WorkerDriver, RoleHost, Listening], Awaitable[None]]) -> None:
+    """With a trainer that has memory and no process: whatever it is asked, it fails once it has the model."""
+    data = Dataset(manifest="0" * 64, examples=1)
+    spec = JobSpec(
+        job="j", name="j", entry="t:T", bundle="0" * 64, initial="0" * 64, train=data, test=data, plan=Plan()
+    )
+    member = Authority.create(directory / "authority", "pond").identity(node="pi", role="node")
+
+    async def run() -> None:
+        worker_driver = WorkerDriver(spec, Around(), member=member, cache=directory, child_module="none")
+        worker_driver._trainer._renew_shared(SIZE)
+        host, role = RoleHost("worker", worker_driver.perform), Listening()
+        host.start(role)
+        try:
+            await story(worker_driver, host, role)
+        finally:
+            await host.stop()
+            await worker_driver.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def part(start: int, *values: float) -> StageModel:
+    return StageModel(start=start, tensors={"model": np.array(values, dtype=np.float32)})
+
+
+def train(lease: int, *, staged: bool = True) -> Train:
+    return Train(lease=lease, epoch=0, batches=(0,), staged=staged)
+
+
+async def _told(role: Listening, count: int) -> None:
+    while len([event for event in role.told if isinstance(event, TrainerFailed)]) < count:
+        await asyncio.sleep(0.001)
+
+
+def test_what_was_staged_is_what_the_trainer_gets(tmp_path: Path) -> None:
+    async def story(worker_driver: WorkerDriver, host: RoleHost, role: Listening) -> None:
+        model = worker_driver._trainer.shared.model
+        model[:] = 7
+        await worker_driver.perform(host, part(2, 3, 4, 5))
+        await worker_driver.perform(host, part(0, 1, 2))
+        assert model.tolist() == [7] * SIZE, "the trainer may be at an older lease"
+        await worker_driver.perform(host, train(1))
+        await _told(role, 1)
+        assert model.tolist() == [1, 2, 3, 4, 5]
+
+    labouring(tmp_path, story)
+
+
+def test_a_part_is_copied_before_its_memory_is_used_again(tmp_path: Path) -> None:
+    async def story(worker_driver: WorkerDriver, host: RoleHost, role: Listening) -> None:
+        received = part(0, 1, 2, 3, 4, 5)
+        await worker_driver.perform(host, received)
+        received.tensors["model"].fill(-1)
+        await worker_driver.perform(host, Evaluate(lease=1, chunks=(0,), staged=True))
+        await _told(role, 1)
+        assert worker_driver._trainer.shared.model.tolist() == [1, 2, 3, 4, 5]
+
+    labouring(tmp_path, story)
+
+
+def test_parts_of_the_next_version_do_not_reach_a_lease_that_waits_for_its_trainer(tmp_path: Path) -> None:
+    async def story(worker_driver: WorkerDriver, host: RoleHost, role: Listening) -> None:
+        await worker_driver.perform(host, part(0, 1, 1, 1, 1, 1))
+        async with worker_driver._busy:
+            # It is at a lease that is void by now; the next one waits behind it.
+            await worker_driver.perform(host, train(2))
+            await asyncio.sleep(0.01)
+            await worker_driver.perform(host, part(0, 2, 2, 2))
+        await _told(role, 1)
+        assert worker_driver._trainer.shared.model.tolist() == [1] * SIZE
+        await worker_driver.perform(host, part(3, 2, 2))
+        await worker_driver.perform(host, train(3))
+        await _told(role, 2)
+        assert worker_driver._trainer.shared.model.tolist() == [2] * SIZE
+
+    labouring(tmp_path, story)
