@@ -249,7 +249,7 @@ class Around:
             self.leads.set()
         if isinstance(message, Checkpoint) and self.leader_host is not None:
             kept = CheckpointKept(job=message.job, term=message.term, version=message.version)
-            asyncio.get_running_loop().call_soon(self.leader_host.told, kept)
+            asyncio.get_running_loop().call_soon(self.leader_host.tell, kept)
 
     async def fetch(self, sha256: str) -> Path:
         return self._model
@@ -261,11 +261,11 @@ async def leading(identity: Identity, spec: JobSpec, model: Path) -> AsyncIterat
     around = Around(identity, model)
     leader_host = around.leader_host = LeaderHost(around, manager="manager", manager_endpoint="127.0.0.1:9")
     try:
-        leader_host.told(Assign(job=spec.job, role="leader", term=1, leader=identity.node, spec=spec))
-        leader_host.told(Checkpoint(job=spec.job, term=1, version=-1))
+        leader_host.tell(Assign(job=spec.job, role="leader", term=1, leader=identity.node, spec=spec))
+        leader_host.tell(Checkpoint(job=spec.job, term=1, version=-1))
         await asyncio.wait_for(around.leads.wait(), WAIT_S)
         workers = ("device-1", *(f"liar-{number}" for number in range(LIARS)))
-        leader_host.told(Admit(job=spec.job, term=1, nodes=workers))
+        leader_host.tell(Admit(job=spec.job, term=1, nodes=workers))
         yield leader_host
     finally:
         await leader_host.stop()
@@ -351,14 +351,17 @@ async def attack_inside(count: int, seed: int, codec: str) -> dict[str, Any]:
         spec = await led_job(home, places, Path(folder), operator, codec=codec)
         model = BlobStore(places.blobs).path(spec.initial)
         device = authority.identity(node="lead", role="node")
-        at_home = Attacked(home, Access(cluster="shoal"), at="manager")
+        at_home = Attacked(home.listener, Access(cluster="shoal"), at="manager")
         try:
-            async with working(home, spec.job, codec) as honest:
+            async with working(home.listener, spec.job, codec) as honest:
                 await _attack_inside(
                     at_home, spec.job, metrics, until=count - count // DOOR_SHARE, count=count, seed=seed
                 )
-            async with leading(device, spec, model) as leader_host, working(leader_host, spec.job, codec) as worker:
-                door = Attacked(leader_host, Access(cluster="shoal", members=leader_host), at="leader")
+            async with (
+                leading(device, spec, model) as leader_host,
+                working(leader_host.listener, spec.job, codec) as worker,
+            ):
+                door = Attacked(leader_host.listener, Access(cluster="shoal", members=leader_host), at="leader")
                 before = metrics.frames
                 await _attack_inside(door, spec.job, metrics, until=count, count=count, seed=seed)
         finally:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shoal.offload.kinds import compute
-from shoal.runtime import multiply_child
+from shoal.offload.runtime import multiply_child
 
 
 def lies(kind: str, tensors: Mapping[str, np.ndarray], **sides: Any) -> np.ndarray:

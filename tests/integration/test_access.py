@@ -462,9 +462,9 @@ class Door:
         )
         if state != "not admitted":
             # The manager would admit none but nodes: even a manager that errs opens the door to nobody else.
-            self.leader_host.told(Admit(job=self.spec.job, term=1, nodes=(name,)))
+            self.leader_host.tell(Admit(job=self.spec.job, term=1, nodes=(name,)))
         if state == "barred":
-            self.leader_host.told(Revoke(job=self.spec.job, term=1, node=name, reason="revoked"))
+            self.leader_host.tell(Revoke(job=self.spec.job, term=1, node=name, reason="revoked"))
         return None if state == "no certificate" else replace(made, ca_pem=self.authority.certificate_pem)
 
     @asynccontextmanager
@@ -493,8 +493,8 @@ async def door_in(directory: Path) -> AsyncIterator[Door]:
     around = Around(authority.identity(node="lead", role="node"), Path(ready.prepared.model))
     leader_host = LeaderHost(around, manager="manager", manager_endpoint="127.0.0.1:9")
     try:
-        leader_host.told(Assign(job="echo", role="leader", term=1, leader="lead", spec=spec))
-        leader_host.told(Checkpoint(job="echo", term=1, version=-1))
+        leader_host.tell(Assign(job="echo", role="leader", term=1, leader="lead", spec=spec))
+        leader_host.tell(Checkpoint(job="echo", term=1, version=-1))
         leads = await around.says(Leads)
         yield Door(authority, others, around, leader_host, spec, leads.endpoint, itertools.count(1))
     finally:
@@ -588,10 +588,10 @@ def test_one_that_works_for_another_job_led_there_has_no_say_in_this_one(tmp_pat
     async def story() -> None:
         async with door_in(tmp_path) as door:
             spec = replace(door.spec, job="other")
-            door.leader_host.told(Assign(job="other", role="leader", term=1, leader="lead", spec=spec))
-            door.leader_host.told(Checkpoint(job="other", term=1, version=-1))
+            door.leader_host.tell(Assign(job="other", role="leader", term=1, leader="lead", spec=spec))
+            door.leader_host.tell(Checkpoint(job="other", term=1, version=-1))
             caller = door.authority.identity(node="guest", role="node")
-            door.leader_host.told(Admit(job="other", term=1, nodes=("guest",)))
+            door.leader_host.tell(Admit(job="other", term=1, nodes=("guest",)))
             async with door.channel(caller) as channel:
                 control = channel.stream_stream(f"/{SERVICE}/Control")(timeout=20.0)
                 await control.write(envelope_frame(Hello(node="guest", incarnation="1")))
@@ -626,11 +626,11 @@ def test_one_that_is_barred_is_cut_off_within_a_heartbeat_and_stays_out(how: str
                 assert isinstance(read_opening(await asyncio.wait_for(work.read(), 20.0)).message, messages.Work)
                 barred_s = time.monotonic()
                 if how == "barred":
-                    door.leader_host.told(
+                    door.leader_host.tell(
                         Revoke(job="echo", term=1, node=caller.node, reason="revoked by the operator")
                     )
                 else:
-                    door.leader_host.told(Admit(job="echo", term=1, nodes=("another",), anew=True))
+                    door.leader_host.tell(Admit(job="echo", term=1, nodes=("another",), anew=True))
                 for stream in (control, work):
                     assert await asyncio.wait_for(stream.code(), 20.0) is grpc.StatusCode.PERMISSION_DENIED
                     assert NOT_HERE[1] in await stream.details()
@@ -640,7 +640,7 @@ def test_one_that_is_barred_is_cut_off_within_a_heartbeat_and_stays_out(how: str
                     assert code is NOT_HERE[0]
                     assert NOT_HERE[1] in details
                 # Nor does it count against whoever has this name next.
-                door.leader_host.told(Admit(job="echo", term=1, nodes=(caller.node,)))
+                door.leader_host.tell(Admit(job="echo", term=1, nodes=(caller.node,)))
                 code, _ = await say(channel, "Control", Hello(node=caller.node, incarnation="2"))
                 assert code is grpc.StatusCode.OK
 
@@ -653,7 +653,7 @@ def test_the_door_is_closed_once_nothing_is_led_behind_it(tmp_path: Path, monkey
     async def story() -> None:
         async with door_in(tmp_path) as door:
             caller = door.caller("node", "admitted")
-            door.leader_host.told(messages.StepDown(job="echo", term=1, reason="another leads"))
+            door.leader_host.tell(messages.StepDown(job="echo", term=1, reason="another leads"))
             async with door.channel(caller) as channel:
                 # It may still be ajar; whoever knocks is nobody here any more.
                 code, _ = await say(channel, "Control", None)
@@ -679,20 +679,20 @@ def test_a_leader_that_was_set_up_too_late_does_not_lead_under_the_next_term(end
 
     async def story() -> None:
         async with door_in(tmp_path) as door:
-            around, told = door.around, door.leader_host.told
+            around, tell = door.around, door.leader_host.tell
             model = await around.fetch(SHA)
             around.held = held = []
 
             async def appointed(term: int) -> None:
-                told(Assign(job="echo", role="leader", term=term, leader="lead", spec=door.spec))
-                told(Checkpoint(job="echo", term=term, version=-1))
+                tell(Assign(job="echo", role="leader", term=term, leader="lead", spec=door.spec))
+                tell(Checkpoint(job="echo", term=term, version=-1))
                 async with asyncio.timeout(20.0):
                     while len(held) < term - 1:
                         await asyncio.sleep(0.01)
 
-            told(messages.StepDown(job="echo", term=1, reason="another leads"))
+            tell(messages.StepDown(job="echo", term=1, reason="another leads"))
             await appointed(2)
-            told(messages.StepDown(job="echo", term=2, reason="it was not set up in time"))
+            tell(messages.StepDown(job="echo", term=2, reason="it was not set up in time"))
             await appointed(3)
             around.told.clear()
             if end == "sound":
@@ -746,6 +746,7 @@ class Rogue:
 
     def __init__(self) -> None:
         self.says: dict[str, tuple[Lane, Message]] = {}
+        self.listener = self
 
     def opened(self, session: Session) -> None:
         lane, message = self.says[session.peer.node]

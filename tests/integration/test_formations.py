@@ -132,16 +132,16 @@ class Formation:
         self.endpoint = ""
 
     async def form(self, *, kind: str = "shard", leader: str = "lead", **changes: Any) -> AggregatorReady:
-        await self.leader_host.formed_by(leader, form(kind=kind, **changes))
+        await self.leader_host.deliver(form(kind=kind, **changes), sender=leader)
         formed = await self.around.leader.one(AggregatorReady)
         self.endpoint = formed.endpoint
         return formed
 
     async def tell(self, message: Message, *, leader: str = "lead") -> None:
         if isinstance(message, SetUpAggregator | RelayModel):
-            await self.leader_host.formed_by(leader, message)
+            await self.leader_host.deliver(message, sender=leader)
         else:
-            self.leader_host.told(message, sender=leader)
+            self.leader_host.tell(message, sender=leader)
 
     @asynccontextmanager
     async def member(self, node: str) -> AsyncIterator[Member]:
@@ -283,7 +283,7 @@ def test_only_members_come_in_and_only_for_as_long_as_the_formation_lasts(tmp_pa
             await sub.tell(TearDown(job="digits", term=1, formation=1))
             assert "does not work for a job that is led here" in await sub.knock("b")
             # What it kept for its members would be a model and more, for each formation there ever was.
-            assert not sub.leader_host._hosting._subs
+            assert not sub.leader_host._hosting.roles.seconded
 
     run(story())
 
@@ -352,14 +352,14 @@ def test_a_door_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
         leader_host = LeaderHost(around, manager="manager", manager_endpoint="127.0.0.1:9", port=port)
         async with busy:
             try:
-                await leader_host.formed_by("lead", form(kind="tree"))
+                await leader_host.deliver(form(kind="tree"), sender="lead")
                 formed = await around.leader.one(AggregatorReady)
                 assert not formed.endpoint
                 assert f"port {port}" in formed.reason
                 # It is asked again, and now it can.
                 busy.close()
                 await busy.wait_closed()
-                await leader_host.formed_by("lead", form(kind="tree", formation=2))
+                await leader_host.deliver(form(kind="tree", formation=2), sender="lead")
                 assert (await around.leader.one(AggregatorReady)).endpoint == f"127.0.0.1:{port}"
             finally:
                 await leader_host.stop()
@@ -378,7 +378,7 @@ def test_the_door_closes_behind_the_last_formation(tmp_path: Path, monkeypatch: 
             await asyncio.sleep(0.6)
             async with sub.member("a"):
                 pass
-            sub.leader_host.told(TearDown(job="digits", term=1, formation=1 << 40))
+            sub.leader_host.tell(TearDown(job="digits", term=1, formation=1 << 40))
             async with asyncio.timeout(ANSWER_S):
                 while not (await sub.knock("a")).startswith("unavailable"):
                     await asyncio.sleep(0.05)

@@ -22,7 +22,7 @@ from benchmarks.common import echo_job
 from dst.fuzz import CheckedRun
 from shoal.identity.enrolment import Enrolled, enrol
 from shoal.identity.join_code import JoinCode
-from shoal.roles.actions import Action, CancelTimer, Role, SetTimer
+from shoal.roles.actions import Action, CancelTimer, Role, Send, SetTimer
 from shoal.roles.events import Event, Started
 from shoal.runtime.agent import Agent
 from shoal.runtime.manager_main import ManagerReady, run_home
@@ -33,6 +33,7 @@ from shoal.sim.driver.role_host import Host
 from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.kernel import Do, Kernel
 from shoal.sim.observe import Mark, Step
+from shoal.wire.messages import Message
 
 Told = tuple[Event, float, list[Action]]
 
@@ -111,7 +112,10 @@ async def in_the_runtime(recorded: Recorded) -> list[list[Action]]:
     async def perform(host: RoleHost, action: Action) -> None:
         performed.append(action)
 
-    host = Untimed(recorded.kind, perform, clock=lambda: now_s)
+    def send(to: str, message: Message) -> None:
+        performed.append(Send(to=to, message=message))
+
+    host = Untimed(recorded.kind, perform, send=send, clock=lambda: now_s)
     assert recorded.told[0][0] == Started()
     now_s = recorded.told[0][1]
     host.start(Unmoved(copy.deepcopy(recorded.role)))
@@ -252,7 +256,13 @@ def test_the_simulator_does_what_the_runtime_did(shape: str, tmp_path: Path) -> 
     for recorded in roles:
         process = StillProcess()
         carried: list[Action] = []
-        host = Host(process, recorded.kind, "", lambda host, action: float(bool(carried.append(action))))  # noqa: B023
+        host = Host(
+            process,
+            recorded.kind,
+            "",
+            lambda host, action: float(bool(carried.append(action))),  # noqa: B023
+            send=lambda to, message: carried.append(Send(to=to, message=message)),  # noqa: B023
+        )
         for number, (event, at_s, decided) in enumerate(recorded.told):
             process.kernel.now_s = at_s
             carried.clear()

@@ -87,7 +87,7 @@ class Cluster:
     def tell(self, node: str, message: Message) -> None:
         """As the leader at home would."""
         assert self.world.home is not None
-        self.world.home.role_server.send(node, message)
+        self.world.home.role_server.roles.post(node, message)
 
     def heard(self, kind: type[Said], role: str) -> Iterator[tuple[Step, Said]]:
         for step in self.steps:
@@ -186,7 +186,9 @@ def test_values_of_which_a_part_is_missing_are_no_numbers() -> None:
     cluster = Cluster()
     agent = cluster.world.agents["w2"]
     assert agent is not None
-    host, worker_driver = agent._workers["job"]
+    worker = agent._workers.get("job")
+    assert worker is not None
+    host, worker_driver = worker.host, worker.worker_driver
     worker_driver.perform(host, StageModel(start=3, tensors={"model": FIRST_MODEL[3:]}))
     worker_driver.perform(host, Train(lease=1, epoch=0, batches=(0,), staged=True))
     ((_, model),) = cluster.trained
@@ -255,7 +257,7 @@ def test_what_a_device_says_over_both_kinds_of_sessions_shares_its_uplink() -> N
     assert agent.role_server is not None
     values = {"model": np.zeros(250_000, "f4")}
     agent.send(HOME, ReduceResult(job="job", term=1, formation=1, version=1, tensors={"mean": values["model"]}))
-    agent.role_server.send(
+    agent.role_server.roles.post(
         "w2", ModelShard(job="job", term=1, formation=1, version=1, start=0, stop=250_000, tensors=values)
     )
 

@@ -41,6 +41,7 @@ from shoal.net.grpc import GrpcLink, GrpcServer
 from shoal.roles.actions import Action, End, Record, Save
 from shoal.roles.events import Connected, Disconnected, Felt, Received, Saved, SaveFailed, StopRequested
 from shoal.runtime import probe, sensors
+from shoal.runtime.dialer import PersistentLink
 from shoal.runtime.own_data import expose
 from shoal.runtime.paths import Paths, default_home
 from shoal.runtime.process_setup import set_out
@@ -53,7 +54,7 @@ from shoal.trainer.prepared_job import first_model
 from shoal.wire import tensors
 from shoal.wire.encoding import from_json, to_json
 from shoal.wire.limits import VALUE_BYTES
-from shoal.wire.messages import Blob, JobSpec, Lane, Message, ModelTransfer, PartialSum, Renew, lane_of
+from shoal.wire.messages import Blob, JobSpec, Lane, Message, ModelTransfer, PartialSum, Renew
 
 log = logging.getLogger("shoal")
 
@@ -120,7 +121,7 @@ class Flock(AnyKey):
         )
         # A thread merges large models: the loop stays free, and other peers do not think this device lost meanwhile.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="merge")
-        self._host = RoleHost("peer", self._perform, executor=self._executor)
+        self._host = RoleHost("peer", self._perform, send=self.send, executor=self._executor)
         self._lines: dict[str, _Line] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Future[str] | None = None
@@ -260,6 +261,10 @@ class Flock(AnyKey):
         line = self._lines[name] = _Line(name, where, self._identity, self._host.post)
         self._begin(line.hold())
 
+    @property
+    def listener(self) -> Flock:
+        return self
+
     # Messages of other peers ----------------------------------------------------------------------------
 
     def role_now(self, peer: RemoteIdentity) -> str:
@@ -304,59 +309,37 @@ class Flock(AnyKey):
         raise PeerViolation("a flock has no blobs", peer=peer.node)
 
 
-class _Line:
+class _Line(PersistentLink):
     """A line to one peer, dialled again and again. Nothing comes over it: other peers answer over their own lines."""
 
     def __init__(self, name: str, where: str, identity: Identity, post: Callable[[Any], None]) -> None:
+        super().__init__(name)
         self.endpoint = where
-        self._name = name
         self._identity = identity
         self._post = post
-        self._sessions: dict[Lane, Session] = {}
+        #: The reason that the log shows: attempts that fail for the same reason are logged once.
+        self._logged: str | None = None
 
-    async def hold(self) -> None:
-        told = ""
-        while True:
-            link = GrpcLink(self._identity, server_node=self._name, server_role="node", endpoint=self.endpoint)
-            try:
-                reason = await link.run(self, connect_timeout_s=CONNECT_TIMEOUT_S)
-            except ShoalError as error:
-                reason = str(error)
-            if reason != told:
-                log.info("line to %s at %s: %s", self._name, self.endpoint, reason)
-                told = reason
-            await asyncio.sleep(DIAL_AGAIN_S)
+    async def connect_once(self) -> str:
+        link = GrpcLink(self._identity, server_node=self.peer, server_role="node", endpoint=self.endpoint)
+        return await link.run(self, connect_timeout_s=CONNECT_TIMEOUT_S)
 
-    def post(self, message: Message) -> None:
-        session = self._sessions.get(lane_of(message))
-        if session is not None:
-            session.post(message)
-
-    def hang_up(self, reason: str) -> None:
-        for session in list(self._sessions.values()):
-            session.close(reason)
+    async def may_dial_again(self, reason: str) -> bool:
+        if reason != self._logged:
+            log.info("line to %s at %s: %s", self.peer, self.endpoint, reason)
+            self._logged = reason
+        await asyncio.sleep(DIAL_AGAIN_S)
+        return True
 
     def opened(self, session: Session) -> None:
-        self._sessions[session.lane] = session
+        super().opened(session)
         if len(self._sessions) == len(Lane):
-            self._post(Connected(node=self._name))
+            self._post(Connected(node=self.peer))
 
     def closed(self, session: Session, reason: str) -> None:
         if len(self._sessions) == len(Lane):
-            self._post(Disconnected(node=self._name, reason=reason))
-        self._sessions.pop(session.lane, None)
-
-    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        raise PeerViolation(f"{type(message).__name__} does not come this way")
-
-    def payload_limit(self, session: Session, message: Message) -> int:
-        return 0
-
-    def awaits(self, session: Session, message: Message) -> bool:
-        return True
-
-    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
-        return None
+            self._post(Disconnected(node=self.peer, reason=reason))
+        super().closed(session, reason)
 
 
 # As a process --------------------------------------------------------------------------------------------

@@ -58,8 +58,11 @@ class Listener(Protocol):
         ...
 
 
-class Service(Listener, Protocol):
-    """A listener that also serves operators and blobs."""
+class Service(Protocol):
+    """What a node does for the peers that call it: its listener takes their streams, and it answers single calls."""
+
+    @property
+    def listener(self) -> Listener: ...
 
     def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         """A call was refused before any session or command of it began: whose, and why."""

@@ -220,7 +220,7 @@ class GrpcServer:
                 commons=self._for_analysts if peer.role == "operator" else self._commons,
                 hears=self._access.heard(peer, str(lane)),
             )
-            reason = await session.run(self._service)
+            reason = await session.run(self._service.listener)
             if session.is_stuck:
                 # gRPC could send no status behind the frame that is stuck: the stream is dropped without one.
                 raise asyncio.CancelledError

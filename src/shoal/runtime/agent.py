@@ -1,4 +1,4 @@
-"""The agent: what every device runs. Dials its manager, keeps heartbeats, and works in the jobs it is given.
+"""The agent, which every device runs: dials its manager, keeps heartbeats, and works in the jobs that it is given.
 
 Run as ``python -m shoal.runtime.agent --home DIR``. It imports neither torch nor the command line, so that an idle
 device pays little for being ready.
@@ -24,20 +24,9 @@ from shoal.identity.enrolment import Enrolled
 from shoal.identity.identity import Identity
 from shoal.net.base import SHUT_OUT
 from shoal.roles.events import LinkMeasured, Received
-from shoal.roles.node.device_router import (
-    GOODBYE_TIMEOUT_S,
-    DeviceRouter,
-    Dial,
-    DropSession,
-    Duty,
-    Employ,
-    Redial,
-    Say,
-    ToHosted,
-    ToWorker,
-)
+from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
 from shoal.roles.node.doorway import TWICE
-from shoal.roles.worker import Worker
+from shoal.roles.node.worker_table import WorkerTable
 from shoal.runtime import probe
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.own_data import expose
@@ -71,14 +60,16 @@ log = logging.getLogger("shoal")
 MEASURED_BYTES = 1 << 20
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Job:
+    """A worker's host, and the trainer that it drives."""
+
     host: RoleHost
     worker_driver: WorkerDriver
 
 
 class Agent:
-    """Holds a line to its manager and to all who lead it, in whole or in part; drives its workers, and all it leads."""
+    """Holds a line to its manager and to every leader and aggregator of its jobs; drives the roles of this device."""
 
     def __init__(
         self,
@@ -100,16 +91,16 @@ class Agent:
             node=enrolled.identity.node, incarnation=secrets.token_hex(8), manager=self._manager
         )
         self._blobs = BlobStore(places.cache / "blobs")
-        self._jobs: dict[str, _Job] = {}
+        self._workers: WorkerTable[_Job] = WorkerTable(self._router, self)
         self._dialers: dict[str, Dialer] = {}
         #: Keeps each line to a leader dialled.
         self._holding: dict[str, asyncio.Task[None]] = {}
-        #: What this device hosts, once it was asked to lead, in whole or in part.
+        #: The leaders and aggregators of this device, once it was asked to lead, in whole or in part.
         self._leader_host: LeaderHost | None = None
-        #: What is said to it while it is set up.
+        #: Messages to them that came while the outpost is set up.
         self._to_host: list[ToHosted] = []
         self._fetching: dict[str, asyncio.Lock] = {}
-        #: What multiplies for others here, if this device lends.
+        #: Multiplies for clients of the pool, if this device lends.
         self._lending: AgentPool | None = agent_pool(manager=self._manager, send=self.send) if lends else None
         self._link_bytes_per_s = 0.0
         self._medium = ""
@@ -131,71 +122,70 @@ class Agent:
         if self._lending is not None:
             self._lending.start()
         try:
-            while True:
-                reason = await self._connect_once()
-                was_welcome = self._router.welcomed
-                self._carry(self._router.on_closed(self._manager, reason=reason))
-                if self._lending is not None:
-                    self._lending.disconnected(reason)
-                if self._leader_host is not None:
-                    self._leader_host.out_of_touch(reason)
-                if SHUT_OUT in reason:
-                    raise Refused(reason)
-                if not was_welcome and TWICE not in reason:
-                    await self._renewal.not_let_in()
-                wait_s = self._router.backoff_s(self._manager)
-                log.warning("%s; trying again in %.1f s", reason, wait_s)
-                await asyncio.sleep(wait_s)
+            endpoint = self._renewal.member.manager_endpoint
+            dialer = self._dialers[self._manager] = Dialer(self, peer=self._manager, role="manager", endpoint=endpoint)
+            await dialer.hold()
         finally:
             renewing.cancel()
             for holding in self._holding.values():
                 holding.cancel()
             if self._lending is not None:
                 await self._lending.stop()
-            for job in list(self._jobs.values()):
-                await self._dismantle(job)
+            for worker in self._workers.workers:
+                await self._dismantle(worker)
             if self._leader_host is not None:
                 await self._leader_host.stop()
             await asyncio.gather(renewing, *self._holding.values(), *self._endings, return_exceptions=True)
 
-    async def _connect_once(self) -> str:
-        endpoint = self._renewal.member.manager_endpoint
-        dialer = self._dialers[self._manager] = Dialer(self, peer=self._manager, role="manager", endpoint=endpoint)
-        try:
-            return await dialer.connect_once()
-        finally:
-            del self._dialers[self._manager]
-
-    def _dial(self, node: str, endpoint: str) -> None:
+    def dial(self, node: str, endpoint: str) -> None:
         dialer = self._dialers[node] = Dialer(self, peer=node, role="node", endpoint=endpoint)
-        self._holding[node] = asyncio.create_task(self._hold(dialer), name=f"line to {node}")
+        self._holding[node] = asyncio.create_task(dialer.hold(), name=f"line to {node}")
 
-    async def _hold(self, dialer: Dialer) -> None:
-        """Stay connected to a leader or aggregator, until nobody here works for it."""
-        while True:
-            reason = await dialer.connect_once()
-            if self._dialers.get(dialer.peer) is not dialer:
-                return
-            self._carry(self._router.on_closed(dialer.peer, reason=reason))
+    async def line_ended(self, dialer: Dialer, reason: str) -> bool:
+        if self._dialers.get(dialer.peer) is not dialer:
+            # No worker here needs it any longer.
+            return False
+        was_welcome = self._router.welcomed
+        self._workers.carry(self._router.on_closed(dialer.peer, reason=reason))
+        if dialer.peer == self._manager:
+            await self._on_manager_lost(reason, was_welcome=was_welcome)
+            wait_s = self._router.backoff_s(dialer.peer)
+            log.warning("%s; trying again in %.1f s", reason, wait_s)
+            await asyncio.sleep(wait_s)
+            # A new certificate may name another endpoint.
+            dialer.endpoint = self._renewal.member.manager_endpoint
+        else:
             wait_s = self._router.backoff_s(dialer.peer)
             log.warning("%s at %s: %s; trying again in %.1f s", dialer.peer, dialer.endpoint, reason, wait_s)
             await asyncio.sleep(wait_s)
+        return True
 
-    def _part(self, node: str, reason: str) -> None:
+    async def _on_manager_lost(self, reason: str, *, was_welcome: bool) -> None:
+        """Raises Refused if this device was shut out for good."""
+        if self._lending is not None:
+            self._lending.disconnected(reason)
+        if self._leader_host is not None:
+            self._leader_host.out_of_touch(reason)
+        if SHUT_OUT in reason:
+            raise Refused(reason)
+        if not was_welcome and TWICE not in reason:
+            await self._renewal.not_let_in()
+
+    def part(self, node: str, reason: str) -> None:
         dialer, holding = self._dialers.pop(node), self._holding.pop(node)
         dialer.hang_up(reason)
-        # It may be at its end of waiting to dial again: it goes by itself otherwise.
+        # A line that waits to dial again is cancelled; an open one ends by itself.
         if not dialer.is_open:
             holding.cancel()
         self._endings.add(holding)
         holding.add_done_callback(self._endings.discard)
 
     async def leave(self, reason: str) -> None:
-        """Say goodbye while there is a connection, so that nobody waits for us. The manager hangs up in answer."""
+        """Say goodbye while there is a connection, so that no peer waits for us. The manager hangs up in answer."""
         dialer = self._dialers.get(self._manager)
         if dialer is None or not dialer.is_open:
             return
-        self._carry(self._router.leave(reason))
+        self._workers.carry(self._router.leave(reason))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(dialer.hung_up.wait(), GOODBYE_TIMEOUT_S)
 
@@ -213,11 +203,13 @@ class Agent:
             self._later(self._look_at_link(dialer.endpoint))
         leads = self._leader_host.leads() if self._leader_host is not None else ()
         lends = self._lending is not None
-        self._carry(self._router.on_opened(dialer.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends))
+        self._workers.carry(
+            self._router.on_opened(dialer.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends)
+        )
 
     def dialer_beat(self, dialer: Dialer, now_s: float) -> None:
         if self._dialers.get(dialer.peer) is dialer:
-            self._carry(
+            self._workers.carry(
                 self._router.beat(
                     dialer.peer,
                     now_s,
@@ -248,8 +240,8 @@ class Agent:
         """A model is received where the trainer reads it; from its leader alone."""
         if not isinstance(message, Work) or not self._router.is_led_by(message.job, dialer.peer):
             return None
-        job = self._jobs.get(message.job)
-        return job.worker_driver.model_buffer(size_bytes) if job else None
+        worker = self._workers.get(message.job)
+        return worker.worker_driver.model_buffer(size_bytes) if worker is not None else None
 
     async def dialer_received(self, dialer: Dialer, message: Message, size_bytes: int) -> None:
         if self._dialers.get(dialer.peer) is not dialer:
@@ -266,40 +258,23 @@ class Agent:
             self._renewal.heard(message.time_s)
         event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
         for duty in self._router.on_received(event):
-            match duty:
-                case ToWorker(event=Received()):
-                    # Waited for: the memory a model lies in is used again for the next message.
-                    await self._jobs[duty.job].host.deliver(duty.event)
-                case ToHosted(message=(SetUpAggregator() | RelayModel()) as formed) if self._leader_host is not None:
-                    await self._leader_host.formed_by(duty.sender, formed)
-                case _:
-                    self._carry([duty])
+            # Tensors are waited for: the memory that they lie in is used again for the next message.
+            if (reading := self._workers.reading(duty)) is not None:
+                await reading[0].host.deliver(reading[1])
+            elif (
+                isinstance(duty, ToHosted)
+                and isinstance(message, SetUpAggregator | RelayModel)
+                and self._leader_host is not None
+            ):
+                await self._leader_host.deliver(message, sender=duty.sender)
+            else:
+                self._workers.carry([duty])
         if isinstance(message, Welcome) and is_manager and self._leader_host is not None:
             self._leader_host.in_touch()
 
     # Jobs ---------------------------------------------------------------------------------------------
 
-    def _carry(self, duties: list[Duty]) -> None:
-        for duty in duties:
-            match duty:
-                case ToWorker():
-                    self._jobs[duty.job].host.post(duty.event)
-                case Employ():
-                    self._employ(duty.assign)
-                case Say():
-                    self.send(duty.to, duty.message)
-                case Dial():
-                    self._dial(duty.node, duty.endpoint)
-                case DropSession():
-                    self._part(duty.node, duty.reason)
-                case Redial():
-                    dialer = self._dialers.get(duty.node)
-                    if dialer is not None:
-                        dialer.hang_up(duty.reason)
-                case ToHosted():
-                    self._hosted(duty)
-
-    def _employ(self, assign: Assign) -> None:
+    def employ(self, assign: Assign) -> _Job:
         worker_driver = WorkerDriver(
             assign.spec,
             self,
@@ -309,47 +284,49 @@ class Agent:
             pace_s=self._pace_s,
             own=self._places.node,
         )
-        host = RoleHost(f"worker in {assign.job}", worker_driver.perform)
-        self._jobs[assign.job] = _Job(host, worker_driver)
+        host = RoleHost(f"worker in {assign.job}", worker_driver.perform, send=self.send)
         host.post(self._link())
-        host.start(Worker(spec=assign.spec, leader=assign.leader, term=assign.term))
         log.info("[%s] working for %s: %s", assign.job, assign.leader, assign.reason)
+        return _Job(host, worker_driver)
 
     def send(self, to: str, message: Message) -> None:
         dialer = self._dialers.get(to)
         if dialer is not None:
             dialer.post(message)
 
+    def hang_up(self, node: str, reason: str) -> None:
+        dialer = self._dialers.get(node)
+        if dialer is not None:
+            dialer.hang_up(reason)
+
     def ended(self, job: str, reason: str) -> None:
-        record = self._jobs.pop(job, None)
-        if record is None:
-            return
-        self._carry(self._router.on_worker_ended(job))
-        log.info("[%s] done: %s", job, reason)
-        self._later(self._dismantle(record))
+        worker = self._workers.end(job)
+        if worker is not None:
+            log.info("[%s] done: %s", job, reason)
+            self._later(self._dismantle(worker))
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
 
-    async def _dismantle(self, job: _Job) -> None:
-        await job.host.stop()
-        await job.worker_driver.stop()
+    async def _dismantle(self, worker: _Job) -> None:
+        await worker.host.stop()
+        await worker.worker_driver.stop()
 
     # Leading -------------------------------------------------------------------------------------------
 
-    def _hosted(self, duty: ToHosted) -> None:
+    def tell_hosted(self, duty: ToHosted) -> None:
         if self._leader_host is not None:
-            self._leader_host.told(duty.message, sender=duty.sender)
+            self._leader_host.tell(duty.message, sender=duty.sender)
         elif self._to_host or isinstance(duty.message, Assign | SetUpAggregator):
             self._to_host.append(duty)
             if len(self._to_host) == 1:
                 self._later(self._begin_to_host())
 
     async def _begin_to_host(self) -> None:
-        """Most devices never lead: they need not pay for what it takes."""
-        # In a thread: it is much to read, and a lease that comes meanwhile does not wait for it.
+        """Import the outpost now: most devices never lead, and need not pay for it."""
+        # In a thread: the modules are many, and a lease that comes meanwhile does not wait for them.
         leader_host = await asyncio.to_thread(_import_leader_host)
         self._leader_host = leader_host(
             self,
@@ -359,7 +336,7 @@ class Agent:
         )
         duties, self._to_host = self._to_host, []
         for duty in duties:
-            self._hosted(duty)
+            self.tell_hosted(duty)
 
     # The link ------------------------------------------------------------------------------------------
 
@@ -368,8 +345,8 @@ class Agent:
         return LinkMeasured(down_bytes_per_s=self._link_bytes_per_s, medium=self._medium)
 
     def _tell_link(self) -> None:
-        for job in self._jobs.values():
-            job.host.post(self._link())
+        for worker in self._workers.workers:
+            worker.host.post(self._link())
 
     async def _look_at_link(self, endpoint: str) -> None:
         """In a thread: a name may take long to look up, and heartbeats do not wait."""

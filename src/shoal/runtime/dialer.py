@@ -1,4 +1,7 @@
-"""A device's line to one other node: dialled, held, dialled again. Says what the station says; decides nothing."""
+"""Lines from this process to one other node: dialled, held, dialled again. A line decides nothing.
+
+``PersistentLink`` is the part that lines of every kind have; ``Dialer`` is a device's, to its manager and leaders.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,79 @@ from shoal.errors import PeerViolation, ShoalError
 from shoal.identity.identity import Identity
 from shoal.net.base import Session
 from shoal.net.grpc import GrpcLink
-from shoal.wire.messages import Lane, Message, Welcome, lane_of
+from shoal.wire.messages import Lane, Message, Welcome
 
-#: How often a peer may ask for heartbeats. A leader is a node like any other: one that asked for them without a pause
-#: would have this device do nothing else.
+#: How often a peer may ask for heartbeats. A leader is a node like any other: if it asked for them without a pause,
+#: this device would do nothing else.
 HEARTBEAT_LEAST_S = 0.05
 HEARTBEAT_MOST_S = 600.0
 
 
+class PersistentLink:
+    """A listener (see ``transport.base``) on the streams to one peer, which connects again and again.
+
+    A line of its own kind says how it connects and when it dials again, and takes what it expects from its peer.
+    """
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self._sessions: dict[Lane, Session] = {}
+
+    async def hold(self) -> None:
+        """Stay connected, until ``may_dial_again`` says that the line is not needed."""
+        while True:
+            try:
+                reason = await self.connect_once()
+            except ShoalError as error:
+                reason = str(error)
+            if not await self.may_dial_again(reason):
+                return
+
+    async def connect_once(self) -> str:
+        """Hold the streams until they end; returns why."""
+        raise NotImplementedError
+
+    async def may_dial_again(self, reason: str) -> bool:
+        """The connection is over, or could not be made: wait for the next attempt. False: there is none."""
+        raise NotImplementedError
+
+    def post(self, message: Message) -> None:
+        """Send a message if there is a stream for it. Without a stream it is lost, and the roles know."""
+        session = self._sessions.get(message.rule.lane)
+        if session is not None:
+            session.post(message)
+
+    def hang_up(self, reason: str) -> None:
+        for session in list(self._sessions.values()):
+            session.close(reason)
+
+    # Its streams ----------------------------------------------------------------------------------------
+
+    def opened(self, session: Session) -> None:
+        self._sessions[session.lane] = session
+
+    def closed(self, session: Session, reason: str) -> None:
+        self._sessions.pop(session.lane, None)
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        raise PeerViolation(f"{type(message).__name__} does not come this way")
+
+    def payload_limit(self, session: Session, message: Message) -> int:
+        return 0
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        return True
+
+    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
+        return None
+
+
 class DialerOwner(Protocol):
-    """What a line asks of the agent around it."""
+    """What a device's line asks of the agent that has it."""
 
     @property
     def identity(self) -> Identity:
-        """Who this device is, at this moment."""
+        """The identity of this device, at this moment."""
         ...
 
     @property
@@ -32,6 +94,10 @@ class DialerOwner(Protocol):
         ...
 
     def dialer_opened(self, dialer: Dialer) -> None: ...
+
+    async def line_ended(self, dialer: Dialer, reason: str) -> bool:
+        """The connection is over, or could not be made: wait for the next attempt. False: the line is not needed."""
+        ...
 
     def dialer_beat(self, dialer: Dialer, now_s: float) -> None: ...
 
@@ -46,15 +112,14 @@ class DialerOwner(Protocol):
     def connect_timeout_s(self, peer: str) -> float: ...
 
 
-class Dialer:
-    """A listener (see ``transport.base``) on the two streams of a link."""
+class Dialer(PersistentLink):
+    """A device's line to its manager, or to a leader or aggregator of its jobs, with heartbeats."""
 
     def __init__(self, switch: DialerOwner, *, peer: str, role: str, endpoint: str) -> None:
+        super().__init__(peer)
         self._switch = switch
-        self.peer = peer
         self._role = role
         self.endpoint = endpoint
-        self._sessions: dict[Lane, Session] = {}
         self.link: GrpcLink | None = None
         #: Set while no control stream is open.
         self.hung_up = asyncio.Event()
@@ -64,7 +129,6 @@ class Dialer:
         return Lane.CONTROL in self._sessions
 
     async def connect_once(self) -> str:
-        """Hold both streams until either ends; returns why."""
         self.link = GrpcLink(
             self._switch.identity,
             server_node=self.peer,
@@ -75,8 +139,6 @@ class Dialer:
         beating = asyncio.create_task(self._beat())
         try:
             return await self.link.run(self, connect_timeout_s=self._switch.connect_timeout_s(self.peer))
-        except ShoalError as error:
-            return str(error)
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
@@ -89,26 +151,19 @@ class Dialer:
             if self.is_open:
                 self._switch.dialer_beat(self, time.monotonic())
 
-    def post(self, message: Message) -> None:
-        """Say this, if there is a stream for it. Without one nobody hears it, and the roles know."""
-        session = self._sessions.get(lane_of(message))
-        if session is not None:
-            session.post(message)
-
-    def hang_up(self, reason: str) -> None:
-        for session in list(self._sessions.values()):
-            session.close(reason)
+    async def may_dial_again(self, reason: str) -> bool:
+        return await self._switch.line_ended(self, reason)
 
     # Its streams ----------------------------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:
-        self._sessions[session.lane] = session
+        super().opened(session)
         if session.lane is Lane.CONTROL:
             self.hung_up.clear()
             self._switch.dialer_opened(self)
 
     def closed(self, session: Session, reason: str) -> None:
-        self._sessions.pop(session.lane, None)
+        super().closed(session, reason)
         if session.lane is Lane.CONTROL:
             self.hung_up.set()
 
@@ -119,9 +174,6 @@ class Dialer:
 
     def payload_limit(self, session: Session, message: Message) -> int:
         return self._switch.dialer_payload_limit(self, message)
-
-    def awaits(self, session: Session, message: Message) -> bool:
-        return True
 
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return self._switch.dialer_payload_buffer(self, message, size_bytes)

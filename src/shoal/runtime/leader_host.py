@@ -1,7 +1,7 @@
-"""A device that leads, in whole or in part: its door, open while it does and to those alone who work for it; and its
-leaders and aggregators.
+"""A device that leads, in whole or in part: its leaders, its aggregators, and its door, which is open while it leads,
+and to its own workers alone.
 
-The twin of the home for what a device hosts. What must not be lost, it sends to the manager.
+The device's counterpart of the home. The manager keeps its versions and its records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from shoal.identity.identity import Identity
 from shoal.identity.join_code import endpoint
 from shoal.identity.names import RemoteIdentity
 from shoal.net.access import AnyKey, NotHere
-from shoal.net.base import Session
 from shoal.net.grpc import GrpcServer
 from shoal.roles.actions import Record, Save
 from shoal.roles.events import Event, SaveFailed
@@ -27,19 +26,7 @@ from shoal.roles.node.host_router import HostRouter
 from shoal.runtime import probe
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, make_leader, owned
-from shoal.wire.messages import (
-    RECIPIENT,
-    Assign,
-    Blob,
-    Checkpoint,
-    Leads,
-    Message,
-    Reduce,
-    RelayModel,
-    Renew,
-    SetUpAggregator,
-    TearDown,
-)
+from shoal.wire.messages import Assign, Blob, Checkpoint, Leads, Message, Renew
 
 log = logging.getLogger("shoal")
 
@@ -48,7 +35,7 @@ LOOK_EVERY_S = 5.0
 
 
 class LeaderHostApi(Protocol):
-    """What an outpost asks of the agent around it."""
+    """What an outpost asks of the agent that has it."""
 
     @property
     def identity(self) -> Identity: ...
@@ -63,7 +50,7 @@ class LeaderHostApi(Protocol):
 
 
 class LeaderHost(AnyKey):
-    """A service (see ``transport.base``), a place that hosts leaders and aggregators, and has a say on who comes in."""
+    """A service (see ``transport.base``), the place of leaders and aggregators, and the judge of callers."""
 
     def __init__(self, around: LeaderHostApi, *, manager: str, manager_endpoint: str, port: int = 0) -> None:
         self._around = around
@@ -87,24 +74,21 @@ class LeaderHost(AnyKey):
     def has(self, job: str) -> bool:
         return job in self._router.jobs
 
-    def told(self, message: Message, *, sender: str = "") -> None:
-        """The manager speaks to the leaders here, or makes this node one; or a leader to its aggregators here."""
-        if isinstance(message, SetUpAggregator | Reduce | RelayModel | TearDown):
-            self._role_server.carry(self._router.on_leader_message(sender, message))
-            return
+    def tell(self, message: Message, *, sender: str = "") -> None:
+        """Hand the roles here a message of the manager, or of a leader to its aggregator."""
         if isinstance(message, Checkpoint):
             message = owned(message)
-        self._role_server.carry(self._router.on_manager_message(message))
+        self._role_server.roles.carry(self._role_server.roles.said_to_hosted(sender, message))
 
-    async def formed_by(self, leader: str, message: SetUpAggregator | RelayModel) -> None:
-        """What a leader says to an aggregator with tensors. Returns once they were taken."""
-        await self._role_server.take(self._router.on_leader_message(leader, message))
+    async def deliver(self, message: Message, *, sender: str) -> None:
+        """The same for a leader's message with tensors. Returns once they were read."""
+        await self._role_server.said_to_hosted(sender, message)
 
     def in_touch(self) -> None:
-        self._role_server.carry(self._router.on_manager_reached())
+        self._role_server.roles.carry(self._router.on_manager_reached())
 
     def out_of_touch(self, reason: str) -> None:
-        self._role_server.carry(self._router.on_manager_lost(reason=reason))
+        self._role_server.roles.carry(self._router.on_manager_lost(reason=reason))
 
     async def stop(self) -> None:
         self._is_over = True
@@ -152,54 +136,46 @@ class LeaderHost(AnyKey):
                     await self._close()
 
     def role_now(self, peer: RemoteIdentity) -> str:
-        """A node that works for a job led here is a worker; whoever else may knock is nobody here."""
+        """A node that works for a job led here is a worker; any other node is refused."""
         if peer.role == "node" and self._router.admits(peer.node):
             return "worker"
         raise NotHere(f"{peer.node} does not work for a job that is led here", peer=peer.node)
 
-    # Those who come in ------------------------------------------------------------------------------------
+    # Callers --------------------------------------------------------------------------------------------
 
-    def opened(self, session: Session) -> None:
-        self._role_server.opened(session)
-
-    def closed(self, session: Session, reason: str) -> None:
-        self._role_server.closed(session, reason)
+    @property
+    def listener(self) -> RoleServer:
+        return self._role_server
 
     def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         log.warning("%s %s", peer.node, reason)
 
-    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        await self._role_server.received(session, message, size_bytes)
+    def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
+        return 0
 
-    def payload_limit(self, session: Session, message: Message) -> int:
-        return self._role_server.payload_limit(message)
+    def awaits_checkpoint(self, sender: str, checkpoint: Checkpoint) -> bool:
+        return False
 
-    def awaits(self, session: Session, message: Message) -> bool:
-        return self._role_server.awaits_tensors(session.peer.node, message)
-
-    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
-        return None
-
-    # A place that hosts leaders ---------------------------------------------------------------------------
+    # The place of leaders on a device ---------------------------------------------------------------------
 
     def to_manager(self, event: Event) -> None:
         raise Misuse("the manager is not here")
 
-    def send(self, node: str, message: Message) -> bool:
-        """What is for a manager or a leader goes the way that this device dialled; the rest to those who dialled it."""
-        if RECIPIENT.get(type(message)) not in ("manager", "leader"):
-            return False
-        self._around.send(node, message)
-        return True
+    def say(self, to: str, message: Message) -> None:
+        self._around.send(to, message)
 
-    def note(self, job: str, record: Record) -> None:
+    def record(self, job: str, record: Record) -> None:
         log.info("[%s] %s: %s", job, record.kind, record.reason)
-        self._role_server.carry(self._router.on_record(job, record))
+        self._role_server.roles.carry(self._router.on_record(job, record))
 
-    async def lead(self, assign: Assign) -> None:
+    def set_up_leader(self, host: RoleHost, assign: Assign) -> None:
+        """The switchboard has asked the manager for the checkpoint."""
         log.info("[%s] appointed: %s", assign.job, assign.reason)
 
-    async def resume(self, assign: Assign, checkpoint: Checkpoint) -> None:
+    def resume(self, host: RoleHost, assign: Assign, checkpoint: Checkpoint) -> None:
+        self._role_server.spawn(self._resume(host, assign, checkpoint), f"resume {assign.job}")
+
+    async def _resume(self, host: RoleHost, assign: Assign, checkpoint: Checkpoint) -> None:
         try:
             initial = await self._around.fetch(assign.spec.initial)
             version = await asyncio.to_thread(unpacked, checkpoint)
@@ -208,23 +184,24 @@ class LeaderHost(AnyKey):
         except Exception as error:
             if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
                 log.exception("job %s could not be led", assign.job)
-            if self._role_server.awaits(assign):
-                self._role_server.failed(assign.job, str(error))
+            self._role_server.roles.fail(host, assign.job, str(error))
             return
-        if self._role_server.begin(assign, leader):
-            self._role_server.carry(self._router.on_leading(assign.job, endpoint=where))
+        self._role_server.roles.begin(host, assign, leader, endpoint=where)
 
-    async def save(self, job: str, host: RoleHost, save: Save) -> None:
-        # It may have been let go of since it asked, and what it made is not to be sent under its successor's term.
-        if not self._role_server.is_led_by(job, host):
+    def save(self, host: RoleHost, job: str, save: Save) -> None:
+        self._role_server.spawn(self._save(host, job, save), f"save {job}")
+
+    async def _save(self, host: RoleHost, job: str, save: Save) -> None:
+        # The leader may have been let go since it asked: its version must not be sent under its successor's term.
+        if host.ended:
             return
         try:
-            self._role_server.carry(self._router.on_save(job, save))
+            self._role_server.roles.carry(self._router.on_save(job, save))
         except ShoalError as error:
-            # What does not fit into a file; the role tries again, and says so.
+            # The version does not fit into a file; the role tries again, and says so.
             host.post(SaveFailed(version=save.version, reason=str(error)))
 
-    # What only a manager does: the access table lets nobody ask for it here -------------------------------
+    # Calls that only a manager answers: the access table lets no caller make them here -----------------------
 
     async def operate(self, peer: RemoteIdentity, message: Message) -> Message:
         self._refuse(peer)

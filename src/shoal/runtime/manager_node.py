@@ -20,8 +20,7 @@ from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.identity.identity import Identity, certificate_sha256
 from shoal.identity.names import RemoteIdentity
 from shoal.identity.signing import check
-from shoal.net.base import Session
-from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Send, Store
+from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Store
 from shoal.roles.events import (
     Asked,
     Event,
@@ -42,7 +41,7 @@ from shoal.roles.manager.reunion import Side
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, version_of
 from shoal.roles.node.doorway import LOOK_EVERY_S, Door
 from shoal.roles.node.failure_detector import Patience
-from shoal.roles.node.host_router import HostRouter, ToPeer
+from shoal.roles.node.host_router import HostRouter
 from shoal.runtime import probe
 from shoal.runtime.contents import Contents
 from shoal.runtime.exports import Exports
@@ -87,7 +86,6 @@ from shoal.wire.messages import (
     UndrainNode,
     Welcome,
     clip,
-    is_of_pool,
 )
 
 log = logging.getLogger("shoal")
@@ -109,7 +107,7 @@ CHECKPOINT_EXTRA_BYTES = 64 << 20
 
 
 class ManagerNode:
-    """A service (see ``transport.base``), a place that hosts leaders, and the driver of the manager."""
+    """A service (see ``transport.base``), the place of leaders that are at home, and the driver of the manager."""
 
     def __init__(
         self, identity: Identity, places: Paths, *, patience: Patience | None = None, prefers_devices: bool = False
@@ -141,8 +139,13 @@ class ManagerNode:
             cpus=os.cpu_count() or 1,
             prefers_devices=prefers_devices,
         )
-        self._manager_host = RoleHost("manager", self._perform_manager)
+        self._manager_host = RoleHost("manager", self._perform_manager, send=self._send)
         self._exchange = manager_pool(held=self.register.held(), note=self._record)
+        self._role_server.features["pool"] = self._exchange
+
+    @property
+    def listener(self) -> RoleServer:
+        return self._role_server
 
     @property
     def registry(self) -> Registry:
@@ -206,16 +209,6 @@ class ManagerNode:
 
     # Peers --------------------------------------------------------------------------------------------
 
-    def opened(self, session: Session) -> None:
-        self._exchange.opened(session)
-        # An analyst is no member of the cluster's membership: nobody waits for its heartbeats.
-        if session.peer.role != "operator":
-            self._role_server.opened(session)
-
-    def closed(self, session: Session, reason: str) -> None:
-        self._exchange.closed(session, reason)
-        self._role_server.closed(session, reason)
-
     async def _one_of_a_name(self, peer: RemoteIdentity, verb: str) -> str:
         """Why this process of a node may not open a stream; empty: it may. The one before it has a moment to speak."""
         if peer.role != "node" or verb not in (Lane.CONTROL, Lane.WORK):
@@ -232,64 +225,48 @@ class ManagerNode:
     def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
         self._journal.add("", "refused", f"{peer.node} {reason}")
 
-    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        if is_of_pool(message):
-            await self._exchange.received(session, message, size_bytes)
-            return
-        await self._role_server.received(session, message, size_bytes)
-        if isinstance(message, Hello):
-            self._exchange.said_hello(session.peer.node, lends=message.lends)
-
-    def payload_limit(self, session: Session, message: Message) -> int:
-        if is_of_pool(message):
-            return self._exchange.payload_limit(session, message)
-        if isinstance(message, Checkpoint):
-            return self._checkpoint_limit(message)
-        return self._role_server.payload_limit(message)
-
-    def awaits(self, session: Session, message: Message) -> bool:
-        """One who leads no more, or has no lease any more, is refused by a role, in words: it may not know, and is no
-        offender for it. But no memory is held for what it sends."""
-        if is_of_pool(message):
-            return self._exchange.awaits(session, message)
-        if isinstance(message, Checkpoint):
-            return self._manager.awaits(session.peer.node, message)
-        return self._role_server.awaits_tensors(session.peer.node, message)
-
-    def _checkpoint_limit(self, checkpoint: Checkpoint) -> int:
+    def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
         """As large as the job's first model makes likely."""
         spec = self._manager.spec(checkpoint.job)
         if spec is None or not self._blobs.has(spec.initial):
             return 0
         return 3 * self._blobs.path(spec.initial).stat().st_size + CHECKPOINT_EXTRA_BYTES
 
-    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
-        return None
+    def awaits_checkpoint(self, sender: str, checkpoint: Checkpoint) -> bool:
+        return self._manager.awaits(sender, checkpoint)
 
-    # A place that hosts leaders ---------------------------------------------------------------------------
+    # The place of leaders at home -------------------------------------------------------------------------
 
     def to_manager(self, event: Event) -> None:
         self._manager_host.post(event)
-        if isinstance(event, PeerChanged):
-            self._exchange.changed(event)
+        match event:
+            case PeerChanged():
+                self._exchange.changed(event)
+            case Received(message=Hello() as hello):
+                self._exchange.said_hello(event.sender, lends=hello.lends)
+            case _:
+                pass
 
-    def send(self, node: str, message: Message) -> bool:
-        return False
+    def say(self, to: str, message: Message) -> None:
+        raise Misuse("the manager's node dials nobody")
 
-    def note(self, job: str, record: Record) -> None:
+    def record(self, job: str, record: Record) -> None:
         self._record(record)
 
-    async def lead(self, assign: Assign) -> None:
+    def set_up_leader(self, host: RoleHost, assign: Assign) -> None:
+        self._role_server.spawn(self._set_up_leader(host, assign), f"lead {assign.job}")
+
+    async def _set_up_leader(self, host: RoleHost, assign: Assign) -> None:
         try:
             leader = await asyncio.to_thread(self._make_leader, assign)
         except Exception as error:
             if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
                 log.exception("job %s could not be started", assign.job)
-            self._role_server.failed(assign.job, str(error))
+            self._role_server.roles.fail(host, assign.job, str(error))
             return
-        self._role_server.begin(assign, leader)
+        self._role_server.roles.begin(host, assign, leader)
 
-    async def resume(self, assign: Assign, checkpoint: Checkpoint) -> None:
+    def resume(self, host: RoleHost, assign: Assign, checkpoint: Checkpoint) -> None:
         raise Misuse("a leader at home goes on from its disk")
 
     def _make_leader(self, assign: Assign) -> Leader:
@@ -300,7 +277,10 @@ class ManagerNode:
     async def open_door(self) -> str:
         raise Misuse("an aggregator is on a device")
 
-    async def save(self, job: str, host: RoleHost, save: Save) -> None:
+    def save(self, host: RoleHost, job: str, save: Save) -> None:
+        self._role_server.spawn(self._save(host, job, save), f"save {job}")
+
+    async def _save(self, host: RoleHost, job: str, save: Save) -> None:
         try:
             await asyncio.to_thread(self._save_now, job, save)
         except (ShoalError, OSError) as error:
@@ -385,14 +365,12 @@ class ManagerNode:
         except (ShoalError, OSError, KeyError, ValueError) as error:
             self._manager_host.post(LoadFailed(job=load.job, term=load.term, reason=str(error)))
             return
-        self._role_server.carry([ToPeer(load.to, message)])
+        self._role_server.roles.post(load.to, message)
 
     # The manager ----------------------------------------------------------------------------------------
 
     async def _perform_manager(self, host: RoleHost, action: Action) -> None:
         match action:
-            case Send():
-                self._send(action.to, action.message)
             case Keep():
                 await asyncio.to_thread(self._keep, action)
             case Store():
@@ -412,7 +390,7 @@ class ManagerNode:
         if isinstance(message, Welcome):
             # Roles know no clock, and a device without a battery does not know the time.
             message = replace(message, time_s=time.time())
-        self._role_server.carry(self._router.on_send(to, message))
+        self._role_server.roles.send(to, message)
 
     def _keep(self, keep: Keep) -> None:
         now_s = time.time()
@@ -477,7 +455,7 @@ class ManagerNode:
         reason = self.register.why_revoked(node)
         self._journal.add("", "revoked", f"{node.node} was {reason}")
         # Its leases return before its sessions end: nobody waits to see whether it comes back.
-        self._role_server.carry(self._router.on_expelled(node.node, reason=reason))
+        self._role_server.roles.carry(self._router.on_expelled(node.node, reason=reason))
         self._role_server.hang_up(node.node, reason)
         self._hold(MemberHeld(node=node.node, hold="revoked", reason=reason))
 
@@ -597,7 +575,7 @@ class ManagerNode:
             for store in (self._blobs, self._models) if is_operator else (self._blobs,):
                 if store.has(blob.sha256):
                     return store.path(blob.sha256)
-        # The same words for what is not here and for what is not theirs: a hash tells nothing by being asked for.
+        # The same words for an absent blob and for one that the caller may not have: asking for a hash tells nothing.
         raise Refused(
             f"no blob {blob.sha256[:12]}… for {peer.node}: a device fetches what the job it works for is made of;"
             " if it was given that job a moment ago, it tries again"

@@ -8,8 +8,9 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
-from shoal.roles.actions import Action, CancelTimer, Role, SetTimer
+from shoal.roles.actions import Action, CancelTimer, Role, Send, SetTimer
 from shoal.roles.events import Event, Received, Started, TimerFired
+from shoal.wire.messages import Message
 
 log = logging.getLogger("shoal")
 
@@ -22,8 +23,11 @@ AFTER_BUG_S = 1.0
 #: Whether handling an event could be felt elsewhere.
 Weigh = Callable[[Event], bool]
 
-#: Carries out what a host does not know itself.
+#: Carries out the actions that a host does not know itself.
 Perform = Callable[["RoleHost", Action], Awaitable[None]]
+
+#: Sends a message of the role to a node.
+Post = Callable[[str, Message], None]
 
 
 class RoleHost:
@@ -34,12 +38,14 @@ class RoleHost:
         key: str,
         perform: Perform,
         *,
+        send: Post,
         executor: Executor | None = None,
         is_heavy: Weigh | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.key = key
         self._perform = perform
+        self._send = send
         #: Where events that carry tensors are handled, so that a merge never holds up a heartbeat.
         self._executor = executor
         self._is_heavy = is_heavy or _is_large
@@ -48,6 +54,8 @@ class RoleHost:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._task: asyncio.Task[None] | None = None
         self.role: Role | None = None
+        #: Set when the role is let go: no action is carried out after that.
+        self.ended = False
 
     def start(self, role: Role) -> None:
         """Begin: the role hears that it was started before anything that waited for it."""
@@ -58,12 +66,13 @@ class RoleHost:
         self._inbox.put_nowait((event, None))
 
     async def deliver(self, event: Event) -> None:
-        """Post an event and wait until the role has handled it: back-pressure for what is large."""
+        """Post an event and wait until the role has handled it: back-pressure for large messages."""
         handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._inbox.put_nowait((event, handled))
         await handled
 
     async def stop(self) -> None:
+        self.ended = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -95,11 +104,14 @@ class RoleHost:
                 actions = role.handle(event, now_s)
             _settle(handled)
             for action in actions:
+                if self.ended:
+                    # The role was let go by an action before this one.
+                    break
                 await self._act(action)
         except asyncio.CancelledError:
             raise
         except Exception:
-            # A role never raises on purpose: what does is a bug, reported and survived.
+            # A role never raises on purpose: an exception is a bug, reported and survived.
             log.exception("%s failed to handle an event", self.key)
             if timer is not None:
                 # The actions that would have set it again are lost with the rest.
@@ -113,6 +125,8 @@ class RoleHost:
             self._timers[action.name] = loop.call_later(action.after_s, self._fire, action.name, due_s)
         elif isinstance(action, CancelTimer):
             self._cancel(action.name)
+        elif isinstance(action, Send):
+            self._send(action.to, action.message)
         else:
             await self._perform(self, action)
 
@@ -126,11 +140,11 @@ class RoleHost:
 
 
 def _is_large(event: Event) -> bool:
-    """Large enough that handling it could be felt elsewhere; what takes a millisecond is cheaper done at once."""
+    """Whether handling an event could be felt elsewhere; a millisecond of work is cheaper done at once."""
     return isinstance(event, Received) and event.size_bytes > HEAVY_BYTES
 
 
 def _settle(handled: asyncio.Future[None] | None) -> None:
-    """Whoever waits for an event to be handled waits no more."""
+    """Wake the task that waits for an event to be handled."""
     if handled is not None and not handled.done():
         handled.set_result(None)

@@ -1,7 +1,7 @@
-"""What a node does as a host: sessions of those who call it, the leaders and aggregators it was given. At home and on a
-device; aggregators are on devices alone.
+"""The driver of a node that hosts roles: the sessions of the nodes that call it, and the hosts of its leaders and
+aggregators. Only a device hosts aggregators.
 
-Everything is decided by roles and by the switchboard; this takes events and messages where they belong.
+The switchboard decides which role hears a message, and the table which host that is, as in the simulator.
 """
 
 from __future__ import annotations
@@ -11,114 +11,83 @@ import functools
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from shoal.compress.codec import Codec
-from shoal.errors import Misuse, PeerViolation, ShoalError
+from shoal.errors import PeerViolation, ShoalError
 from shoal.identity.names import RemoteIdentity
 from shoal.net.base import BROKE_CONTRACT, Session
-from shoal.roles.actions import Action, End, Record, Save, Send
+from shoal.roles.actions import Action
 from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.events import Event, Received
 from shoal.roles.leader.leader import Leader
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.roles.node.doorway import Caller
-from shoal.roles.node.host_router import (
-    Delivery,
-    Drop,
-    DropAggregator,
-    HangUp,
-    HostRouter,
-    Lead,
-    Resume,
-    Second,
-    ToAggregator,
-    ToLeader,
-    ToManager,
-    ToPeer,
-)
+from shoal.roles.node.host_router import HostRouter
+from shoal.roles.node.role_table import NodeApi, RoleTable
 from shoal.runtime.role_host import HEAVY_BYTES, RoleHost
 from shoal.trainer.prepared_job import first_model
-from shoal.wire.coded import bytes_max
-from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
+from shoal.wire.limits import VALUE_BYTES
 from shoal.wire.messages import (
     NO_TENSORS,
     Assign,
     Checkpoint,
     Lane,
     Message,
+    Recipient,
     Reduce,
-    ReduceResult,
     SetUpAggregator,
-    Update,
-    UpdateShard,
-    lane_of,
     with_tensors,
 )
 
 
-class HostApi(Protocol):
-    """What differs between the manager's node and a device that leads."""
-
-    def to_manager(self, event: Event) -> None:
-        """The manager is here: it hears this."""
-        ...
-
-    def send(self, node: str, message: Message) -> bool:
-        """Send to a node that is not among those who called. False: nobody here can."""
-        ...
-
-    async def lead(self, assign: Assign) -> None:
-        """Set up the leader of a job: at home at once, elsewhere once ``resume`` brings where it stands."""
-        ...
-
-    async def resume(self, assign: Assign, checkpoint: Checkpoint) -> None: ...
+class ServerApi(NodeApi[RoleHost], Protocol):
+    """The differences between the manager's node and a device that leads, in the runtime."""
 
     async def open_door(self) -> str:
-        """Where others dial this node, which listens there from now on."""
+        """Listen from now on; returns where others dial this node."""
         ...
 
-    async def save(self, job: str, host: RoleHost, save: Save) -> None:
-        """Make a version durable; the role hears whether it is."""
+    def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
+        """The most bytes of tensors that may follow a checkpoint from the leader of a job elsewhere."""
         ...
 
-    def note(self, job: str, record: Record) -> None: ...
+    def awaits_checkpoint(self, sender: str, checkpoint: Checkpoint) -> bool:
+        """Whether the manager here can use the tensors of this checkpoint."""
+        ...
 
     def turned_away(self, peer: RemoteIdentity, reason: str) -> None:
-        """It broke the contract: whose fault it was is to be seen."""
+        """Write down that a peer broke the contract."""
         ...
 
 
-@dataclass(slots=True)
-class _Led:
-    """A job led on this node, or about to be."""
+class SessionFeature(Protocol):
+    """Takes the sessions and messages of a feature beside training: of the messages, those for one recipient."""
 
-    host: RoleHost
-    term: int
-    #: Set once it is there.
-    leader: Leader | None = None
+    def opened(self, session: Session) -> None: ...
 
+    def closed(self, session: Session, reason: str) -> None: ...
 
-@dataclass(frozen=True, slots=True)
-class _Sub:
-    """An aggregator on this node."""
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None: ...
 
-    host: RoleHost
-    shard_max_bytes: int
+    def payload_limit(self, session: Session, message: Message) -> int: ...
+
+    def awaits(self, session: Session, message: Message) -> bool: ...
 
 
 class RoleServer:
-    def __init__(self, router: HostRouter, place: HostApi) -> None:
+    """A listener (see ``transport.base``) to the nodes that call this one."""
+
+    def __init__(self, router: HostRouter, place: ServerApi) -> None:
         self._router = router
         self._place = place
+        #: The leaders and aggregators here.
+        self.roles: RoleTable[RoleHost] = RoleTable(router, place, self)
+        #: Recipient of messages -> the feature that takes them.
+        self.features: dict[Recipient, SessionFeature] = {}
         #: One thread for merging: it does not hold up the event loop.
         self._merging = ThreadPoolExecutor(1, thread_name_prefix="shoal-merge")
         self._sessions: dict[tuple[str, Lane], Session] = {}
-        self._led: dict[str, _Led] = {}
-        #: (job, formation) in which this node sums up a share.
-        self._subs: dict[tuple[str, int], _Sub] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -127,23 +96,27 @@ class RoleServer:
         task.add_done_callback(self._tasks.discard)
 
     async def watch(self) -> None:
-        """Ask who has been silent for too long, on time."""
+        """Look for nodes that have been silent for too long, on time."""
         while True:
             await asyncio.sleep(self._router.check_every_s)
-            self.carry(self._router.check(time.monotonic()))
+            self.roles.carry(self._router.check(time.monotonic()))
 
     async def stop(self) -> None:
-        leading = [led.host for led in self._led.values()]
-        for host in [*leading, *(sub.host for sub in self._subs.values())]:
+        for host in self.roles.hosts:
             await host.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._merging.shutdown(wait=True)
 
-    # Those who call -------------------------------------------------------------------------------------
+    # Nodes that call ------------------------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:
+        for feature in self.features.values():
+            feature.opened(session)
+        if session.peer.role == "operator":
+            # An operator is no member of the cluster's membership: it sends no heartbeats.
+            return
         key = (session.peer.node, session.lane)
         older = self._sessions.get(key)
         self._sessions[key] = session
@@ -153,6 +126,8 @@ class RoleServer:
             older.close("the same node connected again")
 
     def closed(self, session: Session, reason: str) -> None:
+        for feature in self.features.values():
+            feature.closed(session, reason)
         if reason.startswith(BROKE_CONTRACT):
             self._place.turned_away(session.peer, reason)
         key = (session.peer.node, session.lane)
@@ -160,7 +135,67 @@ class RoleServer:
             return
         del self._sessions[key]
         if session.lane is Lane.CONTROL:
-            self.carry(self._router.on_closed(session.peer.node, time.monotonic(), reason=reason))
+            self.roles.carry(self._router.on_closed(session.peer.node, time.monotonic(), reason=reason))
+
+    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
+        """Route a message. Returns once its role has read it: a large message is held back at its sender, and the
+        memory that its tensors lie in is used again after that."""
+        feature = self._feature_of(message)
+        if feature is not None:
+            await feature.received(session, message, size_bytes)
+            return
+        node = session.peer.node
+        if message.rule.lane is not session.lane:
+            raise PeerViolation(f"{type(message).__name__} came on the {session.lane} stream", peer=node)
+        if isinstance(message, Checkpoint):
+            # It is written to disk after this has returned.
+            message = owned(message)
+        event = Received(sender=node, message=message, size_bytes=size_bytes)
+        for delivery in self._router.on_received(event, time.monotonic()):
+            if (reading := self.roles.reading(delivery)) is not None:
+                await reading[0].deliver(reading[1])
+            else:
+                self.roles.carry([delivery])
+
+    async def said_to_hosted(self, sender: str, message: Message) -> None:
+        """A message over a line that this device dialled. Returns once its role has read it."""
+        for delivery in self.roles.said_to_hosted(sender, message):
+            if (reading := self.roles.reading(delivery)) is not None:
+                await reading[0].deliver(reading[1])
+            else:
+                self.roles.carry([delivery])
+
+    def payload_limit(self, session: Session, message: Message) -> int:
+        feature = self._feature_of(message)
+        if feature is not None:
+            return feature.payload_limit(session, message)
+        if isinstance(message, Checkpoint):
+            return self._place.checkpoint_limit(message)
+        return self.roles.payload_limit(message)
+
+    def awaits(self, session: Session, message: Message) -> bool:
+        """A role refuses a node that has lost its lease or its term, and says why: the node may not know, and is no
+        offender for it. But no memory is taken for its tensors."""
+        feature = self._feature_of(message)
+        if feature is not None:
+            return feature.awaits(session, message)
+        if isinstance(message, Checkpoint):
+            return self._place.awaits_checkpoint(session.peer.node, message)
+        return self.roles.awaits_tensors(session.peer.node, message)
+
+    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
+        return None
+
+    def _feature_of(self, message: Message) -> SessionFeature | None:
+        recipient = message.rule.to
+        return self.features.get(recipient) if recipient is not None else None
+
+    # What the table asks --------------------------------------------------------------------------------
+
+    def post(self, node: str, message: Message) -> None:
+        session = self._sessions.get((node, message.rule.lane))
+        if session is not None:
+            session.post(message)
 
     def hang_up(self, node: str, reason: str) -> None:
         for lane in Lane:
@@ -168,172 +203,36 @@ class RoleServer:
             if session is not None:
                 session.close(reason)
 
-    async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        node = session.peer.node
-        if lane_of(message) is not session.lane:
-            raise PeerViolation(f"{type(message).__name__} came on the {session.lane} stream", peer=node)
-        if isinstance(message, Checkpoint):
-            # Its memory is used again once this returns, and it is not written down by then.
-            message = owned(message)
-        event = Received(sender=node, message=message, size_bytes=size_bytes)
-        await self.take(self._router.on_received(event, time.monotonic()))
+    def end(self, host: RoleHost) -> None:
+        host.ended = True
+        self.spawn(host.stop(), f"end {host.key}")
 
-    def payload_limit(self, message: Message) -> int:
-        """The most bytes of tensors that may follow this message from a worker, or from an aggregator of ours.
+    def leader_host(self, assign: Assign) -> RoleHost:
+        perform = functools.partial(self._perform_leader, assign.job)
+        return RoleHost(f"leader of {assign.job}", perform, send=self.roles.send, executor=self._merging)
 
-        What is for a leader that is not here, or not yet, is of any size that a message may have: nobody awaits it.
-        """
-        match message:
-            case Update():
-                leader = self._leader(message.job)
-                return leader.update_max_bytes if leader else PAYLOAD_MAX_BYTES
-            case ReduceResult():
-                leader = self._leader(message.job)
-                return leader.sum_max_bytes if leader else PAYLOAD_MAX_BYTES
-            case UpdateShard():
-                sub = self._subs.get((message.job, message.formation))
-                return sub.shard_max_bytes if sub else 0
-            case _:
-                return 0
+    async def _perform_leader(self, job: str, host: RoleHost, action: Action) -> None:
+        self.roles.perform_leader(host, job, action)
 
-    def awaits_tensors(self, sender: str, message: Message) -> bool:
-        """Whether a role here can use the tensors of this message: memory is taken for no others."""
-        match message:
-            case Update() | ReduceResult():
-                leader = self._leader(message.job)
-                return leader is not None and leader.awaits(sender, message)
-            case UpdateShard():
-                return self._router.awaits_shard(sender, message)
-            case _:
-                return False
-
-    def _leader(self, job: str) -> Leader | None:
-        led = self._led.get(job)
-        return led.leader if led is not None else None
-
-    # Deliveries -----------------------------------------------------------------------------------------
-
-    async def take(self, deliveries: list[Delivery]) -> None:
-        """Carry out what came of a message. Whoever hears it is waited for: what is large is held back where it comes
-        from, and the memory it lies in is used again once this returns."""
-        for delivery in deliveries:
-            match delivery:
-                case ToLeader(event=Received()):
-                    if (led := self._led.get(delivery.job)) is not None:
-                        await led.host.deliver(delivery.event)
-                case ToAggregator(event=Received()):
-                    if (sub := self._subs.get((delivery.job, delivery.formation))) is not None:
-                        await sub.host.deliver(delivery.event)
-                case _:
-                    self.carry([delivery])
-
-    def carry(self, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            match delivery:
-                case ToManager():
-                    self._place.to_manager(delivery.event)
-                case ToLeader():
-                    # What came before in the same breath may have ended it.
-                    if (led := self._led.get(delivery.job)) is not None:
-                        led.host.post(delivery.event)
-                case ToPeer():
-                    self._post(delivery.node, delivery.message)
-                case Lead():
-                    self._lead(delivery.assign)
-                case Resume():
-                    resuming = self._place.resume(delivery.assign, delivery.checkpoint)
-                    self.spawn(resuming, f"resume {delivery.assign.job}")
-                case Drop():
-                    self._drop(delivery.job)
-                case Second():
-                    self._second(delivery.form, delivery.leader)
-                case ToAggregator():
-                    if (sub := self._subs.get((delivery.job, delivery.formation))) is not None:
-                        sub.host.post(delivery.event)
-                case DropAggregator():
-                    self._drop_sub(delivery.job, delivery.formation)
-                case HangUp():
-                    self.hang_up(delivery.node, delivery.reason)
-
-    def _post(self, node: str, message: Message) -> None:
-        if self._place.send(node, message):
-            return
-        session = self._sessions.get((node, lane_of(message)))
-        if session is not None:
-            session.post(message)
-
-    # Leaders --------------------------------------------------------------------------------------------
-
-    def _lead(self, assign: Assign) -> None:
-        host = RoleHost(f"leader of {assign.job}", self._perform, executor=self._merging)
-        self._led[assign.job] = _Led(host, assign.term)
-        self.spawn(self._place.lead(assign), f"lead {assign.job}")
-
-    def begin(self, assign: Assign, leader: Leader) -> bool:
-        """The leader of a job is there. False: it is wanted here no more."""
-        led = self._led.get(assign.job)
-        if led is None or not self.awaits(assign):
-            return False
-        led.leader = leader
-        led.host.start(leader)
-        return True
-
-    def awaits(self, assign: Assign) -> bool:
-        """Whether this very leader is still to be set up. One of an older term would speak and save under the newer."""
-        led = self._led.get(assign.job)
-        return led is not None and led.term == assign.term and led.host.role is None
-
-    def is_led_by(self, job: str, host: RoleHost) -> bool:
-        """Whether this is the leader the job has now, and not one that was let go of."""
-        led = self._led.get(job)
-        return led is not None and led.host is host
-
-    def failed(self, job: str, reason: str) -> None:
-        """The leader of a job could not be set up."""
-        self._drop(job)
-        self.carry(self._router.on_failed(job, reason=reason))
-
-    def _drop(self, job: str) -> None:
-        led = self._led.pop(job, None)
-        if led is not None:
-            self.spawn(led.host.stop(), f"end {led.host.key}")
-
-    async def _perform(self, host: RoleHost, action: Action) -> None:
-        job = next((job for job, led in self._led.items() if led.host is host), "")
-        if not job:
-            # It was let go of in the middle of what it wanted.
-            return
-        match action:
-            case Send():
-                self.carry(self._router.on_send(action.to, action.message))
-            case Record():
-                self._place.note(job, action)
-            case Save():
-                self.spawn(self._place.save(job, host, action), f"save {job}")
-            case End():
-                self._router.on_ended(job)
-                self._drop(job)
-            case _:
-                raise Misuse(f"a leader does not ask for {type(action).__name__}")
-
-    # Aggregators ----------------------------------------------------------------------------------------
-
-    def _second(self, form: SetUpAggregator, leader: str) -> None:
-        part_bytes = VALUE_BYTES * (form.stop - form.start)
-        host = RoleHost(
+    def sub_leader_host(self, form: SetUpAggregator) -> RoleHost:
+        return RoleHost(
             f"aggregator of {form.job} in formation {form.formation}",
-            self._perform_sub,
+            functools.partial(self._perform_sub_leader, form.job, form.formation),
+            send=self.roles.send,
             executor=self._merging,
-            is_heavy=functools.partial(_is_heavy, part_bytes=part_bytes),
+            is_heavy=functools.partial(_is_heavy, part_bytes=VALUE_BYTES * (form.stop - form.start)),
         )
-        piece_bytes = bytes_max(Codec.parse(form.codec), form.sizes, entries=form.entries) if form.sizes else part_bytes
-        sub = self._subs[form.job, form.formation] = _Sub(host, piece_bytes)
-        # Where its part stands comes to it when all are there: this is memory that is used again.
+
+    async def _perform_sub_leader(self, job: str, formation: int, host: RoleHost, action: Action) -> None:
+        self.roles.perform_sub_leader(job, formation, action)
+
+    def set_up_sub_leader(self, host: RoleHost, form: SetUpAggregator, leader: str) -> None:
+        # The values of its part come to it when all members are there: the memory of these is used again.
         form = with_tensors(form, NO_TENSORS)
         host.start(Aggregator(form, node=self._router.node, leader=leader))
-        self.spawn(self._open_to(form, sub), f"second {form.job}")
+        self.spawn(self._open_to(host, form), f"second {form.job}")
 
-    async def _open_to(self, form: SetUpAggregator, sub: _Sub) -> None:
+    async def _open_to(self, host: RoleHost, form: SetUpAggregator) -> None:
         """Let the members of a formation in, and tell its leader where."""
         where: str | None = None
         reason: str | None = None
@@ -341,31 +240,7 @@ class RoleServer:
             where = await self._place.open_door() or None
         except (ShoalError, OSError) as error:
             reason = str(error)
-        if self._subs.get((form.job, form.formation)) is not sub:
-            # It was disbanded, or formed anew, before anyone could come in.
-            return
-        if where is None:
-            self._drop_sub(form.job, form.formation)
-        self.carry(self._router.on_seconded(form, endpoint=where, reason=reason))
-
-    def _drop_sub(self, job: str, formation: int) -> None:
-        sub = self._subs.pop((job, formation), None)
-        if sub is not None:
-            self.spawn(sub.host.stop(), f"end {sub.host.key}")
-
-    async def _perform_sub(self, host: RoleHost, action: Action) -> None:
-        of = next((of for of, sub in self._subs.items() if sub.host is host), None)
-        if of is None:
-            return
-        match action:
-            case Send():
-                self.carry(self._router.on_send(action.to, action.message))
-            case Record():
-                self._place.note(of[0], action)
-            case End():
-                self._drop_sub(*of)
-            case _:
-                raise Misuse(f"an aggregator does not ask for {type(action).__name__}")
+        self.roles.formed(host, form, endpoint=where, reason=reason)
 
 
 def _is_heavy(event: Event, *, part_bytes: int) -> bool:

@@ -22,7 +22,7 @@ from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse, ShoalError
 from shoal.identity.identity import Identity
 from shoal.identity.signing import check
-from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, StageModel, Train
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, StageModel, Train
 from shoal.roles.aggregation.staging import put
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.roles.leader.evaluation import chunk_range
@@ -38,15 +38,13 @@ from shoal.trainer.protocol import TrainResult
 from shoal.trainer.shards import Manifest
 from shoal.wire.coded import sizes_of
 from shoal.wire.limits import NAME_MAX_CHARS
-from shoal.wire.messages import Dataset, DeviceState, JobSpec, Message, Tensors, clip
+from shoal.wire.messages import Dataset, DeviceState, JobSpec, Tensors, clip
 
 log = logging.getLogger("shoal")
 
 
 class AgentApi(Protocol):
     """What a worker's driver asks of the agent around it."""
-
-    def send(self, to: str, message: Message) -> None: ...
 
     async def fetch(self, sha256: str) -> Path:
         """Bring a blob into the cache, verified; where it is."""
@@ -92,8 +90,6 @@ class WorkerDriver:
 
     async def perform(self, host: RoleHost, action: Action) -> None:
         match action:
-            case Send():
-                self._around.send(action.to, action.message)
             case Record():
                 log.info("[%s] %s: %s", action.job, action.kind, action.reason)
             case Prepare():
@@ -151,7 +147,7 @@ class WorkerDriver:
         host.post(Prepared(sizes=sizes_of(settings.layout), holds_first=self._takes_changes, state=state))
 
     def _sense(self, examples: int) -> DeviceState | None:
-        """How the device is, and how many examples it has of its own; None where nobody asks for that."""
+        """The state of the device and its number of own examples; None where the plan does not ask for it."""
         if not self._is_local:
             return None
         found = sensors.features(self._member.node)
@@ -321,7 +317,7 @@ class WorkerDriver:
             shared[:] = model
 
     async def _interrupt(self, action: Interrupt) -> None:
-        """Find out where the task's code is, then end it. Whoever waits for it reports."""
+        """Find out where the task's code is, then end it. The task that waits for the trainer reports."""
         where = await self._trainer.where_is_it()
         self._interrupted = f"{action.reason}: stuck in {where}; the trainer was ended and starts again"
         await self._trainer.kill()

@@ -8,10 +8,11 @@ import time
 
 import pytest
 
-from shoal.roles.actions import Action, CancelTimer, Record, SetTimer
+from shoal.roles.actions import Action, CancelTimer, End, Record, Send, SetTimer
 from shoal.roles.events import Event, Started, StopRequested, TimerFired
 from shoal.runtime import role_host as hosts
 from shoal.runtime.role_host import RoleHost
+from shoal.wire.messages import Leave
 
 
 class Scripted:
@@ -37,7 +38,7 @@ def run(role: Scripted, *events: Event, wait_s: float = 0.0) -> list[Action]:
         done.append(action)
 
     async def story() -> None:
-        host = RoleHost("a role", perform)
+        host = RoleHost("a role", perform, send=lambda to, message: done.append(Send(to=to, message=message)))
         for event in events:
             host.post(event)  # before there is a role: they wait
         host.start(role)
@@ -54,6 +55,30 @@ def test_a_role_hears_that_it_was_started_and_then_what_waited_for_it() -> None:
     done = run(role, TimerFired(name="x"))
     assert role.seen == [Started(), TimerFired(name="x"), StopRequested(reason="last")]
     assert [action.kind for action in done if isinstance(action, Record)] == ["a", "b"]
+
+
+def test_messages_go_out_in_order_with_the_other_actions() -> None:
+    sent = Send(to="leader", message=Leave(reason="bye"))
+    actions: list[Action] = [Record(kind="a", reason="before"), sent, Record(kind="b", reason="after")]
+    assert run(Scripted(actions)) == actions
+
+
+def test_nothing_is_carried_out_for_a_role_after_it_was_let_go() -> None:
+    done: list[Action] = []
+
+    async def perform(host: RoleHost, action: Action) -> None:
+        done.append(action)
+        host.ended = isinstance(action, End)
+
+    async def story() -> None:
+        host = RoleHost("a role", perform, send=lambda to, message: pytest.fail("sent"))
+        last = Record(kind="a", reason="too late")
+        host.start(Scripted([End(reason="over"), Send(to="leader", message=Leave(reason="bye")), last]))
+        await host.deliver(StopRequested(reason="last"))
+        await host.stop()
+
+    asyncio.run(asyncio.wait_for(story(), 10))
+    assert done == [End(reason="over")]
 
 
 def test_a_timer_fires_once_and_a_second_of_its_name_replaces_it() -> None:

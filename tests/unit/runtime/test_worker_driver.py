@@ -19,10 +19,11 @@ from shoal.wire.messages import Dataset, JobSpec, Message
 SIZE = 5
 
 
-class Around:
-    def send(self, to: str, message: Message) -> None:
-        raise AssertionError("nothing is to be sent")
+def _send_nothing(to: str, message: Message) -> None:
+    raise AssertionError("nothing is to be sent")
 
+
+class Around:
     async def fetch(self, sha256: str) -> Path:
         raise AssertionError("nothing is to be fetched")
 
@@ -52,7 +53,7 @@ def labouring(directory: Path, story: Callable[[WorkerDriver, RoleHost, Listenin
     async def run() -> None:
         worker_driver = WorkerDriver(spec, Around(), member=member, cache=directory, child_module="none")
         worker_driver._trainer._renew_shared(SIZE)
-        host, role = RoleHost("worker", worker_driver.perform), Listening()
+        host, role = RoleHost("worker", worker_driver.perform, send=_send_nothing), Listening()
         host.start(role)
         try:
             await story(worker_driver, host, role)

@@ -37,7 +37,7 @@ from shoal.offload.products import Advert, Array, Report, Secret, check
 from shoal.offload.roles.client import WAIT_S, Client
 from shoal.offload.roles.product import TILE_OPERATIONS, Policy, Privacy, Verify
 from shoal.offload.runtime.multiplier import Multiplier, threads_told
-from shoal.roles.actions import Action, Deliver, Multiply, Record, Send
+from shoal.roles.actions import Action, Deliver, Multiply, Record
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -47,6 +47,7 @@ from shoal.roles.events import (
     Received,
 )
 from shoal.roles.node.dial_state import BACKOFF_S
+from shoal.runtime.dialer import PersistentLink
 from shoal.runtime.paths import Paths, default_home
 from shoal.runtime.role_host import RoleHost
 from shoal.wire.messages import Message, TileResult
@@ -103,7 +104,7 @@ class Borrowed:
         self._loop = asyncio.new_event_loop()
         self._checking = ThreadPoolExecutor(1, thread_name_prefix="shoal-check")
         self._multiplier = Multiplier(threads=threads_told(otherwise=os.cpu_count() or 1))
-        self._host = RoleHost("client", self._perform, executor=self._checking, is_heavy=_is_heavy)
+        self._host = RoleHost("client", self._perform, send=self._send, executor=self._checking, is_heavy=_is_heavy)
         self._lines: dict[str, _PoolLine] = {}
         self._computing: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="shoal-borrowed", daemon=True)
@@ -213,10 +214,11 @@ class Borrowed:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
 
+    def _send(self, to: str, message: Message) -> None:
+        self._lines[to].post(message)
+
     async def _perform(self, host: RoleHost, action: Action) -> None:
         match action:
-            case Send():
-                self._lines[action.to].post(action.message)
             case Multiply():
                 task = asyncio.create_task(self._compute(action))
                 self._computing.add(task)
@@ -238,66 +240,56 @@ class Borrowed:
         self._host.post(await self._multiplier.multiply(ask))
 
 
-class _PoolLine:
-    """A listener (see ``transport.base``) on the work stream to one broker: dialled, held, dialled again."""
+class _PoolLine(PersistentLink):
+    """The work stream to one broker: dialled, held, dialled again."""
 
     def __init__(self, name: str, folder: Path, host: RoleHost, client: Client) -> None:
-        self._name = name
+        super().__init__(name)
         self._folder = folder
         self._host = host
         self._client = client
-        self._session: Session | None = None
+        #: Whether the attempt under way came to a session, and how many attempts before it did not.
+        self._was_open = False
+        self._failures = 0
         self._holding: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._holding = asyncio.create_task(self._hold(), name=f"line to {self._name}")
+        self._holding = asyncio.create_task(self.hold(), name=f"line to {self.peer}")
 
     async def stop(self) -> None:
         if self._holding is not None:
             self._holding.cancel()
             await asyncio.gather(self._holding, return_exceptions=True)
 
-    async def _hold(self) -> None:
-        attempts = 0
-        while True:
-            was_open = False
-            try:
-                # The endpoint and the certificate are read again: a manager may have moved, a certificate run out.
-                access = await kept_fresh(self._folder, now_s=time.time())
-                link = GrpcLink(access.identity, server_node=access.manager_node, endpoint=access.manager_endpoint)
-                reason = await link.borrow(self, connect_timeout_s=CONNECT_TIMEOUT_S)
-            except (ShoalError, OSError) as error:
-                reason = str(error)
-            was_open, self._session = self._session is not None, None
-            self._host.post(Disconnected(node=self._name, reason=reason))
-            if SHUT_OUT in reason:
-                log.warning("%s: %s", self._name, reason)
-                return
-            attempts = 0 if was_open else attempts + 1
-            await asyncio.sleep(BACKOFF_S[min(attempts, len(BACKOFF_S) - 1)])
+    async def connect_once(self) -> str:
+        self._was_open = False
+        try:
+            # The endpoint and the certificate are read again: a manager may have moved, a certificate run out.
+            access = await kept_fresh(self._folder, now_s=time.time())
+            link = GrpcLink(access.identity, server_node=access.manager_node, endpoint=access.manager_endpoint)
+            return await link.borrow(self, connect_timeout_s=CONNECT_TIMEOUT_S)
+        except OSError as error:
+            return str(error)
 
-    def post(self, message: Message) -> None:
-        if self._session is not None:
-            self._session.post(message)
+    async def may_dial_again(self, reason: str) -> bool:
+        self._host.post(Disconnected(node=self.peer, reason=reason))
+        if SHUT_OUT in reason:
+            log.warning("%s: %s", self.peer, reason)
+            return False
+        self._failures = 0 if self._was_open else self._failures + 1
+        await asyncio.sleep(BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)])
+        return True
 
     def opened(self, session: Session) -> None:
-        self._session = session
-        self._host.post(Connected(node=self._name))
-
-    def closed(self, session: Session, reason: str) -> None:
-        pass
+        super().opened(session)
+        self._was_open = True
+        self._host.post(Connected(node=self.peer))
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
-        await self._host.deliver(Received(sender=self._name, message=message, size_bytes=size_bytes))
+        await self._host.deliver(Received(sender=self.peer, message=message, size_bytes=size_bytes))
 
     def payload_limit(self, session: Session, message: Message) -> int:
         return self._client.result_limit(message.task) if isinstance(message, TileResult) else 0
-
-    def awaits(self, session: Session, message: Message) -> bool:
-        return True
-
-    def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
-        return None
 
 
 def _is_heavy(event: Event) -> bool:

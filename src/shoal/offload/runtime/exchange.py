@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from shoal.errors import Misuse
 from shoal.net.base import Session
 from shoal.offload.roles.broker import Broker
-from shoal.roles.actions import Action, Record, Send
+from shoal.roles.actions import Action, Record
 from shoal.roles.events import Connected, Disconnected, Event, Liveness, MemberHeld, PeerChanged, Received
 from shoal.runtime.pool import ManagerPool
 from shoal.runtime.role_host import RoleHost
@@ -33,7 +33,7 @@ class Exchange(ManagerPool):
         self._broker: Broker | None = None
         #: A thread copies and hashes large matrices, so that heartbeats do not wait.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shoal-exchange")
-        self._host = RoleHost("broker", self._perform, executor=self._thread)
+        self._host = RoleHost("broker", self._perform, send=self._send, executor=self._thread)
         self._numbers = itertools.count(1)
         #: Client or node -> its work stream.
         self._sessions: dict[str, Session] = {}
@@ -144,12 +144,13 @@ class Exchange(ManagerPool):
             return
         await self._host.deliver(Received(sender=sender, message=message, size_bytes=size_bytes))
 
+    def _send(self, to: str, message: Message) -> None:
+        session = self._sessions.get(to)
+        if session is not None:
+            session.post(message)
+
     async def _perform(self, host: RoleHost, action: Action) -> None:
         match action:
-            case Send():
-                session = self._sessions.get(action.to)
-                if session is not None:
-                    session.post(action.message)
             case Record():
                 self._note(action)
             case _:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from shoal.errors import Misuse
 from shoal.offload.roles.executor import Executor, Means
 from shoal.offload.runtime.multiplier import Multiplier, threads_told
-from shoal.roles.actions import Action, Multiply, Record, Send
+from shoal.roles.actions import Action, Multiply, Record
 from shoal.roles.events import Connected, Disconnected, Received
 from shoal.runtime import probe
 from shoal.runtime.pool import AgentPool
@@ -39,11 +39,10 @@ def means_here() -> Means:
 class Lending(AgentPool):
     def __init__(self, *, broker: str, send: Callable[[str, Message], None]) -> None:
         self._broker = broker
-        self._send = send
         self._means = means_here()
         # One core, unless the user allows more: a device that lends may have work of its own.
         self._multiplier = Multiplier(threads=threads_told(otherwise=1), nice=NICE)
-        self._host = RoleHost("executor", self._perform)
+        self._host = RoleHost("executor", self._perform, send=send)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -80,8 +79,6 @@ class Lending(AgentPool):
 
     async def _perform(self, host: RoleHost, action: Action) -> None:
         match action:
-            case Send():
-                self._send(action.to, action.message)
             case Multiply():
                 task = asyncio.create_task(self._multiply(action), name="multiply")
                 self._tasks.add(task)

@@ -1,31 +1,20 @@
 """A simulated device's agent: one process, from its start to its end. Dials its manager and the leaders of its jobs,
-drives its workers, and leads where it is asked to.
+drives its workers, and hosts the leaders and aggregators that it is given.
 
-The twin of the runtime's agent; what it decides, the station and the switchboard decide in both.
+The twin of the runtime's agent; in both, the station and the switchboard decide, and the tables find the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.roles.actions import Record, Save
 from shoal.roles.events import Event, Received
 from shoal.roles.node.checkpoint_transfer import unpacked
-from shoal.roles.node.device_router import (
-    GOODBYE_TIMEOUT_S,
-    DeviceRouter,
-    Dial,
-    DropSession,
-    Duty,
-    Employ,
-    Redial,
-    Say,
-    ToHosted,
-    ToWorker,
-)
-from shoal.roles.node.host_router import Delivery, HostRouter, Resume
-from shoal.roles.worker import Worker
+from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
+from shoal.roles.node.worker_table import WorkerTable
 from shoal.sim.driver.connection import Connection
 from shoal.sim.driver.dialer import SimDialer
 from shoal.sim.driver.role_host import Host
@@ -34,7 +23,7 @@ from shoal.sim.driver.worker_driver import SimWorkerDriver
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.process import Process
 from shoal.sim.rng import Stream
-from shoal.wire.messages import Assign, Facts, Message, Reduce, RelayModel, SetUpAggregator, TearDown, Welcome
+from shoal.wire.messages import Assign, Checkpoint, Facts, Message, Welcome
 
 #: A machine that does not answer is given up after this.
 CONNECT_TIMEOUT_S = 10.0
@@ -69,6 +58,14 @@ class SimWorldApi(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A worker's host, and the trainer that it drives."""
+
+    host: Host
+    worker_driver: SimWorkerDriver
+
+
 class SimAgent:
     def __init__(
         self, process: Process, around: SimWorldApi, *, manager: str, incarnation: str, flaws: Stream | None
@@ -86,7 +83,7 @@ class SimAgent:
         self._dialers: dict[str, SimDialer] = {}
         #: Made when it is first asked to lead.
         self.role_server: SimRoleServer | None = None
-        self._workers: dict[str, tuple[Host, SimWorkerDriver]] = {}
+        self._workers: WorkerTable[_Job] = WorkerTable(self._router, self)
         self._leaving = False
         process.now(self._manager_dialer.dial)
 
@@ -109,18 +106,18 @@ class SimAgent:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """Those it works for."""
-        return tuple(self._workers)
+        """The jobs that it works for."""
+        return self._workers.jobs
 
     @property
     def led(self) -> tuple[str, ...]:
-        """Those it leads, or is about to."""
-        return self.role_server.jobs if self.role_server is not None else ()
+        """The jobs that it leads, or is about to."""
+        return self.role_server.roles.jobs if self.role_server is not None else ()
 
     @property
     def seconded(self) -> tuple[str, ...]:
-        """Those of which it sums up a share."""
-        return self.role_server.seconded if self.role_server is not None else ()
+        """The jobs that it hosts an aggregator of."""
+        return self.role_server.roles.seconded if self.role_server is not None else ()
 
     # Lines ---------------------------------------------------------------------------------------------
 
@@ -129,7 +126,7 @@ class SimAgent:
 
     def dialer_opened(self, dialer: SimDialer) -> None:
         leads = self.role_server.router.leads() if self.role_server is not None else ()
-        self._carry(self._router.on_opened(dialer.peer, self._facts(), self.process.clock_s, leads=leads))
+        self._workers.carry(self._router.on_opened(dialer.peer, self._facts(), self.process.clock_s, leads=leads))
 
     def _facts(self) -> Facts:
         device = self.process.machine.device
@@ -142,7 +139,7 @@ class SimAgent:
         return self._router.backoff_s(peer)
 
     def beat(self, dialer: SimDialer) -> None:
-        self._carry(self._router.beat(dialer.peer, self.process.clock_s))
+        self._workers.carry(self._router.beat(dialer.peer, self.process.clock_s))
 
     def line_failed(self, dialer: SimDialer, reason: str) -> None:
         self._disturb(dialer.peer)
@@ -151,50 +148,45 @@ class SimAgent:
                 self._around.gone(self)
                 return
             if self.role_server is not None:
-                self.role_server.carry(self.role_server.router.on_manager_lost(reason=reason))
-        self._carry(self._router.on_closed(dialer.peer, reason=reason))
+                self.role_server.roles.carry(self.role_server.router.on_manager_lost(reason=reason))
+        self._workers.carry(self._router.on_closed(dialer.peer, reason=reason))
 
     def _disturb(self, peer: str) -> None:
-        """What was on its way from this leader into a trainer's memory lies there in part."""
-        for host, worker_driver in self._workers.values():
-            if getattr(host.role, "leader", "") == peer:
-                worker_driver.disturbed()
+        """A model that was on its way from this leader into a trainer's memory lies there in part."""
+        for worker in self._workers.workers:
+            if getattr(worker.host.role, "leader", "") == peer:
+                worker.worker_driver.disturbed()
 
     def heard(self, dialer: SimDialer, message: Message, size_bytes: int) -> None:
         event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
-        self._carry(self._router.on_received(event))
+        self._workers.carry(self._router.on_received(event))
         if self.role_server is not None and dialer is self._manager_dialer and isinstance(message, Welcome):
-            self.role_server.carry(self.role_server.router.on_manager_reached())
+            self.role_server.roles.carry(self.role_server.router.on_manager_reached())
 
     def leave(self, reason: str) -> None:
         """Say goodbye, and end once it was heard or a moment later."""
         self._leaving = True
-        self._carry(self._router.leave(reason))
+        self._workers.carry(self._router.leave(reason))
         self.process.later(GOODBYE_TIMEOUT_S if self.connection else 0.0, self._around.gone, self)
 
-    # What the station wants ----------------------------------------------------------------------------
+    # What the table of workers asks --------------------------------------------------------------------
 
-    def _carry(self, duties: list[Duty]) -> None:
-        for duty in duties:
-            match duty:
-                case ToWorker():
-                    self._workers[duty.job][0].post(duty.event)
-                case Employ():
-                    self._employ(duty.assign)
-                case Say():
-                    self.send(duty.to, duty.message)
-                case Dial():
-                    dialer = self._dialers[duty.node] = SimDialer(self, duty.node, duty.endpoint)
-                    dialer.dial()
-                case DropSession():
-                    self._disturb(duty.node)
-                    self._dialers.pop(duty.node).part(duty.reason)
-                case Redial():
-                    self._line(duty.node).hang_up(duty.reason)
-                case ToHosted():
-                    if self.role_server is None:
-                        self.role_server = self._around.role_server(self)
-                    self.role_server.carry(_heard_by(self.role_server.router, duty))
+    def dial(self, node: str, endpoint: str) -> None:
+        dialer = self._dialers[node] = SimDialer(self, node, endpoint)
+        dialer.dial()
+
+    def part(self, node: str, reason: str) -> None:
+        self._disturb(node)
+        self._dialers.pop(node).part(reason)
+
+    def hang_up(self, node: str, reason: str) -> None:
+        self._line(node).hang_up(reason)
+
+    def tell_hosted(self, duty: ToHosted) -> None:
+        if self.role_server is None:
+            self.role_server = self._around.role_server(self)
+        roles = self.role_server.roles
+        roles.carry(roles.said_to_hosted(duty.sender, duty.message))
 
     def _line(self, peer: str) -> SimDialer:
         return self._manager_dialer if peer == self._manager else self._dialers[peer]
@@ -209,21 +201,20 @@ class SimAgent:
 
     # Workers -------------------------------------------------------------------------------------------
 
-    def _employ(self, assign: Assign) -> None:
+    def employ(self, assign: Assign) -> _Job:
         device = self.process.machine.device
         assert device is not None, f"{self.process.node} has no device to train on"
         worker_driver = SimWorkerDriver(self._around.job(assign.job), self, device, self._flaws)
-        host = Host(self.process, "worker", assign.job, worker_driver.perform)
-        self._workers[assign.job] = (host, worker_driver)
-        host.start(Worker(spec=assign.spec, leader=assign.leader, term=assign.term))
+        host = Host(self.process, "worker", assign.job, worker_driver.perform, send=self.send)
+        return _Job(host, worker_driver)
 
     def strike(self, trouble: str) -> None:
         """The task's code fails or hangs, now or in the next lease."""
-        if not any(worker_driver.strike(host, trouble) for host, worker_driver in self._workers.values()):
+        if not any(worker.worker_driver.strike(worker.host, trouble) for worker in self._workers.workers):
             self.process.machine.troubles.append(trouble)
 
     def fetch(self, job: str, size_bytes: int, fetched: Callable[[bool], object]) -> None:
-        """As large as it is, it comes beside the two streams and does not hold them up."""
+        """The download comes beside the two streams, however large it is, and does not hold them up."""
         if self.connection is None:
             self.process.later(0.0, fetched, False)
             return
@@ -233,45 +224,35 @@ class SimAgent:
         self._around.exhausted(self)
 
     def ended(self, job: str) -> None:
-        self._workers.pop(job, None)
-        self._carry(self._router.on_worker_ended(job))
+        self._workers.end(job)
 
-    # Leading, as the hosting asks ----------------------------------------------------------------------
+    # Leading, as the table of roles asks ---------------------------------------------------------------
 
     @property
     def slow_factor(self) -> float:
         device = self.process.machine.device
         return device.slow_factor if device is not None else 1.0
 
-    def manage(self, event: Event) -> None:
+    def to_manager(self, event: Event) -> None:
         raise AssertionError("the manager is elsewhere")
 
     def say(self, to: str, message: Message) -> None:
         self.send(to, message)
 
-    def appointed(self, host: Host, assign: Assign) -> None:
-        """Where the job stands was asked for."""
-
-    def resume(self, host: Host, delivery: Resume) -> None:
+    def set_up_leader(self, host: Host, assign: Assign) -> None:
+        """The switchboard has asked the manager for the checkpoint."""
         assert self.role_server is not None
-        version = unpacked(delivery.checkpoint)
-        self.process.later(LOAD_S * self.slow_factor, self.role_server.begin, host, delivery.assign, version)
+        self.role_server.watch()
 
-    def begun(self, job: str) -> None:
+    def resume(self, host: Host, assign: Assign, checkpoint: Checkpoint) -> None:
         assert self.role_server is not None
-        self.role_server.carry(self.role_server.router.on_leading(job, endpoint=self.endpoint))
+        version = unpacked(checkpoint)
+        self.process.later(LOAD_S * self.slow_factor, self.role_server.begin, host, assign, version)
 
-    def save(self, host: Host, save: Save) -> None:
+    def save(self, host: Host, job: str, save: Save) -> None:
         assert self.role_server is not None
-        self.role_server.carry(self.role_server.router.on_save(host.job, save))
+        self.role_server.roles.carry(self.role_server.router.on_save(job, save))
 
-    def record(self, host: Host, record: Record) -> None:
+    def record(self, job: str, record: Record) -> None:
         assert self.role_server is not None
-        self.role_server.carry(self.role_server.router.on_record(host.job, record))
-
-
-def _heard_by(router: HostRouter, duty: ToHosted) -> list[Delivery]:
-    """What a leader says to an aggregator here, or the manager to a leader."""
-    if isinstance(duty.message, SetUpAggregator | Reduce | RelayModel | TearDown):
-        return router.on_leader_message(duty.sender, duty.message)
-    return router.on_manager_message(duty.message)
+        self.role_server.roles.carry(self.role_server.router.on_record(job, record))

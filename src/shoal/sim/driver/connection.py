@@ -12,7 +12,7 @@ from shoal.wire.messages import Lane, Message, lane_of
 
 
 class SessionEnd(Protocol):
-    """What both ends do."""
+    """Either end of a connection."""
 
     process: Process
 
@@ -31,7 +31,7 @@ class Connection:
     def __init__(self, network: Network, sizer: WireSizer, *, caller: SessionEnd, called: CalledEnd) -> None:
         self._network = network
         self._sizer = sizer
-        #: Who dialled, and whom.
+        #: The end that dialled, and the end that was dialled.
         self.caller = caller
         self.called = called
         self.is_open = True
@@ -40,19 +40,19 @@ class Connection:
         self._downloads: dict[Flow, Callable[[bool], object]] = {}
 
     def up(self, message: Message) -> tuple[Message, int]:
-        """From who dialled. Returns what is on its way, as the other side will read it, and its size."""
+        """Send from the caller. Returns the message as the called side will read it, and its size."""
         read, size_bytes = self._sizer.pack(message)
         self._flow(lane_of(message), is_up=True).send(size_bytes, self._arrive, self.called, read, size_bytes)
         return read, size_bytes
 
     def down(self, message: Message, left: Callable[[], object] | None = None) -> None:
-        """From who was dialled; ``left`` is called when it is out."""
+        """Send from the called side; ``left`` is called when the message has left it."""
         read, size_bytes = self._sizer.pack(message)
         flow = self._flow(lane_of(message), is_up=False)
         flow.send(size_bytes, self._arrive, self.caller, read, size_bytes, left=left)
 
     def download(self, size_bytes: int, done: Callable[[bool], object]) -> None:
-        """On a stream of its own; ``done`` hears whether all of it came."""
+        """Bring bytes to the caller on a stream of their own; ``done`` hears whether all of them came."""
         flow = self._network.flow(self.called.process.node, self.caller.process.node)
         self._downloads[flow] = done
         flow.send(size_bytes, self._downloaded, flow)
@@ -79,11 +79,11 @@ class Connection:
         if process.alive:
             process.now(end.received, self, message, size_bytes)
         elif process.machine.is_on:
-            # Nobody listens any more, and the machine says so. One without power says nothing.
+            # No process listens, and the machine says so. A machine without power says nothing.
             self.cut("the connection was reset by the other side")
 
     def silence(self, process: Process) -> None:
-        """This process lost its power: nothing more of what it says leaves it, and nobody is told."""
+        """This process lost its power: no further message leaves it, and no other node is told."""
         for (_, is_up), flow in self._flows.items():
             if (self.caller if is_up else self.called).process is process:
                 flow.cut()

@@ -1,6 +1,6 @@
-"""The simulated manager's node: one process, from its start to its end. Drives the manager, and keeps what must last.
+"""The simulated manager's node: one process, from its start to its end. Drives the manager, and keeps durable state.
 
-The twin of the runtime's home; who hears what, the switchboard decides in both.
+The twin of the runtime's home; in both, the switchboard decides which role hears a message.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import functools
 from typing import Protocol
 
 from shoal.errors import Misuse, PeerViolation
-from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Send, Store
+from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Store
 from shoal.roles.events import Asked, Event, Saved, SaveFailed, Stored, StoreFailed
 from shoal.roles.manager.manager import Manager
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, with_rows
 from shoal.roles.node.failure_detector import Patience
-from shoal.roles.node.host_router import HostRouter, Resume
+from shoal.roles.node.host_router import HostRouter
 from shoal.sim.disk import Disk
 from shoal.sim.disk import DiskCheckpoint as File
 from shoal.sim.driver.role_host import Host
@@ -59,7 +59,7 @@ class SimManagerNode:
         self.manager = Manager(
             node=process.node, patience=patience, jobs=disk.stored_jobs(), prefers_devices=prefers_devices
         )
-        self._manager_host = Host(process, "manager", "", self._perform_manager)
+        self._manager_host = Host(process, "manager", "", self._perform_manager, send=self.role_server.roles.send)
         self._manager_host.start(self.manager)
         self.role_server.watch()
 
@@ -81,13 +81,11 @@ class SimManagerNode:
 
     # The manager ---------------------------------------------------------------------------------------
 
-    def manage(self, event: Event) -> None:
+    def to_manager(self, event: Event) -> None:
         self._manager_host.post(event)
 
     def _perform_manager(self, host: Host, action: Action) -> float:
         match action:
-            case Send():
-                self.role_server.carry(self.role_server.router.on_send(action.to, action.message))
             case Keep():
                 return self._disk.keep(action)
             case Store():
@@ -123,22 +121,22 @@ class SimManagerNode:
 
     def _stored(self, kept: Checkpoint, is_durable: bool) -> None:
         if is_durable:
-            self.process.now(self.manage, Stored(job=kept.job, term=kept.term, version=kept.version))
+            self.process.now(self.to_manager, Stored(job=kept.job, term=kept.term, version=kept.version))
         else:
             self._not_stored(kept, "the disk is full")
 
     def _not_stored(self, sent: Checkpoint, reason: str) -> None:
         failed = StoreFailed(job=sent.job, term=sent.term, version=sent.version, reason=reason)
-        self.process.now(self.manage, failed)
+        self.process.now(self.to_manager, failed)
 
     def _load(self, load: Load) -> None:
         loaded = self._disk.newest(load.job)
         version = _travelling(loaded) if loaded is not None else None
-        self.role_server.send(load.to, packed(version, job=load.job, term=load.term))
+        self.role_server.roles.post(load.to, packed(version, job=load.job, term=load.term))
 
     # Leaders here --------------------------------------------------------------------------------------
 
-    def appointed(self, host: Host, assign: Assign) -> None:
+    def set_up_leader(self, host: Host, assign: Assign) -> None:
         self.process.later(LOAD_S, self._begin, host, assign)
 
     def _begin(self, host: Host, assign: Assign) -> None:
@@ -146,32 +144,29 @@ class SimManagerNode:
         version = StoredVersion(version=loaded.version, tensors=loaded.tensors, state=loaded.state) if loaded else None
         self.role_server.begin(host, assign, version)
 
-    def begun(self, job: str) -> None:
-        """The manager knows: it waits for nobody here."""
-
-    def save(self, host: Host, save: Save) -> None:
-        self._disk.write(host.job, save, functools.partial(self._saved, host, save.version))
+    def save(self, host: Host, job: str, save: Save) -> None:
+        self._disk.write(job, save, functools.partial(self._saved, host, save.version))
 
     def _saved(self, host: Host, version: int, is_durable: bool) -> None:
         answer = Saved(version=version) if is_durable else SaveFailed(version=version, reason="the disk is full")
         self.process.now(host.post, answer)
 
-    def record(self, host: Host, record: Record) -> None:
+    def record(self, job: str, record: Record) -> None:
         pass
 
     def say(self, to: str, message: Message) -> None:
         raise Misuse("the manager's node dials nobody")
 
     @property
-    def endpoint(self) -> str:
-        raise Misuse("the manager's node is dialled where everyone knows it is")
+    def endpoint(self) -> None:
+        """The manager's node is dialled where every node knows it is."""
 
-    def resume(self, host: Host, delivery: Resume) -> None:
+    def resume(self, host: Host, assign: Assign, checkpoint: Checkpoint) -> None:
         raise Misuse("a leader at home goes on from the disk")
 
 
 def _travelling(file: File) -> StoredVersion:
-    """As it is sent to a leader elsewhere: the history before it stays here."""
+    """A version as a leader elsewhere gets it: the history before it stays here."""
     rows, names = with_rows(())
     return StoredVersion(
         version=file.version,

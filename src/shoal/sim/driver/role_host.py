@@ -9,17 +9,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from shoal.roles.actions import Action, CancelTimer, Role, SetTimer
+from shoal.roles.actions import Action, CancelTimer, Role, Send, SetTimer
 from shoal.roles.events import Event, Started, TimerFired
 from shoal.sim.kernel import Do, Kernel
 from shoal.sim.observe import Observer, Step
+from shoal.wire.messages import Message
 
 #: No timer is shorter. On a clock that is behind, a time may differ from the next by less than the virtual clock can
 #: tell, and a role that waits for it would wait for ever, at one instant.
 TIMER_MIN_S = 1e-9
 
-#: Carries out what a host does not know itself; what it returns is how long the actions that follow must wait.
+#: Carries out the actions that a host does not know itself; returns how long the actions that follow must wait.
 Perform = Callable[["Host", Action], float]
+
+#: Sends a message of the role to a node.
+Post = Callable[[str, Message], None]
 
 
 class HostProcess(Protocol):
@@ -42,7 +46,19 @@ class HostProcess(Protocol):
 class Host:
     """Events may be posted before the role is there: they wait."""
 
-    __slots__ = ("_cost_s", "_inbox", "_perform", "_process", "_running", "_timers", "ended", "job", "kind", "role")
+    __slots__ = (
+        "_cost_s",
+        "_inbox",
+        "_perform",
+        "_process",
+        "_running",
+        "_send",
+        "_timers",
+        "ended",
+        "job",
+        "kind",
+        "role",
+    )
 
     def __init__(
         self,
@@ -50,19 +66,23 @@ class Host:
         kind: str,
         job: str,
         perform: Perform,
+        *,
+        send: Post,
         cost_s: Callable[[Event], float] | None = None,
     ) -> None:
         self.kind = kind
         self.job = job
         self.role: Role | None = None
+        #: Set when the role is let go: no action is carried out after that.
         self.ended = False
         self._process = process
         self._perform = perform
+        self._send = send
         #: How long handling an event takes; the next one waits.
         self._cost_s = cost_s
         self._inbox: deque[Event] = deque()
         self._running = True
-        #: Name -> which setting of it counts. A timer set anew makes the older one void.
+        #: Name -> which setting of it counts. A timer that is set again makes the older setting void.
         self._timers: dict[str, int] = {}
 
     def start(self, role: Role) -> None:
@@ -78,7 +98,7 @@ class Host:
             self._run(iter(()))
 
     def _run(self, actions: Iterator[Action]) -> None:
-        """Carry out what is decided, then take the next event; stop where an action must be waited for."""
+        """Carry out the decided actions, then take the next event; pause where an action must be waited for."""
         self._running = True
         process, role = self._process, self.role
         assert role is not None
@@ -104,6 +124,9 @@ class Host:
         self._running = False
 
     def _act(self, action: Action) -> float:
+        if self.ended:
+            # The role was let go by an action before this one.
+            return 0.0
         if isinstance(action, SetTimer):
             number = self._timers[action.name] = self._timers.get(action.name, 0) + 1
             after_s = max(action.after_s, TIMER_MIN_S)
@@ -112,6 +135,9 @@ class Host:
         if isinstance(action, CancelTimer):
             if action.name in self._timers:
                 self._timers[action.name] += 1
+            return 0.0
+        if isinstance(action, Send):
+            self._send(action.to, action.message)
             return 0.0
         return self._perform(self, action)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.compress.sparse import add_to
 from shoal.errors import Misuse, ShoalError
-from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, Send, StageModel, Train
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, StageModel, Train
 from shoal.roles.aggregation.staging import put
 from shoal.roles.events import EvaluationDone, Event, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.sim.devices import ComputeJob, Device
@@ -21,7 +21,7 @@ from shoal.sim.jobs import EXAMPLES_HELD, SimulatedJob, examples_to_judge, examp
 from shoal.sim.process import Process
 from shoal.sim.rng import Stream
 from shoal.wire.coded import sizes_of
-from shoal.wire.messages import DeviceState, Message
+from shoal.wire.messages import DeviceState
 
 #: What ending a trainer takes.
 KILL_S = 0.1
@@ -36,8 +36,6 @@ class SimAgentApi(Protocol):
     """What it asks of the agent around it."""
 
     process: Process
-
-    def send(self, to: str, message: Message) -> None: ...
 
     def fetch(self, job: str, size_bytes: int, fetched: Callable[[bool], object]) -> None:
         """Bring a job's code and data here; ``fetched`` hears whether that worked."""
@@ -73,8 +71,6 @@ class SimWorkerDriver:
 
     def perform(self, host: Host, action: Action) -> float:
         match action:
-            case Send():
-                self._around.send(action.to, action.message)
             case Prepare():
                 self._prepare(host)
             case Train() | Evaluate():
@@ -135,7 +131,7 @@ class SimWorkerDriver:
         self._post(host, start_s, Prepared(sizes=sizes_of(self._job.layout), holds_first=takes_changes, state=state))
 
     def _state(self, examples: int) -> DeviceState | None:
-        """How the device is; None where nobody asks for that."""
+        """The state of the device; None where the plan does not ask for it."""
         if self._job.spec.plan.data != "local":
             return None
         build = self._device.build
@@ -163,7 +159,7 @@ class SimWorkerDriver:
         if action.tensors:
             self._model = action.tensors["model"]
         elif action.staged:
-            # From here on it is the trainer's; what is given out later goes into another.
+            # From here on it is the trainer's; parts that come later go into another array.
             self._model, self._staged = self._staged, None
         elif action.changes and self._model is not None:
             self._model = self._model.copy()
@@ -237,7 +233,7 @@ class SimWorkerDriver:
         )
 
     def _interrupt(self, host: Host, action: Interrupt) -> None:
-        """End the child process. Whoever waits for it hears that it failed."""
+        """End the child process. The role hears that it failed."""
         at, self._at = self._at, None
         if at is None:
             return

@@ -1,0 +1,318 @@
+"""The leaders and aggregators that a node hosts: which of them a delivery is for, which are set up and let go.
+
+Both drivers use this table. It knows no socket, no task and no clock: the driver has them, and the table calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from shoal.compress.codec import Codec
+from shoal.errors import Misuse
+from shoal.roles.actions import Action, End, Record, Save
+from shoal.roles.events import Event, Received
+from shoal.roles.node.host_router import (
+    Delivery,
+    Drop,
+    DropAggregator,
+    HangUp,
+    HostRouter,
+    Lead,
+    Resume,
+    Second,
+    ToAggregator,
+    ToLeader,
+    ToManager,
+    ToPeer,
+)
+from shoal.roles.node.role_runner import RoleRunner
+from shoal.wire.coded import bytes_max
+from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
+from shoal.wire.messages import (
+    Assign,
+    Checkpoint,
+    Message,
+    Reduce,
+    ReduceResult,
+    RelayModel,
+    SetUpAggregator,
+    TearDown,
+    Update,
+    UpdateShard,
+)
+
+if TYPE_CHECKING:
+    from shoal.roles.leader.leader import Leader
+
+
+H = TypeVar("H", bound=RoleRunner)
+_H = TypeVar("_H", bound=RoleRunner, contravariant=True)
+
+
+class NodeApi(Protocol[_H]):
+    """The differences between the manager's node and a device, in either driver."""
+
+    def to_manager(self, event: Event) -> None:
+        """Hand an event to the manager on this node."""
+        ...
+
+    def say(self, to: str, message: Message) -> None:
+        """Send over the line that this node dialled: to the manager elsewhere, or to a leader that it works for."""
+        ...
+
+    def set_up_leader(self, host: _H, assign: Assign) -> None:
+        """Read where the job stands and ``begin``; or, on a device, wait for ``resume``."""
+        ...
+
+    def resume(self, host: _H, assign: Assign, checkpoint: Checkpoint) -> None:
+        """Begin from this checkpoint, which the manager sent."""
+        ...
+
+    def save(self, host: _H, job: str, save: Save) -> None:
+        """Make a version durable; the host hears whether it is."""
+        ...
+
+    def record(self, job: str, record: Record) -> None: ...
+
+
+class HostDriver(Protocol[H]):
+    """The sessions and the hosts of a node."""
+
+    def post(self, node: str, message: Message) -> None:
+        """Send over the session of a node that called this one, if there is a session."""
+        ...
+
+    def hang_up(self, node: str, reason: str) -> None: ...
+
+    def leader_host(self, assign: Assign) -> H: ...
+
+    def sub_leader_host(self, form: SetUpAggregator) -> H: ...
+
+    def set_up_sub_leader(self, host: H, form: SetUpAggregator, leader: str) -> None:
+        """Start the role, open the door to its members, and call ``formed``."""
+        ...
+
+    def end(self, host: H) -> None:
+        """Let a host go; ``ended`` is true from now on."""
+        ...
+
+
+@dataclass(slots=True)
+class _Led(Generic[H]):
+    """A job led on this node, or about to be."""
+
+    host: H
+    #: Set once it is there.
+    leader: Leader | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sub(Generic[H]):
+    """An aggregator on this node."""
+
+    host: H
+    piece_max_bytes: int
+
+
+class RoleTable(Generic[H]):
+    def __init__(self, board: HostRouter, place: NodeApi[H], driver: HostDriver[H]) -> None:
+        self._board = board
+        self._place = place
+        self._driver = driver
+        #: Job -> its leader here.
+        self._led: dict[str, _Led[H]] = {}
+        #: (job, formation) -> the aggregator here.
+        self._subs: dict[tuple[str, int], _Sub[H]] = {}
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that are led here, or about to be."""
+        return tuple(self._led)
+
+    @property
+    def seconded(self) -> tuple[str, ...]:
+        """The jobs that have an aggregator here."""
+        return tuple(dict.fromkeys(job for job, _ in self._subs))
+
+    @property
+    def hosts(self) -> tuple[H, ...]:
+        return (*(led.host for led in self._led.values()), *(sub.host for sub in self._subs.values()))
+
+    def leader(self, job: str) -> Leader | None:
+        """The leader of this job here, once it is set up."""
+        led = self._led.get(job)
+        return led.leader if led is not None else None
+
+    # Deliveries ----------------------------------------------------------------------------------------
+
+    def reading(self, delivery: Delivery) -> tuple[H, Received] | None:
+        """The host that reads a message, and the message; None for every other delivery.
+
+        A driver with real memory waits until the role has read a message: the memory is used again after that.
+        """
+        match delivery:
+            case ToLeader(event=Received() as event) if (led := self._led.get(delivery.job)) is not None:
+                return led.host, event
+            case ToAggregator(event=Received() as event):
+                sub = self._subs.get((delivery.job, delivery.formation))
+                return (sub.host, event) if sub is not None else None
+            case _:
+                return None
+
+    def carry(self, deliveries: Iterable[Delivery]) -> None:
+        """Carry out what the switchboard decided, in order."""
+        for delivery in deliveries:
+            match delivery:
+                case ToManager():
+                    self._place.to_manager(delivery.event)
+                case ToLeader():
+                    # The delivery before this one may have ended the leader.
+                    if (led := self._led.get(delivery.job)) is not None:
+                        led.host.post(delivery.event)
+                case ToPeer():
+                    self.post(delivery.node, delivery.message)
+                case Lead():
+                    self._lead(delivery.assign)
+                case Resume():
+                    self._place.resume(self._led[delivery.assign.job].host, delivery.assign, delivery.checkpoint)
+                case Drop():
+                    self._drop(delivery.job)
+                case Second():
+                    self._second(delivery.form, delivery.leader)
+                case ToAggregator():
+                    if (sub := self._subs.get((delivery.job, delivery.formation))) is not None:
+                        sub.host.post(delivery.event)
+                case DropAggregator():
+                    self._drop_sub(delivery.job, delivery.formation)
+                case HangUp():
+                    self._driver.hang_up(delivery.node, delivery.reason)
+
+    def post(self, node: str, message: Message) -> None:
+        """Send to a node: over the line that this device dialled if the message is for a manager or a leader, else over
+        the session that the node opened here."""
+        if not self._board.is_home and message.rule.to in ("manager", "leader"):
+            self._place.say(node, message)
+        else:
+            self._driver.post(node, message)
+
+    def said_to_hosted(self, sender: str, message: Message) -> list[Delivery]:
+        """The manager speaks to a leader here or makes this device one; or a leader speaks to its aggregator here."""
+        if isinstance(message, SetUpAggregator | Reduce | RelayModel | TearDown):
+            return self._board.on_leader_message(sender, message)
+        return self._board.on_manager_message(message)
+
+    # Roles ---------------------------------------------------------------------------------------------
+
+    def send(self, to: str, message: Message) -> None:
+        """A role on this node sends a message."""
+        self.carry(self._board.on_send(to, message))
+
+    def perform_leader(self, host: H, job: str, action: Action) -> None:
+        match action:
+            case Record():
+                self._place.record(job, action)
+            case Save():
+                self._place.save(host, job, action)
+            case End():
+                self._board.on_ended(job)
+                self._drop(job)
+            case _:
+                raise Misuse(f"a leader does not ask for {type(action).__name__}")
+
+    def perform_sub_leader(self, job: str, formation: int, action: Action) -> None:
+        match action:
+            case Record():
+                self._place.record(job, action)
+            case End():
+                self._drop_sub(job, formation)
+            case _:
+                raise Misuse(f"an aggregator does not ask for {type(action).__name__}")
+
+    # Leaders -------------------------------------------------------------------------------------------
+
+    def _lead(self, assign: Assign) -> None:
+        host = self._driver.leader_host(assign)
+        self._led[assign.job] = _Led(host)
+        self._place.set_up_leader(host, assign)
+
+    def begin(self, host: H, assign: Assign, leader: Leader, *, endpoint: str | None = None) -> None:
+        """Start the leader of a job, unless its host was let go meanwhile.
+
+        ``endpoint``: where workers dial this device; the manager's node is dialled where every member knows it is.
+        """
+        if host.ended:
+            return
+        self._led[assign.job].leader = leader
+        host.start(leader)
+        if endpoint is not None and not host.ended:
+            self.carry(self._board.on_leading(assign.job, endpoint=endpoint))
+
+    def fail(self, host: H, job: str, reason: str) -> None:
+        """The leader of a job could not be set up."""
+        if not host.ended:
+            self._drop(job)
+            self.carry(self._board.on_failed(job, reason=reason))
+
+    def _drop(self, job: str) -> None:
+        led = self._led.pop(job, None)
+        if led is not None:
+            self._driver.end(led.host)
+
+    # Aggregators ---------------------------------------------------------------------------------------
+
+    def _second(self, form: SetUpAggregator, leader: str) -> None:
+        host = self._driver.sub_leader_host(form)
+        self._subs[form.job, form.formation] = _Sub(host, _piece_max_bytes(form))
+        self._driver.set_up_sub_leader(host, form, leader)
+
+    def formed(self, host: H, form: SetUpAggregator, *, endpoint: str | None = None, reason: str | None = None) -> None:
+        """An aggregator is set up and its members may dial it at ``endpoint``; without one it could not be set up."""
+        if host.ended:
+            return
+        if endpoint is None:
+            self._drop_sub(form.job, form.formation)
+        self.carry(self._board.on_seconded(form, endpoint=endpoint, reason=reason))
+
+    def _drop_sub(self, job: str, formation: int) -> None:
+        sub = self._subs.pop((job, formation), None)
+        if sub is not None:
+            self._driver.end(sub.host)
+
+    # Tensors -------------------------------------------------------------------------------------------
+
+    def payload_limit(self, message: Message) -> int:
+        """The most bytes of tensors that may follow this message from a worker or from an aggregator.
+
+        A message for a leader that is not here, or not yet, may have any size: no memory is taken for its tensors.
+        """
+        match message:
+            case Update():
+                leader = self.leader(message.job)
+                return leader.update_max_bytes if leader is not None else PAYLOAD_MAX_BYTES
+            case ReduceResult():
+                leader = self.leader(message.job)
+                return leader.sum_max_bytes if leader is not None else PAYLOAD_MAX_BYTES
+            case UpdateShard():
+                sub = self._subs.get((message.job, message.formation))
+                return sub.piece_max_bytes if sub is not None else 0
+            case _:
+                return 0
+
+    def awaits_tensors(self, sender: str, message: Message) -> bool:
+        """Whether a role here can use the tensors of this message: memory is taken for no others."""
+        match message:
+            case Update() | ReduceResult():
+                leader = self.leader(message.job)
+                return leader is not None and leader.awaits(sender, message)
+            case UpdateShard():
+                return self._board.awaits_shard(sender, message)
+            case _:
+                return False
+
+
+def _piece_max_bytes(form: SetUpAggregator) -> int:
+    if form.sizes:
+        return bytes_max(Codec.parse(form.codec), form.sizes, entries=form.entries)
+    return VALUE_BYTES * (form.stop - form.start)

@@ -1,0 +1,121 @@
+"""The workers of a device: which of them an event is for, which are set up and let go.
+
+Both drivers use this table. It knows no socket, no task and no clock: the driver has them, and the table calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar
+
+from shoal.roles.events import Received
+from shoal.roles.node.device_router import (
+    DeviceRouter,
+    Dial,
+    DropSession,
+    Duty,
+    Employ,
+    Redial,
+    Say,
+    ToHosted,
+    ToWorker,
+)
+from shoal.roles.node.role_runner import RoleRunner
+from shoal.roles.worker import Worker
+from shoal.wire.messages import Assign, Message
+
+
+class WorkerEntry(Protocol):
+    """A worker's host, and the trainer that the driver keeps beside it."""
+
+    @property
+    def host(self) -> RoleRunner: ...
+
+
+W = TypeVar("W", bound=WorkerEntry)
+_W = TypeVar("_W", bound=WorkerEntry, covariant=True)
+
+
+class DeviceDriver(Protocol[_W]):
+    """The lines and the hosts of a device."""
+
+    def employ(self, assign: Assign) -> _W:
+        """A host and a trainer for the worker of a job."""
+        ...
+
+    def send(self, to: str, message: Message) -> None:
+        """Send over the line to a node, if there is one."""
+        ...
+
+    def dial(self, node: str, endpoint: str) -> None:
+        """Hold a line to this node until ``part``."""
+        ...
+
+    def part(self, node: str, reason: str) -> None: ...
+
+    def hang_up(self, node: str, reason: str) -> None:
+        """End the session over a line; it is dialled again after a while."""
+        ...
+
+    def tell_hosted(self, duty: ToHosted) -> None:
+        """Hand a message to the leaders and aggregators that this device hosts, or is to host."""
+        ...
+
+
+class WorkerTable(Generic[W]):
+    def __init__(self, station: DeviceRouter, driver: DeviceDriver[W]) -> None:
+        self._station = station
+        self._driver = driver
+        self._workers: dict[str, W] = {}
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return tuple(self._workers)
+
+    @property
+    def workers(self) -> tuple[W, ...]:
+        return tuple(self._workers.values())
+
+    def get(self, job: str) -> W | None:
+        return self._workers.get(job)
+
+    def reading(self, duty: Duty) -> tuple[W, Received] | None:
+        """The worker that reads a message, and the message; None for every other duty.
+
+        A driver with real memory waits until the role has read a message: the memory is used again after that.
+        """
+        match duty:
+            case ToWorker(event=Received() as event):
+                return self._workers[duty.job], event
+            case _:
+                return None
+
+    def carry(self, duties: Iterable[Duty]) -> None:
+        """Carry out what the station decided, in order."""
+        for duty in duties:
+            match duty:
+                case ToWorker():
+                    self._workers[duty.job].host.post(duty.event)
+                case Employ():
+                    self._employ(duty.assign)
+                case Say():
+                    self._driver.send(duty.to, duty.message)
+                case Dial():
+                    self._driver.dial(duty.node, duty.endpoint)
+                case DropSession():
+                    self._driver.part(duty.node, duty.reason)
+                case Redial():
+                    self._driver.hang_up(duty.node, duty.reason)
+                case ToHosted():
+                    self._driver.tell_hosted(duty)
+
+    def _employ(self, assign: Assign) -> None:
+        worker = self._workers[assign.job] = self._driver.employ(assign)
+        worker.host.start(Worker(spec=assign.spec, leader=assign.leader, term=assign.term))
+
+    def end(self, job: str) -> W | None:
+        """Let the worker of a job go; None: it is gone already."""
+        worker = self._workers.pop(job, None)
+        if worker is not None:
+            self.carry(self._station.on_worker_ended(job))
+        return worker
