@@ -183,8 +183,8 @@ class Watcher:
             match action:
                 case Record(kind="expired"):
                     self.expired += 1
-                case Record(kind="shape" | "pace" as kind, reason=reason):
-                    setattr(self, kind, reason.split()[0].strip(":,"))
+                case Record(kind="topology" | "pace" as kind, reason=reason):
+                    setattr(self, "pace" if kind == "pace" else "shape", reason.split()[0].strip(":,"))
                     self.changes += 1
                     self.changed_at = len(self.lent_s)
                 case Send(message=Work(kind="train", version=version)):
@@ -227,7 +227,7 @@ def course(case: Case, shape: str, pace: str = "sync") -> Course:
         # Nobody is given up here: how long a lease may take is another question.
         lease_s=36_000.0,
         momentum=0.0,
-        shape=shape,
+        topology=shape,
         pace=pace,
         buffer=max(1, case.workers - slow_workers(case)),
     )
@@ -256,7 +256,7 @@ def course(case: Case, shape: str, pace: str = "sync") -> Course:
         changes=watcher.changes,
         is_settled=watcher.rounds < ROUNDS_MOST,
         expired=watcher.expired,
-        predicted_s={view.shape: view.batch_s for view in watcher.first_views if view.pace == "sync"},
+        predicted_s={view.topology: view.batch_s for view in watcher.first_views if view.pace == "sync"},
     )
 
 

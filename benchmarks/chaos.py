@@ -174,7 +174,7 @@ class Workshop:
             # The last version alone: an evaluation is not what is measured.
             "evaluate_every_epochs": 1_000_000,
             "checkpoint_every_s": CHECKPOINT_EVERY_S,
-            "shape": settings.shape,
+            "topology": settings.shape,
             **settings.plan,
         }
         return await operator.submit(job, plan=plan)
@@ -517,7 +517,7 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lead", choices=("devices", "here"), default="devices", help="who leads in the last run")
-    parser.add_argument("--shape", choices=("star", "tree", "shard"), default="star", help="how updates meet")
+    parser.add_argument("--topology", choices=("star", "tree", "shard"), default="star", help="how updates meet")
     parser.add_argument("--start-s", type=float, default=0.0, help="what loading torch would take, for every trainer")
     parser.add_argument("--plan", action="append", default=[], metavar="NAME=NUMBER", help="such as lease_s=1.5")
     parser.add_argument("--quick", action="store_true", help="15 s a run, a fault every 3 s, one seed")

@@ -56,7 +56,7 @@ def watching(node: str) -> Iterator[None]:
             before, model = leader.version, leader.model
             actions = handle(leader, event, now_s)
             if leader.version > before:
-                shape, subs = leader.shape.split()[0], ",".join(leader.aggregators)
+                shape, subs = leader.topology.split()[0], ",".join(leader.aggregators)
                 # A step makes new arrays: the old one is as it was.
                 sums = f"{checksum(model)} {checksum(leader.model)}"
                 file.write(f"{time.monotonic():.4f} {leader.version} {leader.term} {node} {shape} {sums} {subs};\n")

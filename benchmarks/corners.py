@@ -94,7 +94,7 @@ async def _run(
 ) -> list[Note]:
     """A job in this shape until it made so many versions in it; ``auto``: in any."""
     plan = {
-        "shape": shape,
+        "topology": shape,
         "workers_min": setting.workers,
         "workers_max": setting.workers,
         "until": {"epochs": 100},

@@ -44,7 +44,7 @@ def give_orders(folder: Path, hosts: Mapping[str, str], *, rounds: int, values: 
     job = folder / "job"
     job.mkdir()
     ready = echo_job(job, values=values, batches=1)
-    plan = Plan(data="local", shape="chain", momentum=0.0, batch_size=1, until=Until(epochs=rounds))
+    plan = Plan(data="local", topology="chain", momentum=0.0, batch_size=1, until=Until(epochs=rounds))
     secret = FlockSecret.draw()
     spec = spec_of(ready, plan, job=secret.flock)
     homes = {}

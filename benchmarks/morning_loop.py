@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.morning_fleet import Fleet
 from shoal.scheduling.profile.features import Features
 from shoal.scheduling.profile.sizing import CostPrediction, Profiler, Sizing
-from shoal.scheduling.requests import Accepted, Budget, Intake, Request
+from shoal.scheduling.requests import Accepted, Budget, Intake, WorkRequest
 from shoal.scheduling.steering import Steering
 from shoal.sim.rng import Rng
 
@@ -82,7 +82,8 @@ def play(fleet: Fleet, *, per_s: float, lease_s: float, spread: float, rng: Rng)
     asked = [0] * int(fleet.window_s)
     lent = [0] * int(fleet.window_s)
     requests = [
-        Request(features=Features(device=f"w{number}"), examples_held=1_000_000) for number in range(len(fleet.spans))
+        WorkRequest(features=Features(device=f"w{number}"), examples_held=1_000_000)
+        for number in range(len(fleet.spans))
     ]
     state = [_COMES] * len(requests)
     began_s = [0.0] * len(requests)

@@ -206,7 +206,7 @@ class _Table:
         if all(len(seeds) >= KEPT for seeds in self.found.values()):
             return
         ordered = list(dict.fromkeys([*self._promising(), *range(MUTANT_SEEDS)]))
-        shaped = [seed for seed in ordered if fuzz_case(seed).shape != "star"]
+        shaped = [seed for seed in ordered if fuzz_case(seed).topology != "star"]
 
         def between(low: int, high: int) -> Callable[[str], Sequence[int]]:
             # A mutant that only shows where updates meet in aggregators is not looked for where there are none.

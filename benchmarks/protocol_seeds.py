@@ -1,6 +1,6 @@
 """Ten thousand small disasters: the deployed manager, leader and workers under seeded faults, every invariant watching.
 
-    python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] [--shape star|tree|shard|chain] --json
+    python -m benchmarks.protocol_seeds [--quick] [--count N] [--first SEED] [--topology star|tree|shard|chain] --json
     python -m benchmarks.protocol_seeds --find [--limit-s 900]       # the table of seeds that catch mutants, made again
 
 A seed that breaks an invariant prints the command that plays it again. That the checks can fail is shown by mutants,
@@ -53,7 +53,7 @@ def play_range(first: int, count: int, *, shape: str = "", tell: bool = True) ->
     """With a shape, only the seeds among them whose jobs have it."""
     wrong: dict[int, str] = {}
     for number in range(count):
-        if shape and shape != CHAIN and fuzz_case(first + number).shape != shape:
+        if shape and shape != CHAIN and fuzz_case(first + number).topology != shape:
             continue
         reason = play_flock(first + number) if shape == CHAIN else play(first + number)
         if reason:
@@ -70,7 +70,7 @@ def play_in_processes(first: int, count: int, processes: int, *, shape: str = ""
     for start in range(first, first + count, share):
         part = min(share, first + count - start)
         command = [sys.executable, "-m", "benchmarks.protocol_seeds", "--first", str(start), "--count", str(part)]
-        command += ["--part", *(["--shape", shape] if shape else [])]
+        command += ["--part", *(["--topology", shape] if shape else [])]
         children.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     wrong: dict[int, str] = {}
     for child in children:
@@ -85,7 +85,7 @@ def flocks_played(first: int, count: int) -> dict[str, Any]:
     """Flocks, in processes of their own."""
     wrong = play_in_processes(first, count, os.cpu_count() or 1, shape=CHAIN)
     for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
-        again = f"python -m benchmarks.protocol_seeds --shape {CHAIN} --first {seed} --count 1"
+        again = f"python -m benchmarks.protocol_seeds --topology {CHAIN} --first {seed} --count 1"
         say(f"flock {seed}: {reason}\n  {again}")
     return {"flock_seeds": count, "flock_violations": len(wrong), "flock_failing": sorted(wrong)[:TOLD_MAX]}
 
@@ -94,7 +94,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=0, help=f"how many seeds; {COUNT:,} unless --quick")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--shape", default="", choices=(*SHAPES, CHAIN), help="only seeds of this shape")
+    parser.add_argument("--topology", default="", choices=(*SHAPES, CHAIN), help="only seeds of this shape")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_COUNT} seeds")
     parser.add_argument("--trace", default="", help="write the trace of one seed to this file")
     parser.add_argument("--find", action="store_true", help="look for seeds that catch mutants, and write the table")
@@ -123,7 +123,7 @@ def main() -> int:
     for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
         again = f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl"
         say(f"seed {seed}: {reason}\n  {again}")
-    shapes = Counter(fuzz_case(given.first + number).shape for number in range(count))
+    shapes = Counter(fuzz_case(given.first + number).topology for number in range(count))
     played = {shape: shapes[shape] for shape in SHAPES if not given.shape or shape == given.shape}
     result: dict[str, Any] = {"seeds": sum(played.values()), "seeds_of_shape": played}
     result |= {"violations": len(wrong), "failing": sorted(wrong)[:TOLD_MAX]}

@@ -136,8 +136,8 @@ async def _timed(
     cluster: TestbedCluster, operator: Operator, ready: ReadyTask, setting: Setting, shape: str, notes: Path
 ) -> Timed:
     plan = {
-        "shape": shape,
-        "sub_leaders": setting.aggregators,
+        "topology": shape,
+        "aggregators": setting.aggregators,
         "workers_min": setting.workers,
         "workers_max": setting.workers,
         "until": {"epochs": 200},
@@ -193,7 +193,7 @@ class _Versions(Versions):
 
     def step(self, step: Step) -> None:
         super().step(step)
-        if any(isinstance(action, Record) and action.kind == "shape" for action in step.actions):
+        if any(isinstance(action, Record) and action.kind == "topology" for action in step.actions):
             self.before = len(self.made_s)
 
 
@@ -216,7 +216,7 @@ def played_s(
     line = AccessLink(up=rate, down=rate)
     build = Build(kind="even", seconds_per_gmac=0.0, seconds_per_batch=batch_s, memory_mb=4096, line=line)
     plan = Plan(
-        shape=shape,
+        topology=shape,
         pace=pace,
         aggregators=aggregators,
         batch_size=1,

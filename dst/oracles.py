@@ -73,7 +73,7 @@ class _Paper:
     @property
     def tolerance(self) -> float:
         """Aggregators of a tree round what they sum up to the numbers of a model; what was not sent is summed apart."""
-        return 1e-5 if self.spec.plan.shape == "tree" or self.is_coded else 1e-6
+        return 1e-5 if self.spec.plan.topology == "tree" or self.is_coded else 1e-6
 
     def stand_again(self, kept: int, again: int) -> None:
         """The training went back: this version is an earlier one again, and what came in between never was."""

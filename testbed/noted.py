@@ -44,7 +44,7 @@ def main() -> int:
             before = leader.version
             actions = handle(leader, event, now_s)
             if leader.version > before:
-                notes.write(f"{leader.job}\t{leader.version}\t{leader.shape}\t{time.monotonic()}\n")
+                notes.write(f"{leader.job}\t{leader.version}\t{leader.topology}\t{time.monotonic()}\n")
             return actions
 
         with mock.patch.object(Leader, "handle", noted):

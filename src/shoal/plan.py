@@ -17,7 +17,7 @@ LEASE_BATCHES_MAX = 4096
 #: wire, the sixth, is written in a grammar of its own (``compress.codec``).
 CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared", "local"),
-    "shape": ("star", "tree", "shard", "auto", "chain"),
+    "topology": ("star", "tree", "shard", "auto", "chain"),
     "pace": ("sync", "buffered", "async", "auto"),
     "work": ("leased", "fixed", "sized"),
     "trust": ("identity",),
@@ -111,7 +111,7 @@ class Plan:
     """How to train. Every number has a default that works; the six choices come first."""
 
     data: str = "shared"
-    shape: str = "star"
+    topology: str = "star"
     pace: str = "sync"
     codec: str = "dense"
     #: ``leased`` lends the next batch to whoever is ready (EDDL §4.2). ``fixed`` gives every worker as many batches of
@@ -197,12 +197,12 @@ class Plan:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
         for name in (self.codec, self.down):
             Codec.parse(name)
-        if self.shape == "shard" and self.pace not in ("sync", "auto"):
+        if self.topology == "shard" and self.pace not in ("sync", "auto"):
             raise Misuse(
                 f"a shard moves in step: every share of a version is made of the same updates. With pace {self.pace!r}"
-                " choose shape = 'tree', 'star' or 'auto'"
+                " choose topology = 'tree', 'star' or 'auto'"
             )
-        if self.shape == "chain" and (self.data, self.pace) != ("local", "sync"):
+        if self.topology == "chain" and (self.data, self.pace) != ("local", "sync"):
             raise Misuse(
                 "a chain of pairs is for devices that train in step on examples of their own, without a manager:"
                 " set data = 'local' and pace = 'sync', and run `shoal flock` on each of them"

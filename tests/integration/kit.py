@@ -31,7 +31,7 @@ from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.scheduling.ledger import Applied
 from shoal.store.registry import Registry
-from shoal.store.rows import EpochAudit, Evaluation, Event
+from shoal.store.rows import EpochAudit, EvaluationRow, Event
 from shoal.wire import tensors
 from shoal.wire.messages import JobSpec, JobView, NodeView, Progress, WorkerView
 
@@ -146,7 +146,7 @@ class Site:
         with self.registry() as registry:
             return registry.events_after(job, 0, limit=10_000)
 
-    def evaluations(self, job: str) -> list[Evaluation]:
+    def evaluations(self, job: str) -> list[EvaluationRow]:
         with self.registry() as registry:
             return registry.evaluations(job)
 

@@ -28,8 +28,8 @@ def test_few_bytes_carry_every_batch_once_in_every_shape_and_pace(tmp_path: Path
         async with cluster_in(tmp_path, workers=3) as site:
             await _tallied(site)
             await _tallied(site, pace="async", staleness="none")
-            await _tallied(site, shape="tree", aggregators=2)
-            await _tallied(site, shape="shard")
+            await _tallied(site, topology="tree", aggregators=2)
+            await _tallied(site, topology="shard")
 
     run(story())
 

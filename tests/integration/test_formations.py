@@ -398,7 +398,7 @@ async def _shaped(site: Site, job: str, shape: str, *, workers: int = WORKERS) -
     """Wait until versions are made in this shape, by everyone."""
 
     def holds(progress: Progress) -> bool:
-        return progress.shape.startswith(shape) and len(progress.workers) == workers
+        return progress.topology.startswith(shape) and len(progress.workers) == workers
 
     begun = await site.progress(job, f"a {shape}", holds)
     return await site.progress(job, f"versions of a {shape}", lambda p: holds(p) and p.version >= begun.version + 5)
@@ -406,7 +406,7 @@ async def _shaped(site: Site, job: str, shape: str, *, workers: int = WORKERS) -
 
 async def _training(site: Site, shape: str) -> str:
     site.pace(SLOW_S)
-    job = await site.submit_tally(batches=TALLIED, epochs=EPOCHS, workers_min=3, shape=shape)
+    job = await site.submit_tally(batches=TALLIED, epochs=EPOCHS, workers_min=3, topology=shape)
     await _shaped(site, job, shape)
     return job
 
@@ -441,7 +441,7 @@ def test_sub_leaders_sum_up_every_batch_once(shape: str, tmp_path: Path) -> None
             assert await _finish(site, job) == set(site.cluster.agents)
             # On one busy machine a lease may come late; nobody is lost, and no formation broke.
             assert not [event for event in site.events(job) if event.kind in ("lost", "failed", "aggregator")]
-            assert len([event for event in site.events(job) if event.kind == "shape"]) == 1
+            assert len([event for event in site.events(job) if event.kind == "topology"]) == 1
 
     run(story())
 
@@ -454,7 +454,7 @@ def test_a_killed_sub_leader_loses_no_batch(shape: str, tmp_path: Path) -> None:
             last = max(event.seq for event in site.events(job))
             name = _doors(site)[0]
             await site.kill(site.cluster.agents.pop(name))
-            await site.event(job, "shape", f"{name}, an aggregator, is ", after=last)
+            await site.event(job, "topology", f"{name}, an aggregator, is ", after=last)
             await _shaped(site, job, shape, workers=3)
             await site.cluster.start_agent(name)
             await site.works(job, name)
@@ -490,7 +490,7 @@ def test_workers_under_sub_leaders_train_the_model_that_one_process_trains(shape
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3, options=()) as site:
             epochs = 8
-            plan = PLAN | {"workers_min": 3, "shape": shape, "until": {"epochs": epochs}}
+            plan = PLAN | {"workers_min": 3, "topology": shape, "until": {"epochs": epochs}}
             job = await site.submit_task(CLOUDS, kwargs={"pause_s": 0.25}, **plan)
             shaped = await _shaped(site, job, shape, workers=3)
             await site.ended(job)

@@ -99,7 +99,7 @@ PLANS = st.builds(
     labels_epsilon=st.floats(0, 9),
     buffer=st.integers(1, 1 << 40),
     staleness=st.sampled_from(STALENESS),
-    shape=st.sampled_from(("star", "tree", "auto")),
+    topology=st.sampled_from(("star", "tree", "auto")),
     aggregators=st.integers(0, 99),
 ) | st.builds(
     Plan,

@@ -116,7 +116,7 @@ def test_every_batch_once_and_each_version_the_mean_of_its_leases(
     momentum: float,
     rates: list[float],
 ) -> None:
-    plan: dict[str, Any] = {"shape": shape[0], "pace": shape[1], "momentum": momentum, "buffer": 2}
+    plan: dict[str, Any] = {"topology": shape[0], "pace": shape[1], "momentum": momentum, "buffer": 2}
     plan |= {"lease_batches": lease_batches, "aggregators": aggregators}
     parameters, buffers = size
     troupe = Troupe(

@@ -15,6 +15,7 @@ from shoal.sim.fault_text import parse, write
 from shoal.sim.faults import (
     KINDS,
     START,
+    AllWorkers,
     AtEpoch,
     AtRound,
     AtSecond,
@@ -37,7 +38,6 @@ from shoal.sim.faults import (
     SlowLink,
     Stop,
     Who,
-    Workers,
     WorkerShare,
     resolve,
 )
@@ -45,12 +45,12 @@ from shoal.sim.rng import Rng
 
 NUMBERS = st.integers(1, 9_999_999)
 PLACES = st.sampled_from(NodeKind)
-RANGES = st.tuples(NUMBERS, NUMBERS).map(lambda pair: Workers(min(pair), max(pair)))
-SOME = NUMBERS.map(lambda number: Workers(number, number)) | RANGES
+RANGES = st.tuples(NUMBERS, NUMBERS).map(lambda pair: AllWorkers(min(pair), max(pair)))
+SOME = NUMBERS.map(lambda number: AllWorkers(number, number)) | RANGES
 WORKERS = SOME | st.floats(0, 1, exclude_min=True).map(WorkerShare)
 
 
-def whos(parts: st.SearchStrategy[NodeKind | Workers | WorkerShare]) -> st.SearchStrategy[Who]:
+def whos(parts: st.SearchStrategy[NodeKind | AllWorkers | WorkerShare]) -> st.SearchStrategy[Who]:
     return st.lists(parts, min_size=1, max_size=4).map(lambda chosen: Who(tuple(chosen)))
 
 
@@ -122,7 +122,7 @@ def test_a_slip_of_the_hand_is_read_or_refused(fault: Fault, at: int, slip: str)
 
 @given(who=ANYONE, workers=st.integers(1, 50), leader=st.sampled_from(["home", "w1"]))
 def test_nodes_are_named_once_in_order_or_the_missing_one_is(who: Who, workers: int, leader: str) -> None:
-    last = max((part.last for part in who.parts if isinstance(part, Workers)), default=0)
+    last = max((part.last for part in who.parts if isinstance(part, AllWorkers)), default=0)
     if last > workers:
         with pytest.raises(Misuse, match=r"there is no w\d+: this run has"):
             resolve(who, workers=workers, leader=leader)

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shoal.learning.staleness import STALENESS
-from shoal.topology.choose import SHAPES, WORTH, choose
+from shoal.topology.choose import TOPOLOGIES, WORTH, choose
 from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.flows import FlowTransfer, fair_rates, finish_times_s
 from shoal.topology.predict import shard, star, tree
@@ -236,7 +236,7 @@ def test_a_tree_has_everyone_once(cluster: Cluster, data: st.DataObject) -> None
 @given(clusters())
 def test_the_choice_is_about_the_best_and_the_same_each_time(cluster: Cluster) -> None:
     choice = choose(cluster, model_bytes=MODEL_BYTES)
-    assert tuple(told.shape for told in choice.alternatives) == SHAPES
+    assert tuple(told.topology for told in choice.alternatives) == TOPOLOGIES
     assert choice.best in choice.alternatives
     assert choice.best.batch_s <= min(told.batch_s for told in choice.alternatives) / (1 - WORTH) ** 2
     assert choice.reason

@@ -24,7 +24,7 @@ def test_no_invariant_breaks(block: int) -> None:
         try:
             fuzz_flock(seed)
         except BaseException as error:
-            error.add_note(f"python -m benchmarks.protocol_seeds --shape chain --first {seed} --count 1")
+            error.add_note(f"python -m benchmarks.protocol_seeds --topology chain --first {seed} --count 1")
             raise
 
 

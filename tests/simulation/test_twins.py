@@ -236,7 +236,7 @@ async def real_cluster(directory: Path, shape: str) -> None:
             tasks.append(asyncio.create_task(agent.run()))
         async with Operator.open(directory / "home") as operator:
             job = echo_job(directory, values=500, batches=40)
-            name = await operator.submit(job, plan={"workers_min": 2, "shape": shape})
+            name = await operator.submit(job, plan={"workers_min": 2, "topology": shape})
             while (await operator.status(name)).jobs[0].state != "finished":
                 await asyncio.sleep(0.05)
     finally:

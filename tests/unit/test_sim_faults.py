@@ -18,6 +18,7 @@ from shoal.sim.faults import (
     KINDS,
     LEADER,
     NOT_OF_HOME,
+    AllWorkers,
     Apart,
     AtEpoch,
     AtRound,
@@ -44,7 +45,6 @@ from shoal.sim.faults import (
     Stop,
     TransferFault,
     Who,
-    Workers,
     WorkerShare,
     kind_of,
     resolve,
@@ -72,7 +72,7 @@ LINES: list[tuple[str, Fault]] = [
     ("transfer(leader, at=4)", TransferFault(who=LEADER, at=AtSecond(4))),
     (
         "partition({w1, w2}, at=20, for_s=20)",
-        PartitionFault(who=Who((Workers(1, 1), Workers(2, 2))), at=AtSecond(20), for_s=20),
+        PartitionFault(who=Who((AllWorkers(1, 1), AllWorkers(2, 2))), at=AtSecond(20), for_s=20),
     ),
     ("slow(w3, 4x, at=0, for_s=60)", Slow(who=worker(3), factor=4, for_s=60)),
     ("slow_link(w3, 10x, at=5, for_s=60)", SlowLink(who=worker(3), factor=10, at=AtSecond(5), for_s=60)),
@@ -86,7 +86,7 @@ LINES: list[tuple[str, Fault]] = [
     ("full_disk(home, at=15, for_s=10)", FullDisk(who=HOME, at=AtSecond(15), for_s=10)),
     (
         "stop({w1, w5..w7, home, 30%}, at=0)",
-        Stop(who=Who((Workers(1, 1), Workers(5, 7), NodeKind.HOME, WorkerShare(0.3)))),
+        Stop(who=Who((AllWorkers(1, 1), AllWorkers(5, 7), NodeKind.HOME, WorkerShare(0.3)))),
     ),
     ("cut(all, at=0)", CutFault(who=ALL)),
 ]
@@ -279,13 +279,13 @@ def test_the_examples_of_the_page_are_faults() -> None:
         (LEADER, ("home",)),
         (worker(10), ("w10",)),
         (ALL, tuple(f"w{number}" for number in range(1, 11))),
-        (Who((Workers(2, 4),)), ("w2", "w3", "w4")),
+        (Who((AllWorkers(2, 4),)), ("w2", "w3", "w4")),
         # ceil(0.25 * 10) = 3
         (Who((WorkerShare(0.25),)), ("w1", "w2", "w3")),
         (Who((WorkerShare(0.001),)), ("w1",)),
         # By number, not by letter; each once.
         (
-            Who((Workers(10, 10), Workers(9, 10), Workers(2, 2), NodeKind.LEADER, NodeKind.HOME)),
+            Who((AllWorkers(10, 10), AllWorkers(9, 10), AllWorkers(2, 2), NodeKind.LEADER, NodeKind.HOME)),
             ("home", "w2", "w9", "w10"),
         ),
     ],
@@ -311,7 +311,7 @@ def test_a_worker_that_does_not_exist_is_named() -> None:
     with pytest.raises(Misuse, match="there is no w9: this run has 8 workers, w1 to w8"):
         resolve(worker(9), workers=8)
     with pytest.raises(Misuse, match="there is no w9999999: this run has one worker, w1"):
-        resolve(Who((Workers(1, 9_999_999),)), workers=1)
+        resolve(Who((AllWorkers(1, 9_999_999),)), workers=1)
     with pytest.raises(Misuse, match="at least one worker, not 0"):
         resolve(HOME, workers=0)
 
@@ -339,7 +339,7 @@ def test_schedules_see_everything_there_is() -> None:
     assert any(not fault.who.has_home for fault in crashes)
     assert any(isinstance(fault, Skew) and fault.ahead_s < 0 for fault in faults)
     assert any(isinstance(fault, Skew) and fault.at not in (AtSecond(0.0),) for fault in faults)
-    assert {type(part) for fault in faults for part in fault.who.parts} == {NodeKind, Workers, WorkerShare}
+    assert {type(part) for fault in faults for part in fault.who.parts} == {NodeKind, AllWorkers, WorkerShare}
 
 
 def test_some_schedules_are_of_many_kinds_and_others_of_few() -> None:

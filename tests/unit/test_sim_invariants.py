@@ -24,7 +24,7 @@ class Watch:
     """An asynchronous tree, led by ``hub`` under term 1, as those who watch it see it."""
 
     def __init__(self) -> None:
-        spec = bare_spec("job", Plan(batch_size=100, pace="async", shape="tree"), examples=600)
+        spec = bare_spec("job", Plan(batch_size=100, pace="async", topology="tree"), examples=600)
         self._invariants = Invariants({"job": (spec, 80)})
         self._at_s = 0.0
         self._invariants.mark(Mark(0.0, "home", "kept", {"job": "job", "state": "running", "term": 1}))

@@ -76,7 +76,7 @@ async def keep(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
+class HeldFile:
     """What the file holds."""
 
     version: int
@@ -94,7 +94,7 @@ class KeptFile:
     path: Path
     newest: bool
     tell: Callable[[FollowLine], None]
-    held: Held | None = None
+    held: HeldFile | None = None
     _began: bool = False
     _told: str = field(default="", repr=False)
 
@@ -180,7 +180,7 @@ class KeptFile:
         )
 
 
-def held_in(path: Path, told: Status, *, job: str) -> Held | None:
+def held_in(path: Path, told: Status, *, job: str) -> HeldFile | None:
     """What a file holds, and what is known of it; None: no model of this job."""
     version = version_in(path, job=job)
     if version is None:
@@ -189,11 +189,11 @@ def held_in(path: Path, told: Status, *, job: str) -> Held | None:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     served = next((view.served for view in told.jobs if view.job == job), None)
     if served is not None and served.sha256 == sha256:
-        return Held(version=version, sha256=sha256, accuracy=served.accuracy, examples=served.examples or None)
+        return HeldFile(version=version, sha256=sha256, accuracy=served.accuracy, examples=served.examples or None)
     judged = judged_at(told.evaluations, version)
     if judged is None:
-        return Held(version=version, sha256=sha256)
-    return Held(version=version, sha256=sha256, accuracy=judged.accuracy, examples=judged.examples)
+        return HeldFile(version=version, sha256=sha256)
+    return HeldFile(version=version, sha256=sha256, accuracy=judged.accuracy, examples=judged.examples)
 
 
 def version_in(path: Path, *, job: str) -> int | None:

@@ -67,7 +67,7 @@ Codec = Annotated[
     ),
 ]
 
-Shape = Annotated[
+Topology = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Where updates meet: star, tree, shard or auto.", show_default=False),
 ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.cli import console
 from shoal.cli.commands.train import overrides, pairs_of
-from shoal.cli.render.topologies import shape_text
+from shoal.cli.render.topologies import topology_text
 from shoal.errors import Misuse
 from shoal.runtime.paths import Paths
 from shoal.sim.fault_text import parse, write
@@ -40,7 +40,7 @@ class SimulationAnswer:
     title: str
     outcome: Outcome
     #: Where its updates met at the end, and what a batch took; empty if its leader never said.
-    shape: str = ""
+    topology: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,8 +135,8 @@ class Question:
         finally:
             close(job)
         told = look.progress
-        shape = shape_text(told, whole) if told is not None and told.shape else ""
-        return SimulationAnswer(title=self.title(plan), outcome=outcome, shape=shape)
+        topology = topology_text(told, whole) if told is not None and told.topology else ""
+        return SimulationAnswer(title=self.title(plan), outcome=outcome, topology=topology)
 
 
 def _plain(plan: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A fleet as one sketches it before it is there, of devices that are alike: which shape it would have. Pure."""
+"""A fleet as one sketches it before it is there, of devices that are alike: which topology it would have. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shoal.errors import Misuse
 from shoal.roles.aggregation.policy import LEAST, SHARD_MOST
-from shoal.topology.choose import SHAPES, Choice, choose
+from shoal.topology.choose import TOPOLOGIES, Choice, choose
 from shoal.topology.cluster import Cluster, ClusterNode
 
 #: Every transfer of a batch is played through, so that a large fleet takes long; and it adds nothing to know.
@@ -29,7 +29,7 @@ class Sketch:
     def __post_init__(self) -> None:
         if not 1 <= self.devices <= DEVICES_MAX:
             raise Misuse(
-                f"shapes are reckoned for 1 to {DEVICES_MAX} devices, not {self.devices}:"
+                f"topologies are reckoned for 1 to {DEVICES_MAX} devices, not {self.devices}:"
                 " `shoal plan capacity` reckons what more need"
             )
         for what, value in (
@@ -62,12 +62,12 @@ class Sketch:
     @property
     def left_out(self) -> dict[str, str]:
         """Shapes that a leader would not take for so many, and why."""
-        why = {shape: f"takes at least {least} workers" for shape, least in LEAST.items() if self.devices < least}
+        why = {topology: f"takes at least {least} workers" for topology, least in LEAST.items() if self.devices < least}
         if self.devices > SHARD_MOST:
             why["shard"] = f"for at most {SHARD_MOST} workers: each is connected with every other"
         return why
 
     def choose(self) -> Choice:
-        """As the leader of a job with ``shape = "auto"`` would, if it had measured this."""
-        shapes = tuple(shape for shape in SHAPES if shape not in self.left_out)
-        return choose(self.cluster, model_bytes=self.model_bytes, shapes=shapes)
+        """As the leader of a job with ``topology = "auto"`` would, if it had measured this."""
+        topologies = tuple(topology for topology in TOPOLOGIES if topology not in self.left_out)
+        return choose(self.cluster, model_bytes=self.model_bytes, topologies=topologies)

@@ -230,7 +230,7 @@ async def _orders(
 
     settings = FlockSettings(rounds=rounds, devices=devices, examples=examples)
     path, entry = find_task(task)
-    typed = {**numbers, "data": "local", "shape": "chain", "pace": "sync", "momentum": 0.0}
+    typed = {**numbers, "data": "local", "topology": "chain", "pace": "sync", "momentum": 0.0}
     kwargs = pairs_of(arguments, option="--set")
     teller = console.Teller(console.err())
     ready = await make_ready(path, entry, out=places.prepared, kwargs=kwargs, plan=typed, on_progress=teller)

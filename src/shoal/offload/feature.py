@@ -8,5 +8,5 @@ FEATURE = Feature(
     name="offload",
     command="shoal.offload.cli:app",
     manager_pool="shoal.offload.runtime.exchange:Exchange",
-    agent_pool="shoal.offload.runtime.lending:Lending",
+    agent_pool="shoal.offload.runtime.lending:LendingDriver",
 )

@@ -49,7 +49,7 @@ def at_home(left: np.ndarray, right: np.ndarray, order: np.ndarray) -> np.ndarra
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Traffic:
+class OuterTraffic:
     """Bytes of one node of each role while one layer is computed."""
 
     analyst: float
@@ -69,14 +69,14 @@ def returned_bytes(a: int, b: int, c: int, *, element_bytes: int = FLOAT_BYTES) 
 
 def issued(
     a: int, b: int, c: int, *, schedulers: int, executors_each: int, element_bytes: int = FLOAT_BYTES
-) -> Traffic:
+) -> OuterTraffic:
     """U = T/s and V = U/e. (DCL 4.2, 4.3; 4.2 prints O for T.)"""
     return _shared(issued_bytes(a, b, c, element_bytes=element_bytes), schedulers, executors_each)
 
 
 def returned(
     a: int, b: int, c: int, *, schedulers: int, executors_each: int, element_bytes: int = FLOAT_BYTES
-) -> Traffic:
+) -> OuterTraffic:
     """What comes back, on average; an executor's own is a whole number of outer products. (DCL 4.4 to 4.6)"""
     return _shared(returned_bytes(a, b, c, element_bytes=element_bytes), schedulers, executors_each)
 
@@ -96,10 +96,10 @@ def returned_in_table_bytes(
     return element_bytes * a * c * math.ceil(b / executors) * executors
 
 
-def _shared(whole: int, schedulers: int, executors_each: int) -> Traffic:
+def _shared(whole: int, schedulers: int, executors_each: int) -> OuterTraffic:
     if schedulers < 1 or executors_each < 1:
         raise Misuse(f"{schedulers} schedulers with {executors_each} executors each: at least one of both")
-    return Traffic(analyst=whole, scheduler=whole / schedulers, executor=whole / schedulers / executors_each)
+    return OuterTraffic(analyst=whole, scheduler=whole / schedulers, executor=whole / schedulers / executors_each)
 
 
 # What is computed --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 from shoal.roles.actions import Save
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.store.registry import Registry
-from shoal.store.rows import Evaluation
+from shoal.store.rows import EvaluationRow
 from shoal.wire.limits import TRACEBACK_MAX_CHARS, TRACEBACKS_KEPT_PER_JOB
 from shoal.wire.messages import clip
 
@@ -88,8 +88,8 @@ class Journal:
         self._registry.restore_applied(job, kept.applied, after=kept.after, evaluations=views)
 
 
-def _evaluation(view: Any) -> Evaluation:
-    return Evaluation(
+def _evaluation(view: Any) -> EvaluationRow:
+    return EvaluationRow(
         version=view.version,
         epoch=view.epoch,
         accuracy=view.accuracy,

@@ -27,7 +27,7 @@ ENOUGH = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class WorkRequest:
     """A device asks for work."""
 
     features: Features
@@ -113,7 +113,7 @@ class Intake:
         self._rules = rules or Rules()
         self._sizes, self._similarities, self._utilities = Recent(), Recent(), Recent()
 
-    def decide(self, request: Request, *, now_s: float, draw: float) -> Accepted | RequestRefused:
+    def decide(self, request: WorkRequest, *, now_s: float, draw: float) -> Accepted | RequestRefused:
         """``draw``: a number in [0, 1) from the caller's chance."""
         device = request.features.device
         if not self._steering.arrives(device, now_s=now_s):
@@ -154,14 +154,14 @@ class Intake:
         """When one that has done its work shall ask for more."""
         return self._steering.appoint(device, now_s=now_s, draw=draw)
 
-    def _size(self, request: Request) -> tuple[int, str]:
+    def _size(self, request: WorkRequest) -> tuple[int, str]:
         sizings = {name: each.profiler.decide(request.features, each.budget) for name, each in self._budgets.items()}
         name = min(sizings, key=lambda name: sizings[name].examples)
         if request.examples_held <= sizings[name].examples:
             return request.examples_held, f"all it has; {name} would allow {sizings[name].examples}"
         return sizings[name].examples, f"{name}: {sizings[name].reason}"
 
-    def _why_not(self, request: Request, examples: int, draw: float) -> str:
+    def _why_not(self, request: WorkRequest, examples: int, draw: float) -> str:
         """Empty: it is accepted."""
         rules = self._rules
         if not examples:
@@ -179,7 +179,7 @@ class Intake:
             return f"utility {request.utility:.3g}: {rules.utility_percentile:g} % of requests are below {useful:.3g}"
         return ""
 
-    def _count(self, request: Request, examples: int) -> None:
+    def _count(self, request: WorkRequest, examples: int) -> None:
         self._sizes.add(examples)
         if request.similarity is not None:
             self._similarities.add(request.similarity)

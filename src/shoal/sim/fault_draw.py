@@ -16,6 +16,7 @@ from shoal.sim.faults import (
     LEADER,
     NOT_OF_HOME,
     START,
+    AllWorkers,
     Apart,
     AtEpoch,
     AtRound,
@@ -43,7 +44,6 @@ from shoal.sim.faults import (
     TransferFault,
     When,
     Who,
-    Workers,
     WorkerShare,
     known_kind,
     worker,
@@ -163,8 +163,8 @@ def _worker(stream: Stream, workers: int) -> Who:
 def _some_workers(stream: Stream, workers: int) -> Who:
     first, second = sorted((1 + stream.below(workers), 1 + stream.below(workers)))
     choices = (
-        Who((Workers(first, first), Workers(second, second))),
-        Who((Workers(first, second),)),
+        Who((AllWorkers(first, first), AllWorkers(second, second))),
+        Who((AllWorkers(first, second),)),
         Who((WorkerShare(stream.pick((0.1, 0.3, 0.5, 0.9))),)),
         ALL,
     )

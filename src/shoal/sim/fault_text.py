@@ -19,6 +19,7 @@ from shoal.sim.faults import (
     FOREVER,
     KINDS,
     NEVER,
+    AllWorkers,
     Apart,
     AtEpoch,
     AtRound,
@@ -30,7 +31,6 @@ from shoal.sim.faults import (
     SaveFate,
     When,
     Who,
-    Workers,
     WorkerShare,
     kind_of,
     known_kind,
@@ -143,7 +143,7 @@ class _Reader:
             if name in (*NodeKind, "all"):
                 raise Misuse(f"a range goes from worker to worker, like w1..w8, not to {name}")
             last = _worker(name)
-        return Workers(first, last)
+        return AllWorkers(first, last)
 
     # Names and values
 
@@ -327,7 +327,7 @@ def _part_text(part: Part) -> str:
             return str(part)
         case WorkerShare(share):
             return "all" if share == 1 else _percent(share)
-        case Workers(first, last):
+        case AllWorkers(first, last):
             return f"w{first}" if first == last else f"w{first}..w{last}"
 
 

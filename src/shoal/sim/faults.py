@@ -80,7 +80,7 @@ class NodeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class AllWorkers:
     """From one number to another, both included: w3 is 3 to 3."""
 
     first: int
@@ -103,7 +103,7 @@ class WorkerShare:
         )
 
 
-Part = NodeKind | Workers | WorkerShare
+Part = NodeKind | AllWorkers | WorkerShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ ALL = Who((WorkerShare(1.0),))
 
 
 def worker(number: int) -> Who:
-    return Who((Workers(number, number),))
+    return Who((AllWorkers(number, number),))
 
 
 def worker_number(name: str) -> int | None:
@@ -150,7 +150,7 @@ def resolve(who: Who, *, workers: int, leader: str = "home") -> tuple[str, ...]:
     has_home, numbers = False, set[int]()
     for part in who.parts:
         match part:
-            case Workers(first, last):
+            case AllWorkers(first, last):
                 _require(last <= workers, f"there is no w{last}: this run has {_count(workers)}")
                 numbers.update(range(first, last + 1))
             case WorkerShare(share):
@@ -442,7 +442,7 @@ class TransferFault:
 
 
 def _is_one(part: Part) -> bool:
-    return isinstance(part, Workers) and part.first == part.last
+    return isinstance(part, AllWorkers) and part.first == part.last
 
 
 Fault = (

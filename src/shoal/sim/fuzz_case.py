@@ -95,9 +95,9 @@ class FuzzCase:
     targeted: tuple[TargetedFault, ...] = ()
 
     @property
-    def shape(self) -> str:
+    def topology(self) -> str:
         """Of its jobs: ``star`` if all are."""
-        shapes = [job.spec.plan.shape for job in self.jobs]
+        shapes = [job.spec.plan.topology for job in self.jobs]
         return next((shape for shape in shapes if shape != "star"), "star")
 
 
@@ -112,7 +112,7 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     specs = [replace(spec, plan=_owned(spec.plan, owners)) for spec in specs]
     least = sum(spec.plan.workers_min for spec in specs)
     workers = max(3, min(8, least + 1 + stream.below(4)))
-    is_shaped = any(spec.plan.shape != "star" for spec in specs)
+    is_shaped = any(spec.plan.topology != "star" for spec in specs)
     if is_shaped:
         # A formation needs some to be worth anything.
         workers = min(9, workers + 1 + shapes.below(3))
@@ -338,12 +338,12 @@ def _shaped(specs: Sequence[JobSpec], stream: Stream) -> list[JobSpec]:
 
 
 def _in_shape(plan: Plan, stream: Stream) -> Plan:
-    shape = stream.pick(("tree", "shard"))
+    kind = stream.pick(("tree", "shard"))
     return replace(
         plan,
-        shape=shape,
+        topology=kind,
         # A shard moves in step.
-        pace="sync" if shape == "shard" else plan.pace,
+        pace="sync" if kind == "shard" else plan.pace,
         # What aggregators sum up is late as a whole.
         staleness="root" if plan.staleness == "parameter" else plan.staleness,
         aggregators=stream.pick((0, 2, 3)),

@@ -38,7 +38,7 @@ MOMENTS = (
     "ModelShard",
     "Work",
     "forming",
-    "shape",
+    "topology",
 )
 
 #: What befalls the device that said it, or whom it was said to.

@@ -29,7 +29,7 @@ from shoal.store.files import DiskFull, make_directory
 from shoal.store.rows import (
     Certificate,
     EpochAudit,
-    Evaluation,
+    EvaluationRow,
     Event,
     Job,
     NodeRow,
@@ -363,7 +363,7 @@ class Registry:
 
     # The history: which batch went into which version -----------------------------------------------
 
-    def record_applied(self, job: str, rows: Sequence[Applied], evaluations: Sequence[Evaluation] = ()) -> None:
+    def record_applied(self, job: str, rows: Sequence[Applied], evaluations: Sequence[EvaluationRow] = ()) -> None:
         """Add to the history, all or nothing. A batch of an epoch that is in it already is an error.
 
         The evaluations of the same save are part of that: were they written apart, a disk that fills up in between
@@ -384,7 +384,7 @@ class Registry:
             self._forget_after(job, version)
 
     def restore_applied(
-        self, job: str, rows: Sequence[Applied], *, after: int, evaluations: Sequence[Evaluation] = ()
+        self, job: str, rows: Sequence[Applied], *, after: int, evaluations: Sequence[EvaluationRow] = ()
     ) -> None:
         """Replace the history after a version by the rows that a checkpoint carries, all or nothing."""
         if before := [row for row in rows if row.version <= after]:
@@ -478,17 +478,17 @@ class Registry:
 
     # Evaluations ----------------------------------------------------------------------------------
 
-    def add_evaluation(self, job: str, evaluation: Evaluation) -> None:
+    def add_evaluation(self, job: str, evaluation: EvaluationRow) -> None:
         """Record how good a version is; evaluating it again replaces what was known."""
         with self._transaction() as database:
             self._require(job)
             database.execute(_ADD_EVALUATION, {"job": job} | dataclasses.asdict(evaluation))
             self._thin_evaluations(job)
 
-    def evaluations(self, job: str, *, latest: int = -1) -> list[Evaluation]:
+    def evaluations(self, job: str, *, latest: int = -1) -> list[EvaluationRow]:
         """Oldest first; all of them, or so many of the latest."""
         return [
-            Evaluation(
+            EvaluationRow(
                 version=row["version"],
                 epoch=row["epoch"],
                 accuracy=_or_nan(row["accuracy"]),

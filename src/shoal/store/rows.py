@@ -110,7 +110,7 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evaluation:
+class EvaluationRow:
     """How good a version is on held-out data."""
 
     version: int

@@ -1,10 +1,10 @@
-"""Which shape: the alternatives, what a batch would take in each, the best and why; and when to ask again. Pure.
+"""Which topology: the alternatives, what a batch would take in each, the best and why; and when to ask again. Pure.
 
-A shape with more parts has more that can break, so a simpler one is kept unless the other is faster by ``WORTH``. The
+A topology with more parts can break in more ways, so a simpler one is kept unless the other is faster by ``WORTH``. The
 answer is as good as what was measured, so the rounds are watched: ``Watch`` says when they differ from what was
 predicted for long enough that it is worth measuring and choosing anew. If they still differ from what the new
-measurements predict, the model is wrong about this shape: ``choose_again`` carries along by how much, for each shape
-that was tried, so that a job goes back to a shape that was better in fact, and does not go to and fro.
+measurements predict, the model is wrong about this topology: ``choose_again`` keeps by how much, for each topology
+that was tried, so that a job goes back to a topology that was better in fact, and does not go to and fro.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from shoal.topology.shard import Shares, water_fill
 from shoal.topology.split import Tree, aggregators_about, split
 
 #: From the simplest on.
-SHAPES = ("star", "tree", "shard")
+TOPOLOGIES = ("star", "tree", "shard")
 
-#: A shape with more parts must be faster by this share of the simpler one's time.
+#: A topology with more parts must be faster by this share of the simpler one's time.
 WORTH = 0.05
 
 #: Measured and predicted may differ by this share of the prediction ...
@@ -38,15 +38,15 @@ ROUNDS_SETTLING = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """The best shape, with what is needed to build it, and what else there was."""
+    """The best topology, with what is needed to build it, and what else there was."""
 
     best: TopologyPrediction
-    #: From the simplest on, one of each shape.
+    #: From the simplest on, one of each topology.
     alternatives: tuple[TopologyPrediction, ...]
     reason: str
     tree: Tree | None = None
     shares: Shares | None = None
-    #: Shape -> what a batch took in it, as a multiple of what the model says. Of shapes that were tried and differed.
+    #: Topology -> what a batch took in it, as a multiple of the prediction. Only those that were tried and differed.
     corrections: tuple[tuple[str, float], ...] = ()
 
 
@@ -54,32 +54,32 @@ def choose(
     cluster: Cluster,
     *,
     model_bytes: float,
-    shapes: tuple[str, ...] = SHAPES,
+    topologies: tuple[str, ...] = TOPOLOGIES,
     above: str = "sync",
     hold_s: float = HOLD_S,
     corrections: Mapping[str, float] | None = None,
 ) -> Choice:
-    """The fastest of ``shapes`` for these devices, or a simpler one that is nearly as fast.
+    """The fastest of ``topologies`` for these devices, or a simpler one that is nearly as fast.
 
     ``above`` is how it goes at the leader: in step (sync), or nobody waits for anybody there (async).
     """
-    if not shapes or any(shape not in SHAPES for shape in shapes):
-        raise Misuse(f"shapes are of {', '.join(SHAPES)}, not {list(shapes)}")
+    if not topologies or any(topology not in TOPOLOGIES for topology in topologies):
+        raise Misuse(f"topologies are of {', '.join(TOPOLOGIES)}, not {list(topologies)}")
     alternatives: list[TopologyPrediction] = []
     tree, shares = None, None
-    for shape in sorted(set(shapes), key=SHAPES.index):
-        if shape == "star" and above == "async":
+    for topology in sorted(set(topologies), key=TOPOLOGIES.index):
+        if topology == "star" and above == "async":
             alternatives.append(predict.flowing(cluster, model_bytes=model_bytes))
-        elif shape == "star":
+        elif topology == "star":
             alternatives.append(predict.star(cluster, model_bytes=model_bytes, hold_s=hold_s))
-        elif shape == "tree":
+        elif topology == "tree":
             tree, told = best_tree(cluster, model_bytes=model_bytes, above=above, hold_s=hold_s)
             alternatives.append(told)
         else:
             shares = water_fill(cluster.workers, model_bytes=model_bytes)
             alternatives.append(predict.shard(cluster, model_bytes=model_bytes, shares=shares))
     known = dict(corrections or {})
-    alternatives = [_corrected(told, known.get(told.shape, 1.0), cluster) for told in alternatives]
+    alternatives = [_corrected(told, known.get(told.topology, 1.0), cluster) for told in alternatives]
     best = alternatives[0]
     for other in alternatives[1:]:
         if other.batch_s < best.batch_s * (1 - WORTH):
@@ -88,8 +88,8 @@ def choose(
         best=best,
         alternatives=tuple(alternatives),
         reason=_reason(cluster, best, alternatives),
-        tree=tree if best.shape == "tree" else None,
-        shares=shares if best.shape == "shard" else None,
+        tree=tree if best.topology == "tree" else None,
+        shares=shares if best.topology == "shard" else None,
         corrections=tuple(sorted(known.items())),
     )
 
@@ -100,21 +100,23 @@ def choose_again(
     *,
     measured_s: float,
     model_bytes: float,
-    shapes: tuple[str, ...] = SHAPES,
+    topologies: tuple[str, ...] = TOPOLOGIES,
     above: str = "sync",
     hold_s: float = HOLD_S,
 ) -> Choice:
-    """Choose for the cluster as it was measured now, knowing what a batch really takes in the shape it has."""
+    """Choose for the cluster as it was measured now, knowing what a batch really takes in the topology it has."""
     _positive(measured_s)
-    plain = choose(cluster, model_bytes=model_bytes, shapes=shapes, above=above, hold_s=hold_s)
+    plain = choose(cluster, model_bytes=model_bytes, topologies=topologies, above=above, hold_s=hold_s)
     corrections = dict(before.corrections)
-    corrections.pop(before.best.shape, None)
+    corrections.pop(before.best.topology, None)
     for told in plain.alternatives:
-        if told.shape == before.best.shape and abs(measured_s / told.batch_s - 1) > MARGIN:
-            corrections[told.shape] = measured_s / told.batch_s
+        if told.topology == before.best.topology and abs(measured_s / told.batch_s - 1) > MARGIN:
+            corrections[told.topology] = measured_s / told.batch_s
     if not corrections:
         return plain
-    return choose(cluster, model_bytes=model_bytes, shapes=shapes, above=above, hold_s=hold_s, corrections=corrections)
+    return choose(
+        cluster, model_bytes=model_bytes, topologies=topologies, above=above, hold_s=hold_s, corrections=corrections
+    )
 
 
 def _corrected(told: TopologyPrediction, factor: float, cluster: Cluster) -> TopologyPrediction:
@@ -123,7 +125,7 @@ def _corrected(told: TopologyPrediction, factor: float, cluster: Cluster) -> Top
     batch_s = _positive(told.batch_s * factor)
     detail = f"{told.detail}; {factor:.2f} times the model's {told.batch_s:.2f} s, as measured"
     return TopologyPrediction(
-        shape=told.shape, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail
+        topology=told.topology, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail
     )
 
 
@@ -144,15 +146,15 @@ def best_tree(
 
 def _reason(cluster: Cluster, best: TopologyPrediction, alternatives: list[TopologyPrediction]) -> str:
     others = [other for other in alternatives if other is not best]
-    told = f"{best.shape}: {best.batch_s:.2f} s a batch"
+    told = f"{best.topology}: {best.batch_s:.2f} s a batch"
     if others:
-        told += ", where " + " and ".join(f"a {other.shape} takes {other.batch_s:.2f} s" for other in others)
+        told += ", where " + " and ".join(f"a {other.topology} takes {other.batch_s:.2f} s" for other in others)
     told += f"; {best.detail}"
     faster = min(others, key=lambda other: other.batch_s, default=best)
     if faster.batch_s < best.batch_s:
-        told += f"; a {faster.shape} is not faster by {100 * WORTH:.0f} %, and has more parts"
+        told += f"; a {faster.topology} is not faster by {100 * WORTH:.0f} %, and has more parts"
     media = sorted({worker.medium for worker in cluster.workers if worker.medium})
-    if best.shape == "star" and media and others:
+    if best.topology == "star" and media and others:
         told += f"; {', '.join(media)} is shared: what one link is spared, others send over the same air"
     return told
 
@@ -167,13 +169,13 @@ class Off:
 
 
 class Watch:
-    """Compares rounds with the prediction for the present shape; says when to choose anew. One for each choice.
+    """Compares rounds with the prediction for the present topology; says when to choose anew. One for each choice.
 
     One slow round is a straggler and no reason; several in a row, all slower or all faster, are.
     """
 
     def __init__(self, choice: Choice) -> None:
-        self._shape = choice.best.shape
+        self._topology = choice.best.topology
         self._expected_s = _positive(choice.best.batch_s)
         self._settling = ROUNDS_SETTLING
         #: Those that are off, since the last that was not.
@@ -197,7 +199,7 @@ class Watch:
             return None
         measured_s = median(self._off)
         reason = (
-            f"{ROUNDS_OFF} rounds in a row took {'longer' if way > 0 else 'less'} than predicted for a {self._shape}:"
+            f"{ROUNDS_OFF} rounds running took {'longer' if way > 0 else 'less'} than predicted for a {self._topology}:"
             f" {measured_s:.2f} s, not {self._expected_s:.2f} s ({100 * (measured_s / self._expected_s - 1):+.0f} %)"
         )
         return Off(predicted_s=self._expected_s, measured_s=measured_s, reason=reason)

@@ -1,4 +1,4 @@
-"""What is known of the devices of a job when its shape is chosen. Pure values; does not know how they were measured."""
+"""What is known of the devices of a job when its topology is chosen. Pure values; knows no measuring."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cluster:
     def __post_init__(self) -> None:
         names = [worker.name for worker in self.workers]
         if not names:
-            raise Misuse("a cluster without workers has no shape: wait for the first")
+            raise Misuse("a cluster without workers has no topology: wait for the first")
         if len(set(names)) < len(names):
             raise Misuse("two workers of a cluster have the same name")
         if any(worker.name == self.leader.name and worker != self.leader for worker in self.workers):

@@ -1,4 +1,4 @@
-"""How long a batch takes in a star, a tree or a shard. Pure; knows no roles, and nothing of how a shape is built.
+"""How long a batch takes in a star, a tree or a shard. Pure; knows no roles, and nothing of how a topology is built.
 
 A batch here is what EDDL's Figure 6 shows: from one version to the next, every worker having trained one lease. S is
 the model's size, B a link, l the training. On equal links of a switch
@@ -31,9 +31,9 @@ HOLD_S = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopologyPrediction:
-    """A shape and what a batch would take in it."""
+    """A topology and what a batch would take in it."""
 
-    shape: str
+    topology: str
     batch_s: float
     #: Of it, what is not the slowest worker's training.
     sync_s: float
@@ -61,7 +61,7 @@ def star_ways_s(cluster: Cluster, *, model_bytes: float, hold_s: float = HOLD_S)
 
 
 def tree(
-    cluster: Cluster, shape: Tree, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
+    cluster: Cluster, topology: Tree, *, model_bytes: float, above: str = "sync", hold_s: float = HOLD_S
 ) -> TopologyPrediction:
     """Aggregators fetch the model, hand it on, train, sum up, and bring one update each.
 
@@ -71,14 +71,14 @@ def tree(
     """
     if above not in ("sync", "async"):
         raise Misuse(f"above an aggregator it goes sync or async, not {above!r}")
-    _check_all_are_in(cluster, shape)
+    _check_all_are_in(cluster, topology)
     if above == "sync":
-        transfers = _tree_transfers(cluster, shape, model_bytes=model_bytes)
+        transfers = _tree_transfers(cluster, topology, model_bytes=model_bytes)
         batch_s = max(finish_times_s(transfers, cluster.nodes, hold_s=hold_s))
     else:
-        batch_s = _async_above_s(cluster, shape, model_bytes=model_bytes, hold_s=hold_s)
-    most = max(len(group.members) for group in shape.groups)
-    detail = f"{shape.notation}, {above} above: {len(shape.groups)} aggregators with up to {most} workers each"
+        batch_s = _async_above_s(cluster, topology, model_bytes=model_bytes, hold_s=hold_s)
+    most = max(len(group.members) for group in topology.groups)
+    detail = f"{topology.notation}, {above} above: {len(topology.groups)} aggregators with up to {most} workers each"
     return _told("tree", batch_s, cluster, detail)
 
 
@@ -119,8 +119,10 @@ def flowing_s(cluster: Cluster, *, model_bytes: float) -> float:
     return max(len(cluster.workers) / leases_per_s, _through_s(cluster.leader, len(cluster.workers), model_bytes))
 
 
-def _told(shape: str, batch_s: float, cluster: Cluster, detail: str) -> TopologyPrediction:
-    return TopologyPrediction(shape=shape, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail)
+def _told(topology: str, batch_s: float, cluster: Cluster, detail: str) -> TopologyPrediction:
+    return TopologyPrediction(
+        topology=topology, batch_s=batch_s, sync_s=max(0.0, batch_s - cluster.slowest_s), detail=detail
+    )
 
 
 def _exchange(
@@ -160,12 +162,12 @@ def _exchange(
     return [*down, *up, *own]
 
 
-def _tree_transfers(cluster: Cluster, shape: Tree, *, model_bytes: float) -> list[FlowTransfer]:
+def _tree_transfers(cluster: Cluster, topology: Tree, *, model_bytes: float) -> list[FlowTransfer]:
     nodes, top = cluster.nodes, cluster.leader.name
-    remote = [group for group in shape.groups if group.aggregator != top]
+    remote = [group for group in topology.groups if group.aggregator != top]
     transfers = [FlowTransfer(source=top, target=group.aggregator, size_bytes=model_bytes) for group in remote]
     starts: dict[str, tuple[int, ...]] = {group.aggregator: (place,) for place, group in enumerate(remote)}
-    for group in shape.groups:
+    for group in topology.groups:
         start = starts.get(group.aggregator, ())
         crew = tuple(nodes[name] for name in (group.aggregator, *group.members))
         began = len(transfers)
@@ -184,24 +186,24 @@ def _tree_transfers(cluster: Cluster, shape: Tree, *, model_bytes: float) -> lis
     return transfers
 
 
-def _async_above_s(cluster: Cluster, shape: Tree, *, model_bytes: float, hold_s: float) -> float:
+def _async_above_s(cluster: Cluster, topology: Tree, *, model_bytes: float, hold_s: float) -> float:
     """A round of each group alone, averaged as rates are, and what the leader's link needs for one from each."""
     nodes = cluster.nodes
     rates = 0.0
-    for group in shape.groups:
+    for group in topology.groups:
         alone = Tree(groups=(group,), reason="")
         transfers = _tree_transfers(cluster, alone, model_bytes=model_bytes)
         rates += 1 / max(finish_times_s(transfers, nodes, hold_s=hold_s))
-    mean_s = len(shape.groups) / rates
-    remote = sum(group.aggregator != cluster.leader.name for group in shape.groups)
-    return max(mean_s, _through_s(cluster.leader, remote, model_bytes), _air_s(nodes, shape, cluster, model_bytes))
+    mean_s = len(topology.groups) / rates
+    remote = sum(group.aggregator != cluster.leader.name for group in topology.groups)
+    return max(mean_s, _through_s(cluster.leader, remote, model_bytes), _air_s(nodes, topology, cluster, model_bytes))
 
 
-def _air_s(nodes: Mapping[str, ClusterNode], shape: Tree, cluster: Cluster, model_bytes: float) -> float:
+def _air_s(nodes: Mapping[str, ClusterNode], topology: Tree, cluster: Cluster, model_bytes: float) -> float:
     """How long the busiest air is busy with one round of every group."""
     busy_s: dict[str, float] = {}
-    pairs = [(cluster.leader.name, group.aggregator) for group in shape.groups]
-    pairs += [(group.aggregator, member) for group in shape.groups for member in group.members]
+    pairs = [(cluster.leader.name, group.aggregator) for group in topology.groups]
+    pairs += [(group.aggregator, member) for group in topology.groups for member in group.members]
     for pair in pairs:
         for node in (nodes[name] for name in pair if pair[0] != pair[1]):
             if node.medium:
@@ -215,7 +217,7 @@ def _through_s(leader: ClusterNode, models: int, model_bytes: float) -> float:
     return models * model_bytes / leader.narrow_bytes_per_s
 
 
-def _check_all_are_in(cluster: Cluster, shape: Tree) -> None:
-    named = sorted(name for group in shape.groups for name in (group.aggregator, *group.members))
+def _check_all_are_in(cluster: Cluster, topology: Tree) -> None:
+    named = sorted(name for group in topology.groups for name in (group.aggregator, *group.members))
     if named != sorted(worker.name for worker in cluster.workers):
         raise Misuse("a tree names every worker of its cluster once, aggregators among them: split the cluster anew")

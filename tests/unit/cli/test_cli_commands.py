@@ -150,9 +150,9 @@ def test_the_codes_never_change() -> None:
         (["train", "x", "--workers", "4:2"], 2, "MIN is at least 1"),
         (["train", "x", "--until-accuracy", "98"], 2, "write 0.98"),
         (["train", "x", "--plan", "nope=1"], 2, "a plan has no 'nope'"),
-        (["train", "x", "--shape", "ring"], 2, "there is: star, tree, shard, auto"),
-        (["train", "x", "--shape", "shard", "--pace", "async"], 2, "a shard moves in step"),
-        (["train", "x", "--shape", "tree", "--aggregators", "-1"], 2, "aggregators is a number from 0"),
+        (["train", "x", "--topology", "ring"], 2, "there is: star, tree, shard, auto"),
+        (["train", "x", "--topology", "shard", "--pace", "async"], 2, "a shard moves in step"),
+        (["train", "x", "--topology", "tree", "--aggregators", "-1"], 2, "aggregators is a number from 0"),
         (["status"], 3, "shoal up"),
         (["jobs", "stop", "x"], 3, "shoal up"),
         (["nodes", "revoke", "x"], 3, "shoal up"),
@@ -264,7 +264,7 @@ def test_overrides_hold_only_what_was_typed() -> None:
     assert train.overrides(workers="", until=nothing, numbers={"work": "fixed"}, pairs=()) == {"work": "fixed"}
     with pytest.raises(Misuse, match="there is: leased, fixed"):
         train.overrides(workers="", until=nothing, numbers={"work": "stolen"}, pairs=())
-    shaped: dict[str, float | str | None] = {"shape": "tree", "aggregators": 3, "pace": "auto"}
+    shaped: dict[str, float | str | None] = {"topology": "tree", "aggregators": 3, "pace": "auto"}
     assert train.overrides(workers="", until=nothing, numbers=shaped, pairs=()) == shaped
     with pytest.raises(Misuse, match="there is: sync, buffered, async, auto"):
         train.overrides(workers="", until=nothing, numbers={"pace": "hasty"}, pairs=())

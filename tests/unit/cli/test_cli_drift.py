@@ -97,7 +97,7 @@ def test_drift_is_a_line_of_the_picture_which_still_fits() -> None:
     (line,) = [line for line in lines if "drift: 88.1 % lately, 93.5 % at its best (epoch 2)" in line]
     assert len(line) == 100
     assert len(lines) <= 30
-    crowded = progress(saturation="gains", saturation_reason="worth it", shape="star", workers=())
+    crowded = progress(saturation="gains", saturation_reason="worth it", topology="star", workers=())
     full = status(job(progress=crowded), evaluations=DRIFTED)
     assert len(drawn(story_of(full), height=24)) <= 24
 

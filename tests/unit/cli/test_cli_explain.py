@@ -23,9 +23,9 @@ from shoal.wire.messages import JobView, TopologyView
 
 SIXTEEN = ["plan", "explain", "--devices", "16", "--mbps", "100", "--model-mb", "2.9", "--train-s", "1"]
 CHOICES = (
-    TopologyView(shape="star", batch_s=7.73, detail="16 models over one link"),
-    TopologyView(shape="tree", batch_s=4.11, detail="1-4-16"),
-    TopologyView(shape="shard", batch_s=1.45, detail="16 of 16 nodes lead 6.2 %", chosen=True),
+    TopologyView(topology="star", batch_s=7.73, detail="16 models over one link"),
+    TopologyView(topology="tree", batch_s=4.11, detail="1-4-16"),
+    TopologyView(topology="shard", batch_s=1.45, detail="16 of 16 nodes lead 6.2 %", chosen=True),
 )
 
 
@@ -50,7 +50,7 @@ def sketch(**values: Any) -> Sketch:
 
 def shaped(plan: Plan, model_size: int = 725_000, **values: Any) -> JobView:
     workers = tuple(worker(number, lease_s=1.5, train_s=1.0) for number in range(3))
-    usual: dict[str, Any] = {"shape": "star", "pace": "sync", "workers": workers}
+    usual: dict[str, Any] = {"topology": "star", "pace": "sync", "workers": workers}
     return job(plan=plan, model_size=model_size, progress=progress(**(usual | values)))
 
 
@@ -67,9 +67,9 @@ def said(view: JobView) -> str:
 
 def test_a_job_that_has_chosen_says_what_there_was_and_how_it_goes() -> None:
     view = shaped(
-        Plan(shape="auto"),
-        shape="shard over 16 of 16 workers",
-        shape_reason="shard: 1.45 s a batch, where a star takes 7.73 s",
+        Plan(topology="auto"),
+        topology="shard over 16 of 16 workers",
+        topology_reason="shard: 1.45 s a batch, where a star takes 7.73 s",
         predicted_s=1.45,
         round_s=1.479,
         sync_s=0.47,
@@ -82,7 +82,7 @@ def test_a_job_that_has_chosen_says_what_there_was_and_how_it_goes() -> None:
         f"{JOB} (mnist): shard over 16 of 16 workers; 1.45 s a batch predicted, 1.48 s measured",
         "7.73 s   5.3x as long   16 models over one link",
         "4.11 s   2.8x as long   1-4-16",
-        "shape auto, pace sync",
+        "topology auto, pace sync",
         "where a star takes 7.73 s",
         "1.48 s a batch, 470 ms of it not training; 2 % more than predicted (1.45 s)",
         "workers    16 workers: one more gains 5.9 % ± 0.4 %",
@@ -97,7 +97,7 @@ def test_a_job_that_has_chosen_says_what_there_was_and_how_it_goes() -> None:
 
 
 def test_a_shape_that_is_not_in_force_yet_is_not_judged_by_what_is() -> None:
-    view = shaped(Plan(shape="auto"), predicted_s=1.45, round_s=7.7, alternatives=CHOICES)
+    view = shaped(Plan(topology="auto"), predicted_s=1.45, round_s=7.7, alternatives=CHOICES)
     text = said(view)
     assert "a shard was chosen and does not hold" in text
     assert f"shoal jobs show {JOB}" in text
@@ -105,25 +105,25 @@ def test_a_shape_that_is_not_in_force_yet_is_not_judged_by_what_is() -> None:
 
 
 def test_rounds_that_differ_from_the_prediction_are_said_to_be_a_reason() -> None:
-    told = {"shape": "shard over 3 of 3 workers", "predicted_s": 1.45, "alternatives": CHOICES}
-    assert "off by more than 15 %" in "".join(advice(shaped(Plan(shape="auto"), round_s=1.8, **told)))
-    assert list(advice(shaped(Plan(shape="auto"), round_s=1.6, **told))) == []
+    told = {"topology": "shard over 3 of 3 workers", "predicted_s": 1.45, "alternatives": CHOICES}
+    assert "off by more than 15 %" in "".join(advice(shaped(Plan(topology="auto"), round_s=1.8, **told)))
+    assert list(advice(shaped(Plan(topology="auto"), round_s=1.6, **told))) == []
 
 
 def test_a_job_that_measured_nothing_says_so_and_what_to_do() -> None:
     queued = job(state=JobState.QUEUED, progress=None)
     assert "nothing is known of its updates yet" in said(queued)
     assert f"shoal status {JOB}" in said(queued)
-    early = said(shaped(Plan(shape="auto")))
+    early = said(shaped(Plan(topology="auto")))
     assert "auto begins with a star and chooses after 3 rounds" in early
     assert "measured   nothing yet" in early
-    over = job(state=JobState.FINISHED, plan=Plan(shape="auto"), progress=progress(shape="star"))
+    over = job(state=JobState.FINISHED, plan=Plan(topology="auto"), progress=progress(topology="star"))
     assert list(advice(over)) == []
 
 
 def test_a_plan_that_names_its_shape_is_told_how_to_compare() -> None:
-    text = said(shaped(Plan(shape="star"), round_s=1.6, sync_s=0.5))
-    assert "`--shape auto` measures and chooses" in text
+    text = said(shaped(Plan(topology="star"), round_s=1.6, sync_s=0.5))
+    assert "`--topology auto` measures and chooses" in text
     assert "shoal plan explain --devices 3 --mbps MBPS --model-mb 2.9 --train-s 1" in text
     # 2 x 2.9 MB in the half second that a lease took beyond its training.
     assert "takes 500 ms in the median, so a link carries at least 11.6 MB/s" in text
@@ -133,15 +133,15 @@ def test_a_model_whose_size_is_not_told_is_as_large_as_an_update_of_a_star() -> 
     senders = tuple(worker(number, batches=20, bytes_up=29_000_000) for number in range(3))
     assert model_bytes(shaped(Plan(lease_batches=2), model_size=0, workers=senders)) == pytest.approx(2.9e6)
     assert model_bytes(shaped(Plan(lease_batches=2), workers=senders)) == pytest.approx(2.9e6)
-    assert model_bytes(shaped(Plan(), model_size=0, workers=senders, shape="shard over 3 of 3 workers")) == 0
+    assert model_bytes(shaped(Plan(), model_size=0, workers=senders, topology="shard over 3 of 3 workers")) == 0
     assert model_bytes(shaped(Plan(), model_size=0, workers=(worker(1, batches=0),))) == 0
     assert "--model-mb MB" in said(shaped(Plan(), model_size=0, workers=(worker(1, batches=0),)))
 
 
 def test_json_says_the_same() -> None:
-    view = shaped(Plan(shape="auto"), predicted_s=7.0, round_s=7.7, sync_s=6.0, alternatives=())
+    view = shaped(Plan(topology="auto"), predicted_s=7.0, round_s=7.7, sync_s=6.0, alternatives=())
     plain = json.loads(json.dumps(job_plain(view), allow_nan=False))
-    assert plain["asked_for"] == {"shape": "auto", "pace": "sync", "aggregators": 0}
+    assert plain["asked_for"] == {"topology": "auto", "pace": "sync", "aggregators": 0}
     assert (plain["predicted_s"], plain["measured_s"], plain["not_training_s"]) == (7.0, 7.7, 6.0)
     assert plain["links"][0] == {
         "node": "device-0",
@@ -151,12 +151,12 @@ def test_json_says_the_same() -> None:
     assert plain["next"] == list(advice(view))
     nothing = job_plain(job(state=JobState.QUEUED, progress=None))
     assert nothing["state"] == "queued"
-    assert "shape" not in nothing
+    assert "topology" not in nothing
 
 
 def test_what_a_leader_writes_is_neither_markup_nor_a_command() -> None:
-    sly = TopologyView(shape="\x1b[2J", pace="[red]", batch_s=1.0, detail="[/nonsense]\x1b]0;x\x07", chosen=True)
-    text = said(shaped(Plan(shape="auto"), shape_reason="\x1b[31m[bold]", alternatives=(sly,)))
+    sly = TopologyView(topology="\x1b[2J", pace="[red]", batch_s=1.0, detail="[/nonsense]\x1b]0;x\x07", chosen=True)
+    text = said(shaped(Plan(topology="auto"), topology_reason="\x1b[31m[bold]", alternatives=(sly,)))
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "[bold]" in text
@@ -178,7 +178,7 @@ def test_a_fleet_gets_the_planners_answer(capsys: pytest.CaptureFixture[str]) ->
     assert f"{star.batch_s:.2f} s" in text
     (chosen,) = [line for line in text.splitlines() if line.startswith("▸")]
     assert "shard" in chosen
-    assert "shoal train TASK --shape shard" in text
+    assert "shoal train TASK --topology shard" in text
 
 
 def test_on_shared_air_a_star_is_best(capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,7 +187,7 @@ def test_on_shared_air_a_star_is_best(capsys: pytest.CaptureFixture[str]) -> Non
     assert told["chosen"] == "star"
     assert "shared" in told["reason"]
     assert told["fleet"]["shared_air"] is True
-    assert [each["shape"] for each in told["alternatives"]] == ["star", "tree", "shard"]
+    assert [each["topology"] for each in told["alternatives"]] == ["star", "tree", "shard"]
     assert [each["chosen"] for each in told["alternatives"]] == [True, False, False]
 
 
@@ -200,10 +200,10 @@ def test_a_wider_link_of_the_leader_speaks_for_a_star(capsys: pytest.CaptureFixt
 def test_shapes_that_a_leader_would_not_take_are_left_out() -> None:
     assert sketch(devices=2).left_out == {"tree": "takes at least 3 workers"}
     assert set(sketch(devices=1).left_out) == {"tree", "shard"}
-    assert [told.shape for told in sketch(devices=1).choose().alternatives] == ["star"]
+    assert [told.topology for told in sketch(devices=1).choose().alternatives] == ["star"]
     many = sketch(devices=65)
     assert "connected with every other" in many.left_out["shard"]
-    assert [told.shape for told in many.choose().alternatives] == ["star", "tree"]
+    assert [told.topology for told in many.choose().alternatives] == ["star", "tree"]
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ def test_what_makes_no_sense_is_misuse(words: list[str], says: str, capsys: pyte
 
 
 def test_the_table_in_the_docs_is_what_the_planner_says() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "shapes.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "topologies.md").read_text(encoding="utf-8")
     table = text.partition("<!-- planned")[2].partition("\n\n")[0].splitlines()[3:]
     assert len(table) == 6
     for row in table:
         devices, *cells = (cell.strip() for cell in row.strip("|").split("|"))
-        told = {each.shape: f"{each.batch_s:.2f} s" for each in sketch(devices=int(devices)).choose().alternatives}
+        told = {each.topology: f"{each.batch_s:.2f} s" for each in sketch(devices=int(devices)).choose().alternatives}
         assert cells == [told.get(shape, "–") for shape in ("star", "tree", "shard")], row
 
 

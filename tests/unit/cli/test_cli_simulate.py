@@ -60,10 +60,10 @@ def outcome(**changes: object) -> Outcome:
     return Outcome(**values | changes)  # type: ignore[arg-type]
 
 
-def told(answers: list[tuple[str, Outcome]], shape: str = "") -> str:
+def told(answers: list[tuple[str, Outcome]], topology: str = "") -> str:
     file = io.StringIO()
     screen = Console(width=140, file=file)
-    whole = [SimulationAnswer(title=title, outcome=each, shape=shape) for title, each in answers]
+    whole = [SimulationAnswer(title=title, outcome=each, topology=topology) for title, each in answers]
     for part in summary(question(), whole, seconds=3.0, width=140):
         screen.print(part)
     return file.getvalue()
@@ -96,18 +96,18 @@ def test_two_plans_stand_side_by_side() -> None:
 
 def test_where_updates_met_is_told_if_it_is_known() -> None:
     shape = "shard over 8 of 8 workers; 20 ms a batch predicted, 19 ms measured"
-    line = next(line for line in told([("plan", outcome())], shape=shape).splitlines() if "shape" in line)
+    line = next(line for line in told([("plan", outcome())], topology=shape).splitlines() if "topology" in line)
     assert shape in line
-    assert "shape" not in told([("plan", outcome())])
+    assert "topology" not in told([("plan", outcome())])
 
 
 def test_a_shape_is_part_of_the_plan_that_is_played() -> None:
-    words = {"task": "t", "until": {}, "arguments": (), "plan": (), "versus": ("shape=shard",), "faults": None}
-    typed = {"pace": "auto", "shape": "tree", "aggregators": None}
+    words = {"task": "t", "until": {}, "arguments": (), "plan": (), "versus": ("topology=shard",), "faults": None}
+    typed = {"pace": "auto", "topology": "tree", "aggregators": None}
     asked = Question.typed(devices=2, profile="even", numbers=typed, seed=0, train=False, **words)  # type: ignore[arg-type]
-    assert asked.plan == {"pace": "auto", "shape": "tree"}
-    assert asked.title(asked.plan) == "shape=tree"
-    assert asked.title({**asked.plan, **asked.versus}) == "shape=shard"
+    assert asked.plan == {"pace": "auto", "topology": "tree"}
+    assert asked.title(asked.plan) == "topology=tree"
+    assert asked.title({**asked.plan, **asked.versus}) == "topology=shard"
 
 
 def test_a_lane_shows_what_took_longest() -> None:
@@ -139,7 +139,7 @@ def test_a_question_survives_its_trace() -> None:
         ([], "name a task"),
         (["task.py", "--profile", "toasters"], "there is no profile 'toasters'; there are: even"),
         (["task.py", "--plan", "pace=never"], "is not a choice"),
-        (["task.py", "--shape", "ring"], "there is: star, tree, shard, auto"),
+        (["task.py", "--topology", "ring"], "there is: star, tree, shard, auto"),
         (["task.py", "--faults", "nowhere.txt"], "the faults cannot be read"),
         (["task.py", "--trace", "t", "--versus", "seed=1"], "a trace is of one plan"),
         (["--replay", "nowhere.jsonl"], "the trace cannot be read"),

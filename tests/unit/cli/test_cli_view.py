@@ -78,13 +78,13 @@ def test_whether_one_more_device_would_help_is_shown_once_that_is_known() -> Non
 def test_where_updates_meet_is_one_line_and_the_picture_still_fits() -> None:
     assert not any("shape " in line for line in drawn(story_of(status()), width=160))
     shaped = progress(
-        shape="shard over 16 of 16 workers",
-        shape_reason="16 of 16 nodes lead 6.2 % of the model each",
+        topology="shard over 16 of 16 workers",
+        topology_reason="16 of 16 nodes lead 6.2 % of the model each",
         predicted_s=1.4495,
         round_s=1.47,
         alternatives=(
-            TopologyView(shape="star", batch_s=7.7),
-            TopologyView(shape="shard", batch_s=1.4495, chosen=True),
+            TopologyView(topology="star", batch_s=7.7),
+            TopologyView(topology="shard", batch_s=1.4495, chosen=True),
         ),
         saturation="gains",
         saturation_reason="worth it",

@@ -196,7 +196,7 @@ Begin = Callable[[str], Story]
 
 @pytest.fixture
 def begin(make_spec: Callable[..., JobSpec]) -> Begin:
-    return lambda shape: Story(make_spec(examples=400, shape=shape, workers_min=1, until=Until(epochs=9)))
+    return lambda shape: Story(make_spec(examples=400, topology=shape, workers_min=1, until=Until(epochs=9)))
 
 
 def test_a_shard_makes_a_version_once_every_part_of_it_has_come(begin: Begin) -> None:

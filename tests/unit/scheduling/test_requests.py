@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.maui import Maui
 from shoal.errors import Misuse
 from shoal.scheduling.profile.features import Features
-from shoal.scheduling.requests import ENOUGH, WINDOW, Accepted, Budget, Intake, Request, RequestRefused, Rules
+from shoal.scheduling.requests import ENOUGH, WINDOW, Accepted, Budget, Intake, RequestRefused, Rules, WorkRequest
 from shoal.scheduling.steering import Steering
 
 
@@ -32,8 +32,8 @@ def intake(*, per_s: float = 1e6, **rules: float) -> Intake:
     return Intake(budgets, steering=Steering(per_s=per_s), rules=Rules(**rules))
 
 
-def request(device: str = "a", *, held: int = 10_000, **more: Any) -> Request:
-    return Request(features=Features(device=device), examples_held=held, **more)
+def request(device: str = "a", *, held: int = 10_000, **more: Any) -> WorkRequest:
+    return WorkRequest(features=Features(device=device), examples_held=held, **more)
 
 
 def ask(door: Intake, *, now_s: float = 0.0, draw: float = 0.5, **more: Any) -> Accepted | RequestRefused:

@@ -15,7 +15,7 @@ from shoal.errors import Corrupt, Misuse, ShoalError
 from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.registry import Registry
-from shoal.store.rows import EpochAudit, Evaluation, Event, Redeemed
+from shoal.store.rows import EpochAudit, EvaluationRow, Event, Redeemed
 from shoal.wire.limits import (
     EVENTS_KEPT_PER_JOB,
     NODE_NAME_MAX_CHARS,
@@ -41,8 +41,8 @@ def batch(number: int, *, epoch: int = 0, version: int = 1, node: str = "pi") ->
     return Applied(epoch=epoch, batch=number, version=version, node=node, lease=1000 + number)
 
 
-def evaluation(version: int, loss: float = 0.5) -> Evaluation:
-    return Evaluation(version=version, epoch=0, accuracy=0.9, loss=loss, examples=100, at_s=5.0)
+def evaluation(version: int, loss: float = 0.5) -> EvaluationRow:
+    return EvaluationRow(version=version, epoch=0, accuracy=0.9, loss=loss, examples=100, at_s=5.0)
 
 
 # The file -----------------------------------------------------------------------------------------

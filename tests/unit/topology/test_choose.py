@@ -36,12 +36,12 @@ def even(count: int, mbit: float, *, home: float | None = None, medium: str = ""
 
 
 def times(choice: Choice) -> dict[str, float]:
-    return {told.shape: told.batch_s for told in choice.alternatives}
+    return {told.topology: told.batch_s for told in choice.alternatives}
 
 
 def test_sixteen_at_100_mbit_are_sharded() -> None:
     choice = choose(even(16, 100.0), model_bytes=PERNET_BYTES)
-    assert choice.best.shape == "shard"
+    assert choice.best.topology == "shard"
     assert choice.shares is not None
     assert choice.tree is None
     assert list(times(choice)) == ["star", "tree", "shard"]
@@ -51,8 +51,8 @@ def test_sixteen_at_100_mbit_are_sharded() -> None:
 
 
 def test_where_shards_are_not_to_be_had_it_is_a_tree() -> None:
-    choice = choose(even(16, 100.0), model_bytes=PERNET_BYTES, shapes=("tree", "star"))
-    assert choice.best.shape == "tree"
+    choice = choose(even(16, 100.0), model_bytes=PERNET_BYTES, topologies=("tree", "star"))
+    assert choice.best.topology == "tree"
     assert choice.tree is not None
     assert choice.tree.notation == "1-4-16"
     assert choice.shares is None
@@ -60,21 +60,21 @@ def test_where_shards_are_not_to_be_had_it_is_a_tree() -> None:
 
 def test_on_shared_air_it_is_a_star_and_the_reason_says_so() -> None:
     choice = choose(even(16, 100.0, medium="ap"), model_bytes=PERNET_BYTES)
-    assert choice.best.shape == "star"
+    assert choice.best.topology == "star"
     assert choice.reason.endswith("ap is shared: what one link is spared, others send over the same air")
 
 
 def test_a_simpler_shape_that_is_nearly_as_fast_is_kept() -> None:
     choice = choose(even(2, 1000.0), model_bytes=PERNET_BYTES)
-    assert choice.best.shape == "star"
+    assert choice.best.topology == "star"
     assert times(choice)["shard"] < choice.best.batch_s
     assert times(choice)["shard"] >= choice.best.batch_s * (1 - WORTH)
     assert choice.reason.endswith("a shard is not faster by 5 %, and has more parts")
 
 
 def test_a_wide_leader_needs_no_tree() -> None:
-    choice = choose(even(16, 10.0, home=1000.0), model_bytes=PERNET_BYTES, shapes=("star", "tree"))
-    assert choice.best.shape == "star"
+    choice = choose(even(16, 10.0, home=1000.0), model_bytes=PERNET_BYTES, topologies=("star", "tree"))
+    assert choice.best.topology == "star"
 
 
 def test_the_choice_is_never_much_slower_than_the_best() -> None:
@@ -102,8 +102,8 @@ def test_the_number_of_sub_leaders_is_about_the_best() -> None:
 
 def test_only_known_shapes() -> None:
     for shapes in ((), ("ring",)):
-        with pytest.raises(Misuse, match="shapes are of star, tree, shard"):
-            choose(even(2, 10.0), model_bytes=1, shapes=shapes)
+        with pytest.raises(Misuse, match="topologies are of star, tree, shard"):
+            choose(even(2, 10.0), model_bytes=1, topologies=shapes)
 
 
 # Asking again ------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_rounds_that_stay_off_are_a_reason(factor: float, words: str) -> None:
     off = watch.measured(factor * choice.best.batch_s)
     assert off is not None
     assert off.measured_s == pytest.approx(factor * choice.best.batch_s)
-    assert f"5 rounds in a row {words} than predicted for a shard" in off.reason
+    assert f"5 rounds running {words} than predicted for a shard" in off.reason
     assert "(+100 %)" in off.reason or "(-50 %)" in off.reason
 
 
@@ -158,7 +158,7 @@ def test_new_measurements_that_explain_it_leave_no_correction() -> None:
     slower = even(16, 50.0)
     measured_s = times(choose(slower, model_bytes=PERNET_BYTES))["shard"]
     again = choose_again(slower, before, measured_s=measured_s, model_bytes=PERNET_BYTES)
-    assert again.best.shape == "shard"
+    assert again.best.topology == "shard"
     assert again.corrections == ()
     assert again.best.batch_s == pytest.approx(measured_s)
 
@@ -167,16 +167,16 @@ def test_where_the_model_is_wrong_about_a_shape_another_is_tried_and_it_does_not
     cluster = even(16, 100.0)
     real_s = {"star": 7.7, "tree": 4.1, "shard": 6.0}
     choice = choose(cluster, model_bytes=PERNET_BYTES)
-    tried = [choice.best.shape]
+    tried = [choice.best.topology]
     for _ in range(200):
         watch = Watch(choice)
         off = None
         for _ in range(ROUNDS_SETTLING + ROUNDS_OFF):
-            off = off or watch.measured(real_s[choice.best.shape])
+            off = off or watch.measured(real_s[choice.best.topology])
         if off is None:
             break
         choice = choose_again(cluster, choice, measured_s=off.measured_s, model_bytes=PERNET_BYTES)
-        tried.append(choice.best.shape)
+        tried.append(choice.best.topology)
     assert tried == ["shard", "tree"]
     assert dict(choice.corrections)["shard"] == pytest.approx(6.0 / 1.447, rel=0.001)
     # What was learned of it is told among the alternatives.
@@ -187,7 +187,7 @@ def test_where_the_model_is_wrong_about_a_shape_another_is_tried_and_it_does_not
 def test_a_correction_goes_when_the_model_is_right_again() -> None:
     cluster = even(16, 100.0)
     before = choose(cluster, model_bytes=PERNET_BYTES, corrections={"shard": 1.5})
-    assert before.best.shape == "shard"
+    assert before.best.topology == "shard"
     again = choose_again(cluster, before, measured_s=1.45, model_bytes=PERNET_BYTES)
     assert again.corrections == ()
 
@@ -196,7 +196,7 @@ def test_if_every_shape_is_slow_the_least_slow_is_kept_and_expected() -> None:
     cluster = even(16, 100.0)
     choice = choose(cluster, model_bytes=PERNET_BYTES)
     again = choose_again(cluster, choice, measured_s=3.0, model_bytes=PERNET_BYTES)
-    assert again.best.shape == "shard"
+    assert again.best.topology == "shard"
     watch = settled(again)
     for _ in range(50):
         assert watch.measured(3.0) is None
@@ -214,8 +214,8 @@ def test_a_batch_takes_time() -> None:
 def test_where_nobody_waits_a_star_is_not_taken_to_wait_for_its_slowest() -> None:
     slow = replace(node("w8", 100.0), compute_s=4.0)
     cluster = Cluster(leader=node("home", 100.0), workers=(*even(7, 100.0).workers, slow))
-    in_step = choose(cluster, model_bytes=PERNET_BYTES, shapes=("star",))
-    flowing = choose(cluster, model_bytes=PERNET_BYTES, shapes=("star",), above="async")
+    in_step = choose(cluster, model_bytes=PERNET_BYTES, topologies=("star",))
+    flowing = choose(cluster, model_bytes=PERNET_BYTES, topologies=("star",), above="async")
     assert in_step.best.batch_s > 4.0
     # Eight models over the leader's link are longer than a lease of each: 8 · 2.88 MB / 12.5 MB/s.
     assert flowing.best.batch_s == pytest.approx(8 * PERNET_BYTES / 12.5e6)

@@ -45,7 +45,7 @@ def explain(
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:
-    """Explain a job's shape: what there was to choose from, what was chosen and why, and how it goes.
+    """Explain a job's topology: what there was to choose from, what was chosen and why, and how it goes.
 
     Example:  `shoal plan explain mnist-3fa2`
 

@@ -17,8 +17,8 @@ from shoal.cli.options import (
     Home,
     Json,
     Pace,
-    Shape,
     TaskArguments,
+    Topology,
     UntilAccuracy,
 )
 from shoal.errors import Misuse
@@ -40,7 +40,7 @@ def simulate(
     epochs: Epochs = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M virtual minutes.")] = None,
     pace: Pace = None,
-    shape: Shape = None,
+    topology: Topology = None,
     aggregators: Aggregators = None,
     codec: Codec = None,
     set_: TaskArguments = None,
@@ -74,7 +74,7 @@ def simulate(
 
     Example:  `shoal simulate examples/mnist --devices 100 --profile wifi-phones`
 
-    Two plans:  `shoal simulate examples/mnist --shape star --versus shape=shard`
+    Two plans:  `shoal simulate examples/mnist --topology star --versus topology=shard`
     """
     from shoal.cli import console
     from shoal.cli.simulation import Question
@@ -92,7 +92,7 @@ def simulate(
         profile=profile,
         until={"accuracy": until_accuracy, "epochs": epochs, "seconds": None if minutes is None else minutes * 60},
         arguments=set_ or (),
-        numbers={"pace": pace, "shape": shape, "aggregators": aggregators, "codec": codec},
+        numbers={"pace": pace, "topology": topology, "aggregators": aggregators, "codec": codec},
         plan=plan or (),
         versus=versus or (),
         faults=faults,
@@ -147,7 +147,7 @@ def _tell(question: Question, answers: list[SimulationAnswer], *, seconds: float
 
     if json:
         plans: list[dict[str, Any]] = [
-            {"plan": answer.title, "shape": answer.shape, **answer.outcome.to_plain()} for answer in answers
+            {"plan": answer.title, "topology": answer.topology, **answer.outcome.to_plain()} for answer in answers
         ]
         console.print_json({"question": question.header(), "seconds": round(seconds, 2), "plans": plans})
         return

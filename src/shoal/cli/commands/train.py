@@ -17,8 +17,8 @@ from shoal.cli.options import (
     Home,
     Json,
     Pace,
-    Shape,
     TaskArguments,
+    Topology,
     UntilAccuracy,
 )
 from shoal.errors import Misuse
@@ -44,7 +44,7 @@ def train(
     learning_rate: Annotated[float | None, typer.Option(metavar="X", help="The size of a step.")] = None,
     momentum: Annotated[float | None, typer.Option(metavar="X", help="How much of the last step is kept.")] = None,
     pace: Pace = None,
-    shape: Shape = None,
+    topology: Topology = None,
     aggregators: Aggregators = None,
     codec: Codec = None,
     work: Annotated[
@@ -89,7 +89,7 @@ def train(
             "learning_rate": learning_rate,
             "momentum": momentum,
             "pace": pace,
-            "shape": shape,
+            "topology": topology,
             "aggregators": aggregators,
             "codec": codec,
             "work": work,

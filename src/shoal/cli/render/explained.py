@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shoal.cli.render.format import bytes_text, clean, lease_text, plural, share_text
 from shoal.cli.render.plain_json import to_plain
-from shoal.cli.render.topologies import chosen_of, kind_of, off_by, predicted_s, shape_text
+from shoal.cli.render.topologies import chosen_of, kind_of, off_by, predicted_s, topology_text
 from shoal.roles.aggregation.policy import ROUNDS_FIRST
 from shoal.topology.choose import MARGIN, ROUNDS_OFF
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BYTES_A_NUMBER = 4
 
-#: Shape, pace, seconds, detail, whether it was chosen.
+#: Topology, pace, seconds, detail, whether it was chosen.
 Row = tuple[str, str, float, str, bool]
 
 
@@ -34,14 +34,14 @@ Row = tuple[str, str, float, str, bool]
 def job_lines(view: JobView) -> Iterator[RenderableType]:
     progress = view.progress
     name = f"{clean(view.job)} ({clean(view.name, 40)})"
-    if progress is None or not progress.shape:
+    if progress is None or not progress.topology:
         yield Text.assemble((name, "bold"), f": {clean(view.state)}, nothing is known of its updates yet")
     else:
-        yield Text.assemble((name, "bold"), f": {shape_text(progress, view.plan)}")
+        yield Text.assemble((name, "bold"), f": {topology_text(progress, view.plan)}")
         if progress.alternatives:
             chosen = chosen_of(progress)
             yield Text()
-            yield _table([(v.shape, v.pace, v.batch_s, v.detail, v == chosen) for v in progress.alternatives])
+            yield _table([(v.topology, v.pace, v.batch_s, v.detail, v == chosen) for v in progress.alternatives])
         yield Text()
         for label, text in _facts(view, progress):
             yield _fact(label, text)
@@ -50,9 +50,9 @@ def job_lines(view: JobView) -> Iterator[RenderableType]:
 
 
 def _facts(view: JobView, progress: Progress) -> Iterator[tuple[str, str]]:
-    asked = f"shape {view.plan.shape}, pace {view.plan.pace}"
+    asked = f"topology {view.plan.topology}, pace {view.plan.pace}"
     yield "asked for", asked + (f", {plural(view.plan.aggregators, 'aggregator')}" if view.plan.aggregators else "")
-    if reason := clean(progress.shape_reason):
+    if reason := clean(progress.topology_reason):
         yield "why", reason
     yield "measured", _measured(progress)
     yield "workers", _crew(progress)
@@ -91,7 +91,7 @@ def _links(view: JobView, progress: Progress) -> str:
 
 def _ways(view: JobView, progress: Progress) -> list[tuple[str, float, float]]:
     """Each worker's time beyond its training, and the rate at which a model went there and back in that time."""
-    if kind_of(progress.shape) != "star":
+    if kind_of(progress.topology) != "star":
         return []
     both_ways_bytes = 2 * model_bytes(view)
     known = [(worker, _way_s(worker)) for worker in progress.workers]
@@ -100,7 +100,7 @@ def _ways(view: JobView, progress: Progress) -> list[tuple[str, float, float]]:
 
 def model_bytes(view: JobView) -> float:
     """How large the model is if that is told; else about what a worker of a star sends for a lease. 0: not known."""
-    if view.model_size or view.progress is None or kind_of(view.progress.shape) != "star":
+    if view.model_size or view.progress is None or kind_of(view.progress.topology) != "star":
         return _BYTES_A_NUMBER * view.model_size
     busy = [worker for worker in view.progress.workers if worker.batches > 0]
     sent = [worker.bytes_up * view.plan.lease_batches / worker.batches for worker in busy]
@@ -118,8 +118,8 @@ def advice(view: JobView) -> Iterator[str]:
     if progress is None or not progress.workers:
         if is_open:
             yield f"nobody works for it now: `shoal status {view.job}` says why. Ask again once it trains"
-    elif "auto" not in (view.plan.shape, view.plan.pace):
-        yield "the plan names shape and pace, so nothing was predicted: `--shape auto` measures and chooses"
+    elif "auto" not in (view.plan.topology, view.plan.pace):
+        yield "the plan names topology and pace, so nothing was predicted: `--topology auto` measures and chooses"
         yield f"for a guess, with what a link carries: `{_sketch_command(view, progress)}`"
     elif not progress.alternatives:
         if is_open:
@@ -133,9 +133,9 @@ def advice(view: JobView) -> Iterator[str]:
 
 def _after_the_choice(view: JobView, progress: Progress) -> Iterator[str]:
     chosen = chosen_of(progress)
-    if chosen is not None and chosen.shape != kind_of(progress.shape):
+    if chosen is not None and chosen.topology != kind_of(progress.topology):
         yield (
-            f"a {clean(chosen.shape, 20)} was chosen and does not hold: it is being set up, or could not be."
+            f"a {clean(chosen.topology, 20)} was chosen and does not hold: it is being set up, or could not be."
             f" `shoal jobs show {view.job}` has the reasons"
         )
     off = off_by(progress)
@@ -155,14 +155,14 @@ def _sketch_command(view: JobView, progress: Progress) -> str:
 
 def job_plain(view: JobView) -> dict[str, Any]:
     progress = view.progress
-    plan = {"shape": view.plan.shape, "pace": view.plan.pace, "aggregators": view.plan.aggregators}
+    plan = {"topology": view.plan.topology, "pace": view.plan.pace, "aggregators": view.plan.aggregators}
     plain: dict[str, Any] = {"job": view.job, "name": view.name, "state": view.state, "asked_for": plan}
     if progress is not None:
         chosen = chosen_of(progress)
         plain |= {
-            "shape": progress.shape,
+            "topology": progress.topology,
             "pace": progress.pace,
-            "reason": progress.shape_reason,
+            "reason": progress.topology_reason,
             "predicted_s": predicted_s(progress) or None,
             "measured_s": progress.round_s or None,
             "not_training_s": progress.sync_s if progress.round_s else None,
@@ -192,21 +192,23 @@ def sketch_lines(sketch: Sketch, choice: Choice) -> Iterator[RenderableType]:
     what = f"a model of {bytes_text(sketch.model_bytes)}, {lease_text(sketch.train_s)} of training"
     yield Text.assemble((plural(sketch.devices, "device", "devices alike"), "bold"), f": {links}; {what}")
     yield Text()
-    yield _table([(p.shape, "sync", p.batch_s, p.detail, p is choice.best) for p in choice.alternatives])
+    yield _table([(p.topology, "sync", p.batch_s, p.detail, p is choice.best) for p in choice.alternatives])
     yield Text()
     yield _fact("chosen", choice.reason)
-    for shape, why in sketch.left_out.items():
-        yield _fact("not", f"{shape}: {why}")
+    for topology, why in sketch.left_out.items():
+        yield _fact("not", f"{topology}: {why}")
     training = sketch.train_s / choice.best.batch_s
     moving = lease_text(choice.best.sync_s)
     yield _fact("time", f"{share_text(training, 0)} of a batch is training; models and updates move for {moving}")
-    yield _fact("next", f"`shoal train TASK --shape {choice.best.shape}`, or `--shape auto`, which measures first")
+    yield _fact(
+        "next", f"`shoal train TASK --topology {choice.best.topology}`, or `--topology auto`, which measures first"
+    )
 
 
 def sketch_plain(sketch: Sketch, choice: Choice) -> dict[str, Any]:
     return {
         "fleet": to_plain(sketch),
-        "chosen": choice.best.shape,
+        "chosen": choice.best.topology,
         "reason": choice.reason,
         "alternatives": [{**to_plain(each), "chosen": each is choice.best} for each in choice.alternatives],
         "left_out": sketch.left_out,
@@ -219,15 +221,21 @@ def sketch_plain(sketch: Sketch, choice: Choice) -> dict[str, Any]:
 
 def _table(rows: Sequence[Row]) -> Table:
     table = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
-    for name in ("", "shape", "pace"):
+    for name in ("", "topology", "pace"):
         table.add_column(name, no_wrap=True)
     for name in ("a batch", "takes"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("how", overflow="fold", style="dim")
     best_s = next((seconds for _, _, seconds, _, chosen in rows if chosen), 0.0)
-    for shape, pace, seconds, detail, chosen in rows:
+    for topology, pace, seconds, detail, chosen in rows:
         times = f"{seconds / best_s:.1f}x as long" if best_s > 0 and not chosen else ""
-        cells = (clean(shape, 20), clean(pace, 20), lease_text(seconds), "chosen" if chosen else times, clean(detail))
+        cells = (
+            clean(topology, 20),
+            clean(pace, 20),
+            lease_text(seconds),
+            "chosen" if chosen else times,
+            clean(detail),
+        )
         style = "bold green" if chosen else ""
         table.add_row("▸" if chosen else "", *(Text(cell) for cell in cells), style=style)
     return table

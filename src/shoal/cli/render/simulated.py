@@ -54,8 +54,8 @@ def _facts(answers: Sequence[SimulationAnswer]) -> Table:
         cells = [tell(answer.outcome) for answer in answers]
         if any(cells):
             table.add_row(f"  {label}", *cells)
-        if label == "rounds" and any(answer.shape for answer in answers):
-            table.add_row("  shape", *(answer.shape for answer in answers))
+        if label == "rounds" and any(answer.topology for answer in answers):
+            table.add_row("  topology", *(answer.topology for answer in answers))
     return table
 
 

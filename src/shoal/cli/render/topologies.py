@@ -1,4 +1,4 @@
-"""Where the updates of a job meet, in words: which shape, what a batch was predicted to take, what it takes. Pure.
+"""Where the updates of a job meet, in words: which topology, what a batch was predicted to take, what it takes. Pure.
 
 Knows a Progress and a Plan; draws nothing and asks nobody.
 """
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from shoal.plan import Plan
     from shoal.wire.messages import Progress, TopologyView
 
-_SHAPE_CHARS = 60
+_TOPOLOGY_CHARS = 60
 
 
-def kind_of(shape: str) -> str:
+def kind_of(topology: str) -> str:
     """``shard over 16 of 16 workers`` -> ``shard``."""
-    return shape.split(" ", 1)[0]
+    return topology.split(" ", 1)[0]
 
 
 def predicted_s(progress: Progress) -> float:
-    """What was predicted for the shape and pace that the job has now; 0: nothing, or only for one being set up."""
-    kind = kind_of(progress.shape)
+    """What was predicted for the topology and pace that the job has now; 0: nothing, or only for one being set up."""
+    kind = kind_of(progress.topology)
     if progress.pace not in ("", "sync"):
         # The leader's own figure is of a round in which everyone waits for everyone.
-        views = [view for view in progress.alternatives if (view.shape, view.pace) == (kind, progress.pace)]
+        views = [view for view in progress.alternatives if (view.topology, view.pace) == (kind, progress.pace)]
         return views[0].batch_s if views else 0.0
     chosen = chosen_of(progress)
-    return progress.predicted_s if chosen is None or chosen.shape == kind else 0.0
+    return progress.predicted_s if chosen is None or chosen.topology == kind else 0.0
 
 
 def chosen_of(progress: Progress) -> TopologyView | None:
@@ -38,9 +38,9 @@ def chosen_of(progress: Progress) -> TopologyView | None:
     return next((view for view in (*paced, *progress.alternatives) if view.chosen or view in paced), None)
 
 
-def shape_text(progress: Progress, plan: Plan) -> str:
+def topology_text(progress: Progress, plan: Plan) -> str:
     """The whole of it in one line: ``shard over 16 of 16 workers; 1.45 s a batch predicted, 1.47 s measured``."""
-    told = clean(progress.shape, _SHAPE_CHARS)
+    told = clean(progress.topology, _TOPOLOGY_CHARS)
     if progress.pace not in ("", "sync"):
         told += f", {clean(progress.pace, 20)}"
     measured = f"{lease_text(progress.round_s)} measured" if progress.round_s > 0 else ""
@@ -49,7 +49,7 @@ def shape_text(progress: Progress, plan: Plan) -> str:
         return f"{told}; {predicted}, {measured or 'none measured yet'}"
     if measured:
         told += f"; {measured.replace(' measured', ' a batch measured')}"
-    if "auto" in (plan.shape, plan.pace) and not progress.alternatives:
+    if "auto" in (plan.topology, plan.pace) and not progress.alternatives:
         told += "; auto has not chosen yet"
     return told
 

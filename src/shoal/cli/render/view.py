@@ -32,7 +32,7 @@ from shoal.cli.render.format import (
     span_text,
     sparkline,
 )
-from shoal.cli.render.topologies import shape_text
+from shoal.cli.render.topologies import topology_text
 from shoal.cli.standing import since_text
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ _ABSENT_ROWS = 1
 def render(story: Story, *, width: int, height: int, note: str = "") -> RenderableType:
     """The whole picture, at most ``height`` lines high. ``note`` is a last line of ours, such as how to leave."""
     workers = devices_of(story)
-    extra = has_verdict(story) + has_shape(story) + (story.drift is not None) + (story.served is not None)
+    extra = has_verdict(story) + has_topology(story) + (story.drift is not None) + (story.served is not None)
     spare = height - _FIXED_LINES - extra - _EVENTS_MIN - _DEVICES_MIN
     # A note that says how a job stands is not cut off where there is room for all of it.
     more_lines = max(len(textwrap.wrap(note, max(width - 2, 1))) - 1, 0)
@@ -133,8 +133,8 @@ def _header(story: Story, width: int) -> RenderableType:
     if story.served is not None:
         lines.append(_one_line(_served_text(story.served)))
     lines.append(_pace_line(story))
-    if has_shape(story):
-        lines.append(_shape_line(story))
+    if has_topology(story):
+        lines.append(_topology_line(story))
     if has_verdict(story):
         lines.append(_crew_line(story))
     return Panel(
@@ -223,18 +223,18 @@ def _pace_line(story: Story) -> RenderableType:
     return _two_sides(left, right)
 
 
-def has_shape(story: Story) -> bool:
+def has_topology(story: Story) -> bool:
     """The leader has said where updates meet."""
-    return story.progress is not None and story.progress.shape != ""
+    return story.progress is not None and story.progress.topology != ""
 
 
-def _shape_line(story: Story) -> RenderableType:
+def _topology_line(story: Story) -> RenderableType:
     """Why it is so comes after it, as far as there is room: `shoal plan explain` has all of it."""
     progress, job = story.progress, story.job
     assert progress is not None
     assert job is not None
-    line = Text.assemble(("shape ", "dim"), shape_text(progress, job.plan))
-    if reason := clean(progress.shape_reason, 400):
+    line = Text.assemble(("topology ", "dim"), topology_text(progress, job.plan))
+    if reason := clean(progress.topology_reason, 400):
         line.append(f"   {reason}", style="dim")
     return _one_line(line)
 

@@ -36,7 +36,7 @@ def means_here() -> Means:
     )
 
 
-class Lending(AgentPool):
+class LendingDriver(AgentPool):
     def __init__(self, *, broker: str, send: Callable[[str, Message], None]) -> None:
         self._broker = broker
         self._means = means_here()

@@ -51,7 +51,7 @@ class Explained:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ExplainRequest:
     """A product that a layer asks for."""
 
     layer: str
@@ -96,9 +96,9 @@ def _batch(task: Task, rows: int) -> Any:
     return task.batch(torch.from_numpy(x[chosen]), torch.from_numpy(y[chosen]))[0]
 
 
-def asked_by(model: nn.Module, inputs: Any) -> list[Asked]:
+def asked_by(model: nn.Module, inputs: Any) -> list[ExplainRequest]:
     """The products of one step, in the order of the forward pass."""
-    found: list[Asked] = []
+    found: list[ExplainRequest] = []
     names = {module: name or "the model" for name, module in model.named_modules()}
 
     def note(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
@@ -111,7 +111,7 @@ def asked_by(model: nn.Module, inputs: Any) -> list[Asked]:
         for step in PASSES:
             if wanted[step] and rows:
                 shape = shape_of(step, rows=rows, inputs=columns, outputs=outputs)
-                found.append(Asked(layer=names[module], step=step, shape=shape, why_home=why_not(module)))
+                found.append(ExplainRequest(layer=names[module], step=step, shape=shape, why_home=why_not(module)))
 
     hooks = [module.register_forward_hook(note) for module in model.modules()]
     try:
@@ -125,7 +125,9 @@ def asked_by(model: nn.Module, inputs: Any) -> list[Asked]:
     return found
 
 
-def weighed(asked: Sequence[Asked], *, home: Home, pool: Advert, privacy: Privacy, verify: Verify) -> Explained:
+def weighed(
+    asked: Sequence[ExplainRequest], *, home: Home, pool: Advert, privacy: Privacy, verify: Verify
+) -> Explained:
     decisions = []
     for each in asked:
         if each.why_home is not None:

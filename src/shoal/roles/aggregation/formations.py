@@ -260,7 +260,7 @@ class Formations:
         old, self.now, self.next = self.now, formation, None
         self._given.clear()
         took_s = self._machine.now_s - formation.begun_s
-        self._record("shape", f"{formation.notation}, after {took_s:.1f} s: {formation.reason}")
+        self._record("topology", f"{formation.notation}, after {took_s:.1f} s: {formation.reason}")
         if formation.kind == "shard":
             for share in formation.shares:
                 self._send_form(formation, share, with_part=True)
@@ -275,7 +275,7 @@ class Formations:
         self._why_star = reason
         self._given.clear()
         if old is not None:
-            self._record("shape", f"star: {reason}")
+            self._record("topology", f"star: {reason}")
         self._disband([each for each in (old, dropped) if each is not None], self._last, reason)
 
     def give_up_next(self) -> None:

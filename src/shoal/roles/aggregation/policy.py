@@ -18,7 +18,7 @@ from shoal.roles.aggregation.links import LinkRates
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.topology import predict
-from shoal.topology.choose import SHAPES, Choice, Off, Watch, choose, choose_again
+from shoal.topology.choose import TOPOLOGIES, Choice, Off, Watch, choose, choose_again
 from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.shard import water_fill
 from shoal.topology.split import split
@@ -122,13 +122,13 @@ class TopologyPolicy:
             self._rounds.clear()
             self._rounds_of = kind_now
         self._rounds.append(round_s)
-        if self._watch is not None and self._choice is not None and kind_now == self._choice.best.shape:
+        if self._watch is not None and self._choice is not None and kind_now == self._choice.best.topology:
             self._off = self._watch.measured(round_s) or self._off
 
     @property
     def is_star(self) -> bool:
         """The plan asks for a star at a pace that stays: no other shape will ever be wanted."""
-        return self._plan.shape == "star" and self._plan.pace != "auto"
+        return self._plan.topology == "star" and self._plan.pace != "auto"
 
     # The next shape --------------------------------------------------------------------------------------
 
@@ -140,12 +140,12 @@ class TopologyPolicy:
         if now_s - self._changed_s < SETTLED_S or now_s < self._again_s or not workers:
             return None
         plan = self._plan
-        if plan.shape == "auto" or plan.pace == "auto":
+        if plan.topology == "auto" or plan.pace == "auto":
             return self._best(workers, present, kind_now, pace_now)
         if (kind_now, pace_now) == ("star", "sync") and self._rounds:
             self._links.observe(workers)
-        if plan.shape != kind_now:
-            return self.arrange(plan.shape, workers)
+        if plan.topology != kind_now:
+            return self.arrange(plan.topology, workers)
         return self._share_out_again(workers, present) if kind_now == "shard" else None
 
     def _share_out_again(self, workers: Sequence[WorkerRecord], present: Sequence[str]) -> Wanted | None:
@@ -168,29 +168,29 @@ class TopologyPolicy:
         cluster = self._links.cluster(workers)
         if self._off is not None and self._choice is not None:
             off, self._off = self._off, None
-            shapes = self._shapes(len(workers), pace_now)
+            topologies = self._topologies(len(workers), pace_now)
             choice = choose_again(
                 cluster,
                 self._choice,
                 measured_s=off.measured_s,
                 model_bytes=self._wire_bytes,
-                shapes=shapes,
+                topologies=topologies,
                 above=_above(pace_now),
             )
             choice = replace(choice, reason=f"{off.reason}; {choice.reason}")
         else:
             known = dict(self._choice.corrections) if self._choice is not None else {}
-            shapes = self._shapes(len(workers), pace_now)
+            topologies = self._topologies(len(workers), pace_now)
             choice = choose(
-                cluster, model_bytes=self._wire_bytes, shapes=shapes, above=_above(pace_now), corrections=known
+                cluster, model_bytes=self._wire_bytes, topologies=topologies, above=_above(pace_now), corrections=known
             )
         pace, buffer, why = self._pace_for(cluster, choice, pace_now)
         if pace != pace_now:
-            shapes = self._shapes(len(workers), pace)
-            choice = choose(cluster, model_bytes=self._wire_bytes, shapes=shapes, above=_above(pace))
+            topologies = self._topologies(len(workers), pace)
+            choice = choose(cluster, model_bytes=self._wire_bytes, topologies=topologies, above=_above(pace))
         self._choice, self._watch, self._pace = choice, Watch(choice), pace
         self._views = _views(choice, cluster, self._wire_bytes, paces=self._plan.pace == "auto")
-        kind, reason = choice.best.shape, "; ".join(filter(None, (why, choice.reason)))
+        kind, reason = choice.best.topology, "; ".join(filter(None, (why, choice.reason)))
         if (kind, pace) == (kind_now, pace_now):
             # The same; but workers that came since may lead nothing yet.
             return self._share_out_again(workers, present) if kind == "shard" else None
@@ -200,12 +200,12 @@ class TopologyPolicy:
         wanted = self.arrange(kind, workers, aggregators=groups)
         return replace(wanted, reason=reason, pace=pace, buffer=buffer) if wanted is not None else None
 
-    def _shapes(self, workers: int, pace: str) -> tuple[str, ...]:
+    def _topologies(self, workers: int, pace: str) -> tuple[str, ...]:
         """Those that may be chosen from."""
-        shapes = SHAPES if self._plan.shape == "auto" else (self._plan.shape,)
-        able = [shape for shape in shapes if workers >= LEAST[shape]]
+        topologies = TOPOLOGIES if self._plan.topology == "auto" else (self._plan.topology,)
+        able = [topology for topology in topologies if workers >= LEAST[topology]]
         if pace != "sync" or workers > SHARD_MOST:
-            able = [shape for shape in able if shape != "shard"]
+            able = [topology for topology in able if topology != "shard"]
         return tuple(able) or ("star",)
 
     def _pace_for(self, cluster: Cluster, choice: Choice, pace_now: str) -> tuple[str, int, str]:
@@ -214,8 +214,8 @@ class TopologyPolicy:
             return pace_now, self._plan.buffer, ""
         together_s = choice.best.batch_s
         if pace_now != "sync":
-            shapes = self._shapes(len(cluster.workers), "sync")
-            together_s = choose(cluster, model_bytes=self._wire_bytes, shapes=shapes).best.batch_s
+            topologies = self._topologies(len(cluster.workers), "sync")
+            together_s = choose(cluster, model_bytes=self._wire_bytes, topologies=topologies).best.batch_s
         flowing_s = predict.flowing_s(cluster, model_bytes=self._wire_bytes)
         usual_s = median(worker.compute_s for worker in cluster.workers)
         quick = sum(worker.compute_s <= STRAGGLES * usual_s for worker in cluster.workers)
@@ -285,11 +285,13 @@ def _above(pace: str) -> str:
 
 def _views(choice: Choice, cluster: Cluster, model_bytes: float, *, paces: bool) -> tuple[TopologyView, ...]:
     views = [
-        TopologyView(shape=told.shape, batch_s=told.batch_s, detail=clip(told.detail, 400), chosen=told is choice.best)
+        TopologyView(
+            topology=told.topology, batch_s=told.batch_s, detail=clip(told.detail, 400), chosen=told is choice.best
+        )
         for told in choice.alternatives
     ]
     if paces:
         flowing_s = predict.flowing_s(cluster, model_bytes=model_bytes)
         detail = "star, nobody waits for anybody: a lease of each worker in the mean; late updates are worth less"
-        views.append(TopologyView(shape="star", pace="buffered", batch_s=flowing_s, detail=detail))
+        views.append(TopologyView(topology="star", pace="buffered", batch_s=flowing_s, detail=detail))
     return tuple(views)

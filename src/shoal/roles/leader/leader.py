@@ -164,7 +164,7 @@ class Leader(Machine):
         return self._spec.job
 
     @property
-    def shape(self) -> str:
+    def topology(self) -> str:
         """How updates meet now."""
         return self._formations.notation
 
@@ -431,8 +431,10 @@ class Leader(Machine):
 
     def _cut_shares(self) -> str | None:
         """A worker cut off from the shard must not hold batches."""
-        shape = self._formations
-        return self._shares.cut(self._training.ledger, self._workers, may_work=lambda node: not shape.is_left_out(node))
+        formations = self._formations
+        return self._shares.cut(
+            self._training.ledger, self._workers, may_work=lambda node: not formations.is_left_out(node)
+        )
 
     def _held_up(self) -> str | None:
         """Why nothing is lent although there are workers; None: it is."""
@@ -877,8 +879,8 @@ class Leader(Machine):
             saturated_at=self._stats.saturated_at,
             round_s=self._stats.round_s,
             sync_s=self._stats.sync_s,
-            shape=self._formations.notation,
-            shape_reason=m.clip(self._formations.reason or ""),
+            topology=self._formations.notation,
+            topology_reason=m.clip(self._formations.reason or ""),
             pace=self._aggregation.pace_name,
             predicted_s=self._policy.predicted_s,
             alternatives=self._policy.views,

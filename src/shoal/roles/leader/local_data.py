@@ -19,7 +19,7 @@ from shoal.scheduling.batches import MASK, mix
 from shoal.scheduling.profile.conformal import WithMargin
 from shoal.scheduling.profile.features import LIMITS, Features
 from shoal.scheduling.profile.logrls import LogRls
-from shoal.scheduling.requests import Accepted, Budget, Intake, Request, Rules
+from shoal.scheduling.requests import Accepted, Budget, Intake, Rules, WorkRequest
 from shoal.scheduling.steering import Steering
 from shoal.wire.limits import LABELS_MAX, LOSS_SUM_MAX
 from shoal.wire.messages import DeviceState, EvaluationView, Tensors, Update
@@ -69,7 +69,7 @@ class Online:
             return self._plan.lease_batches * self._plan.batch_size, None
         if now_s < worker.not_before_s:
             return NotNow(worker.told or "it was told when to come again", worker.not_before_s - now_s)
-        request = Request(
+        request = WorkRequest(
             features=features_of(worker.node, device),
             examples_held=device.examples if device is not None else 0,
             similarity=similarity,

@@ -54,7 +54,7 @@ _DISTURBS = frozenset(
         "evaluated",
         "resumed",
         "ending",
-        "shape",
+        "topology",
     )
 )
 
@@ -211,7 +211,7 @@ class RoundStats:
         if kind in _DISTURBS:
             self._rounds.gathering.is_disturbed = True
             self._was_sound = False
-        if kind == "shape":
+        if kind == "topology":
             # Other links are in use now.
             self._begin_anew()
             self._shown.clear()

@@ -303,7 +303,7 @@ class Manager(Machine):
         self.act(Answer(question=question, message=Denied(reason=reason)))
 
     def _on_submit(self, question: int, spec: JobSpec) -> None:
-        if spec.plan.shape == "chain":
+        if spec.plan.topology == "chain":
             reason = "a chain of pairs has no manager: run `shoal flock train` on each device (docs/flock.md)"
             self._deny(question, reason)
             return

@@ -69,7 +69,7 @@ _LONG_TEXT = (
     "kwargs_json",
     "layout_json",
     "detail",
-    "shape_reason",
+    "topology_reason",
     "join_line",
     "csr_pem",
     "certificate_pem",

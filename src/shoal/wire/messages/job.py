@@ -111,7 +111,7 @@ class WorkerView(Message):
 class TopologyView(Message):
     """A way in which updates could meet, and what a batch is predicted to take then."""
 
-    shape: str
+    topology: str
     pace: str = "sync"
     batch_s: float = 0.0
     detail: str = ""
@@ -155,8 +155,8 @@ class Progress(Message):
     round_s: float = 0.0
     sync_s: float = 0.0
     #: How updates meet now, and why; which pace that goes by.
-    shape: str = ""
-    shape_reason: str = ""
+    topology: str = ""
+    topology_reason: str = ""
     pace: str = ""
     #: What a batch was predicted to take; 0: nothing was.
     predicted_s: float = 0.0

@@ -110,7 +110,7 @@ class Controlled:
 
 @pytest.fixture
 def tree(make_spec: Callable[..., JobSpec]) -> Controlled:
-    controlled = Controlled(make_spec(shape="tree"))
+    controlled = Controlled(make_spec(topology="tree"))
     controlled.holds_a_tree()
     return controlled
 

@@ -215,7 +215,7 @@ def test_it_is_ready_once_everyone_reaches_everyone(shaped: Shaped) -> None:
     shaped.says_formed("b")
     assert shaped.at().is_ready()
     actions = shaped.does(shaped.at(1.5).hold)
-    assert recorded(actions, "shape") == ["tree 1-2-4, after 1.5 s: it is worth it"]
+    assert recorded(actions, "topology") == ["tree 1-2-4, after 1.5 s: it is worth it"]
     assert not sent(actions, SetUpAggregator), "a tree has no part to tell"
     assert (shaped.shape.kind, shaped.shape.notation, shaped.shape.next) == ("tree", "tree 1-2-4", None)
     assert {shaped.shape.way(node) for node in WORKERS} == {1}
@@ -372,7 +372,7 @@ def test_a_star_again_ends_everything(shaped: Shaped) -> None:
     shaped.set_up("tree")
     shaped.begins("shard")
     actions = shaped.does(shaped.shape.star, "it is not worth it")
-    assert recorded(actions, "shape") == ["star: it is not worth it"]
+    assert recorded(actions, "topology") == ["star: it is not worth it"]
     disbanded = sent(actions, TearDown)
     assert {(to, disband.formation, disband.reason) for to, disband in disbanded} == {
         (node, 2, "it is not worth it") for node in WORKERS

@@ -62,14 +62,14 @@ def sizes(told: Wanted | None) -> list[int]:
 
 
 def test_a_star_wants_nothing() -> None:
-    assert wanted(shaping_of(shape="star"), crew(30), 100.0) is None
-    assert shaping_of(shape="star").is_star
-    assert not shaping_of(shape="star", pace="auto").is_star
-    assert not shaping_of(shape="auto").is_star
+    assert wanted(shaping_of(topology="star"), crew(30), 100.0) is None
+    assert shaping_of(topology="star").is_star
+    assert not shaping_of(topology="star", pace="auto").is_star
+    assert not shaping_of(topology="auto").is_star
 
 
 def test_a_tree_of_about_the_square_root() -> None:
-    told = wanted(shaping_of(shape="tree"), crew(9), 100.0)
+    told = wanted(shaping_of(topology="tree"), crew(9), 100.0)
     assert told is not None
     assert (told.kind, told.pace) == ("tree", None)
     assert leads(told) == ["w00", "w01", "w02"]
@@ -79,12 +79,12 @@ def test_a_tree_of_about_the_square_root() -> None:
 
 
 def test_a_tree_of_as_many_as_the_plan_says_and_there_are() -> None:
-    assert len(leads(wanted(shaping_of(shape="tree", aggregators=4), crew(9), 100.0))) == 4
-    assert len(leads(wanted(shaping_of(shape="tree", aggregators=9), crew(3), 100.0))) == 3
+    assert len(leads(wanted(shaping_of(topology="tree", aggregators=4), crew(9), 100.0))) == 4
+    assert len(leads(wanted(shaping_of(topology="tree", aggregators=9), crew(3), 100.0))) == 3
 
 
 def test_a_shard_of_parts_without_a_gap() -> None:
-    told = wanted(shaping_of(shape="shard"), crew(7), 100.0)
+    told = wanted(shaping_of(topology="shard"), crew(7), 100.0)
     assert told is not None
     starts = [share.start for share in told.shares]
     stops = [share.stop for share in told.shares]
@@ -96,7 +96,7 @@ def test_a_shard_of_parts_without_a_gap() -> None:
 
 def test_better_links_lead_more() -> None:
     workers = [*crew(3, down_bytes_per_s=5e6), WorkerRecord(node="wide", down_bytes_per_s=12e6)]
-    told = wanted(shaping_of(shape="shard"), workers, 100.0)
+    told = wanted(shaping_of(topology="shard"), workers, 100.0)
     assert leads(told) == ["w00", "w01", "w02", "wide"]
     # x_i = (b_i t / S - 1) / (n - 2) with t = 2 (n - 1) S / Σ b = 6/27 S: 1/18 each, and 15/18.
     assert sizes(told) == pytest.approx([SIZE / 18, SIZE / 18, SIZE / 18, SIZE * 15 / 18], abs=2)
@@ -105,19 +105,19 @@ def test_better_links_lead_more() -> None:
 def test_links_that_are_about_alike_lead_as_much() -> None:
     rates = {"a": 4e6, "b": 5e6, "c": 6e6}
     workers = [WorkerRecord(node=node, down_bytes_per_s=rate) for node, rate in rates.items()]
-    assert sizes(wanted(shaping_of(shape="shard"), workers, 100.0)) == pytest.approx([SIZE / 3] * 3, abs=2)
+    assert sizes(wanted(shaping_of(topology="shard"), workers, 100.0)) == pytest.approx([SIZE / 3] * 3, abs=2)
 
 
 def test_one_with_a_slow_link_leads_nothing_and_is_a_member() -> None:
     workers = [*crew(4, down_bytes_per_s=RATE), WorkerRecord(node="slow", down_bytes_per_s=1e5)]
-    told = wanted(shaping_of(shape="shard"), workers, 100.0)
+    told = wanted(shaping_of(topology="shard"), workers, 100.0)
     assert told is not None
     assert leads(told) == ["w00", "w01", "w02", "w03"]
     assert all("slow" in share.members for share in told.shares)
 
 
 def test_a_model_smaller_than_the_crew_is_led_by_some() -> None:
-    shaping = TopologyPolicy(Machine(), Plan(shape="shard"), size=3)
+    shaping = TopologyPolicy(Machine(), Plan(topology="shard"), size=3)
     told = wanted(shaping, crew(8), 100.0)
     assert told is not None
     assert [(share.start, share.stop) for share in told.shares] == [(0, 1), (1, 2), (2, 3)]
@@ -125,25 +125,25 @@ def test_a_model_smaller_than_the_crew_is_led_by_some() -> None:
 
 @pytest.mark.parametrize("kind", ["tree", "shard"])
 def test_too_few_workers_have_no_shape(kind: str) -> None:
-    shaping = shaping_of(shape=kind)
+    shaping = shaping_of(topology=kind)
     assert wanted(shaping, crew(LEAST[kind] - 1), 100.0) is None
     assert wanted(shaping, crew(LEAST[kind]), 100.0) is not None
     assert wanted(shaping, [], 100.0) is None
 
 
 def test_it_is_waited_until_nobody_comes_or_goes() -> None:
-    shaping = shaping_of(shape="tree")
+    shaping = shaping_of(topology="tree")
     at(shaping, 100.0).on_workers_changed()
     assert wanted(shaping, crew(9), 100.0 + SETTLED_S - 0.1) is None
     assert wanted(shaping, crew(9), 100.0 + SETTLED_S) is not None
 
 
 def test_a_tree_that_there_is_stays() -> None:
-    assert wanted(shaping_of(shape="tree"), crew(30), 100.0, "tree", present=["w00"]) is None
+    assert wanted(shaping_of(topology="tree"), crew(30), 100.0, "tree", present=["w00"]) is None
 
 
 def test_a_shard_is_shared_out_anew_once_many_would_lead_who_do_not() -> None:
-    shaping = shaping_of(shape="shard")
+    shaping = shaping_of(topology="shard")
     present = [f"w{place:02}" for place in range(7)]
     assert wanted(shaping, crew(7), 100.0, "shard", present=present) is None
     assert wanted(shaping, crew(9), 100.0, "shard", present=present) is None
@@ -151,7 +151,7 @@ def test_a_shard_is_shared_out_anew_once_many_would_lead_who_do_not() -> None:
 
 
 def test_those_with_links_too_slow_for_a_share_are_no_reason_to_share_out_anew() -> None:
-    shaping = shaping_of(shape="shard")
+    shaping = shaping_of(topology="shard")
     workers = [*crew(3, down_bytes_per_s=RATE), WorkerRecord(node="slow", down_bytes_per_s=1e5)]
     told = wanted(shaping, workers, 100.0)
     assert wanted(shaping, workers, 100.0, "shard", present=leads(told)) is None
@@ -161,7 +161,7 @@ def test_those_with_links_too_slow_for_a_share_are_no_reason_to_share_out_anew()
 
 
 def test_pauses_grow_with_each_failure_and_end_with_the_first_version() -> None:
-    shaping = shaping_of(shape="tree")
+    shaping = shaping_of(topology="tree")
     now_s = 1000.0
     for pause_s in (*AGAIN_S, AGAIN_S[-1], AGAIN_S[-1]):
         at(shaping, now_s).on_failed([])
@@ -175,7 +175,7 @@ def test_pauses_grow_with_each_failure_and_end_with_the_first_version() -> None:
 
 @pytest.mark.parametrize("kind", ["tree", "shard"])
 def test_one_through_whom_it_failed_leads_nothing_for_a_while(kind: str) -> None:
-    shaping = shaping_of(shape=kind, aggregators=2)
+    shaping = shaping_of(topology=kind, aggregators=2)
     workers = crew(4)
     assert "w00" in leads(wanted(shaping, workers, 1000.0))
     at(shaping, 1000.0).on_failed(["w00"])
@@ -195,7 +195,7 @@ def test_one_through_whom_it_failed_leads_nothing_for_a_while(kind: str) -> None
 
 
 def test_where_nobody_may_lead_there_is_no_formation() -> None:
-    shaping = shaping_of(shape="shard")
+    shaping = shaping_of(topology="shard")
     at(shaping, 1000.0).on_failed([f"w{place:02}" for place in range(3)])
     assert wanted(shaping, crew(3), 1000.0 + AGAIN_S[0]) is None
     assert at(shaping, 1001.0).arrange("tree", crew(3)) is None
@@ -230,13 +230,13 @@ STAR_S, SHARD_S = 7.69, 1.447
 
 
 def chosen(**plan: Any) -> tuple[TopologyPolicy, list[WorkerRecord], Wanted | None]:
-    shaping, workers = shaping_of(**{"shape": "auto", **plan}), busy(16, lease_s=STAR_S)
+    shaping, workers = shaping_of(**{"topology": "auto", **plan}), busy(16, lease_s=STAR_S)
     seen(shaping, ROUNDS_FIRST, STAR_S)
     return shaping, workers, wanted(shaping, workers, 100.0)
 
 
 def test_auto_watches_some_rounds_of_a_star_first() -> None:
-    shaping, workers = shaping_of(shape="auto"), busy(16, lease_s=STAR_S)
+    shaping, workers = shaping_of(topology="auto"), busy(16, lease_s=STAR_S)
     seen(shaping, ROUNDS_FIRST - 1, STAR_S)
     assert wanted(shaping, workers, 100.0) is None
     assert (shaping.views, shaping.predicted_s) == ((), 0.0)
@@ -253,7 +253,7 @@ def test_auto_watches_some_rounds_of_a_star_first() -> None:
 
 
 def test_rounds_of_two_shapes_are_not_counted_together() -> None:
-    shaping, workers = shaping_of(shape="auto"), busy(16, lease_s=STAR_S)
+    shaping, workers = shaping_of(topology="auto"), busy(16, lease_s=STAR_S)
     seen(shaping, ROUNDS_FIRST, 4.09, "tree")
     seen(shaping, ROUNDS_FIRST - 1, STAR_S, "star")
     assert wanted(shaping, workers, 100.0) is None
@@ -263,7 +263,7 @@ def test_rounds_of_two_shapes_are_not_counted_together() -> None:
 
 def test_auto_tells_what_there_was_to_choose_from() -> None:
     shaping, _, _ = chosen()
-    assert [(view.shape, view.pace, view.chosen) for view in shaping.views] == [
+    assert [(view.topology, view.pace, view.chosen) for view in shaping.views] == [
         ("star", "sync", False),
         ("tree", "sync", False),
         ("shard", "sync", True),
@@ -273,19 +273,19 @@ def test_auto_tells_what_there_was_to_choose_from() -> None:
 
 
 def test_auto_stays_a_star_where_that_is_nearly_as_good() -> None:
-    shaping, workers = shaping_of(shape="auto"), busy(2, lease_s=1.01)
+    shaping, workers = shaping_of(topology="auto"), busy(2, lease_s=1.01)
     seen(shaping, ROUNDS_FIRST, 1.01)
     assert wanted(shaping, workers, 100.0) is None
-    assert [view.shape for view in shaping.views if view.chosen] == ["star"]
+    assert [view.topology for view in shaping.views if view.chosen] == ["star"]
 
 
 def test_auto_does_not_connect_everyone_with_everyone_where_they_are_many() -> None:
-    shaping, workers = shaping_of(shape="auto"), busy(SHARD_MOST + 1, lease_s=30.0)
+    shaping, workers = shaping_of(topology="auto"), busy(SHARD_MOST + 1, lease_s=30.0)
     seen(shaping, ROUNDS_FIRST, 30.0)
     told = wanted(shaping, workers, 100.0)
     assert told is not None
     assert told.kind == "tree"
-    assert "shard" not in [view.shape for view in shaping.views]
+    assert "shard" not in [view.topology for view in shaping.views]
 
 
 def test_auto_that_was_right_stays() -> None:
@@ -302,7 +302,7 @@ def test_auto_that_was_wrong_chooses_anew_with_what_it_learned() -> None:
     told = wanted(shaping, workers, 200.0, "shard")
     assert told is not None
     assert told.kind == "tree"
-    assert "5 rounds in a row took longer than predicted for a shard" in told.reason
+    assert "5 rounds running took longer than predicted for a shard" in told.reason
     # A tree is as slow as it was said to be: nothing goes to and fro.
     seen(shaping, 50, 4.09, "tree")
     assert wanted(shaping, workers, 300.0, "tree") is None
@@ -360,23 +360,23 @@ def with_stragglers(quick: int, slow: int) -> list[WorkerRecord]:
 
 
 def test_pace_auto_does_not_wait_for_stragglers() -> None:
-    shaping, workers = shaping_of(shape="star", pace="auto"), with_stragglers(6, 2)
+    shaping, workers = shaping_of(topology="star", pace="auto"), with_stragglers(6, 2)
     seen(shaping, ROUNDS_FIRST, 10.2)
     told = wanted(shaping, workers, 100.0)
     assert told is not None
     assert (told.kind, told.shares, told.pace, told.buffer) == ("star", (), "buffered", 6)
     assert told.reason.startswith("2 stragglers: ")
-    assert [(view.shape, view.pace) for view in shaping.views] == [("star", "sync"), ("star", "buffered")]
+    assert [(view.topology, view.pace) for view in shaping.views] == [("star", "sync"), ("star", "buffered")]
 
 
 def test_pace_auto_stays_in_step_where_all_are_alike() -> None:
-    shaping, workers = shaping_of(shape="star", pace="auto"), busy(8, lease_s=1.2)
+    shaping, workers = shaping_of(topology="star", pace="auto"), busy(8, lease_s=1.2)
     seen(shaping, ROUNDS_FIRST, 1.2)
     assert wanted(shaping, workers, 100.0) is None
 
 
 def test_pace_auto_comes_back_into_step_when_the_stragglers_are_gone() -> None:
-    shaping, workers = shaping_of(shape="star", pace="auto"), with_stragglers(6, 2)
+    shaping, workers = shaping_of(topology="star", pace="auto"), with_stragglers(6, 2)
     seen(shaping, ROUNDS_FIRST, 10.2)
     assert wanted(shaping, workers, 100.0) is not None
     at(shaping, 200.0).on_workers_changed()
@@ -387,7 +387,7 @@ def test_pace_auto_comes_back_into_step_when_the_stragglers_are_gone() -> None:
 
 
 def test_where_nobody_waits_those_who_are_slow_are_led_by_one() -> None:
-    shaping, workers = shaping_of(shape="tree", pace="auto"), busy(12, lease_s=1.1)
+    shaping, workers = shaping_of(topology="tree", pace="auto"), busy(12, lease_s=1.1)
     for place in (2, 5):
         trains(workers[place], lease_s=4.1, train_s=4.0)
     seen(shaping, ROUNDS_FIRST, 4.1)
@@ -401,7 +401,7 @@ def test_where_nobody_waits_those_who_are_slow_are_led_by_one() -> None:
 def test_where_nobody_waits_a_star_waits_for_no_straggler_either() -> None:
     # 100 Mb/s: a star in step takes as long as its slowest, one in which nobody waits a third of that. A tree, in which
     # groups wait for their slowest, is no better.
-    shaping, workers = shaping_of(shape="auto", pace="auto"), busy(8, lease_s=4.4)
+    shaping, workers = shaping_of(topology="auto", pace="auto"), busy(8, lease_s=4.4)
     trains(workers[7], lease_s=7.4, train_s=4.0)
     seen(shaping, ROUNDS_FIRST, 6.1)
     told = wanted(shaping, workers, 100.0)
@@ -410,8 +410,8 @@ def test_where_nobody_waits_a_star_waits_for_no_straggler_either() -> None:
 
 
 def test_no_shard_without_step() -> None:
-    shaping, workers = shaping_of(shape="auto", pace="async"), busy(16, lease_s=STAR_S)
+    shaping, workers = shaping_of(topology="auto", pace="async"), busy(16, lease_s=STAR_S)
     seen(shaping, ROUNDS_FIRST, STAR_S)
     told = wanted(shaping, workers, 100.0, pace_now="async")
-    assert "shard" not in [view.shape for view in shaping.views]
+    assert "shard" not in [view.topology for view in shaping.views]
     assert told is None or told.kind == "tree"

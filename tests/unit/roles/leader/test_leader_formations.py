@@ -46,7 +46,7 @@ KINDS = ("tree", "shard")
 
 def formed(kind: str, *nodes: str, examples: int = 200, **plan: Any) -> Troupe:
     """A troupe of which a formation holds, at the beginning of a version."""
-    troupe = Troupe(plan_of(**{"shape": kind, "aggregators": 2, **plan}), examples=examples)
+    troupe = Troupe(plan_of(**{"topology": kind, "aggregators": 2, **plan}), examples=examples)
     troupe.joins(*(nodes or ("a", "b", "c", "d")))
     troupe.forms()
     troupe.talks()
@@ -73,7 +73,7 @@ def says(troupe: Troupe, node: str, message: Message) -> None:
 
 
 def shape(troupe: Troupe) -> str:
-    return troupe.progress.shape
+    return troupe.progress.topology
 
 
 def checked(troupe: Troupe) -> None:
@@ -90,7 +90,9 @@ def checked(troupe: Troupe) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_is_what_a_star_makes_of_the_same_updates(kind: str, momentum: float) -> None:
     # Seven batches, of which the last is short: weights differ.
-    troupes = [Troupe(plan_of(shape=shape, momentum=momentum, aggregators=2), examples=27) for shape in ("star", kind)]
+    troupes = [
+        Troupe(plan_of(topology=shape, momentum=momentum, aggregators=2), examples=27) for shape in ("star", kind)
+    ]
     for troupe in troupes:
         troupe.joins("a", "b", "c", "d")
         for _ in range(30):
@@ -195,7 +197,7 @@ def test_a_tree_that_waits_makes_one_version_of_all() -> None:
 
 
 def test_an_evaluation_in_a_formation_needs_no_model_twice() -> None:
-    troupe = Troupe(plan_of(shape="shard"), examples=60, test=100)
+    troupe = Troupe(plan_of(topology="shard"), examples=60, test=100)
     troupe.joins("a", "b", "c")
     troupe.finishes(epochs=9)
     assert shape(troupe) == "shard over 3 of 3 workers"
@@ -464,7 +466,7 @@ def test_what_has_arrived_counts_although_its_worker_is_gone(kind: str) -> None:
     troupe = formed(kind, *"abcde", aggregators=2)
     if kind == "shard":
         # One who leads nothing.
-        troupe = Troupe(plan_of(shape=kind), examples=200, rates=dict.fromkeys("abcd", 1e7) | {"e": 1e4})
+        troupe = Troupe(plan_of(topology=kind), examples=200, rates=dict.fromkeys("abcd", 1e7) | {"e": 1e4})
         troupe.joins(*"abcde")
         troupe.forms()
         troupe.talks()
@@ -486,7 +488,7 @@ def test_one_who_is_lost_and_back_while_its_update_waits_to_be_summed_up_works_o
     """Its process lives: what was lost is the word of it."""
     troupe = formed(kind, *"abcde", aggregators=2)
     if kind == "shard":
-        troupe = Troupe(plan_of(shape=kind), examples=200, rates=dict.fromkeys("abcd", 1e7) | {"e": 1e4})
+        troupe = Troupe(plan_of(topology=kind), examples=200, rates=dict.fromkeys("abcd", 1e7) | {"e": 1e4})
         troupe.joins(*"abcde")
         troupe.forms()
         troupe.talks()
@@ -562,7 +564,7 @@ def test_one_who_joins_gets_a_place_in_the_formation(kind: str) -> None:
 
 
 def test_a_worker_out_of_reach_of_its_sub_leader_goes_straight_to_the_leader() -> None:
-    troupe = Troupe(plan_of(shape="tree", aggregators=2), examples=200)
+    troupe = Troupe(plan_of(topology="tree", aggregators=2), examples=200)
     troupe.walls = {("e", "a"), ("e", "b")}
     troupe.joins(*"abcde")
     troupe.forms()
@@ -582,7 +584,7 @@ def test_a_worker_out_of_reach_of_its_sub_leader_goes_straight_to_the_leader() -
 
 
 def test_a_formation_that_many_do_not_reach_is_given_up_and_others_lead() -> None:
-    troupe = Troupe(plan_of(shape="tree", aggregators=1), examples=200)
+    troupe = Troupe(plan_of(topology="tree", aggregators=1), examples=200)
     troupe.walls = {(node, "a") for node in "bcd"}
     troupe.joins(*"abcd")
     troupe.forms()
@@ -596,7 +598,7 @@ def test_a_formation_that_many_do_not_reach_is_given_up_and_others_lead() -> Non
 
 
 def test_a_node_that_cannot_be_a_sub_leader_is_passed_over_and_nobody_else() -> None:
-    troupe = Troupe(plan_of(shape="shard"), examples=200)
+    troupe = Troupe(plan_of(topology="shard"), examples=200)
     troupe.joins("a", "b", "c")
     for _ in range(20):
         troupe.round()
@@ -618,7 +620,7 @@ def test_a_node_that_cannot_be_a_sub_leader_is_passed_over_and_nobody_else() -> 
 
 
 def test_one_who_does_not_answer_is_waited_for_so_long() -> None:
-    troupe = Troupe(plan_of(shape="shard"), examples=400)
+    troupe = Troupe(plan_of(topology="shard"), examples=400)
     troupe.joins("a", "b", "c")
     troupe.drops = lambda sender, to, message: sender == "b" and isinstance(message, AggregatorReady)
     troupe.forms()
@@ -757,7 +759,7 @@ def test_in_a_shard_no_update_is_taken_whole() -> None:
 
 
 def test_a_sub_leader_of_a_shard_that_was_not_told_where_its_part_stands_is_replaced() -> None:
-    troupe = Troupe(plan_of(shape="shard"), examples=200)
+    troupe = Troupe(plan_of(topology="shard"), examples=200)
     troupe.joins("a", "b", "c")
     # Lost with a session.
     troupe.drops = lambda sender, to, message: (
@@ -831,7 +833,7 @@ def test_a_hand_over_during_which_a_sum_does_not_come(kind: str) -> None:
 @pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_time_is_over_while_updates_are_with_the_sub_leaders(kind: str, asked: bool) -> None:
-    troupe = Troupe(plan_of(shape=kind, aggregators=2, until=Until(seconds=15)), examples=200, test=100)
+    troupe = Troupe(plan_of(topology=kind, aggregators=2, until=Until(seconds=15)), examples=200, test=100)
     troupe.joins(*"abcd")
     troupe.forms()
     troupe.talks()
@@ -894,10 +896,10 @@ def test_what_was_lent_by_formations_is_forgotten_with_its_leases() -> None:
 def test_a_formation_is_told_to_people() -> None:
     troupe = formed("tree", *"abcde")
     told = troupe.progress
-    assert told.shape == "tree 1-2-5"
-    assert told.shape_reason == "2 aggregators (2, as asked), those with the best links: a, b"
-    assert troupe.recorded("forming") == [f"tree 1-2-5: {told.shape_reason}"]
-    assert len(troupe.recorded("shape")) == 1
+    assert told.topology == "tree 1-2-5"
+    assert told.topology_reason == "2 aggregators (2, as asked), those with the best links: a, b"
+    assert troupe.recorded("forming") == [f"tree 1-2-5: {told.topology_reason}"]
+    assert len(troupe.recorded("topology")) == 1
     assert not [m for _, to, m in troupe.heard if isinstance(m, TearDown | Route | ShardAck)]
 
 
