@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import code_map
 import house as figures_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,6 +121,14 @@ def house(extra: Sequence[str]) -> int:
     if broken:
         print(f"must be 0: {', '.join(broken)}", file=sys.stderr, flush=True)
     return 1 if broken else 0
+
+
+def map_(extra: Sequence[str]) -> int:
+    """Write the code map of ARCHITECTURE.md, and the lines that docs/contributing/first-hour.md names."""
+    page = ROOT / "ARCHITECTURE.md"
+    page.write_text(code_map.replaced(page.read_text(encoding="utf-8"), code_map.written(ROOT)), encoding="utf-8")
+    FIRST_HOUR.write_text(code_map.relined(FIRST_HOUR.read_text(encoding="utf-8"), ROOT), encoding="utf-8")
+    return 0
 
 
 def security(extra: Sequence[str]) -> int:
@@ -337,6 +346,7 @@ TASKS: dict[str, Runner] = {
     "types": types,
     "layers": layers,
     "house": house,
+    "map": map_,
     "proto": proto,
     "proto-check": proto_check,
     "security": security,
