@@ -111,7 +111,7 @@ class Bed:
         deadline_s = time.monotonic() + START_S
         async with Operator.open(self.home_of(pool)) as operator:
             while True:
-                lenders = (await operator.status()).lenders
+                lenders = (await operator.status()).executors
                 if sum(lender.state == "ready" for lender in lenders) >= wanted:
                     return
                 if time.monotonic() > deadline_s:
@@ -123,7 +123,7 @@ class Bed:
         found: dict[str, str] = {}
         for pool in self.pools:
             async with Operator.open(self.home_of(pool)) as operator:
-                for lender in (await operator.status()).lenders:
+                for lender in (await operator.status()).executors:
                     if lender.state == "excluded":
                         found[lender.node] = lender.reason
         return found

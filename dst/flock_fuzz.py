@@ -278,7 +278,7 @@ class FlockFuzzRun:
             each = device.role.status()
             told.append(
                 f"{name} v{each.version} {each.phase} round {each.round} of {len(each.of)} term {each.term}"
-                f" {each.conductor} heard {each.heard} took {each.took}"
+                f" {each.coordinator} heard {each.heard} took {each.took}"
             )
         return "; ".join(told)
 

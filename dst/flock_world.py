@@ -255,7 +255,7 @@ class FlockWorld:
                 device.ended = action.reason
                 self.kill(node)
             case _:
-                raise Misuse(f"a mate does not ask for {type(action).__name__}")
+                raise Misuse(f"a peer does not ask for {type(action).__name__}")
 
     def _fire(self, device: _Device, name: str, number: int) -> None:
         if device.timers.get(name) == number:

@@ -155,13 +155,13 @@ def sound_messages() -> list[Message]:
 
 
 def sound_flock(delta: np.ndarray) -> list[Message]:
-    """What mates say to each other."""
+    """What peers say to each other."""
     now: dict[str, Any] = {"term": 2, "round": 3}
     return [
-        PeerStatus(plan="0" * 64, term=2, conductor="pi", version=2, digest="d" * 32, of=("pi", "pa"), weight=30.0),
+        PeerStatus(plan="0" * 64, term=2, coordinator="pi", version=2, digest="d" * 32, of=("pi", "pa"), weight=30.0),
         Command(**now, number=7, kind="take", merge=1, other="pi", reason="pi has spent more"),
-        Request(**now, conductor="pi", merge=1),
-        PartialSum(**now, conductor="pi", merge=1, of=("pi",), weight=10.0, tensors={"mean": delta}),
+        Request(**now, coordinator="pi", merge=1),
+        PartialSum(**now, coordinator="pi", merge=1, of=("pi",), weight=10.0, tensors={"mean": delta}),
         ModelTransfer(version=2, digest="d" * 32, made_of=2, tensors={"model": delta}),
     ]
 
@@ -193,7 +193,7 @@ def sound_formation(delta: np.ndarray) -> list[Message]:
 
 
 def sound_lending(delta: np.ndarray) -> list[Message]:
-    """What an analyst, a scheduler and an executor say to each other."""
+    """What a client, a scheduler and an executor say to each other."""
     sides = {"rows": 2, "inner": 10, "columns": 3}
     left, right = delta.reshape(2, 10), np.resize(delta, (10, 3))
     named = "d" * 64
@@ -208,7 +208,7 @@ def sound_lending(delta: np.ndarray) -> list[Message]:
         TileResult(task=1, executor="pi", seconds=0.1, tensors={"result": left @ right}),
         Caught(executor="liar", reason="no product of what it was given"),
         Forget(upto=7),
-        Status(cluster="c", manager="m", lenders=(ExecutorView(node="pi", state="ready", tasks=3),)),
+        Status(cluster="c", manager="m", executors=(ExecutorView(node="pi", state="ready", tasks=3),)),
     ]
 
 

@@ -72,7 +72,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "node": "Hello Heartbeat Leave Progress Released Leads SteppedDown LeaderUnreachable LogRecord",
         "worker": "Hello Heartbeat Leave",
         "pending": "Hello Heartbeat Leave",
-        "mate": "PeerStatus Command Request",
+        "peer": "PeerStatus Command Request",
     },
     "Work": {
         "node": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
@@ -80,7 +80,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "worker": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
         " UpdateShard",
         "pending": "",
-        "mate": "PartialSum ModelTransfer",
+        "peer": "PartialSum ModelTransfer",
         "operator": "AskPool TileTask RightOperand Caught Forget",
     },
     "Fetch": {"node": "Blob", "operator": "Blob"},
@@ -112,7 +112,7 @@ ANSWER: dict[str, dict[str, str]] = {
 #: What is said in answer to a call that is no stream.
 REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList"
 
-#: A checkpoint goes up to be kept, and down to be gone on from; a scheduler passes on what an analyst and an executor
+#: A checkpoint goes up to be kept, and down to be gone on from; a scheduler passes on what a client and an executor
 #: say to each other.
 BOTH_WAYS = {"Checkpoint", "TileTask", "RightOperand", "NeedOperand", "TileResult"}
 
@@ -135,7 +135,7 @@ PARTS: dict[type[Message], Message] = {
     PeerStatus: PeerStatus(plan=SHA),
     Progress: Progress(job="j", term=1, state="training"),
     Command: Command(term=1, number=1, kind="train"),
-    PartialSum: PartialSum(term=1, conductor="x", round=1, merge=1, of=("x",), weight=1.0),
+    PartialSum: PartialSum(term=1, coordinator="x", round=1, merge=1, of=("x",), weight=1.0),
     TileTask: TileTask(task=1, kind="tile", right=SHA, rows=1, inner=1, columns=1, deadline_s=1.0),
     RightOperand: RightOperand(right=SHA),
     NeedOperand: NeedOperand(right=SHA),
@@ -183,7 +183,7 @@ def test_every_message_is_said_by_someone_or_only_in_answer() -> None:
 def test_every_verb_of_the_contract_has_a_row_and_there_are_no_others() -> None:
     service = contract._POOL.FindServiceByName(SERVICE)
     assert {method.name for method in service.methods} == set(MAY_SAY) == set(VERBS)
-    assert {role for row in MAY_SAY.values() for role in row} <= {*ROLES, "worker", "mate"}
+    assert {role for row in MAY_SAY.values() for role in row} <= {*ROLES, "worker", "peer"}
     assert {(stream, role) for stream, row in MAY_ANSWER.items() for role in row} == {
         (stream, role) for stream, row in ANSWER.items() for role in row
     }
@@ -199,7 +199,7 @@ class Held(AnyKey):
         return self._role
 
 
-@pytest.mark.parametrize("role", [*ROLES, "worker", "mate", "", "root", "Node", "operator "])
+@pytest.mark.parametrize("role", [*ROLES, "worker", "peer", "", "root", "Node", "operator "])
 def test_every_cell_of_the_table(role: str) -> None:
     peer = RemoteIdentity(node="pi", role="node", cluster="pond")
     access = Access(cluster="pond", members=Held(role))
@@ -211,7 +211,7 @@ def test_every_cell_of_the_table(role: str) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("role", [*ROLES, "worker", "mate", "", "root"])
+@pytest.mark.parametrize("role", [*ROLES, "worker", "peer", "", "root"])
 def test_every_cell_of_the_table_of_answers(role: str) -> None:
     wrong = []
     for verb, name in itertools.product((*VERBS, "", "control"), (*MESSAGES, "", "Unknown")):

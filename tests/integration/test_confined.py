@@ -25,7 +25,7 @@ import shoal
 from shoal.identity.identity import save_private_json
 from shoal.trainer import cgroups
 from shoal.trainer.confine import Limits, user_id
-from shoal.trainer.host import TrainerFailed, TrainerHost
+from shoal.trainer.host import TrainerError, TrainerHost
 from shoal.trainer.sandbox import Room
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="most of it is Linux's")
@@ -186,7 +186,7 @@ async def attempt(host, name, **options):
 
 
 async def refused(host, name, reason, **options):
-    with pytest.raises(TrainerFailed, match=reason) as failed:
+    with pytest.raises(TrainerError, match=reason) as failed:
         await attempt(host, name, **options)
     return failed.value
 
@@ -477,7 +477,7 @@ def test_what_that_user_cannot_read_starts_no_task_unless_the_owner_allows_root(
     async def story():
         host = TrainerHost()
         with pytest.raises(
-            TrainerFailed, match=f"^a task does not run as root, and nobody cannot read {closed}. Install"
+            TrainerError, match=f"^a task does not run as root, and nobody cannot read {closed}. Install"
         ):
             await host.start(job)
         async with started(job, root=True) as host:
@@ -527,7 +527,7 @@ def test_a_task_that_cuts_the_shared_memory_short_does_not_end_its_agent(make_jo
     (tmp_path / "job.json").write_text(json.dumps(job.to_message()))
     program = f"""
 import asyncio, json, os
-from shoal.trainer.host import TrainerFailed, TrainerHost, TrainerSettings
+from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
 if not {has_memfd}:
     del os.memfd_create
 async def story():
@@ -540,7 +540,7 @@ async def story():
     try:
         await host.train(0, [0])
         print("trained", host.shared.update.any())
-    except TrainerFailed as failed:
+    except TrainerError as failed:
         print(failed.reason)
     await host.kill()
     await host.start(job)
@@ -569,7 +569,7 @@ def test_an_agent_without_root_trains_within_limits(make_job, open_python, tmp_p
     (place / "job.json").write_text(message)
     program = f"""
 import asyncio, json, os
-from shoal.trainer.host import TrainerFailed, TrainerHost, TrainerSettings
+from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
 from shoal.trainer.confine import Limits
 async def story():
     host = TrainerHost(limits=Limits(memory_bytes={MEMORY_BYTES}))
@@ -580,7 +580,7 @@ async def story():
         try:
             await host.train(0, [0])
             told[number] = "done"
-        except TrainerFailed as failed:
+        except TrainerError as failed:
             told[number] = failed.reason
     await host.stop()
     print(json.dumps(told))

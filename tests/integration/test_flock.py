@@ -50,7 +50,7 @@ TASK = """
 """
 
 
-class Mates:
+class Peers:
     """Real devices of one flock, each a process in a namespace of its own."""
 
     def __init__(self, folder: Path) -> None:
@@ -101,30 +101,30 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def mates(tmp_path: Path) -> Iterator[Mates]:
-    mates = Mates(tmp_path)
-    yield mates
-    mates.close()
+def peers(tmp_path: Path) -> Iterator[Peers]:
+    peers = Peers(tmp_path)
+    yield peers
+    peers.close()
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("victim", ["sender", "receiver"])
-def test_one_is_killed_in_the_middle_of_a_merge(tmp_path: Path, network: Network, mates: Mates, victim: str) -> None:
+def test_one_is_killed_in_the_middle_of_a_merge(tmp_path: Path, network: Network, peers: Peers, victim: str) -> None:
     hosts = {name: network.address_of(name) for name in NAMES}
     # A model of 0.2 MB at 1 Mb/s is on its way for more than a second.
     homes = give_orders(tmp_path, hosts, rounds=2, values=VALUES)
     for name in NAMES:
         network.limit(name, up_mbps=1.0, down_mbps=1.0)
-        mates.start(name, [*network.enter(name), *command(homes[name])])
-    pair = mates.await_line(r"pair: round 1: (\w+) gives to (\w+)", "ant", "bee")
+        peers.start(name, [*network.enter(name), *command(homes[name])])
+    pair = peers.await_line(r"pair: round 1: (\w+) gives to (\w+)", "ant", "bee")
     lost = pair[1] if victim == "sender" else pair[2]
     time.sleep(0.5)
-    mates.kill(lost)
+    peers.kill(lost)
     left = [name for name in NAMES if name != lost]
-    told = [mates.result(name) for name in left]
+    told = [peers.result(name) for name in left]
     assert {each["digest"] for each in told} == {told[0]["digest"]}
     assert [each["version"] for each in told] == [2, 2]
-    made = [re.findall(r"made: version (\d+) of \d+ updates: (.*)", mates.log(name)) for name in left]
+    made = [re.findall(r"made: version (\d+) of \d+ updates: (.*)", peers.log(name)) for name in left]
     of = {int(version): names.split(", ") for rows in made for version, names in rows}
     # What it had not handed on when it died is in no version; both others are in each.
     assert of == {1: left, 2: left}
@@ -146,24 +146,24 @@ def with_examples(folder: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_conductor_dies_and_comes_back(tmp_path: Path, network: Network, mates: Mates) -> None:
+def test_the_conductor_dies_and_comes_back(tmp_path: Path, network: Network, peers: Peers) -> None:
     with_examples(tmp_path)
 
     def start(name: str) -> None:
         typed = [*network.enter(name), sys.executable, "-m", "shoal.cli.main", "flock", "train"]
         typed += [str(tmp_path / "task.py"), "--devices", str(len(NAMES)), "--rounds", "40"]
         typed += ["--secret-file", str(tmp_path / "flock.key"), "--data", str(tmp_path / name)]
-        mates.start(name, [*typed, "--name", name, "--home", str(tmp_path / f"home-{name}"), "--whenever", "--json"])
+        peers.start(name, [*typed, "--name", name, "--home", str(tmp_path / f"home-{name}"), "--whenever", "--json"])
 
     for name in NAMES:
         start(name)
-    mates.await_line(r"made: version 3 of 3", *NAMES)
-    mates.kill("ant")
-    mates.await_line(r"bee conducts in term 2: ant is silent", "bee")
+    peers.await_line(r"made: version 3 of 3", *NAMES)
+    peers.kill("ant")
+    peers.await_line(r"bee conducts in term 2: ant is silent", "bee")
     start("ant")
-    told = [mates.result(name) for name in NAMES]
+    told = [peers.result(name) for name in NAMES]
     assert len({each["digest"] for each in told}) == 1
     assert {each["version"] for each in told} == {40}
     # Two went on without it; all three end with what came of it.
-    assert "of 2 updates: bee, cat" in mates.log("bee") + mates.log("cat")
+    assert "of 2 updates: bee, cat" in peers.log("bee") + peers.log("cat")
     assert told[0]["accuracy"] > 0.5

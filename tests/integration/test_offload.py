@@ -66,13 +66,13 @@ async def start(site: Site, name: str, behaviour: str) -> None:
     site.cluster.agents[name] = await site.cluster._spawn(*command, log=f"{name}.log")
 
 
-async def lenders(site: Site) -> dict[str, ExecutorView]:
-    return {view.node: view for view in (await site.operator.status()).lenders}
+async def executors(site: Site) -> dict[str, ExecutorView]:
+    return {view.node: view for view in (await site.operator.status()).executors}
 
 
 async def all_lend(site: Site, count: int) -> None:
     async def ready() -> bool:
-        return sum(view.state == "ready" for view in (await lenders(site)).values()) == count
+        return sum(view.state == "ready" for view in (await executors(site)).values()) == count
 
     await site.until(f"{count} executors are measured", ready)
 
@@ -120,7 +120,7 @@ def test_a_product_has_the_same_bits_from_a_pool_and_from_home(tmp_path: Path) -
             assert result.tobytes() == (await at_home(left, right)).tobytes()
             assert products.report.liars == ()
             assert products.report.operations_home < products.report.operations_away
-            told = await lenders(site)
+            told = await executors(site)
             # A look at the link takes a few, too.
             assert sum(view.tasks for view in told.values()) >= ROWS // 64
             assert products.network.startswith("1-1-")
@@ -136,7 +136,7 @@ def test_an_executor_killed_in_the_middle_of_a_product_costs_no_bit(tmp_path: Pa
             await under_way(products, asking)
             await site.kill(site.cluster.agents["slow-1"])
             assert (await asking).tobytes() == (await at_home(left, right)).tobytes()
-            told = await lenders(site)
+            told = await executors(site)
             assert told["slow-1"].state == "lost"
             assert products.report.liars == ()
 
@@ -153,7 +153,7 @@ def test_a_process_that_multiplies_may_be_killed_and_its_agent_goes_on(tmp_path:
             assert len(children) == 1
             os.kill(children[0].pid, signal.SIGKILL)
             assert (await asking).tobytes() == (await at_home(left, right)).tobytes()
-            told = (await lenders(site))["slow-0"]
+            told = (await executors(site))["slow-0"]
             assert (told.state, told.refused) == ("ready", 1)
 
     run(story())
@@ -191,7 +191,7 @@ def test_without_its_manager_a_product_goes_to_another_pool_or_home(tmp_path: Pa
             await under_way(products, asking)
             await first.kill_manager()
             assert (await asking).tobytes() == truth
-            assert sum(view.tasks for view in (await lenders(second)).values()) > 0
+            assert sum(view.tasks for view in (await executors(second)).values()) > 0
             await second.kill_manager()
             # Nobody is left: it is done here.
             assert (await asked(products, left, right)).tobytes() == truth
@@ -213,7 +213,7 @@ def test_one_in_five_lies_and_is_named(tmp_path: Path) -> None:
 
             await site.until("the liar was given a task", caught)
             assert products.report.liars == ("shoal/liar-0",)
-            told = await lenders(site)
+            told = await executors(site)
             assert [view.node for view in told.values() if view.caught] == ["liar-0"]
             assert told["liar-0"].state == "excluded"
             assert "beyond any rounding" in told["liar-0"].reason

@@ -21,7 +21,7 @@ from shoal.runtime.operator import Operator
 async def ready(home: Path, executors: int) -> None:
     deadline_s = time.monotonic() + 60
     async with Operator.open(home) as operator:
-        while sum(lender.state == "ready" for lender in (await operator.status()).lenders) < executors:
+        while sum(executor.state == "ready" for executor in (await operator.status()).executors) < executors:
             assert time.monotonic() < deadline_s
             await asyncio.sleep(0.1)
 

@@ -15,7 +15,7 @@ import pytest
 from shoal.errors import Misuse
 from shoal.learning.layout import Layout
 from shoal.trainer.echo import UPDATE_VALUE
-from shoal.trainer.host import TrainerFailed, TrainerHost, TrainerSettings
+from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
 
 SAMPLE = """\
 import os, signal, sys, time
@@ -112,7 +112,7 @@ def test_an_exception_of_the_task_names_its_line_and_the_trainer_lives_on(make_j
 
     async def story():
         async with started(job) as (host, _):
-            with pytest.raises(TrainerFailed) as failed:
+            with pytest.raises(TrainerError) as failed:
                 await host.train(0, [1])
             assert failed.value.reason == "ValueError: two is too few"
             assert failed.value.where == f"Sample.loss (task.py:{LINE})"
@@ -126,7 +126,7 @@ def test_an_error_inside_torch_names_the_line_of_the_task_that_led_there(make_jo
 
     async def story():
         async with started(job) as (host, _):
-            with pytest.raises(TrainerFailed, match="RuntimeError") as failed:
+            with pytest.raises(TrainerError, match="RuntimeError") as failed:
                 await host.train(0, [0])
             assert failed.value.where == f"Sample.loss (task.py:{LINE})"
 
@@ -138,7 +138,7 @@ def test_leaving_by_sys_exit_is_a_failure_of_the_task_not_of_the_trainer(make_jo
 
     async def story():
         async with started(job) as (host, _):
-            with pytest.raises(TrainerFailed, match="SystemExit: enough"):
+            with pytest.raises(TrainerError, match="SystemExit: enough"):
                 await host.train(0, [0])
             assert host.alive
 
@@ -158,7 +158,7 @@ def test_a_task_that_cannot_be_loaded(make_job, source, reason, where):
 
     async def story():
         host = TrainerHost()
-        with pytest.raises(TrainerFailed) as failed:
+        with pytest.raises(TrainerError) as failed:
             await host.start(job)
         assert reason in failed.value.reason
         if where:
@@ -178,13 +178,13 @@ def test_a_killed_trainer_is_noticed_and_a_new_one_starts(make_job):
             await asyncio.sleep(0.3)
             began_s = time.monotonic()
             os.kill(host.pid, signal.SIGKILL)
-            with pytest.raises(TrainerFailed, match=r"killed by SIGKILL \(out of memory\?\)"):
+            with pytest.raises(TrainerError, match=r"killed by SIGKILL \(out of memory\?\)"):
                 await training
             assert time.monotonic() - began_s < 5
             assert not host.alive
             # The model outlives the process that used it.
             assert host.shared.model.tolist() == pytest.approx([0.01] * 15)
-            with pytest.raises(TrainerFailed, match="does not run"):
+            with pytest.raises(TrainerError, match="does not run"):
                 await host.train(0, [0])
             await host.start(job)
             assert host.alive
@@ -197,7 +197,7 @@ def test_a_crash_in_c_names_the_signal_and_the_line(make_job):
 
     async def story():
         async with started(job) as (host, _):
-            with pytest.raises(TrainerFailed, match="SIGSEGV") as failed:
+            with pytest.raises(TrainerError, match="SIGSEGV") as failed:
                 await host.train(0, [0])
             assert failed.value.where == f"Sample.loss (task.py:{LINE})"
 
@@ -214,7 +214,7 @@ def test_a_hang_is_located_by_name_and_ended(make_job, fault):
             await asyncio.sleep(0.5)
             assert await host.where_is_it() == f"Sample.loss (task.py:{LINE})"
             pid = host.pid
-            with pytest.raises(TrainerFailed, match="no answer in 2 s") as failed:
+            with pytest.raises(TrainerError, match="no answer in 2 s") as failed:
                 await training
             assert failed.value.where == f"Sample.loss (task.py:{LINE})"
             assert gone(pid)
@@ -229,7 +229,7 @@ def test_a_stopped_process_does_not_hold_up_the_agent(make_job):
     async def story():
         async with started(job) as (host, _):
             os.kill(host.pid, signal.SIGSTOP)
-            with pytest.raises(TrainerFailed, match="does not answer signals"):
+            with pytest.raises(TrainerError, match="does not answer signals"):
                 await host.train(0, [0], timeout_s=0.5)
             assert not host.alive
 
@@ -259,7 +259,7 @@ def test_an_end_on_request_reaches_whoever_waits_and_spares_the_next_process(mak
             await asyncio.sleep(0.3)
             await host.kill()
             starting = asyncio.create_task(host.start(job))
-            with pytest.raises(TrainerFailed, match="on request"):
+            with pytest.raises(TrainerError, match="on request"):
                 await training
             await starting
             assert host.alive
@@ -342,7 +342,7 @@ def test_limits_are_taken(make_job):
     async def story():
         async with started(job) as (host, _):
             assert psutil.Process(host.pid).nice() == psutil.Process().nice() + 3
-            with pytest.raises(TrainerFailed, match="memory"):
+            with pytest.raises(TrainerError, match="memory"):
                 await host.train(0, [0])
             assert host.alive
 
@@ -368,7 +368,7 @@ def test_start_twice_and_use_before_start():
 def test_a_module_that_is_no_trainer_fails_with_its_last_words():
     async def story():
         host = TrainerHost(child_module="shoal.no_such_module")
-        with pytest.raises(TrainerFailed, match=r"No module named shoal\.no_such_module"):
+        with pytest.raises(TrainerError, match=r"No module named shoal\.no_such_module"):
             await host.start(echo_settings())
         assert not host.alive
         await host.stop()

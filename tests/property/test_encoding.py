@@ -21,7 +21,7 @@ from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_
 from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, SECONDS_MAX, SIDE_MAX
 from shoal.wire.messages import (
     CALLS,
-    MATE_PHASES,
+    PEER_PHASES,
     TASK_KINDS,
     Admit,
     AggregatorReady,
@@ -191,8 +191,8 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     PeerStatus: st.builds(
         PeerStatus,
         plan=SHA,
-        conductor=ID,
-        phase=st.sampled_from(MATE_PHASES),
+        coordinator=ID,
+        phase=st.sampled_from(PEER_PHASES),
         of=st.lists(ID, max_size=5, unique=True).map(tuple),
         weight=RATE,
         spent_joules=RATE,
@@ -204,7 +204,7 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     PartialSum: st.builds(
         PartialSum,
         term=INTEGER,
-        conductor=ID,
+        coordinator=ID,
         round=INTEGER,
         merge=INTEGER,
         of=st.lists(ID, min_size=1, max_size=5, unique=True).map(tuple),

@@ -237,8 +237,8 @@ def test_no_tile_would_end_earlier_elsewhere(tiles_: int, measures: list[tuple[f
     counts = split(tiles_, executors, operations_each=50)
     assert sum(counts.values()) == tiles_
     end_s = ends_s(counts, executors, operations_each=50)
-    for lender in executors:
-        one_more = {name: count + (name == lender.name) for name, count in counts.items()}
-        own_s = lender.busy_s + lender.latency_s + one_more[lender.name] * 50 / lender.operations_per_s
+    for executor in executors:
+        one_more = {name: count + (name == executor.name) for name, count in counts.items()}
+        own_s = executor.busy_s + executor.latency_s + one_more[executor.name] * 50 / executor.operations_per_s
         # Had somebody room for one more before the end, the last tile would be theirs.
         assert not tiles_ or own_s >= end_s * (1 - 1e-9)

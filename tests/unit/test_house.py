@@ -44,7 +44,7 @@ TREE = {
         "else:\n    import small.kit\n\n\nclass Low:\n    pass\n\n\nclass _Twice:\n    pass\n"
     ),
     "flock/__init__.py": "",
-    "flock/mate.py": "from small.kit import low\n\n\nclass Twice:\n    pass\n\n\nclass _Twice:\n    pass\n",
+    "flock/peer.py": "from small.kit import low\n\n\nclass Twice:\n    pass\n\n\nclass _Twice:\n    pass\n",
 }
 
 
@@ -61,7 +61,7 @@ def modules(tmp_path: Path) -> dict[str, object]:
 def test_figures_of_a_tiny_tree(modules: dict[str, object]) -> None:
     lines = sum(len(text.splitlines()) for text in TREE.values())
     assert house.figures(modules, None) == {
-        "core_lines": lines - len(TREE["flock/mate.py"].splitlines()),
+        "core_lines": lines - len(TREE["flock/peer.py"].splitlines()),
         "src_lines": lines,
         "public_names_twice": 1,
         "class_methods_max": 2,
@@ -78,7 +78,7 @@ def test_imports_are_those_of_a_running_program(modules: dict[str, object]) -> N
     assert imports["small.b"] == ["small.c"]
     assert imports["small.c"] == ["small.a"]
     assert imports["small.kit.low"] == ["small.kit"]
-    assert imports["small.flock.mate"] == ["small.kit.low"]
+    assert imports["small.flock.peer"] == ["small.kit.low"]
 
 
 def test_a_circle_has_all_its_modules_and_no_other() -> None:
@@ -99,7 +99,7 @@ def test_what_is_to_mend_is_named(modules: dict[str, object], monkeypatch: pytes
     monkeypatch.setattr(house, "FILE_LINES_LIMIT", 13)
     assert house.to_mend(modules) == [
         "import circle: small.a <-> small.b <-> small.c",
-        "name twice: Twice in small/a.py, small/flock/mate.py",
+        "name twice: Twice in small/a.py, small/flock/peer.py",
         "2 methods: small/top.py::Top (at most 1)",
         "14 lines: small/kit/low.py (at most 13)",
     ]

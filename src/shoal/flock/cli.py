@@ -37,7 +37,7 @@ def secret(
         typer.Option("--out", "-o", metavar="FILE", help="Write it here, for you alone to read.", show_default=False),
     ] = None,
 ) -> None:
-    """Draw a secret for a new flock. Every device that has it is a mate: carry it to the devices by hand.
+    """Draw a secret for a new flock. Every device that has it is a peer: carry it to the devices by hand.
 
     Example:  `shoal flock secret -o flock.key`
     """
@@ -57,7 +57,7 @@ def secret(
         raise Misuse(f"{out} cannot be written: {error.strerror}") from None
     with open(descriptor, "w", encoding="ascii") as file:
         file.write(f"{text}\n")
-    console.say(f"Wrote {out}. Carry it to every device, and keep it to yourself: with it, any device is a mate.")
+    console.say(f"Wrote {out}. Carry it to every device, and keep it to yourself: with it, any device is a peer.")
 
 
 @app.command()
@@ -81,9 +81,9 @@ def train(
     name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
     host: Annotated[str, typer.Option(help="The address others reach it at.", show_default="of its network")] = "",
     port: Annotated[int, typer.Option(help="Where to listen; 0: any free port.")] = 0,
-    mate: Annotated[
+    peer: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=HOST:PORT", help="A mate, where the network carries no multicast; repeatable."),
+        typer.Option(metavar="NAME=HOST:PORT", help="A peer, where the network carries no multicast; repeatable."),
     ] = None,
     whenever: Annotated[
         bool, typer.Option("--whenever", help="Merge also while this device is busy, low on battery or in use.")
@@ -112,12 +112,12 @@ def train(
     from shoal.runtime.paths import Paths
     from shoal.trainer.find import find_task
 
-    peers = _peers(mate or [])
+    peers = _peers(peer or [])
     if not peers:
         # Before anything is prepared, which takes minutes.
         check_installed(
             "a flock, whose devices find each other by multicast DNS,",
-            " (or name the others: --mate NAME=HOST:PORT)",
+            " (or name the others: --peer NAME=HOST:PORT)",
         )
     key = _secret(secret_file)
     folder = checked(data) if data is not None else None
@@ -191,7 +191,7 @@ def _peers(given: list[str]) -> dict[str, str]:
     for text in given:
         name, separator, where = text.partition("=")
         if not separator or ":" not in where:
-            raise Misuse(f"--mate is written NAME=HOST:PORT, such as attic=192.168.1.20:7100; {text!r} is not")
+            raise Misuse(f"--peer is written NAME=HOST:PORT, such as attic=192.168.1.20:7100; {text!r} is not")
         peers[name] = where
     return peers
 

@@ -269,8 +269,8 @@ class Flock(AnyKey):
 
     def role_now(self, peer: RemoteIdentity) -> str:
         if peer.role != "node" or peer.node == self._orders.node:
-            raise NotHere("another mate of the flock is expected", peer=peer.node)
-        return "mate"
+            raise NotHere("another peer of the flock is expected", peer=peer.node)
+        return "peer"
 
     def opened(self, session: Session) -> None: ...
 
@@ -300,7 +300,7 @@ class Flock(AnyKey):
         raise PeerViolation("nobody operates a flock", peer=peer.node)
 
     async def renew(self, peer: RemoteIdentity, message: Renew) -> NoReturn:
-        raise PeerViolation("a mate makes its own certificate", peer=peer.node)
+        raise PeerViolation("a peer makes its own certificate", peer=peer.node)
 
     def blob_path(self, peer: RemoteIdentity, blob: Blob) -> NoReturn:
         raise PeerViolation("a flock has no blobs", peer=peer.node)

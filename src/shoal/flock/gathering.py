@@ -14,7 +14,7 @@ from shoal.errors import ShoalError
 from shoal.identity.discovery import check_installed
 from shoal.identity.join_code import endpoint
 from shoal.identity.names import is_name
-from shoal.wire.limits import MATES_MAX
+from shoal.wire.limits import PEERS_MAX
 
 KIND = "_shoal-flock._tcp.local."
 
@@ -62,14 +62,14 @@ class Gathering:
             self._zeroconf = None
             if isinstance(error, Error | OSError):
                 raise ShoalError(
-                    f"the network does not take the announcement: {error!r}; name mates with --mate"
+                    f"the network does not take the announcement: {error!r}; name peers with --peer"
                 ) from error
             raise
         self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, KIND, handlers=[self._heard])
         self._asking = asyncio.create_task(self._ask())
 
     def _heard(self, *, name: str, **_: object) -> None:
-        if len(self._names) < MATES_MAX:
+        if len(self._names) < PEERS_MAX:
             self._names.add(name)
 
     async def _ask(self) -> None:

@@ -172,7 +172,7 @@ class Peer(Machine):
                 self.timer(BEAT, self._settings.beat_s)
             case Prepared():
                 if not self._is_ready:
-                    self._note("ready", f"holds version {self.version.number}; waits for its mates")
+                    self._note("ready", f"holds version {self.version.number}; waits for its peers")
                 self._is_ready = True
             case PrepareFailed():
                 self.act(End(reason=f"the task does not run here: {event.reason}"))
@@ -204,7 +204,7 @@ class Peer(Machine):
             case Saved():
                 pass
             case _:
-                raise Misuse(f"a mate does not hear {type(event).__name__}")
+                raise Misuse(f"a peer does not hear {type(event).__name__}")
         self._coordinate()
         self._tell_status()
 
@@ -224,7 +224,7 @@ class Peer(Machine):
         return PeerStatus(
             plan=self._plan,
             term=self.term,
-            conductor=self.coordinator or "",
+            coordinator=self.coordinator or "",
             in_touch=self._in_touch,
             heard=self._heard,
             version=self.version.number,
@@ -387,7 +387,7 @@ class Peer(Machine):
                 self._spent_joules += JOULES_PER_BYTE * event.size_bytes
                 self._on_model(message)
             case _:
-                raise Misuse(f"a mate does not hear {type(message).__name__}")
+                raise Misuse(f"a peer does not hear {type(message).__name__}")
 
     def _on_status(self, sender: str, status: PeerStatus) -> None:
         if status.plan != self._plan:
@@ -406,9 +406,9 @@ class Peer(Machine):
         other.status, other.at_s = status, self.now_s
         if sender == self.coordinator:
             # A coordinator that restarted coordinates no longer.
-            goes_on = (status.conductor, status.term) == (sender, self.term)
+            goes_on = (status.coordinator, status.term) == (sender, self.term)
             self._coordinator_heard_s = self.now_s if goes_on else -math.inf
-        if status.conductor == sender and (status.term, sender) > self._followed:
+        if status.coordinator == sender and (status.term, sender) > self._followed:
             self._follow(sender, status.term)
             self._coordinator_heard_s = self.now_s
 
@@ -456,7 +456,7 @@ class Peer(Machine):
     def _ask(self, call: Command) -> None:
         want = Request(
             term=self.term,
-            conductor=self.coordinator or "",
+            coordinator=self.coordinator or "",
             round=call.round,
             merge=call.merge,
             version=call.version,
@@ -478,10 +478,10 @@ class Peer(Machine):
                 made_of=self.version.made_of,
                 tensors={"model": self.version.model},
             )
-        elif (want.term, want.conductor, want.round) == (*self._followed, self._round) and self._of:
+        elif (want.term, want.coordinator, want.round) == (*self._followed, self._round) and self._of:
             message = PartialSum(
                 term=self.term,
-                conductor=self.coordinator or "",
+                coordinator=self.coordinator or "",
                 round=self._round,
                 merge=want.merge,
                 of=self._of,
@@ -558,14 +558,14 @@ class Peer(Machine):
         if self._partial is not None:
             return self._partial.mean()
         if self._own is None:
-            raise Misuse("a mate that holds nothing has no mean")
+            raise Misuse("a peer that holds nothing has no mean")
         return self._own
 
     def _on_sum(self, sender: str, part: PartialSum) -> None:
         """MDLdroid Eq. 3: (θᵢgᵢ + θⱼgⱼ) / (θᵢ + θⱼ), and the receiver has θᵢ + θⱼ."""
         call = self._expects
         wanted = call is not None and (call.merge, call.other) == (part.merge, sender)
-        is_now = (part.term, part.conductor, part.round) == (*self._followed, self._round)
+        is_now = (part.term, part.coordinator, part.round) == (*self._followed, self._round)
         if not wanted or not is_now or self._phase is not PeerPhase.HOLDING:
             return
         self._expects = None
@@ -588,7 +588,7 @@ class Peer(Machine):
 
     def _mean_of_own(self) -> np.ndarray:
         if self._own is None:
-            raise Misuse("a mate that holds updates has its own")
+            raise Misuse("a peer that holds updates has its own")
         return self._own
 
     # Versions ---------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class FlockSettings:
             if not 0 < getattr(self, name) < math.inf:
                 raise Misuse(f"{name} is positive, not {getattr(self, name)}")
         if self.lost_after_s < 2 * self.beat_s:
-            raise Misuse(f"a mate that tells how it is every {self.beat_s} s is not lost after {self.lost_after_s} s")
+            raise Misuse(f"a peer that tells how it is every {self.beat_s} s is not lost after {self.lost_after_s} s")
         if self.examples < 0:
             raise Misuse(f"examples is a number from 0, not {self.examples}")
 

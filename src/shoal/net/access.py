@@ -2,7 +2,7 @@
 
 A role is that of the certificate, or what is known of its owner now: to the manager, a member that waits to be approved
 is ``pending``; to a node that leads, in whole or in part, one that works for it is a ``worker``, and others are nobody;
-among devices without a manager each is a ``mate``.
+among devices without a manager each is a ``peer``.
 Knows no sockets.
 """
 

@@ -96,7 +96,7 @@ class GrpcServer:
         self._service = service
         self._access = Access(cluster=identity.cluster, members=members)
         self._commons = SharedBudget()
-        #: An analyst's matrices may be large and its link slow: workers' updates do not wait for the memory they take.
+        #: A client's matrices may be large and its link slow: workers' updates do not wait for the memory they take.
         self._for_analysts = SharedBudget(conduct=self._commons.conduct)
         #: Who is fetching how many blobs.
         self._fetches: Counter[str] = Counter()
@@ -414,7 +414,7 @@ class GrpcLink:
             await self.close()
 
     async def borrow(self, listener: Listener, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> str:
-        """As an analyst: hold the work lane alone until it ends; returns why."""
+        """As a client: hold the work lane alone until it ends; returns why."""
         channel = self._bulk_channel()
         try:
             async with asyncio.timeout(connect_timeout_s):

@@ -42,7 +42,7 @@ def split(tiles: int, executors: Sequence[MeasuredExecutor], *, operations_each:
     if tiles < 0 or operations_each < 1:
         raise Misuse(f"{tiles} tiles of {operations_each} operations")
     if len({executor.name for executor in executors}) < len(executors):
-        raise Misuse("two lenders have one name")
+        raise Misuse("two executors have one name")
     counts = {executor.name: 0 for executor in sorted(executors, key=lambda executor: executor.name)}
     queue = [
         (executor.busy_s + executor.latency_s + operations_each / executor.operations_per_s, executor.name)

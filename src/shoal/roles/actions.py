@@ -167,7 +167,7 @@ class Multiply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Deliver:
-    """A product is whole, or cannot be had: its analyst's program has waited for it."""
+    """A product is whole, or cannot be had: its client's program has waited for it."""
 
     product: int
     result: np.ndarray | None = field(compare=False, repr=False)

@@ -233,7 +233,7 @@ class MultiplyFailed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProductWanted:
-    """An analyst's own program wants ``left`` times ``right``; answered by ``Deliver`` under the same number."""
+    """A client's own program wants ``left`` times ``right``; answered by ``Deliver`` under the same number."""
 
     product: int
     left: np.ndarray = field(compare=False, repr=False)

@@ -423,7 +423,7 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--lead-port", type=int, default=0, help="where to listen while this device leads; 0: any")
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
-    parser.add_argument("--lend", action="store_true", help="multiply matrices for analysts of this cluster, too")
+    parser.add_argument("--lend", action="store_true", help="multiply matrices for clients of this cluster, too")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)

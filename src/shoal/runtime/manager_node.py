@@ -511,7 +511,7 @@ class ManagerNode:
             events=tuple(
                 EventView(seq=e.seq, at_s=e.at_s, kind=e.kind, reason=e.text, traceback=e.traceback) for e in events
             ),
-            lenders=self._exchange.views(),
+            executors=self._exchange.views(),
             evaluations=tuple(
                 EvaluationView(
                     version=e.version,

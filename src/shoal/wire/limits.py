@@ -87,7 +87,7 @@ UPLOAD_BUDGET_BYTES = 32 << 20
 #: others of its size and nobody else.
 UPLOAD_PEER_SHARE = 0.5
 
-#: The same for checkpoints that leaders on devices send, and for products of lenders: merging waits for neither.
+#: The same for checkpoints that leaders on devices send, and for products of executors: merging waits for neither.
 CHECKPOINT_BUDGET_BYTES = 32 << 20
 RESULT_BUDGET_BYTES = 32 << 20
 
@@ -190,8 +190,8 @@ FETCHES_PER_S = 50
 LABELS_MAX = 4096
 LABELLED_MAX = 1 << 40
 
-#: Mates of one flock: each tells all others how it is.
-MATES_MAX = 256
+#: Peers of one flock: each tells all others how it is.
+PEERS_MAX = 256
 #: A side of a matrix that is multiplied elsewhere.
 SIDE_MAX = 1 << 24
 
@@ -202,7 +202,7 @@ AVOIDED_MAX = 256
 TASK_MAX_BYTES = 32 << 20
 RIGHT_MAX_BYTES = 256 << 20
 
-#: What a scheduler holds of its analysts' tasks until they are done, and of their right sides.
+#: What a broker holds of its clients' tasks until they are done, and of their right sides.
 TASKS_HELD_MAX_BYTES = 128 << 20
 RIGHTS_HELD_MAX_BYTES = 256 << 20
 

@@ -10,7 +10,7 @@ from statuses import status
 
 from shoal.cli import console
 from shoal.cli.commands.status import _print_cluster
-from shoal.cli.render.tables import lenders_table
+from shoal.cli.render.tables import executors_table
 from shoal.wire.messages import ExecutorView, Status
 
 POOL = (
@@ -29,7 +29,7 @@ POOL = (
 
 def test_the_table_names_who_was_caught_and_why() -> None:
     screen = Console(file=io.StringIO(), width=140, color_system=None)
-    screen.print(lenders_table(POOL))
+    screen.print(executors_table(POOL))
     assert isinstance(screen.file, io.StringIO)
     text = screen.file.getvalue()
     assert "2.5G" in text
@@ -42,10 +42,10 @@ def test_a_cluster_tells_of_its_pool_in_a_line(monkeypatch: pytest.MonkeyPatch) 
     screen = Console(file=io.StringIO(), width=140, color_system=None)
     monkeypatch.setattr(console, "out", lambda: screen)
     plain = status()
-    _print_cluster(Status(cluster=plain.cluster, manager=plain.manager, nodes=plain.nodes, lenders=POOL))
+    _print_cluster(Status(cluster=plain.cluster, manager=plain.manager, nodes=plain.nodes, executors=POOL))
     assert isinstance(screen.file, io.StringIO)
     text = screen.file.getvalue()
     assert "pool: 2 executors (1 excluded, 1 ready), 2.5G operations/s, 12 tasks done" in text
     assert "shed is asked no more: caught by operator" in text
     _print_cluster(plain)
-    assert screen.file.getvalue().count("pool:") == 1, "without lenders there is no pool to tell of"
+    assert screen.file.getvalue().count("pool:") == 1, "without executors there is no pool to tell of"

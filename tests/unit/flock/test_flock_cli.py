@@ -42,7 +42,7 @@ def test_a_secret_that_others_can_read_is_warned_of(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     Path("flock.key").write_text(FlockSecret.draw().text)
-    train = ["flock", "train", "nowhere.py", "--devices", "3", "--mate", "bee=10.0.0.2:7100"]
+    train = ["flock", "train", "nowhere.py", "--devices", "3", "--peer", "bee=10.0.0.2:7100"]
     for mode, warned in ((0o644, True), (0o640, True), (0o600, False), (0o400, False)):
         Path("flock.key").chmod(mode)
         assert run([*train, "--secret-file", "flock.key"]) == Exit.MISUSE
@@ -61,7 +61,7 @@ def test_the_package_it_needs_is_asked_for_before_anything_is_prepared(
     assert "a flock" in complaint
     assert "pip install zeroconf" in complaint
     # Where each is named, nobody is looked for: the next thing that is missing is the task.
-    assert run([*words, "--mate", "bee=10.0.0.2:7100"]) == Exit.MISUSE
+    assert run([*words, "--peer", "bee=10.0.0.2:7100"]) == Exit.MISUSE
     complaint = capsys.readouterr().err
     assert "zeroconf" not in complaint
     assert "nowhere.py" in complaint
@@ -82,7 +82,7 @@ def test_a_secret_is_drawn_and_is_another_each_time(capsys: pytest.CaptureFixtur
         (["--secret-file", "wrong.key"], "copy it whole"),
         (["--secret-file", "right.key", "--data", "nowhere"], "there is no such folder"),
         (["--secret-file", "right.key", "--name", "Not A Name"], "cannot be the name of a device"),
-        (["--secret-file", "right.key", "--mate", "bee"], "NAME=HOST:PORT"),
+        (["--secret-file", "right.key", "--peer", "bee"], "NAME=HOST:PORT"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(

@@ -27,7 +27,7 @@ def held(number: int, *, examples: int = 0) -> Peer:
     peer.handle(Started(), 0.0)
     peer.handle(Prepared(), 0.1)
     peer.handle(Connected(node="bee"), 0.2)
-    standing = PeerStatus(plan=PLAN, term=2, conductor="bee", version=1, digest="other")
+    standing = PeerStatus(plan=PLAN, term=2, coordinator="bee", version=1, digest="other")
     peer.handle(Received(sender="bee", message=standing), 0.3)
     return peer
 
@@ -77,7 +77,7 @@ def test_a_peers_update_weighs_at_most_its_examples(weight: float, is_taken: boo
     take = Command(term=2, number=2, kind="take", round=2, version=1, digest=digest, other="bee", merge=1)
     peer.handle(Received(sender="bee", message=take), 0.6)
     theirs = {"mean": np.full(3, 3, np.float32)}
-    part = PartialSum(term=2, conductor="bee", round=2, merge=1, of=("bee",), weight=weight, tensors=theirs)
+    part = PartialSum(term=2, coordinator="bee", round=2, merge=1, of=("bee",), weight=weight, tensors=theirs)
     peer.handle(Received(sender="bee", message=part), 0.7)
     make = Command(term=2, number=3, kind="make", round=2, version=1, digest=digest, other="")
     peer.handle(Received(sender="bee", message=make), 0.8)

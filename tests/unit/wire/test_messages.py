@@ -164,7 +164,7 @@ def test_every_message_between_nodes_has_one_recipient() -> None:
     parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", *views}
     every = set(messages.MESSAGES)
     assert {cls.__name__ for cls in RECIPIENT} == every - answers - parts
-    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "aggregator", "worker", "mate", "pool"}
+    assert set(RECIPIENT.values()) == {"manager", "node", "leader", "leading", "aggregator", "worker", "peer", "pool"}
 
 
 def test_an_update_counts_no_more_labels_than_it_has_examples() -> None:
@@ -177,7 +177,7 @@ def test_an_update_counts_no_more_labels_than_it_has_examples() -> None:
 
 
 def test_updates_of_mates_weigh_what_their_examples_can() -> None:
-    told: dict[str, Any] = {"term": 1, "conductor": "ant", "round": 1, "merge": 1, "of": ("ant", "bee")}
+    told: dict[str, Any] = {"term": 1, "coordinator": "ant", "round": 1, "merge": 1, "of": ("ant", "bee")}
     assert PartialSum(**told, weight=2.0 * LABELLED_MAX).weight
     for weight in (0.0, -1.0, 1e308, float("inf")):
         with pytest.raises(PeerViolation, match="2 updates that weigh"):

@@ -51,7 +51,7 @@ def join(
     lend: Annotated[
         bool,
         typer.Option(
-            "--lend", help="Also multiply matrices for analysts of this cluster, when they ask: see docs/offload.md."
+            "--lend", help="Also multiply matrices for clients of this cluster, when they ask: see docs/offload.md."
         ),
     ] = False,
     lead_port: Annotated[

@@ -33,15 +33,15 @@ def nodes(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False)
     from shoal.cli import console
     from shoal.cli.connect import with_operator
     from shoal.cli.render.plain_json import to_plain
-    from shoal.cli.render.tables import lenders_table, nodes_table
+    from shoal.cli.render.tables import executors_table, nodes_table
 
     told = with_operator(home, lambda operator: operator.status())
     if json:
         console.print_json(to_plain(told.nodes))
     elif told.nodes:
         console.out().print(nodes_table(told.nodes))
-        if told.lenders:
-            console.out().print(lenders_table(told.lenders))
+        if told.executors:
+            console.out().print(executors_table(told.executors))
     else:
         console.say("No device has joined yet: run the line that `shoal up` printed on each one.")
 

@@ -83,10 +83,10 @@ def _print_cluster(told: Status) -> None:
     )
     if not told.nodes:
         screen.print("Add a device with the join line that `shoal up` printed.", style="dim")
-    if told.lenders:
+    if told.executors:
         screen.print(f"pool: {_pool_text(told)}")
-        for lender in (lender for lender in told.lenders if lender.caught):
-            screen.print(f"  {clean(lender.node)} is asked no more: {clean(lender.reason, 300)}", style="red")
+        for executor in (executor for executor in told.executors if executor.caught):
+            screen.print(f"  {clean(executor.node)} is asked no more: {clean(executor.reason, 300)}", style="red")
     if told.jobs:
         screen.print(jobs_table(told.jobs, width=screen.width))
         _print_discarded(told)
@@ -98,11 +98,10 @@ def _pool_text(told: Status) -> str:
     """Who multiplies for others, in one line."""
     from shoal.cli.render.format import plural, rate_text
 
-    ready = [lender for lender in told.lenders if lender.state == "ready"]
-    states = Counter(lender.state for lender in told.lenders)
+    ready = [executor for executor in told.executors if executor.state == "ready"]
+    states = Counter(executor.state for executor in told.executors)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    together = sum(lender.multiply_adds_per_s for lender in ready)
-    done = sum(lender.tasks for lender in told.lenders)
-    return (
-        f"{plural(len(told.lenders), 'executor')} ({counted}), {rate_text(together)} operations/s, {done:,} tasks done"
-    )
+    together = sum(executor.multiply_adds_per_s for executor in ready)
+    done = sum(executor.tasks for executor in told.executors)
+    count = plural(len(told.executors), "executor")
+    return f"{count} ({counted}), {rate_text(together)} operations/s, {done:,} tasks done"

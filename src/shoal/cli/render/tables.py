@@ -72,23 +72,23 @@ def versions_table(told: VersionList, *, now_s: float) -> Table:
     return table
 
 
-def lenders_table(lenders: Sequence[ExecutorView]) -> Table:
+def executors_table(executors: Sequence[ExecutorView]) -> Table:
     """The pool: who multiplies for others, how fast, what they did, and who was caught."""
     columns = ("tasks", "late", "refused", "caught")
     table = _table("lends", "state", "operations/s", "latency", *columns, "done", "why", right=columns)
-    for lender in lenders:
-        caught = Text(str(lender.caught), style="bold red" if lender.caught else "")
+    for executor in executors:
+        caught = Text(str(executor.caught), style="bold red" if executor.caught else "")
         table.add_row(
-            Text(clean(lender.node), style="bold"),
-            state_text(lender.state),
-            rate_text(lender.multiply_adds_per_s) if lender.multiply_adds_per_s else NOTHING,
-            span_text(lender.latency_s) if lender.latency_s else NOTHING,
-            str(lender.tasks),
-            str(lender.late),
-            str(lender.refused),
+            Text(clean(executor.node), style="bold"),
+            state_text(executor.state),
+            rate_text(executor.multiply_adds_per_s) if executor.multiply_adds_per_s else NOTHING,
+            span_text(executor.latency_s) if executor.latency_s else NOTHING,
+            str(executor.tasks),
+            str(executor.late),
+            str(executor.refused),
             caught,
-            count_text(lender.multiply_adds) if lender.multiply_adds else NOTHING,
-            Text(clean(lender.reason, 120), style="dim"),
+            count_text(executor.multiply_adds) if executor.multiply_adds else NOTHING,
+            Text(clean(executor.reason, 120), style="dim"),
         )
     return table
 

@@ -114,7 +114,7 @@ class Client(Machine):
         """``secret``: 32 bytes that nobody else knows: masks, shuffles and checks come from it."""
         super().__init__()
         if not pools or len(set(pools)) < len(pools):
-            raise Misuse("an analyst has at least one pool, and each under a name of its own")
+            raise Misuse("a client has at least one pool, and each under a name of its own")
         if policy.privacy == "mask" and len(pools) < 2:
             raise Misuse('privacy="mask" takes two pools that do not collude: a second cluster, of another operator')
         if len(secret) < 32:

@@ -234,7 +234,7 @@ class Borrowed:
             case Record():
                 log.warning("%s: %s", action.kind, action.reason)
             case _:
-                raise Misuse(f"an analyst does not ask for {type(action).__name__}")
+                raise Misuse(f"a client does not ask for {type(action).__name__}")
 
     async def _compute(self, ask: Multiply) -> None:
         self._host.post(await self._multiplier.multiply(ask))
@@ -325,7 +325,7 @@ def _joined(line: str) -> Path:
     name = hashlib.sha256(str(code.ca_sha256).encode()).hexdigest()[:16]
     folder = default_home() / "pools" / name
     if not (folder / IDENTITY_FILE).exists():
-        joined = enrol_blocking(code, wanted="analyst")
+        joined = enrol_blocking(code, wanted="client")
         if joined.identity.role != "operator":
             raise Refused("this line is for devices: borrowing takes one of `shoal token create --role operator`")
         joined.save(folder)

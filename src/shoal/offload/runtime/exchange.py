@@ -154,4 +154,4 @@ class Exchange(ManagerPool):
             case Record():
                 self._note(action)
             case _:
-                raise Misuse(f"a scheduler does not ask for {type(action).__name__}")
+                raise Misuse(f"a broker does not ask for {type(action).__name__}")

@@ -6,25 +6,25 @@ import math
 from dataclasses import field
 
 from shoal.errors import PeerViolation
-from shoal.wire.limits import LABELLED_MAX, MATES_MAX
+from shoal.wire.limits import LABELLED_MAX, PEERS_MAX
 from shoal.wire.messages.base import Message, Tensors, is_id, is_sha256, message
 
-#: What a mate of a flock may be at, and what its conductor may call for.
-MATE_PHASES = ("idle", "training", "holding", "resting", "failed")
+#: What a peer of a flock may be at, and what its coordinator may call for.
+PEER_PHASES = ("idle", "training", "holding", "resting", "failed")
 
 
 CALLS = ("train", "keep", "take", "rest", "anew", "make", "fetch", "over")
 
 
-@message(to="mate", said_by={"Control": ("mate",)})
+@message(to="peer", said_by={"Control": ("peer",)})
 class PeerStatus(Message):
-    """How a mate of a flock is, told to all of them every second and whenever it changes."""
+    """How a peer of a flock is, told to all of them every second and whenever it changes."""
 
-    #: The hash of task and plan: only mates that have the same train together.
+    #: The hash of task and plan: only peers that have the same train together.
     plan: str
     term: int = 0
     #: Whom it follows, whether it hears that one, and the last of its calls that it heeded.
-    conductor: str = ""
+    coordinator: str = ""
     in_touch: bool = False
     heard: int = 0
     #: The model it holds: its number, its hash, and how many updates were in it.
@@ -52,20 +52,20 @@ class PeerStatus(Message):
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
-        _check_mates("of", self.of)
+        _check_peers("of", self.of)
         if not is_sha256(self.plan):
-            raise PeerViolation("a mate without a plan")
-        if self.phase not in MATE_PHASES:
-            raise PeerViolation(f"a mate that is {self.phase[:40]!r}")
+            raise PeerViolation("a peer without a plan")
+        if self.phase not in PEER_PHASES:
+            raise PeerViolation(f"a peer that is {self.phase[:40]!r}")
         if not (0 <= self.weight < math.inf and 0 <= self.spent_joules < math.inf):
             raise PeerViolation("a weight or an energy that cannot be")
         if min(self.correct, self.examples, self.made_of) < 0 or self.correct > self.examples:
             raise PeerViolation("a test that cannot be")
 
 
-@message(to="mate", said_by={"Control": ("mate",)})
+@message(to="peer", said_by={"Control": ("peer",)})
 class Command(Message):
-    """What the conductor of a flock wants of a mate now. It replaces every earlier one."""
+    """What the coordinator of a flock wants of a peer now. It replaces every earlier one."""
 
     term: int
     number: int
@@ -83,30 +83,30 @@ class Command(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if self.kind not in CALLS:
-            raise PeerViolation(f"no call of a conductor: {self.kind[:40]!r}")
+            raise PeerViolation(f"no call of a coordinator: {self.kind[:40]!r}")
         if self.other and not is_id(self.other):
             raise PeerViolation("a call that names nobody")
 
 
-@message(to="mate", said_by={"Control": ("mate",)})
+@message(to="peer", said_by={"Control": ("peer",)})
 class Request(Message):
-    """One mate asks another: for its updates, to merge them, or for the model of a version where ``merge`` is 0."""
+    """One peer asks another: for its updates, to merge them, or for the model of a version where ``merge`` is 0."""
 
     term: int
     #: Who called for it: two may conduct in one term, for a while, where they do not hear each other.
-    conductor: str
+    coordinator: str
     round: int
     merge: int = 0
     version: int = -1
     digest: str = ""
 
 
-@message(to="mate", said_by={"Work": ("mate",)})
+@message(to="peer", said_by={"Work": ("peer",)})
 class PartialSum(Message):
-    """The weighted mean of some mates' updates, and its weight: MDLdroid's (W, θ)."""
+    """The weighted mean of some peers' updates, and its weight: MDLdroid's (W, θ)."""
 
     term: int
-    conductor: str
+    coordinator: str
     round: int
     merge: int
     of: tuple[str, ...]
@@ -115,12 +115,12 @@ class PartialSum(Message):
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
-        _check_mates("of", self.of)
+        _check_peers("of", self.of)
         if not 0 < self.weight <= LABELLED_MAX * len(self.of):
             raise PeerViolation(f"{len(self.of)} updates that weigh {self.weight}")
 
 
-@message(to="mate", said_by={"Work": ("mate",)})
+@message(to="peer", said_by={"Work": ("peer",)})
 class ModelTransfer(Message):
     """The model of a version, whole."""
 
@@ -130,6 +130,6 @@ class ModelTransfer(Message):
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
 
-def _check_mates(name: str, mates: tuple[str, ...]) -> None:
-    if len(mates) > MATES_MAX or not all(map(is_id, mates)) or len(set(mates)) != len(mates):
-        raise PeerViolation(f"{name}: not the names of mates")
+def _check_peers(name: str, peers: tuple[str, ...]) -> None:
+    if len(peers) > PEERS_MAX or not all(map(is_id, peers)) or len(set(peers)) != len(peers):
+        raise PeerViolation(f"{name}: not the names of peers")

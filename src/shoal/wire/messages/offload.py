@@ -1,4 +1,4 @@
-"""Borrowed compute: an analyst, a scheduler and its executors."""
+"""Borrowed compute: a client, a broker and its executors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TASK_KINDS = ("tile", "outer", "mask", "share")
 
 @message(to="pool", answered_by={"Work": ("manager",)})
 class Measure(Message):
-    """A scheduler asks one who lends to multiply matrices of this size, which it makes up itself."""
+    """A broker asks one who lends to multiply matrices of this size, which it makes up itself."""
 
     number: int
     rows: int
@@ -32,7 +32,7 @@ class Lend(Message):
     """What came of a measure, and what this executor can take."""
 
     number: int
-    #: What multiplying took, by its own clock; the scheduler believes its own.
+    #: What multiplying took, by its own clock; the broker believes its own.
     seconds: float
     #: The most that the tensors of a task, or of its result, may have; and all right sides that it keeps.
     task_max_bytes: int
@@ -46,7 +46,7 @@ class Lend(Message):
 
 @message(to="pool", said_by={"Work": ("operator",)})
 class AskPool(Message):
-    """An analyst asks what the pool can; it is told again when that changes."""
+    """A client asks what the pool can; it is told again when that changes."""
 
     #: For people: what it is for.
     purpose: str = ""
@@ -54,13 +54,13 @@ class AskPool(Message):
 
 @message(to="pool", answered_by={"Work": ("manager",)})
 class Pool(Message):
-    """What the executors of one scheduler can together, as it measured them."""
+    """What the executors of one broker can together, as it measured them."""
 
-    #: Those that would be given a task of this analyst now.
+    #: Those that would be given a task of this client now.
     executors: int
     multiply_adds_per_s: float = 0.0
     latency_s: float = 0.0
-    #: Tasks that the analyst may have there at a time.
+    #: Tasks that the client may have there at a time.
     window: int = 0
     task_max_bytes: int = 0
     right_max_bytes: int = 0
@@ -75,7 +75,7 @@ class Pool(Message):
 
 @message(to="pool", said_by={"Work": ("operator",)}, answered_by={"Work": ("manager",)})
 class TileTask(Message):
-    """A left side to be multiplied by a right one: from an analyst to a scheduler, and from there to an executor."""
+    """A left side to be multiplied by a right one: from a client to a broker, and from there to an executor."""
 
     #: As its sender numbers them.
     task: int
@@ -137,7 +137,7 @@ class TileResult(Message):
     """What came of a task: one tensor ``result``, or the reason why there is none."""
 
     task: int
-    #: Who computed it. The scheduler says so: an executor is known by its session.
+    #: Who computed it. The broker says so: an executor is known by its session.
     executor: str = ""
     seconds: float = 0.0
     reason: str = ""
@@ -153,7 +153,7 @@ class TileResult(Message):
 
 @message(to="pool", said_by={"Work": ("operator",)})
 class Caught(Message):
-    """An analyst found a result of this executor to be wrong."""
+    """A client found a result of this executor to be wrong."""
 
     executor: str
     reason: str
@@ -173,7 +173,7 @@ class Forget(Message):
 
 @message()
 class ExecutorView(Message):
-    """One executor as its scheduler sees it: what people read in ``shoal status``."""
+    """One executor as its broker sees it: what people read in ``shoal status``."""
 
     node: str
     #: ``measured``, ``ready``, ``excluded``, ``held`` or ``lost``.

@@ -128,4 +128,4 @@ class Status(Message):
     events: tuple[EventView, ...] = ()
     evaluations: tuple[EvaluationView, ...] = ()
     #: The pool: who multiplies for others.
-    lenders: tuple[ExecutorView, ...] = ()
+    executors: tuple[ExecutorView, ...] = ()
