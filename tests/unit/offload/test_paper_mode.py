@@ -95,11 +95,11 @@ def test_an_order_names_each_part_once() -> None:
 
 def test_table_41_corrected() -> None:
     a, b, c = LAYER
-    nodes = {"brokers": 10, "executors_each": 10}
+    nodes = {"schedulers": 10, "executors_each": 10}
     # D(ab + bc) = 4·(60000·784 + 784·128); D·acb = 4·60000·128·784.
     assert outer.issued_bytes(a, b, c) == 188_561_408
     assert outer.returned_bytes(a, b, c) == 24_084_480_000
-    assert outer.issued(a, b, c, **nodes).broker == pytest.approx(18_856_140.8)
+    assert outer.issued(a, b, c, **nodes).scheduler == pytest.approx(18_856_140.8)
     assert outer.issued(a, b, c, **nodes).executor == pytest.approx(1_885_614.08)
     assert outer.returned(a, b, c, **nodes).executor == pytest.approx(240_844_800)
     # What is printed: 3.07 GB by (4.4) to (4.6), 24.58 GB in the table, by 8 outer products for each of 100.
