@@ -97,7 +97,7 @@ class Agent:
         self._holding: dict[str, asyncio.Task[None]] = {}
         #: The leaders and aggregators of this device, once it was asked to lead, in whole or in part.
         self._leader_host: LeaderHost | None = None
-        #: Messages to them that came while the outpost is set up.
+        #: Messages to them that came while the leader host is set up.
         self._to_host: list[ToHosted] = []
         self._fetching: dict[str, asyncio.Lock] = {}
         #: Multiplies for clients of the pool, if this device lends.
@@ -325,7 +325,7 @@ class Agent:
                 self._later(self._begin_to_host())
 
     async def _begin_to_host(self) -> None:
-        """Import the outpost now: most devices never lead, and need not pay for it."""
+        """Import the leader host now: most devices never lead, and need not pay for it."""
         # In a thread: the modules are many, and a lease that comes meanwhile does not wait for them.
         leader_host = await asyncio.to_thread(_import_leader_host)
         self._leader_host = leader_host(

@@ -35,7 +35,7 @@ LOOK_EVERY_S = 5.0
 
 
 class LeaderHostApi(Protocol):
-    """What an outpost asks of the agent that has it."""
+    """What a leader host asks of the agent that has it."""
 
     @property
     def identity(self) -> Identity: ...
@@ -169,7 +169,7 @@ class LeaderHost(AnyKey):
         self._role_server.roles.carry(self._router.on_record(job, record))
 
     def set_up_leader(self, host: RoleHost, assign: Assign) -> None:
-        """The switchboard has asked the manager for the checkpoint."""
+        """The host router has asked the manager for the checkpoint."""
         log.info("[%s] appointed: %s", assign.job, assign.reason)
 
     def resume(self, host: RoleHost, assign: Assign, checkpoint: Checkpoint) -> None:

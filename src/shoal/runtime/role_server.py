@@ -1,7 +1,7 @@
 """The driver of a node that hosts roles: the sessions of the nodes that call it, and the hosts of its leaders and
 aggregators. Only a device hosts aggregators.
 
-The switchboard decides which role hears a message, and the table which host that is, as in the simulator.
+The host router decides which role hears a message, and the table which host that is, as in the simulator.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A simulated device's agent: one process, from its start to its end. Dials its manager and the leaders of its jobs,
 drives its workers, and hosts the leaders and aggregators that it is given.
 
-The twin of the runtime's agent; in both, the station and the switchboard decide, and the tables find the host.
+The twin of the runtime's agent; in both, the device router and the host router decide, and the tables find the host.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class SimAgent:
         self.send(to, message)
 
     def set_up_leader(self, host: Host, assign: Assign) -> None:
-        """The switchboard has asked the manager for the checkpoint."""
+        """The host router has asked the manager for the checkpoint."""
         assert self.role_server is not None
         self.role_server.watch()
 

@@ -1,6 +1,6 @@
 """The simulated manager's node: one process, from its start to its end. Drives the manager, and keeps durable state.
 
-The twin of the runtime's home; in both, the switchboard decides which role hears a message.
+The twin of the runtime's manager node; in both, the host router decides which role hears a message.
 """
 
 from __future__ import annotations

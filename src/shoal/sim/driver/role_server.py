@@ -1,7 +1,7 @@
 """The driver of a simulated node that hosts roles: the sessions of the nodes that call it, and the hosts of its leaders
 and aggregators.
 
-The switchboard decides which role hears a message, and the table which host that is, as in the runtime. The manager's
+The host router decides which role hears a message, and the table which host that is, as in the runtime. The manager's
 node and a device keep versions and reach the manager in different ways: see ``SimHostApi``.
 """
 
