@@ -501,7 +501,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
         start_s=given.start_s,
         brief=given.quick,
         lead=given.lead,
-        shape=given.shape,
+        shape=given.topology,
         plan={name: float(value) for name, _, value in (text.partition("=") for text in given.plan)},
     )
 

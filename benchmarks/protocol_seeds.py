@@ -104,7 +104,7 @@ def main() -> int:
     given = parser.parse_args()
     count = given.count or (QUICK_COUNT if given.quick else COUNT)
     if given.part:
-        print(json.dumps(play_range(given.first, count, shape=given.shape)))
+        print(json.dumps(play_range(given.first, count, shape=given.topology)))
         return 0
     began_s = time.monotonic()
     if given.find:
@@ -112,22 +112,22 @@ def main() -> int:
         finish(made | {"seconds": time.monotonic() - began_s})
         return 1 if made["mutants_not_caught"] else 0
     if count == 1:
-        reason = play_flock(given.first) if given.shape == CHAIN else play(given.first, given.trace)
+        reason = play_flock(given.first) if given.topology == CHAIN else play(given.first, given.trace)
         finish({"seeds": 1, "violations": int(bool(reason)), "seed": given.first, "reason": reason})
         return 1 if reason else 0
-    if given.shape == CHAIN:
+    if given.topology == CHAIN:
         flocks = flocks_played(given.first, count)
         finish(flocks | {"seconds": time.monotonic() - began_s})
         return 1 if flocks["flock_violations"] else 0
-    wrong = play_in_processes(given.first, count, os.cpu_count() or 1, shape=given.shape)
+    wrong = play_in_processes(given.first, count, os.cpu_count() or 1, shape=given.topology)
     for seed, reason in sorted(wrong.items())[:TOLD_MAX]:
         again = f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl"
         say(f"seed {seed}: {reason}\n  {again}")
     shapes = Counter(fuzz_case(given.first + number).topology for number in range(count))
-    played = {shape: shapes[shape] for shape in SHAPES if not given.shape or shape == given.shape}
+    played = {shape: shapes[shape] for shape in SHAPES if not given.topology or shape == given.topology}
     result: dict[str, Any] = {"seeds": sum(played.values()), "seeds_of_shape": played}
     result |= {"violations": len(wrong), "failing": sorted(wrong)[:TOLD_MAX]}
-    if not given.shape:
+    if not given.topology:
         result |= flocks_played(given.first, count // CLUSTERS_A_FLOCK)
     result |= hunt_mutants(QUICK_MUTANT_SEEDS if given.quick else MUTANT_SEEDS)
     finish(result | {"seconds": time.monotonic() - began_s})
