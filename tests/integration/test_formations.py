@@ -283,7 +283,7 @@ def test_only_members_come_in_and_only_for_as_long_as_the_formation_lasts(tmp_pa
             await sub.tell(TearDown(job="digits", term=1, formation=1))
             assert "does not work for a job that is led here" in await sub.knock("b")
             # What it kept for its members would be a model and more, for each formation there ever was.
-            assert not sub.leader_host._hosting.roles.seconded
+            assert not sub.leader_host._role_server.roles.seconded
 
     run(story())
 
@@ -298,7 +298,7 @@ def test_a_piece_larger_than_the_part_is_not_read(size: int, tmp_path: Path) -> 
             holding = asyncio.create_task(member.line.connect_once())
             await member.heard.one(Welcome)
             member.say(piece(1.0, lease=1, size=size))
-            assert f"Piece of {4 * size} bytes, at most {4 * SIZE} are taken" in await asyncio.wait_for(
+            assert f"UpdateShard of {4 * size} bytes, at most {4 * SIZE} are taken" in await asyncio.wait_for(
                 holding, ANSWER_S
             )
 
@@ -430,7 +430,7 @@ def test_sub_leaders_sum_up_every_batch_once(shape: str, tmp_path: Path) -> None
             job = await _training(site, shape)
             before = await _shaped(site, job, shape)
             after = await site.progress(job, "ten versions more", lambda p: p.version >= before.version + 10)
-            assert after.shape == before.shape
+            assert after.topology == before.topology
             # The model to each for each version, as in a star; in a tree once more to each aggregator.
             made, model_bytes = after.version - before.version, 4 * TALLIED
             aggregators = len(_doors(site))

@@ -319,7 +319,7 @@ def test_an_agent_renews_by_itself_and_goes_on_past_the_end_of_its_first_certifi
                 await asyncio.sleep(max(0.0, first.identity.expires_s + 0.5 - time.time()))
                 assert not await is_let_in(first)
                 # A session outlives its certificate; the next one needs the new.
-                line = agent._lines["manager"]
+                line = agent._dialers["manager"]
                 link = line.link
                 line.hang_up("the network broke")
                 await until("another identity", lambda: agent.identity.expires_s > first.identity.expires_s)
