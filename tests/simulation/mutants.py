@@ -1044,7 +1044,7 @@ def piece_counted_twice() -> Patched:
             self._partial.add(piece.tensors["delta"], weight=1.0)
         on_piece(self, member, piece)
 
-    return patch.object(Aggregator, "_on_piece", add_at_once)
+    return patch.object(Aggregator, "_on_shard", add_at_once)
 
 
 def all_that_came_is_summed_up() -> Patched:
@@ -1077,7 +1077,7 @@ def late_copy_kept_for_the_newer() -> Patched:
             self._newest[member] = 0
         on_piece(self, member, piece)
 
-    return patch.object(Aggregator, "_on_piece", forget_newest)
+    return patch.object(Aggregator, "_on_shard", forget_newest)
 
 
 def sum_not_cleared() -> Patched:
@@ -1198,7 +1198,7 @@ def any_sum_will_do() -> Patched:
             message = replace(message, leases=share.asked, weight=float(weight), tensors=message.tensors)
         return gathered(self, sender, message)
 
-    return patch.object(Formations, "on_gathered", as_asked)
+    return patch.object(Formations, "on_reduce_result", as_asked)
 
 
 def one_part_for_all() -> Patched:
@@ -1214,7 +1214,7 @@ def one_part_for_all() -> Patched:
                 now.sums.setdefault(other.node, (nothing, nothing))
         return gathered(self, sender, message)
 
-    return patch.object(Formations, "on_gathered", first_will_do)
+    return patch.object(Formations, "on_reduce_result", first_will_do)
 
 
 def lost_sub_leader_lent_by() -> Patched:

@@ -51,7 +51,7 @@ def test_seeds_cut_the_managers_cable_in_every_way() -> None:
 
 
 def test_seeds_are_of_every_shape() -> None:
-    shapes = Counter(fuzz_case(seed).shape for seed in range(100))
+    shapes = Counter(fuzz_case(seed).topology for seed in range(100))
     assert shapes["star"] > 30
     assert shapes["tree"] > 15
     assert shapes["shard"] > 15
@@ -76,7 +76,7 @@ class Formations:
 @pytest.mark.parametrize("shape", ["tree", "shard"])
 def test_hunts_see_formations_at_work(shape: str) -> None:
     seen = Formations()
-    seeds = [seed for seed in range(40) if fuzz_case(seed).shape == shape]
+    seeds = [seed for seed in range(40) if fuzz_case(seed).topology == shape]
     for seed in seeds[:4]:
         CheckedRun(fuzz_case(seed), observers=[seen]).run()
     assert seen.sums > 20

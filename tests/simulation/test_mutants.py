@@ -132,7 +132,7 @@ def first_seed(name: str, said: str) -> int | None:
     """A seed at which this is said of a mutant. Other seeds may show other sides of it."""
     with MUTANTS[name]():
         for seed in dict.fromkeys([*KNOWN.get(name, []), *range(SEEDS_MAX)]):
-            if name in OF_FORMATIONS and fuzz_case(seed).shape == "star":
+            if name in OF_FORMATIONS and fuzz_case(seed).topology == "star":
                 # It has none.
                 continue
             try:

@@ -217,7 +217,7 @@ def recording_the_runtime(roles: list[Recorded]) -> Iterator[None]:
 #: Shape -> the roles there are; and how slow the trainers are, for a formation takes a moment to be set up.
 SHAPES = {
     "star": (["leader", "manager", "worker", "worker"], 0.0),
-    "shard": (["leader", "manager", "aggregator", "aggregator", "worker", "worker"], 0.25),
+    "shard": (["aggregator", "aggregator", "leader", "manager", "worker", "worker"], 0.25),
 }
 
 
