@@ -74,7 +74,6 @@ from shoal.wire.messages import (
     Welcome,
     Work,
     WorkerView,
-    lane_of,
 )
 
 VALUES = 20
@@ -144,14 +143,14 @@ class Malice:
     def _cut_short(self) -> Attack:
         message = self._message()
         frame = next(frames(message))
-        return self._attack("cut short", lane_of(message), frame[: self._below(1, len(frame))], ends=False)
+        return self._attack("cut short", message.rule.lane, frame[: self._below(1, len(frame))], ends=False)
 
     def _mutated(self) -> Attack:
         message = self._message()
         frame = bytearray(next(frames(message)))
         for _ in range(self._below(1, 5)):
             frame[self._below(0, len(frame))] = self._below(0, 256)
-        return self._attack("mutated", lane_of(message), bytes(frame), ends=False)
+        return self._attack("mutated", message.rule.lane, bytes(frame), ends=False)
 
     def _huge_length(self) -> Attack:
         tag = bytes([(0x0A, 0x12)[self._below(0, 2)]])
@@ -185,7 +184,7 @@ class Malice:
 
     def _wrong_lane(self) -> Attack:
         message = self._message()
-        other = Lane.WORK if lane_of(message) is Lane.CONTROL else Lane.CONTROL
+        other = Lane.WORK if message.rule.lane is Lane.CONTROL else Lane.CONTROL
         return self._attack("wrong lane", other, next(frames(message)))
 
     def _not_for_them(self) -> Attack:
@@ -224,7 +223,7 @@ class Malice:
             TearDown(job=job, term=1, formation=1),
         )
         message = wrong[self._below(0, len(wrong))]
-        return self._attack(f"not for a {self._at}", lane_of(message), envelope_frame(message))
+        return self._attack(f"not for a {self._at}", message.rule.lane, envelope_frame(message))
 
     def _usurped(self) -> Attack:
         """What a leader says to the manager, from one that leads nothing: refused in words, and by a leader at once."""
@@ -239,7 +238,7 @@ class Malice:
             Checkpoint(job=job, term=pick(), version=pick()),
         )
         message = said[self._below(0, len(said))]
-        return self._attack("usurped", lane_of(message), *frames(message), ends=self._at == "leader")
+        return self._attack("usurped", message.rule.lane, *frames(message), ends=self._at == "leader")
 
     def _other_name(self) -> Attack:
         return self._attack("another's name", Lane.CONTROL, envelope_frame(Hello(node="device-1", incarnation="x")))
@@ -351,7 +350,7 @@ class Malice:
             BadShard(job=job, term=pick(), formation=pick(), lease=pick(), node="device-1", reason="\x1b[2J"),
         )
         message = stale[self._below(0, len(stale))]
-        return self._attack("stale", lane_of(message), *frames(message), ends=False)
+        return self._attack("stale", message.rule.lane, *frames(message), ends=False)
 
     def _wrong_chunk(self) -> Attack:
         size = (0, 1, VALUES * 4 - 1, VALUES * 4 + 1, 60_000)[self._below(0, 5)]

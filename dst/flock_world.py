@@ -46,7 +46,7 @@ from shoal.sim.network import AccessLink, Flow, Network
 from shoal.sim.process import Process, SimMachine
 from shoal.sim.rng import Rng
 from shoal.sim.wire_size import Encoded
-from shoal.wire.messages import JobSpec, Lane, Message, lane_of
+from shoal.wire.messages import JobSpec, Lane, Message
 
 #: How long a peer takes to be found and dialled, and until it is dialled again.
 DIAL_S = 0.05
@@ -89,7 +89,7 @@ class _Wire:
         self.is_cut = False
 
     def send(self, message: Message, size_bytes: int, arrived: Callable[..., object], *args: object) -> None:
-        self._flows[lane_of(message)].send(size_bytes, arrived, *args)
+        self._flows[message.rule.lane].send(size_bytes, arrived, *args)
 
     def cut(self) -> None:
         self.is_cut = True

@@ -283,7 +283,7 @@ def test_only_members_come_in_and_only_for_as_long_as_the_formation_lasts(tmp_pa
             await sub.tell(TearDown(job="digits", term=1, formation=1))
             assert "does not work for a job that is led here" in await sub.knock("b")
             # What it kept for its members would be a model and more, for each formation there ever was.
-            assert not sub.leader_host._role_server.roles.seconded
+            assert not sub.leader_host._role_server.roles.aggregating
 
     run(story())
 
@@ -424,7 +424,7 @@ def _doors(site: Site) -> list[str]:
 
 
 @pytest.mark.parametrize("shape", ["tree", "shard"])
-def test_sub_leaders_sum_up_every_batch_once(shape: str, tmp_path: Path) -> None:
+def test_aggregators_sum_up_every_batch_once(shape: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=WORKERS) as site:
             job = await _training(site, shape)
@@ -448,7 +448,7 @@ def test_sub_leaders_sum_up_every_batch_once(shape: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("shape", ["tree", "shard"])
-def test_a_killed_sub_leader_loses_no_batch(shape: str, tmp_path: Path) -> None:
+def test_a_killed_aggregator_loses_no_batch(shape: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=WORKERS) as site:
             job = await _training(site, shape)
@@ -487,7 +487,7 @@ def test_a_device_leads_in_whole_and_in_part_and_dies(shape: str, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["tree", "shard"])
-def test_workers_under_sub_leaders_train_the_model_that_one_process_trains(shape: str, tmp_path: Path) -> None:
+def test_workers_under_aggregators_train_the_model_that_one_process_trains(shape: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=3, options=()) as site:
             epochs = 8

@@ -55,7 +55,6 @@ from shoal.wire.messages import (
     StepDown,
     SteppedDown,
     Welcome,
-    lane_of,
 )
 
 #: What the benchmark promises is in milliseconds; a loaded machine may take its time.
@@ -268,7 +267,7 @@ class Device:
 
     async def say(self, message: Message) -> None:
         for frame in frames(message):
-            await self._calls[lane_of(message)].write(frame)
+            await self._calls[message.rule.lane].write(frame)
 
     async def hears(self, kind: type[Message], **values: Any) -> Any:
         """Wait for a message of this kind with these values. Each counts once: streams are not in step."""

@@ -52,7 +52,6 @@ from shoal.roles.worker import Worker
 from shoal.scheduling.ledger import Applied
 from shoal.wire.coded import sizes_of
 from shoal.wire.messages import (
-    RECIPIENT,
     AggregatorReady,
     Dataset,
     HandOver,
@@ -340,7 +339,7 @@ class Troupe:
         if self.drops(sender, to, message):
             return
         is_dialled = to == HOME or sender == HOME
-        if RECIPIENT[type(message)] == "aggregator" and sender != HOME:
+        if message.rule.to == "aggregator" and sender != HOME:
             is_dialled = to in self.devices[sender].sessions
         elif not is_dialled:
             is_dialled = to in self.devices and sender in self.devices[to].sessions

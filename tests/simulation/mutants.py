@@ -1082,13 +1082,13 @@ def late_copy_kept_for_the_newer() -> Patched:
 
 def sum_not_cleared() -> Patched:
     """An aggregator begins the next sum with what the last one was made of."""
-    gather = Aggregator._gather
+    gather = Aggregator._reduce
 
     def gather_and_keep(self: Aggregator, count: Reduce) -> None:
         with patch.object(Partial, "clear", lambda self: None):
             gather(self, count)
 
-    return patch.object(Aggregator, "_gather", gather_and_keep)
+    return patch.object(Aggregator, "_reduce", gather_and_keep)
 
 
 def share_without_momentum() -> Patched:
@@ -1217,7 +1217,7 @@ def one_part_for_all() -> Patched:
     return patch.object(Formations, "on_reduce_result", first_will_do)
 
 
-def lost_sub_leader_lent_by() -> Patched:
+def lost_aggregator_lent_by() -> Patched:
     """A leader lends by a formation whose aggregator is lost."""
     on_left = Formations.on_left
 
@@ -1353,7 +1353,7 @@ OF_FORMATIONS: dict[str, Mutant] = _named(
     any_values_will_do,
     any_sum_will_do,
     one_part_for_all,
-    lost_sub_leader_lent_by,
+    lost_aggregator_lent_by,
     lent_while_summed_up,
     late_is_not_late_in_a_tree,
     straight_into_a_shard,

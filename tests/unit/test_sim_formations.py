@@ -203,21 +203,21 @@ def test_a_formation_that_is_over_leaves_nothing_behind() -> None:
     cluster = Cluster()
     cluster.formed()
     agents = [agent for agent in cluster.world.agents.values() if agent is not None]
-    assert [agent.seconded for agent in agents] == [("job",), (), ()]
+    assert [agent.aggregating for agent in agents] == [("job",), (), ()]
     assert [len(agent.dialled) for agent in agents] == [2, 2, 2]
     for member in MEMBERS:
         cluster.tell(member, TearDown(job="job", term=1, formation=1, reason="it is over"))
     cluster.wait(1.0)
-    assert [agent.seconded for agent in agents] == [(), (), ()]
+    assert [agent.aggregating for agent in agents] == [(), (), ()]
     assert [len(agent.dialled) for agent in agents] == [1, 1, 1]
 
 
-def test_a_sub_leader_that_is_dismissed_with_its_job_is_no_more() -> None:
+def test_an_aggregator_that_is_dismissed_with_its_job_is_no_more() -> None:
     cluster = Cluster()
     cluster.formed()
     cluster.world.stop_job("job")
     cluster.wait(10.0)
-    assert not any(agent.seconded or agent.jobs for agent in cluster.world.agents.values() if agent is not None)
+    assert not any(agent.aggregating or agent.jobs for agent in cluster.world.agents.values() if agent is not None)
 
 
 # What the wire takes -------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class Flock(AnyKey):
             first=version,
             thresholds=orders.thresholds,
         )
-        self._labour = WorkerDriver(
+        self._worker_driver = WorkerDriver(
             spec, self, member=identity, cache=places.cache, child_module=child_module, pace_s=pace_s
         )
         # A thread merges large models: the loop stays free, and other peers do not think this device lost meanwhile.
@@ -156,7 +156,7 @@ class Flock(AnyKey):
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._labour.stop()
+            await self._worker_driver.stop()
             if gathering is not None:
                 await gathering.stop()
             await door.stop()
@@ -181,7 +181,7 @@ class Flock(AnyKey):
             case End():
                 self.ended("", action.reason)
             case _:
-                await self._labour.perform(host, action)
+                await self._worker_driver.perform(host, action)
 
     def send(self, to: str, message: Message) -> None:
         line = self._lines.get(to)
@@ -199,7 +199,7 @@ class Flock(AnyKey):
         """Read the sensors, for the peer to judge whether this device has time for others."""
         before = None
         while True:
-            own_s = time.process_time() + self._labour.cpu_s()
+            own_s = time.process_time() + self._worker_driver.cpu_s()
             after = sensors.processors(own_s=own_s)
             in_use = sensors.used_by_others(before, after)
             before = after

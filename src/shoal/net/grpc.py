@@ -97,7 +97,7 @@ class GrpcServer:
         self._access = Access(cluster=identity.cluster, members=members)
         self._commons = SharedBudget()
         #: A client's matrices may be large and its link slow: workers' updates do not wait for the memory they take.
-        self._for_analysts = SharedBudget(conduct=self._commons.conduct)
+        self._for_clients = SharedBudget(conduct=self._commons.conduct)
         #: Who is fetching how many blobs.
         self._fetches: Counter[str] = Counter()
         self._server: grpc.aio.Server | None = None
@@ -217,7 +217,7 @@ class GrpcServer:
                 read=context.read,
                 write=context.write,
                 end=grpc.aio.EOF,
-                commons=self._for_analysts if peer.role == "operator" else self._commons,
+                commons=self._for_clients if peer.role == "operator" else self._commons,
                 hears=self._access.heard(peer, str(lane)),
             )
             reason = await session.run(self._service.listener)

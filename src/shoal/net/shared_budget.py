@@ -19,7 +19,7 @@ from shoal.wire.limits import (
     UPLOAD_BUDGET_BYTES,
     UPLOAD_PEER_SHARE,
 )
-from shoal.wire.messages import NO_TENSORS, Checkpoint, Message, is_of_pool
+from shoal.wire.messages import NO_TENSORS, Checkpoint, Message
 
 
 class ChunkCache:
@@ -168,4 +168,4 @@ class SharedBudget:
         """The memory that the tensors of this message are received in."""
         if isinstance(message, Checkpoint):
             return self.checkpoints
-        return self.results if is_of_pool(message) else self.uploads
+        return self.results if message.rule.to == "pool" else self.uploads

@@ -158,7 +158,7 @@ class Worker(WorkerMachine):
                 if self._held is not None:
                     self._delivery.on_taken(self._held, sender, message)
             case TearDown():
-                self._on_disband(message)
+                self._on_tear_down(message)
             case Wait():
                 self._on_wait(message)
             case UpdateRefused():
@@ -362,12 +362,12 @@ class Worker(WorkerMachine):
         self.cancel(_VALUES)
         self._ask_for_work()
 
-    def _on_disband(self, message: TearDown) -> None:
+    def _on_tear_down(self, message: TearDown) -> None:
         held = self._held
-        self._routes.on_disband(message.formation)
+        self._routes.on_tear_down(message.formation)
         self._on_values_lost()
         if held is not None:
-            self._delivery.on_disband(held)
+            self._delivery.on_tear_down(held)
 
     # The trainer ---------------------------------------------------------------------------------
 

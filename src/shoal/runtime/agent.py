@@ -48,7 +48,6 @@ from shoal.wire.messages import (
     SetUpAggregator,
     Welcome,
     Work,
-    is_of_pool,
 )
 
 if TYPE_CHECKING:
@@ -223,7 +222,7 @@ class Agent:
         if isinstance(message, Checkpoint) and dialer.peer == self._manager:
             awaited = self._leader_host is not None and self._leader_host.has(message.job)
             return PAYLOAD_MAX_BYTES if awaited else 0
-        if self._lending is not None and dialer.peer == self._manager and is_of_pool(message):
+        if self._lending is not None and dialer.peer == self._manager and message.rule.to == "pool":
             return self._lending.payload_limit(message)
         if not self._router.expects(message, dialer.peer):
             return 0
@@ -247,7 +246,7 @@ class Agent:
         if self._dialers.get(dialer.peer) is not dialer:
             return
         is_manager = dialer.peer == self._manager
-        if is_of_pool(message):
+        if message.rule.to == "pool":
             if self._lending is not None and is_manager:
                 await self._lending.received(message, size_bytes)
             return

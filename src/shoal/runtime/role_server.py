@@ -214,19 +214,19 @@ class RoleServer:
     async def _perform_leader(self, job: str, host: RoleHost, action: Action) -> None:
         self.roles.perform_leader(host, job, action)
 
-    def sub_leader_host(self, form: SetUpAggregator) -> RoleHost:
+    def aggregator_host(self, form: SetUpAggregator) -> RoleHost:
         return RoleHost(
             f"aggregator of {form.job} in formation {form.formation}",
-            functools.partial(self._perform_sub_leader, form.job, form.formation),
+            functools.partial(self._perform_aggregator, form.job, form.formation),
             send=self.roles.send,
             executor=self._merging,
             is_heavy=functools.partial(_is_heavy, part_bytes=VALUE_BYTES * (form.stop - form.start)),
         )
 
-    async def _perform_sub_leader(self, job: str, formation: int, host: RoleHost, action: Action) -> None:
-        self.roles.perform_sub_leader(job, formation, action)
+    async def _perform_aggregator(self, job: str, formation: int, host: RoleHost, action: Action) -> None:
+        self.roles.perform_aggregator(job, formation, action)
 
-    def set_up_sub_leader(self, host: RoleHost, form: SetUpAggregator, leader: str) -> None:
+    def set_up_aggregator(self, host: RoleHost, form: SetUpAggregator, leader: str) -> None:
         # The values of its part come to it when all members are there: the memory of these is used again.
         form = with_tensors(form, NO_TENSORS)
         host.start(Aggregator(form, node=self._router.node, leader=leader))

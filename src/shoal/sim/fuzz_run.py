@@ -158,7 +158,7 @@ class FuzzRun:
     def _occupied(self) -> dict[str, tuple[str, ...]]:
         agents = self.world.agents.items()
         busy = {
-            name: (*agent.jobs, *agent.led, *agent.seconded)
+            name: (*agent.jobs, *agent.led, *agent.aggregating)
             for name, agent in agents
             if agent and name not in self._gone
         }

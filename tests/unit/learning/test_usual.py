@@ -87,7 +87,7 @@ def test_few_devices_are_put_off_and_then_decide(devices: int) -> None:
     assert answers == [True] * PUT_OFF_MAX + [None]
 
 
-def test_what_is_told_to_sub_leaders_is_no_less_than_any_lease_may_bring() -> None:
+def test_what_is_told_to_aggregators_is_no_less_than_any_lease_may_bring() -> None:
     usual = known(2.0, steps=4)
     assert usual.limit(model_norm=0.0) == 2.0 * MULTIPLE
     usual.accepted(1.0, steps=16)

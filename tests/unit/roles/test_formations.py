@@ -211,7 +211,7 @@ def test_a_shard_makes_a_version_once_every_part_of_it_has_come(begin: Begin) ->
     assert story.leader.model.tolist() == [before + 1.0] * SIZE
 
 
-def test_a_sum_that_comes_once_more_is_not_held_against_its_sub_leader(begin: Begin) -> None:
+def test_a_sum_that_comes_once_more_is_not_held_against_its_aggregator(begin: Begin) -> None:
     story = begin("shard")
     story.report(*story.NODES)
     first = {node: story.gathered(node, *story.leases()) for node in story.forms}
@@ -235,7 +235,7 @@ def test_a_sum_of_other_leases_than_were_counted_ends_the_formation(begin: Begin
     assert story.leader.version == story.version
 
 
-def test_one_update_that_a_sub_leader_lacks_was_never_sent_there(begin: Begin) -> None:
+def test_one_update_that_an_aggregator_lacks_was_never_sent_there(begin: Begin) -> None:
     """Its worker is refused, not the honest aggregator. The formation is set up anew: others have summed it up."""
     story = begin("shard")
     story.report(*story.NODES)
@@ -248,7 +248,7 @@ def test_one_update_that_a_sub_leader_lacks_was_never_sent_there(begin: Begin) -
     assert story.records("forming")[-1].count("no piece of the update of d")
 
 
-def test_updates_that_lay_with_a_lost_sub_leader_come_straight_in_their_turn(begin: Begin) -> None:
+def test_updates_that_lay_with_a_lost_aggregator_come_straight_in_their_turn(begin: Begin) -> None:
     """The leader has room for two at a time, whatever it had given to aggregators."""
     story = begin("tree")
     story.report(*story.NODES[:3])
@@ -267,7 +267,7 @@ def test_updates_that_lay_with_a_lost_sub_leader_come_straight_in_their_turn(beg
     assert len(said(later, Go)) == 1
 
 
-def test_a_lease_whose_update_is_lost_with_worker_and_sub_leader_is_returned_and_that_is_told(begin: Begin) -> None:
+def test_a_lease_whose_update_is_lost_with_worker_and_aggregator_is_returned_and_that_is_told(begin: Begin) -> None:
     story = begin("tree")
     gone = next(iter(story.forms))
     story.report(gone)
@@ -302,7 +302,7 @@ def unreached(story: Story, node: str) -> list[Action]:
     return story.says(node, Offer(job="digits", term=1, lease=story.works[node].lease, size_bytes=16))
 
 
-def test_an_update_that_cannot_go_to_its_sub_leader_in_a_tree_comes_straight(begin: Begin) -> None:
+def test_an_update_that_cannot_go_to_its_aggregator_in_a_tree_comes_straight(begin: Begin) -> None:
     story = begin("tree")
     (go,) = said(unreached(story, "a"), Go, to="a")
     assert (go.lease, go.formation) == (story.works["a"].lease, 0)
@@ -315,7 +315,7 @@ def test_an_update_that_cannot_go_to_its_sub_leader_in_a_tree_comes_straight(beg
     assert story.leader.version == story.version + 1
 
 
-def test_an_update_that_cannot_go_to_every_sub_leader_of_a_shard_is_lent_anew(begin: Begin) -> None:
+def test_an_update_that_cannot_go_to_every_aggregator_of_a_shard_is_lent_anew(begin: Begin) -> None:
     story = begin("shard")
     actions = unreached(story, "a")
     (refused,) = said(actions, UpdateRefused, to="a")
@@ -388,12 +388,12 @@ def device(make_spec: Callable[..., JobSpec]) -> Device:
     return Device(make_spec())
 
 
-def test_a_leader_hears_once_that_every_sub_leader_is_reached(device: Device) -> None:
+def test_a_leader_hears_once_that_every_aggregator_is_reached(device: Device) -> None:
     assert len(said(device.actions, Routed)) == 1
     assert not said(device.happens(Connected(node="a")), Routed), "it was there already"
 
 
-def test_a_leader_that_is_back_hears_again_that_every_sub_leader_is_reached(device: Device) -> None:
+def test_a_leader_that_is_back_hears_again_that_every_aggregator_is_reached(device: Device) -> None:
     """It may not have heard it: the session broke before."""
     device.happens(Disconnected(node="home", reason="it broke"))
     assert [message.unreached for message in said(device.happens(Connected(node="home")), Routed)] == [()]
@@ -414,7 +414,7 @@ def test_staged_values_are_there_for_one_training(device: Device) -> None:
     assert [ready.holds_version for ready in said(actions, Ready)] == [-1]
 
 
-def test_an_update_that_cannot_reach_a_sub_leader_is_offered_to_the_leader(device: Device) -> None:
+def test_an_update_that_cannot_reach_an_aggregator_is_offered_to_the_leader(device: Device) -> None:
     assert len(said(device.trains(1), UpdateShard)) == 2
     device.happens(Disconnected(node="b", reason="it broke"))
     routed, offer = said(device.time_passes(), Message, to="home")

@@ -470,7 +470,7 @@ def go(lease: int = 1, *, formation: int) -> Go:
     return Go(job="digits", term=1, lease=lease, formation=formation)
 
 
-def disband(formation: int = 1) -> TearDown:
+def tear_down(formation: int = 1) -> TearDown:
     return TearDown(job="digits", term=1, formation=formation, reason="over")
 
 
@@ -499,7 +499,7 @@ def reported(device: Device, lease: int = 1, **changes: Any) -> Device:
     return device
 
 
-def test_a_route_is_ready_once_every_sub_leader_is_reached(device: Device) -> None:
+def test_a_route_is_ready_once_every_aggregator_is_reached(device: Device) -> None:
     assert device.hears(route()) == [SetTimer(name="route", after_s=ROUTE_S)]
     assert device.happens(Connected(node="b")) == []
     device.happens(Connected(node="a"))
@@ -509,7 +509,7 @@ def test_a_route_is_ready_once_every_sub_leader_is_reached(device: Device) -> No
     assert device.says(Routed) == [Routed(job="digits", term=1, formation=2)], "those are reached already"
 
 
-def test_sub_leaders_that_cannot_be_reached_are_named_when_time_is_over(device: Device) -> None:
+def test_aggregators_that_cannot_be_reached_are_named_when_time_is_over(device: Device) -> None:
     device.hears(route(hops="abc"))
     device.happens(Connected(node="b"))
     device.happens(TimerFired(name="route"))
@@ -548,7 +548,7 @@ def test_a_route_in_use_is_kept_however_many_others_are_tried(routed: Device) ->
     assert len(routed.worker._routes._by_formation) == ROUTES_KEPT + 1
 
 
-def test_an_update_is_cut_to_the_parts_of_the_sub_leaders(routed: Device) -> None:
+def test_an_update_is_cut_to_the_parts_of_the_aggregators(routed: Device) -> None:
     routed.hears(work(formation=1, credit=False))
     routed.happens(trained(tensors={"delta": np.array([3, 4], dtype=np.float32)}))
     assert pieces(routed) == {"a": [3.0], "b": [4.0]}
@@ -558,7 +558,7 @@ def test_an_update_is_cut_to_the_parts_of_the_sub_leaders(routed: Device) -> Non
     assert piece == UpdateShard(job="digits", term=1, formation=1, lease=1, version=0)
 
 
-def test_the_leader_hears_of_it_once_every_sub_leader_has_its_piece(routed: Device) -> None:
+def test_the_leader_hears_of_it_once_every_aggregator_has_its_piece(routed: Device) -> None:
     routed.hears(work(formation=1))
     routed.happens(trained())
     assert routed.happens(taken("b")) == []
@@ -613,7 +613,7 @@ def test_one_that_takes_longer_than_is_usual_is_told_of_sooner(routed: Device) -
     assert routed.does(SetTimer) == [SetTimer(name="taken", after_s=TAKEN_TIMES * 0.25)]
 
 
-def test_a_piece_goes_when_its_sub_leader_is_there_and_again_after_a_break(device: Device) -> None:
+def test_a_piece_goes_when_its_aggregator_is_there_and_again_after_a_break(device: Device) -> None:
     device.hears(route())
     device.happens(Connected(node="a"))
     device.hears(work(formation=1))
@@ -708,11 +708,11 @@ def test_word_of_an_update_that_is_not_here_any_more_makes_it_ready(routed: Devi
     assert routed.hears(go(7, formation=2)) == [], "of a lease that it never had"
 
 
-def test_an_update_whose_sub_leaders_are_no_more_is_offered(routed: Device) -> None:
+def test_an_update_whose_aggregators_are_no_more_is_offered(routed: Device) -> None:
     routed.hears(work(formation=1))
     routed.happens(trained())
     routed.happens(taken("a"))
-    assert routed.hears(disband()) == [SetTimer(name="astray", after_s=ASTRAY_S)], "the leader speaks first"
+    assert routed.hears(tear_down()) == [SetTimer(name="astray", after_s=ASTRAY_S)], "the leader speaks first"
     # Its lease may have run out long ago: unless it speaks, nobody does.
     routed.happens(TimerFired(name="astray"))
     assert routed.says(Offer) == [Offer(job="digits", term=1, lease=1, size_bytes=8)]
@@ -724,21 +724,21 @@ def test_an_update_whose_sub_leaders_are_no_more_is_offered(routed: Device) -> N
 def test_an_update_of_which_the_leader_spoke_in_time_is_not_offered(routed: Device, formation: int) -> None:
     routed.hears(work(formation=1))
     routed.happens(trained())
-    routed.hears(disband())
+    routed.hears(tear_down())
     routed.hears(route(2))
     routed.hears(go(formation=formation))
     assert routed.happens(TimerFired(name="astray")) == []
 
 
 def test_one_without_an_update_in_hand_has_nothing_to_ask_after_a_formation(routed: Device) -> None:
-    assert routed.hears(disband()) == []
+    assert routed.hears(tear_down()) == []
     routed.hears(work(formation=0))
-    assert routed.hears(disband(2)) == [], "its update goes to the leader"
+    assert routed.hears(tear_down(2)) == [], "its update goes to the leader"
 
 
 def test_an_update_that_is_made_after_its_formation_is_over_is_offered(routed: Device) -> None:
     routed.hears(work(formation=1))
-    routed.hears(disband())
+    routed.hears(tear_down())
     assert routed.happens(TimerFired(name="astray")) == [], "there is none yet"
     routed.happens(trained())
     assert routed.says(Offer)
@@ -751,7 +751,7 @@ def test_an_update_that_is_made_after_its_formation_is_over_is_offered(routed: D
 @pytest.mark.parametrize("event", [TimerFired(name="astray"), Connected(node="home")])
 def test_the_leader_knows_what_to_do_with_a_reported_update(routed: Device, event: Event) -> None:
     reported(routed)
-    routed.hears(disband())
+    routed.hears(tear_down())
     assert not routed.says(Offer)
     routed.happens(event)
     assert routed.says(Offer), "but may have lent its lease anew, or what it said may be lost"
@@ -759,7 +759,7 @@ def test_the_leader_knows_what_to_do_with_a_reported_update(routed: Device, even
 
 def test_the_end_of_older_formations_leaves_the_one_in_use_alone(routed: Device) -> None:
     routed.hears(route(2))
-    routed.hears(disband(1))
+    routed.hears(tear_down(1))
     routed.hears(work(formation=2))
     routed.happens(trained())
     assert set(pieces(routed)) == {"a", "b"}
@@ -856,7 +856,7 @@ def test_values_of_one_who_is_lost_are_asked_for_at_once(routed: Device) -> None
 
 def test_values_of_a_formation_that_is_over_are_asked_for(routed: Device) -> None:
     routed.hears(work(version=3, values_by=1, tensors={}))
-    routed.hears(disband())
+    routed.hears(tear_down())
     assert routed.says(Ready)
     routed.hears(work(2, version=3, values_by=1, tensors={}))
     assert routed.says(Ready), "there is no such route"
@@ -908,7 +908,7 @@ def test_a_newer_term_does_not_wait_for_values_of_the_older(routed: Device) -> N
 
 
 def test_the_end_of_a_formation_of_an_older_term_is_not_that_of_the_new(routed: Device) -> None:
-    routed.hears(disband(9))
+    routed.hears(tear_down(9))
     routed.happens(Reassigned(term=2, leader="home"))
     routed.hears(route(1, term=2))
     routed.hears(work(1, term=2, formation=1))

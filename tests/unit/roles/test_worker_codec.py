@@ -208,7 +208,7 @@ def test_pieces_of_an_update_are_what_it_is_as_a_whole(device: Device) -> None:
     assert [part.dense().tolist() for part in read if isinstance(part, Sparse)] == [[4, 0, 0], [0, 0, 0, 3, 0]]
 
 
-def test_one_that_is_to_ask_again_does_so_though_its_update_went_to_sub_leaders(device: Device) -> None:
+def test_one_that_is_to_ask_again_does_so_though_its_update_went_to_aggregators(device: Device) -> None:
     hops = (Hop(node="pi", endpoint="pi:1", start=0, stop=8),)
     device.hears(Route(job="digits", term=1, formation=1, hops=hops))
     device.happens(Connected(node="pi"))

@@ -86,7 +86,7 @@ def test_the_choice_is_never_much_slower_than_the_best() -> None:
                 assert choice.best.batch_s <= min(times(choice).values()) / (1 - WORTH) ** 2
 
 
-def test_the_number_of_sub_leaders_is_about_the_best() -> None:
+def test_the_number_of_aggregators_is_about_the_best() -> None:
     clusters = [even(n, 100.0) for n in (4, 9, 16, 30)]
     clusters += [even(16, 100.0, home=home) for home in (20.0, 400.0)]
     mixed = tuple(node(f"w{i:02}", (20.0, 100.0, 300.0)[i % 3], compute_s=1 + 0.2 * (i % 4)) for i in range(18))

@@ -95,7 +95,7 @@ def test_eddls_trees(count: int, aggregators: int, expected_s: float) -> None:
     assert told.batch_s == pytest.approx(expected_s, abs=0.01)
 
 
-def test_a_leader_that_does_not_work_serves_one_sub_leader_more() -> None:
+def test_a_leader_that_does_not_work_serves_one_aggregator_more() -> None:
     # l + 2(g + n/g - 1)S/B = 1 + 14 · 0.2307.
     cluster = even(16)
     told = tree(cluster, split(cluster), model_bytes=PERNET_BYTES, hold_s=0.0)
@@ -103,7 +103,7 @@ def test_a_leader_that_does_not_work_serves_one_sub_leader_more() -> None:
     assert told.detail == "1-4-16, sync above: 4 aggregators with up to 3 workers each"
 
 
-def test_without_waiting_for_each_other_sub_leaders_are_faster() -> None:
+def test_without_waiting_for_each_other_aggregators_are_faster() -> None:
     cluster = even(16)
     shape = split(cluster)
     sync = tree(cluster, shape, model_bytes=PERNET_BYTES, hold_s=0.0)

@@ -21,7 +21,7 @@ def test_about_the_root_of_the_workers() -> None:
     assert [aggregators_about(cluster(n)) for n in (1, 4, 9, 16, 64)] == [1, 2, 3, 4, 8]
 
 
-def test_a_wider_leader_has_more_sub_leaders_and_a_narrower_one_fewer() -> None:
+def test_a_wider_leader_has_more_aggregators_and_a_narrower_one_fewer() -> None:
     # √(16 · 4) and √(16 / 4).
     assert aggregators_about(cluster(16, leader=40.0)) == 8
     assert aggregators_about(cluster(16, leader=2.5)) == 2
@@ -43,7 +43,7 @@ def test_the_best_links_lead() -> None:
     assert [group.aggregator for group in tree.groups] == ["b", "d"]
 
 
-def test_a_wider_sub_leader_serves_more() -> None:
+def test_a_wider_aggregator_serves_more() -> None:
     workers = (node("wide", 30.0), node("plain", 10.0), *(node(f"w{i}", 1.0) for i in range(8)))
     tree = split(Cluster(leader=node("home"), workers=workers), aggregators=2)
     assert [(group.aggregator, len(group.members)) for group in tree.groups] == [("wide", 6), ("plain", 2)]
@@ -64,13 +64,13 @@ def test_slow_ones_are_spread_or_put_together() -> None:
     assert sorted(len(slow & set(group.members)) for group in spread.groups) == [1, 2]
 
 
-def test_there_are_not_more_sub_leaders_than_workers() -> None:
+def test_there_are_not_more_aggregators_than_workers() -> None:
     for count in (0, 5):
         with pytest.raises(Misuse, match="each of them is a worker too"):
             split(cluster(4), aggregators=count)
 
 
-def test_a_group_may_be_a_sub_leader_alone() -> None:
+def test_a_group_may_be_an_aggregator_alone() -> None:
     tree = split(cluster(2), aggregators=2)
     assert tree == Tree(
         groups=(Group(aggregator="w00", members=()), Group(aggregator="w01", members=())), reason=tree.reason

@@ -147,9 +147,9 @@ class Aggregator(Machine):
                 self._partial.add(kept.delta, weight=weight, scale=scale)
                 self._counted.append(lease)
         if count.last:
-            self._gather(count)
+            self._reduce(count)
 
-    def _gather(self, count: Reduce) -> None:
+    def _reduce(self, count: Reduce) -> None:
         """Send the leader the sum; in a shard, take the step of its part and give the new values out."""
         form = self._form
         if form.kind == "shard" and self._model is None:

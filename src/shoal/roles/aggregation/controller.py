@@ -2,7 +2,7 @@
 
 It listens to aggregators, asks them for sums, and changes the shape and the pace when the policy wants another or the
 present formation is broken. It sends by the machine. It merges nothing and lends nothing: it returns what the leader
-should merge (``Summed``), which update to refuse (``Spoiled``), and whether workers may be lent leases again.
+should merge (``Summed``), which update to refuse (``BadUpdate``), and whether workers may be lent leases again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shoal.wire.messages import AggregatorReady, BadShard, ReduceResult, Routed,
 
 
 @dataclass(frozen=True, slots=True)
-class Spoiled:
+class BadUpdate:
     """An update that the leader must refuse, since an aggregator found it bad or never got its piece."""
 
     worker: WorkerRecord
@@ -81,7 +81,7 @@ class AggregationController:
 
     def on_message(
         self, sender: str, message: AggregatorReady | Routed | BadShard | ReduceResult
-    ) -> Summed | Spoiled | WorkerRecord | None:
+    ) -> Summed | BadUpdate | WorkerRecord | None:
         """Returns updates to merge, an update to refuse, or a worker that may be lent a lease now."""
         match message:
             case AggregatorReady():
@@ -103,7 +103,7 @@ class AggregationController:
             self._workers.make_idle(worker)
         return worker
 
-    def _on_bad_shard(self, sender: str, message: BadShard) -> Spoiled | None:
+    def _on_bad_shard(self, sender: str, message: BadShard) -> BadUpdate | None:
         """An aggregator got a piece that is none. It names the worker; the leader knows whose lease it is."""
         worker, lease = self._workers.get(message.node), self._training.ledger.find(message.lease, message.node)
         if worker is None or isinstance(lease, Refusal) or self._formations.has_arrived(lease.id):
@@ -111,9 +111,9 @@ class AggregationController:
         if not self._formations.is_aggregator(sender):
             return None
         update = Update(job=message.job, term=self._term, lease=lease.id, version=lease.version, examples=1)
-        return Spoiled(worker, update, lease, BadValues(f"{message.reason} (found by {sender})"))
+        return BadUpdate(worker, update, lease, BadValues(f"{message.reason} (found by {sender})"))
 
-    def _on_reduce_result(self, sender: str, message: ReduceResult) -> Summed | Spoiled | None:
+    def _on_reduce_result(self, sender: str, message: ReduceResult) -> Summed | BadUpdate | None:
         if (phantom := self._formations.without_its_shard(sender, message)) is not None:
             return self._on_phantom(sender, phantom)
         try:
@@ -131,7 +131,7 @@ class AggregationController:
             self._policy.on_sum_merged()
         return summed
 
-    def _on_phantom(self, sender: str, report: ArrivedUpdate) -> Spoiled | None:
+    def _on_phantom(self, sender: str, report: ArrivedUpdate) -> BadUpdate | None:
         """A worker said that every aggregator had its update, one has none. Other sums contain it: they are void."""
         worker, lease = self._workers.get(report.lease.worker), self._training.ledger.get(report.lease.id)
         reason = f"{sender} has no piece of the update of {report.lease.worker}, which said that it was sent"
@@ -139,7 +139,7 @@ class AggregationController:
         if worker is None or lease is None:
             self._machine.record("aggregator", reason)
             return None
-        return Spoiled(worker, report.update, lease, PeerViolation(reason))
+        return BadUpdate(worker, report.update, lease, PeerViolation(reason))
 
     def expects_report(self, worker: WorkerRecord, update: Update, lease: Lease) -> bool:
         """Whether a worker's report, that aggregators have its update, is of the present formation and new."""

@@ -161,7 +161,7 @@ class UpdateDelivery:
         worker.send(worker.leader, routed)
         worker.timer(TAKEN_TIMER, TAKEN_FIRST_S)
 
-    def on_disband(self, held: Held) -> None:
+    def on_tear_down(self, held: Held) -> None:
         if held.formation is not None:
             self._worker.timer(ASTRAY_TIMER, ASTRAY_S)
 

@@ -266,7 +266,7 @@ class Formations:
                 self._send_form(formation, share, with_part=True)
         if old is not None:
             # Also to members of a formation in between that was given up.
-            self._disband([old, formation], formation.number - 1, "another formation holds")
+            self._tear_down([old, formation], formation.number - 1, "another formation holds")
 
     def star(self, reason: str) -> None:
         """No formation holds, and none is set up: updates go straight to the leader."""
@@ -276,7 +276,7 @@ class Formations:
         self._given.clear()
         if old is not None:
             self._record("topology", f"star: {reason}")
-        self._disband([each for each in (old, dropped) if each is not None], self._last, reason)
+        self._tear_down([each for each in (old, dropped) if each is not None], self._last, reason)
 
     def give_up_next(self) -> None:
         self._drop_next("it could not be set up")
@@ -309,13 +309,13 @@ class Formations:
         if self.now is not None:
             # The one that holds has a lower number: it must not be taken for this one. It is forgotten in its turn.
             return
-        self._disband([old], old.number, reason)
+        self._tear_down([old], old.number, reason)
 
-    def _disband(self, formations: Sequence[Formation], up_to: int, reason: str) -> None:
-        disband = TearDown(job=self._spec.job, term=self._term, formation=up_to, reason=clip(reason))
+    def _tear_down(self, formations: Sequence[Formation], up_to: int, reason: str) -> None:
+        tear_down = TearDown(job=self._spec.job, term=self._term, formation=up_to, reason=clip(reason))
         nodes = dict.fromkeys(node for each in formations for node in (*each.members, *each.aggregators))
         for node in nodes:
-            self._machine.send(node, disband)
+            self._machine.send(node, tear_down)
 
     def redeliver(self, leases: Sequence[Lease], is_here: Callable[[str], bool]) -> tuple[list[Lease], list[Lease]]:
         """Leases that were lent by an earlier formation go by the present one, or straight to the leader.

@@ -92,7 +92,7 @@ class Routes:
             if not self.reaches_all(route):
                 self.report(route)
 
-    def on_disband(self, formation: int) -> None:
+    def on_tear_down(self, formation: int) -> None:
         for old in [number for number in self._by_formation if number <= formation]:
             del self._by_formation[old]
 

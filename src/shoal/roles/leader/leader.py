@@ -18,7 +18,7 @@ from shoal.compress.codec import Codec
 from shoal.errors import BadValues, PeerViolation
 from shoal.learning.layout import Layout
 from shoal.roles.actions import End
-from shoal.roles.aggregation.controller import AggregationController, Spoiled
+from shoal.roles.aggregation.controller import AggregationController, BadUpdate
 from shoal.roles.aggregation.formations import Formations, Summed
 from shoal.roles.aggregation.policy import TopologyPolicy
 from shoal.roles.events import (
@@ -478,10 +478,10 @@ class Leader(Machine):
             norm = norm_of(delta)
             unusual = self._checks.judge(worker.node, update, lease, norm, devices=self._workers.trusted)
         except PeerViolation as violation:
-            self._on_spoiled(worker, update, lease, violation)
+            self._on_bad_update(worker, update, lease, violation)
             return
         if unusual is not None and not unusual.is_early:
-            self._on_spoiled(worker, update, lease, BadValues(unusual.reason), is_unusual=True)
+            self._on_bad_update(worker, update, lease, BadValues(unusual.reason), is_unusual=True)
             return
         if unusual is not None:
             # It may be honest: its worker trains the same batches again, and others are heard meanwhile.
@@ -507,7 +507,7 @@ class Leader(Machine):
         try:
             self._checks.check_report(update, lease)
         except PeerViolation as violation:
-            self._on_spoiled(worker, update, lease, violation)
+            self._on_bad_update(worker, update, lease, violation)
             return
         self._aggregation.on_report(update, lease)
         self._on_delivered(worker, update, lease)
@@ -531,8 +531,8 @@ class Leader(Machine):
         match self._aggregation.on_message(sender, message):
             case Summed() as summed:
                 self._on_sum(sender, summed)
-            case Spoiled(worker, update, lease, violation):
-                self._on_spoiled(worker, update, lease, violation)
+            case BadUpdate(worker, update, lease, violation):
+                self._on_bad_update(worker, update, lease, violation)
             case WorkerRecord(node=node):
                 self._proceed(only=node)
         self._reshape()
@@ -568,7 +568,7 @@ class Leader(Machine):
         elif (reason := self._aggregation.on_undelivered(worker, lease)) is not None:
             self._refuse(worker, offer, reason)
 
-    def _on_spoiled(
+    def _on_bad_update(
         self,
         worker: WorkerRecord,
         update: m.Update,

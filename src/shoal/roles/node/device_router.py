@@ -13,7 +13,6 @@ from shoal.errors import PeerViolation
 from shoal.roles.events import Connected, Disconnected, Event, Reassigned, Received, StopRequested
 from shoal.roles.node.dial_state import CONNECT_LONGEST_S, DialState
 from shoal.wire.messages import (
-    RECIPIENT,
     Assign,
     Dismiss,
     Facts,
@@ -115,7 +114,7 @@ class DeviceRouter:
         #: Job -> formation -> the aggregators that its updates go to.
         self._routes: dict[str, dict[int, Route]] = {}
         #: Jobs that this node was made an aggregator of.
-        self._seconded: set[str] = set()
+        self._aggregating: set[str] = set()
         #: Where each leader and aggregator is dialled.
         self._endpoints: dict[str, str] = {}
         #: What this input has decided so far.
@@ -257,14 +256,14 @@ class DeviceRouter:
     def _on_order(self, event: Received) -> None:
         """A leader speaks to its worker or aggregator here, or the manager to this node."""
         message, sender = event.message, event.sender
-        recipient, job = RECIPIENT.get(type(message)), str(getattr(message, "job", ""))
+        recipient, job = message.rule.to, str(getattr(message, "job", ""))
         if recipient in ("worker", "aggregator"):
             # A former leader has no say over its worker any longer. Nor has a leader under a term that the manager did
             # not give it: the worker would hear no leader after that.
             if not self.is_led_by(job, sender) or getattr(message, "term", 0) > self._assigned[job].term:
                 return
             if recipient == "aggregator":
-                self._seconded.add(job)
+                self._aggregating.add(job)
                 self._do(ToHosted(message, sender))
             else:
                 self._on_said_to_worker(job, event)
@@ -287,7 +286,7 @@ class DeviceRouter:
         self._complained.pop(job, None)
         assign = self._assigned.pop(job, None)
         if assign is not None:
-            self._disband(job, assign.term, "the job is over here")
+            self._tear_down(job, assign.term, "the job is over here")
             self._part_unless_needed(assign.leader)
         return self._take_duties()
 
@@ -302,7 +301,7 @@ class DeviceRouter:
             case TearDown():
                 routes = self._routes.get(job, {})
                 over = [routes.pop(number) for number in sorted(routes) if number <= message.formation]
-                if job in self._seconded:
+                if job in self._aggregating:
                     self._do(ToHosted(message, event.sender))
                 self._part_from_hops(over)
             case _:
@@ -335,11 +334,11 @@ class DeviceRouter:
         self._endpoints[node] = endpoint
         self._do(Dial(node, endpoint))
 
-    def _disband(self, job: str, term: int, reason: str) -> None:
+    def _tear_down(self, job: str, term: int, reason: str) -> None:
         """End every formation of this job here: its routes, and the aggregator that this node hosts for it."""
         over = list(self._routes.pop(job, {}).values())
-        if job in self._seconded:
-            self._seconded.discard(job)
+        if job in self._aggregating:
+            self._aggregating.discard(job)
             self._do(ToHosted(TearDown(job=job, term=term, formation=FORMATIONS_END, reason=reason)))
         self._part_from_hops(over)
 
@@ -352,7 +351,7 @@ class DeviceRouter:
         if before is None:
             self._do(Employ(assign))
         elif before.term < assign.term:
-            self._disband(job, before.term, "the job is led anew")
+            self._tear_down(job, before.term, "the job is led anew")
         is_moved = before is not None and (before.leader, before.leader_endpoint) != (leader, assign.leader_endpoint)
         if before is not None and is_moved:
             # A leader that is dialled elsewhere now is so for every job here.

@@ -21,7 +21,6 @@ from shoal.roles.node.doorway import Doorway
 from shoal.roles.node.failure_detector import FailureDetector, Patience
 from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
-    RECIPIENT,
     Admit,
     AggregatorReady,
     AskCheckpoint,
@@ -54,7 +53,6 @@ from shoal.wire.messages import (
     UpdateShard,
     Welcome,
     clip,
-    lane_of,
 )
 
 _NO_BUSINESS = "no job that it works for is led here"
@@ -110,7 +108,7 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Second:
+class StartAggregator:
     """Set up an aggregator here, listen for its members, and call ``on_seconded``."""
 
     form: SetUpAggregator
@@ -138,7 +136,9 @@ class HangUp:
     reason: str
 
 
-Delivery = ToManager | ToLeader | ToPeer | Lead | Resume | Drop | Second | ToAggregator | DropAggregator | HangUp
+Delivery = (
+    ToManager | ToLeader | ToPeer | Lead | Resume | Drop | StartAggregator | ToAggregator | DropAggregator | HangUp
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class HostRouter(Decider[Delivery]):
                 self.act(ToPeer(sender, HeartbeatSeen(seq=message.seq)))
             case _:
                 pass
-        if lane_of(message) is Lane.CONTROL and self._is_watched(sender):
+        if message.rule.lane is Lane.CONTROL and self._is_watched(sender):
             incarnation = (message.incarnation or None) if isinstance(message, Hello) else None
             self._report(self.membership.on_heard(sender, now_s, incarnation=incarnation))
         self._route(event)
@@ -322,7 +322,7 @@ class HostRouter(Decider[Delivery]):
     def _route(self, event: Received) -> None:
         """Deliver a message of a peer to the role that it is for."""
         message, sender = event.message, event.sender
-        recipient = RECIPIENT.get(type(message))
+        recipient = message.rule.to
         if recipient == "manager":
             self._route_to_manager(event)
             return
@@ -533,14 +533,16 @@ class HostRouter(Decider[Delivery]):
         if known is not None and known.term == form.term:
             self.act(ToAggregator(*key, Received(sender=leader, message=form)))
         else:
-            self.act(Second(form, leader))
+            self.act(StartAggregator(form, leader))
 
     def _drop_sub(self, key: tuple[str, int]) -> None:
         del self._subs[key]
         self.act(DropAggregator(*key))
 
     @_entry
-    def on_seconded(self, form: SetUpAggregator, *, endpoint: str | None = None, reason: str | None = None) -> None:
+    def on_aggregator_set_up(
+        self, form: SetUpAggregator, *, endpoint: str | None = None, reason: str | None = None
+    ) -> None:
         """An aggregator is set up and its members may dial it at the endpoint; None: it could not be set up."""
         key = (form.job, form.formation)
         sub = self._subs.get(key)
@@ -593,7 +595,7 @@ class HostRouter(Decider[Delivery]):
         if not (self.is_home and to == self._node):
             self.act(ToPeer(to, message))
             return
-        recipient = RECIPIENT.get(type(message))
+        recipient = message.rule.to
         if recipient == "manager":
             self.act(ToManager(Received(sender=self._node, message=message)))
         elif isinstance(message, Assign | Release) or recipient == "leading":

@@ -21,7 +21,7 @@ from shoal.roles.node.host_router import (
     HostRouter,
     Lead,
     Resume,
-    Second,
+    StartAggregator,
     ToAggregator,
     ToLeader,
     ToManager,
@@ -88,9 +88,9 @@ class HostDriver(Protocol[H]):
 
     def leader_host(self, assign: Assign) -> H: ...
 
-    def sub_leader_host(self, form: SetUpAggregator) -> H: ...
+    def aggregator_host(self, form: SetUpAggregator) -> H: ...
 
-    def set_up_sub_leader(self, host: H, form: SetUpAggregator, leader: str) -> None:
+    def set_up_aggregator(self, host: H, form: SetUpAggregator, leader: str) -> None:
         """Start the role, open the door to its members, and call ``formed``."""
         ...
 
@@ -113,13 +113,13 @@ class _Sub(Generic[H]):
     """An aggregator on this node."""
 
     host: H
-    piece_max_bytes: int
+    shard_max_bytes: int
 
 
 class RoleTable(Generic[H]):
-    def __init__(self, board: HostRouter, place: NodeApi[H], driver: HostDriver[H]) -> None:
-        self._board = board
-        self._place = place
+    def __init__(self, router: HostRouter, node_api: NodeApi[H], driver: HostDriver[H]) -> None:
+        self._router = router
+        self._node_api = node_api
         self._driver = driver
         #: Job -> its leader here.
         self._led: dict[str, _Led[H]] = {}
@@ -132,7 +132,7 @@ class RoleTable(Generic[H]):
         return tuple(self._led)
 
     @property
-    def seconded(self) -> tuple[str, ...]:
+    def aggregating(self) -> tuple[str, ...]:
         """The jobs that have an aggregator here."""
         return tuple(dict.fromkeys(job for job, _ in self._subs))
 
@@ -166,7 +166,7 @@ class RoleTable(Generic[H]):
         for delivery in deliveries:
             match delivery:
                 case ToManager():
-                    self._place.to_manager(delivery.event)
+                    self._node_api.to_manager(delivery.event)
                 case ToLeader():
                     # The delivery before this one may have ended the leader.
                     if (led := self._led.get(delivery.job)) is not None:
@@ -176,11 +176,11 @@ class RoleTable(Generic[H]):
                 case Lead():
                     self._lead(delivery.assign)
                 case Resume():
-                    self._place.resume(self._led[delivery.assign.job].host, delivery.assign, delivery.checkpoint)
+                    self._node_api.resume(self._led[delivery.assign.job].host, delivery.assign, delivery.checkpoint)
                 case Drop():
                     self._drop(delivery.job)
-                case Second():
-                    self._second(delivery.form, delivery.leader)
+                case StartAggregator():
+                    self._start_aggregator(delivery.form, delivery.leader)
                 case ToAggregator():
                     if (sub := self._subs.get((delivery.job, delivery.formation))) is not None:
                         sub.host.post(delivery.event)
@@ -192,39 +192,39 @@ class RoleTable(Generic[H]):
     def post(self, node: str, message: Message) -> None:
         """Send to a node: over the line that this device dialled if the message is for a manager or a leader, else over
         the session that the node opened here."""
-        if not self._board.is_home and message.rule.to in ("manager", "leader"):
-            self._place.say(node, message)
+        if not self._router.is_home and message.rule.to in ("manager", "leader"):
+            self._node_api.say(node, message)
         else:
             self._driver.post(node, message)
 
     def said_to_hosted(self, sender: str, message: Message) -> list[Delivery]:
         """The manager speaks to a leader here or makes this device one; or a leader speaks to its aggregator here."""
         if isinstance(message, SetUpAggregator | Reduce | RelayModel | TearDown):
-            return self._board.on_leader_message(sender, message)
-        return self._board.on_manager_message(message)
+            return self._router.on_leader_message(sender, message)
+        return self._router.on_manager_message(message)
 
     # Roles ---------------------------------------------------------------------------------------------
 
     def send(self, to: str, message: Message) -> None:
         """A role on this node sends a message."""
-        self.carry(self._board.on_send(to, message))
+        self.carry(self._router.on_send(to, message))
 
     def perform_leader(self, host: H, job: str, action: Action) -> None:
         match action:
             case Record():
-                self._place.record(job, action)
+                self._node_api.record(job, action)
             case Save():
-                self._place.save(host, job, action)
+                self._node_api.save(host, job, action)
             case End():
-                self._board.on_ended(job)
+                self._router.on_ended(job)
                 self._drop(job)
             case _:
                 raise Misuse(f"a leader does not ask for {type(action).__name__}")
 
-    def perform_sub_leader(self, job: str, formation: int, action: Action) -> None:
+    def perform_aggregator(self, job: str, formation: int, action: Action) -> None:
         match action:
             case Record():
-                self._place.record(job, action)
+                self._node_api.record(job, action)
             case End():
                 self._drop_sub(job, formation)
             case _:
@@ -235,7 +235,7 @@ class RoleTable(Generic[H]):
     def _lead(self, assign: Assign) -> None:
         host = self._driver.leader_host(assign)
         self._led[assign.job] = _Led(host)
-        self._place.set_up_leader(host, assign)
+        self._node_api.set_up_leader(host, assign)
 
     def begin(self, host: H, assign: Assign, leader: Leader, *, endpoint: str | None = None) -> None:
         """Start the leader of a job, unless its host was let go meanwhile.
@@ -247,13 +247,13 @@ class RoleTable(Generic[H]):
         self._led[assign.job].leader = leader
         host.start(leader)
         if endpoint is not None and not host.ended:
-            self.carry(self._board.on_leading(assign.job, endpoint=endpoint))
+            self.carry(self._router.on_leading(assign.job, endpoint=endpoint))
 
     def fail(self, host: H, job: str, reason: str) -> None:
         """The leader of a job could not be set up."""
         if not host.ended:
             self._drop(job)
-            self.carry(self._board.on_failed(job, reason=reason))
+            self.carry(self._router.on_failed(job, reason=reason))
 
     def _drop(self, job: str) -> None:
         led = self._led.pop(job, None)
@@ -262,10 +262,10 @@ class RoleTable(Generic[H]):
 
     # Aggregators ---------------------------------------------------------------------------------------
 
-    def _second(self, form: SetUpAggregator, leader: str) -> None:
-        host = self._driver.sub_leader_host(form)
-        self._subs[form.job, form.formation] = _Sub(host, _piece_max_bytes(form))
-        self._driver.set_up_sub_leader(host, form, leader)
+    def _start_aggregator(self, form: SetUpAggregator, leader: str) -> None:
+        host = self._driver.aggregator_host(form)
+        self._subs[form.job, form.formation] = _Sub(host, _shard_max_bytes(form))
+        self._driver.set_up_aggregator(host, form, leader)
 
     def formed(self, host: H, form: SetUpAggregator, *, endpoint: str | None = None, reason: str | None = None) -> None:
         """An aggregator is set up and its members may dial it at ``endpoint``; without one it could not be set up."""
@@ -273,7 +273,7 @@ class RoleTable(Generic[H]):
             return
         if endpoint is None:
             self._drop_sub(form.job, form.formation)
-        self.carry(self._board.on_seconded(form, endpoint=endpoint, reason=reason))
+        self.carry(self._router.on_aggregator_set_up(form, endpoint=endpoint, reason=reason))
 
     def _drop_sub(self, job: str, formation: int) -> None:
         sub = self._subs.pop((job, formation), None)
@@ -296,7 +296,7 @@ class RoleTable(Generic[H]):
                 return leader.sum_max_bytes if leader is not None else PAYLOAD_MAX_BYTES
             case UpdateShard():
                 sub = self._subs.get((message.job, message.formation))
-                return sub.piece_max_bytes if sub is not None else 0
+                return sub.shard_max_bytes if sub is not None else 0
             case _:
                 return 0
 
@@ -307,12 +307,12 @@ class RoleTable(Generic[H]):
                 leader = self.leader(message.job)
                 return leader is not None and leader.awaits(sender, message)
             case UpdateShard():
-                return self._board.awaits_shard(sender, message)
+                return self._router.awaits_shard(sender, message)
             case _:
                 return False
 
 
-def _piece_max_bytes(form: SetUpAggregator) -> int:
+def _shard_max_bytes(form: SetUpAggregator) -> int:
     if form.sizes:
         return bytes_max(Codec.parse(form.codec), form.sizes, entries=form.entries)
     return VALUE_BYTES * (form.stop - form.start)

@@ -115,9 +115,9 @@ class SimAgent:
         return self.role_server.roles.jobs if self.role_server is not None else ()
 
     @property
-    def seconded(self) -> tuple[str, ...]:
+    def aggregating(self) -> tuple[str, ...]:
         """The jobs that it hosts an aggregator of."""
-        return self.role_server.roles.seconded if self.role_server is not None else ()
+        return self.role_server.roles.aggregating if self.role_server is not None else ()
 
     # Lines ---------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from shoal.sim.network import Flow, Network
 from shoal.sim.process import Process
 from shoal.sim.wire_size import WireSizer
-from shoal.wire.messages import Lane, Message, lane_of
+from shoal.wire.messages import Lane, Message
 
 
 class SessionEnd(Protocol):
@@ -42,13 +42,13 @@ class Connection:
     def up(self, message: Message) -> tuple[Message, int]:
         """Send from the caller. Returns the message as the called side will read it, and its size."""
         read, size_bytes = self._sizer.pack(message)
-        self._flow(lane_of(message), is_up=True).send(size_bytes, self._arrive, self.called, read, size_bytes)
+        self._flow(message.rule.lane, is_up=True).send(size_bytes, self._arrive, self.called, read, size_bytes)
         return read, size_bytes
 
     def down(self, message: Message, left: Callable[[], object] | None = None) -> None:
         """Send from the called side; ``left`` is called when the message has left it."""
         read, size_bytes = self._sizer.pack(message)
-        flow = self._flow(lane_of(message), is_up=False)
+        flow = self._flow(message.rule.lane, is_up=False)
         flow.send(size_bytes, self._arrive, self.caller, read, size_bytes, left=left)
 
     def download(self, size_bytes: int, done: Callable[[bool], object]) -> None:

@@ -213,15 +213,15 @@ class SimRoleServer:
 
     # Aggregators ---------------------------------------------------------------------------------------
 
-    def sub_leader_host(self, form: SetUpAggregator) -> Host:
-        perform = functools.partial(self._perform_sub_leader, form.formation)
+    def aggregator_host(self, form: SetUpAggregator) -> Host:
+        perform = functools.partial(self._perform_aggregator, form.formation)
         return Host(self.process, "aggregator", form.job, perform, send=self.roles.send, cost_s=self._merging_s)
 
-    def _perform_sub_leader(self, formation: int, host: Host, action: Action) -> float:
-        self.roles.perform_sub_leader(host.job, formation, action)
+    def _perform_aggregator(self, formation: int, host: Host, action: Action) -> float:
+        self.roles.perform_aggregator(host.job, formation, action)
         return 0.0
 
-    def set_up_sub_leader(self, host: Host, form: SetUpAggregator, leader: str) -> None:
+    def set_up_aggregator(self, host: Host, form: SetUpAggregator, leader: str) -> None:
         self.watch()
         self.process.later(SECOND_S * self._node.slow_factor, self._set_up, host, form, leader)
 

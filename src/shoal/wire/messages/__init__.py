@@ -1,14 +1,13 @@
 """What nodes say to each other, as frozen values that are valid once built. Knows no bytes and no sockets.
 
 A file a conversation. The rules of a message (who may say it, to which role, on which stream, at what cost) stand on
-its class; the tables here are made of them.
+its class, as ``rule``; every table is made of them.
 """
 
 from __future__ import annotations
 
 from shoal.wire.messages.aggregation import *
 from shoal.wire.messages.base import *
-from shoal.wire.messages.base import MESSAGES, Lane, Message, Recipient
 from shoal.wire.messages.flock import *
 from shoal.wire.messages.job import *
 from shoal.wire.messages.lease import *
@@ -17,15 +16,3 @@ from shoal.wire.messages.model import *
 from shoal.wire.messages.offload import *
 from shoal.wire.messages.operator import *
 from shoal.wire.messages.session import *
-
-#: The role that each kind of message is for.
-RECIPIENT: dict[type[Message], Recipient] = {kind: kind.rule.to for kind in MESSAGES.values() if kind.rule.to}
-
-
-def is_of_pool(message: Message) -> bool:
-    """Whether a message is about borrowed compute."""
-    return message.rule.to == "pool"
-
-
-def lane_of(message: Message) -> Lane:
-    return message.rule.lane

@@ -217,7 +217,7 @@ def test_in_a_tree_pieces_of_those_who_are_gone_are_let_go_of() -> None:
 # Values -----------------------------------------------------------------------------------------------------------
 
 
-def test_in_a_tree_a_model_is_passed_on_to_everyone_after_the_sub_leader_first() -> None:
+def test_in_a_tree_a_model_is_passed_on_to_everyone_after_the_aggregator_first() -> None:
     summing = Summing()
     came_in = array(1, 2)
     summing.hears("home", RelayModel(job="digits", term=1, formation=3, version=9, tensors={"model": came_in}))

@@ -10,7 +10,7 @@ import pytest
 from shoal.errors import BadValues
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Record, Send
-from shoal.roles.aggregation.controller import AggregationController, Spoiled
+from shoal.roles.aggregation.controller import AggregationController, BadUpdate
 from shoal.roles.aggregation.formation import AggregatorShare
 from shoal.roles.aggregation.formations import Formations
 from shoal.roles.aggregation.policy import TopologyPolicy
@@ -115,12 +115,12 @@ def tree(make_spec: Callable[..., JobSpec]) -> Controlled:
     return controlled
 
 
-def test_only_a_sub_leader_finds_an_update_spoilt(tree: Controlled) -> None:
+def test_only_an_aggregator_finds_an_update_spoilt(tree: Controlled) -> None:
     lease = tree.lends("c")
     spoilt = BadShard(job="digits", term=1, formation=1, node="c", lease=lease.id, reason="not finite")
     assert tree.hears("d", spoilt) is None
     found = tree.hears("a", spoilt)
-    assert isinstance(found, Spoiled)
+    assert isinstance(found, BadUpdate)
     assert (found.worker.node, found.lease) == ("c", lease)
     assert isinstance(found.violation, BadValues)
     assert found.violation.reason == "not finite (found by a)"
@@ -132,7 +132,7 @@ def test_a_worker_that_found_its_route_may_be_lent_a_lease(tree: Controlled) -> 
     assert tree.hears("gone", Routed(job="digits", term=1, formation=1)) is None
 
 
-def test_a_suspect_breaks_a_formation_only_if_it_is_a_sub_leader(tree: Controlled) -> None:
+def test_a_suspect_breaks_a_formation_only_if_it_is_an_aggregator(tree: Controlled) -> None:
     assert not tree.controller.on_suspect("c", "silent")
     assert tree.formations.held_up() is None
     assert tree.controller.on_suspect("a", "silent")
@@ -161,7 +161,7 @@ def test_updates_of_a_broken_formation_come_to_the_leader_in_their_turn(tree: Co
     assert tree.sent(Go) == ["b"]
 
 
-def test_an_update_on_its_way_to_sub_leaders_is_given_time(tree: Controlled) -> None:
+def test_an_update_on_its_way_to_aggregators_is_given_time(tree: Controlled) -> None:
     lease, worker = tree.lends("c"), tree.workers.get("c")
     assert worker is not None
     tree.machine.now_s += 5.0

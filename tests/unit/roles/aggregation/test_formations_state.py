@@ -164,7 +164,7 @@ def test_it_begins_as_a_star(shaped: Shaped) -> None:
     assert shape.reason == "as it was"
 
 
-def test_sub_leaders_are_told_their_part_and_members_first(shaped: Shaped) -> None:
+def test_aggregators_are_told_their_part_and_members_first(shaped: Shaped) -> None:
     actions = shaped.begins("shard")
     forms = sent(actions, SetUpAggregator)
     assert [(to, form.start, form.stop, form.parameters) for to, form in forms] == [("a", 0, 3, 3), ("b", 3, 6, 1)]
@@ -176,7 +176,7 @@ def test_sub_leaders_are_told_their_part_and_members_first(shaped: Shaped) -> No
     assert shaped.shape.next_kind == "shard"
 
 
-def test_routes_are_told_once_every_sub_leader_is_set_up(shaped: Shaped) -> None:
+def test_routes_are_told_once_every_aggregator_is_set_up(shaped: Shaped) -> None:
     shaped.begins("tree")
     assert shaped.says_formed("b") == []
     routes = sent(shaped.says_formed("a"), Route)
@@ -261,7 +261,7 @@ def test_many_who_are_out_of_reach_are_trouble_and_who_is_not_reached_is_named(s
 
 
 @pytest.mark.parametrize("kind", ["tree", "shard"])
-def test_a_sub_leader_that_several_do_not_reach_is_complained_of(shaped: Shaped, kind: str) -> None:
+def test_an_aggregator_that_several_do_not_reach_is_complained_of(shaped: Shaped, kind: str) -> None:
     assert shaped.shape.complaints() == []
     shaped.set_up(kind)
     # In the tree c and d alone send to another; another one comes for each of the two.
@@ -323,7 +323,7 @@ def test_too_few_routes_in_time_are_trouble_that_is_nobodys(shaped: Shaped) -> N
 def test_what_came_to_nothing_is_forgotten_by_all_who_heard_of_it(shaped: Shaped) -> None:
     shaped.begins("tree")
     disbanded = sent(shaped.does(shaped.shape.give_up_next), TearDown)
-    assert {(to, disband.formation) for to, disband in disbanded} == {(node, 1) for node in WORKERS}
+    assert {(to, tear_down.formation) for to, tear_down in disbanded} == {(node, 1) for node in WORKERS}
     assert shaped.shape.next is None
     actions = shaped.begins("shard")
     assert {form.formation for _, form in sent(actions, SetUpAggregator)} == {2}, "no number is used twice"
@@ -344,7 +344,7 @@ def test_while_one_holds_what_came_to_nothing_is_forgotten_with_it(shaped: Shape
     shaped.says_routed(*WORKERS, formation=3)
     disbanded = sent(shaped.does(shaped.at().hold), TearDown)
     assert {to for to, _ in disbanded} == {*WORKERS, "e"}
-    assert {disband.formation for _, disband in disbanded} == {2}
+    assert {tear_down.formation for _, tear_down in disbanded} == {2}
 
 
 # Holding ----------------------------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def test_a_star_again_ends_everything(shaped: Shaped) -> None:
     actions = shaped.does(shaped.shape.star, "it is not worth it")
     assert recorded(actions, "topology") == ["star: it is not worth it"]
     disbanded = sent(actions, TearDown)
-    assert {(to, disband.formation, disband.reason) for to, disband in disbanded} == {
+    assert {(to, tear_down.formation, tear_down.reason) for to, tear_down in disbanded} == {
         (node, 2, "it is not worth it") for node in WORKERS
     }
     assert (shaped.shape.now, shaped.shape.next, shaped.shape.reason) == (None, None, "it is not worth it")
@@ -441,7 +441,7 @@ def test_one_who_leaves_is_a_member_no_more(shaped: Shaped) -> None:
     assert shaped.does(shaped.shape.on_left, "d", "gone") == []
 
 
-def test_with_a_sub_leader_the_formation_is_gone(shaped: Shaped) -> None:
+def test_with_an_aggregator_the_formation_is_gone(shaped: Shaped) -> None:
     shaped.set_up("tree")
     assert shaped.shape.is_aggregator("a")
     assert not shaped.shape.is_aggregator("c")
@@ -449,7 +449,7 @@ def test_with_a_sub_leader_the_formation_is_gone(shaped: Shaped) -> None:
     assert shaped.shape.held_up() == "shared out anew: a, an aggregator, is gone: silent"
 
 
-def test_a_sub_leader_that_leaves_while_one_is_set_up_is_nobodys_fault(shaped: Shaped) -> None:
+def test_an_aggregator_that_leaves_while_one_is_set_up_is_nobodys_fault(shaped: Shaped) -> None:
     shaped.begins("tree")
     shaped.says_formed("a")
     shaped.does(shaped.shape.on_left, "a", "silent")
@@ -472,7 +472,7 @@ def test_in_a_tree_one_model_for_all_of_a_group(shaped: Shaped) -> None:
     assert shaped.passes_on("a")
 
 
-def test_values_are_not_promised_to_one_who_does_not_reach_its_sub_leader(shaped: Shaped) -> None:
+def test_values_are_not_promised_to_one_who_does_not_reach_its_aggregator(shaped: Shaped) -> None:
     shaped.set_up("tree")
     shaped.does(shaped.shape.on_joined, "e")
     shaped.passes_on("a")
@@ -720,7 +720,7 @@ def test_a_report_is_due_by_the_way_it_was_lent_alone(shaped: Shaped) -> None:
     assert not shaped.shape.is_due(one, 1)
 
 
-def test_an_update_comes_whole_only_where_no_sub_leader_has_it_or_must(shaped: Shaped) -> None:
+def test_an_update_comes_whole_only_where_no_aggregator_has_it_or_must(shaped: Shaped) -> None:
     shaped.set_up("tree")
     leases = shaped.lends("a", "c")
     shaped.reports(leases[0])

@@ -211,7 +211,7 @@ def test_an_evaluation_in_a_formation_needs_no_model_twice() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sub_leader_lost_while_they_train(kind: str) -> None:
+def test_an_aggregator_lost_while_they_train(kind: str) -> None:
     troupe = formed(kind)
     version = troupe.leader.version
     troupe.loses("b")
@@ -230,7 +230,7 @@ def test_a_sub_leader_lost_while_they_train(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sub_leader_lost_after_the_sums_were_asked_for(kind: str) -> None:
+def test_an_aggregator_lost_after_the_sums_were_asked_for(kind: str) -> None:
     troupe = formed(kind)
     version = reported(troupe)
     assert [line for line in troupe.waiting() if isinstance(troupe.lines[line][-1], Reduce)]
@@ -300,7 +300,7 @@ def test_one_whose_update_can_reach_nobody_may_train_for_that_version_again() ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sub_leader_that_does_not_answer_is_replaced(kind: str) -> None:
+def test_an_aggregator_that_does_not_answer_is_replaced(kind: str) -> None:
     troupe = formed(kind, lease_s=5.0)
     version = reported(troupe)
     del troupe.lines[(HOME, "b")]
@@ -319,7 +319,7 @@ def test_a_sub_leader_that_does_not_answer_is_replaced(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sub_leader_that_is_suspect_is_done_without(kind: str) -> None:
+def test_an_aggregator_that_is_suspect_is_done_without(kind: str) -> None:
     troupe = formed(kind)
     version = troupe.leader.version
     troupe._leads(PeerChanged(node="b", state=Liveness.SUSPECT, reason="silent for 3.0 s"))
@@ -349,7 +349,7 @@ def test_a_suspect_that_leads_nothing_leaves_the_formation_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sub_leader_that_does_not_take_pieces_is_done_without(kind: str) -> None:
+def test_an_aggregator_that_does_not_take_pieces_is_done_without(kind: str) -> None:
     troupe = formed(kind, "a", "b", "c", "d", "e", "f")
     version = troupe.leader.version
     for node in troupe.at_work():
@@ -419,7 +419,7 @@ def test_where_too_few_are_left_it_is_a_star_and_nothing_is_trained_twice(kind: 
     checked(troupe)
 
 
-def test_a_sub_leader_that_is_back_is_one_again() -> None:
+def test_an_aggregator_that_is_back_is_one_again() -> None:
     troupe = formed("shard", "a", "b", "c")
     troupe.loses("b")
     troupe.round()
@@ -520,7 +520,7 @@ def test_a_worker_that_is_to_leave_goes_when_its_update_is_in_a_version(kind: st
     checked(troupe)
 
 
-def test_a_sub_leader_that_is_to_leave_goes_when_another_formation_holds() -> None:
+def test_an_aggregator_that_is_to_leave_goes_when_another_formation_holds() -> None:
     troupe = formed("tree", *"abcde")
     says(troupe, HOME, Release(job="job", node="b", reason="is needed elsewhere"))
     # It takes a while to set up another, and b has no lease any more.
@@ -563,7 +563,7 @@ def test_one_who_joins_gets_a_place_in_the_formation(kind: str) -> None:
 # Some do not reach others -----------------------------------------------------------------------------------------
 
 
-def test_a_worker_out_of_reach_of_its_sub_leader_goes_straight_to_the_leader() -> None:
+def test_a_worker_out_of_reach_of_its_aggregator_goes_straight_to_the_leader() -> None:
     troupe = Troupe(plan_of(topology="tree", aggregators=2), examples=200)
     troupe.walls = {("e", "a"), ("e", "b")}
     troupe.joins(*"abcde")
@@ -597,7 +597,7 @@ def test_a_formation_that_many_do_not_reach_is_given_up_and_others_lead() -> Non
     checked(troupe)
 
 
-def test_a_node_that_cannot_be_a_sub_leader_is_passed_over_and_nobody_else() -> None:
+def test_a_node_that_cannot_be_an_aggregator_is_passed_over_and_nobody_else() -> None:
     troupe = Troupe(plan_of(topology="shard"), examples=200)
     troupe.joins("a", "b", "c")
     for _ in range(20):
@@ -678,7 +678,7 @@ def test_a_huge_update_is_refused_by_those_who_see_it(kind: str, codec: str) -> 
 
 @pytest.mark.parametrize("down", ["dense", "top50%"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sub_leader_that_lies_about_a_sum_is_not_believed(kind: str, down: str) -> None:
+def test_an_aggregator_that_lies_about_a_sum_is_not_believed(kind: str, down: str) -> None:
     troupe = formed(kind, codec_down=down)
     for _ in range(8):
         troupe.round()
@@ -708,7 +708,7 @@ def test_a_sub_leader_that_lies_about_a_sum_is_not_believed(kind: str, down: str
     assert float(np.abs(troupe.leader.model).max()) < before + 10
 
 
-def test_only_a_sub_leader_finds_pieces_spoilt() -> None:
+def test_only_an_aggregator_finds_pieces_spoilt() -> None:
     troupe = formed("tree", *"abcde")
     (lease,) = troupe.leader._training.ledger.held_by("d")
     lie = BadShard(job="job", term=1, formation=1, lease=lease.id, node="d", reason="I say so")
@@ -758,7 +758,7 @@ def test_in_a_shard_no_update_is_taken_whole() -> None:
     checked(troupe)
 
 
-def test_a_sub_leader_of_a_shard_that_was_not_told_where_its_part_stands_is_replaced() -> None:
+def test_an_aggregator_of_a_shard_that_was_not_told_where_its_part_stands_is_replaced() -> None:
     troupe = Troupe(plan_of(topology="shard"), examples=200)
     troupe.joins("a", "b", "c")
     # Lost with a session.
@@ -806,7 +806,7 @@ def test_a_hand_over_waits_for_the_sums(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hand_over_during_which_a_sub_leader_is_lost(kind: str) -> None:
+def test_a_hand_over_during_which_an_aggregator_is_lost(kind: str) -> None:
     troupe = formed(kind)
     version = reported(troupe)
     troupe.hands_over()
@@ -832,7 +832,7 @@ def test_a_hand_over_during_which_a_sum_does_not_come(kind: str) -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_time_is_over_while_updates_are_with_the_sub_leaders(kind: str, asked: bool) -> None:
+def test_time_is_over_while_updates_are_with_the_aggregators(kind: str, asked: bool) -> None:
     troupe = Troupe(plan_of(topology=kind, aggregators=2, until=Until(seconds=15)), examples=200, test=100)
     troupe.joins(*"abcd")
     troupe.forms()
@@ -856,7 +856,7 @@ def test_time_is_over_while_updates_are_with_the_sub_leaders(kind: str, asked: b
 # What is left behind ----------------------------------------------------------------------------------------------
 
 
-def test_nobody_keeps_routes_or_sub_leaders_of_formations_that_are_over() -> None:
+def test_nobody_keeps_routes_or_aggregators_of_formations_that_are_over() -> None:
     troupe = formed("shard", "a", "b", "c")
     troupe.loses("c")
     # It comes while the next is set up, which is lost in its turn.

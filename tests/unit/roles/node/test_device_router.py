@@ -515,7 +515,7 @@ def test_a_newer_term_begins_without_routes(station: DeviceRouter, give: Give) -
     ]
 
 
-def test_a_job_that_is_over_takes_its_sub_leaders_along(station: DeviceRouter, give: Give) -> None:
+def test_a_job_that_is_over_takes_its_aggregators_along(station: DeviceRouter, give: Give) -> None:
     hears(station, give())
     hears(station, form_of())
     over = TearDown(job="digits", term=1, formation=FORMATIONS_END, reason="the job is over here")
@@ -569,7 +569,7 @@ def test_a_hop_says_nothing_that_a_leader_says(station: DeviceRouter, give: Give
         RelayModel(job="digits", term=1, formation=1, version=1),
     ],
 )
-def test_the_leader_of_a_job_speaks_to_the_sub_leader_here(station: DeviceRouter, give: Give, message: Any) -> None:
+def test_the_leader_of_a_job_speaks_to_the_aggregator_here(station: DeviceRouter, give: Give, message: Any) -> None:
     assert hears(station, message) == [], "this node does not work for it"
     hears(station, give(leader="hub"))
     assert hears(station, message, "hub") == [ToHosted(message, "hub")]

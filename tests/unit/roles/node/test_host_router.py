@@ -22,7 +22,7 @@ from shoal.roles.node.host_router import (
     HostRouter,
     Lead,
     Resume,
-    Second,
+    StartAggregator,
     ToAggregator,
     ToLeader,
     ToManager,
@@ -610,15 +610,15 @@ def heard(sender: str, message: Message, formation: int = 1) -> list[Delivery]:
 def second(pi: HostRouter) -> HostRouter:
     """A device that sums up for a and b; ``hub`` leads."""
     form = form_of()
-    assert pi.on_leader_message("hub", form) == [Second(form, "hub")]
+    assert pi.on_leader_message("hub", form) == [StartAggregator(form, "hub")]
     formed = AggregatorReady(job="digits", term=1, formation=1, endpoint="pi:7071")
-    assert pi.on_seconded(form, endpoint="pi:7071") == [ToPeer("hub", formed)]
+    assert pi.on_aggregator_set_up(form, endpoint="pi:7071") == [ToPeer("hub", formed)]
     for node in ("a", "b"):
         joins(pi, node)
     return pi
 
 
-def test_members_of_a_sub_leader_are_admitted(second: HostRouter) -> None:
+def test_members_of_an_aggregator_are_admitted(second: HostRouter) -> None:
     assert second.admits("a")
     assert not second.admits("c")
     assert not second.is_idle
@@ -627,7 +627,7 @@ def test_members_of_a_sub_leader_are_admitted(second: HostRouter) -> None:
     assert HangUp("c", business) in says(second, "c", Heartbeat(seq=1))
 
 
-def test_members_of_a_sub_leader_are_seldom_heard_of_and_watched_by_their_leader(second: HostRouter) -> None:
+def test_members_of_an_aggregator_are_seldom_heard_of_and_watched_by_their_leader(second: HostRouter) -> None:
     assert SELDOM.heartbeat_s > Patience().heartbeat_s
     welcome = Welcome(heartbeat_s=SELDOM.heartbeat_s, lost_after_s=SELDOM.lost_after_s)
     assert joins(second, "a", "2") == [ToPeer("a", welcome)], "that it began anew is not told to anyone here"
@@ -661,7 +661,7 @@ def test_members_change_with_what_the_leader_says(second: HostRouter) -> None:
     assert says(second, "a", piece_of()) == []
 
 
-def test_a_sub_leader_hears_its_leader_alone(second: HostRouter) -> None:
+def test_an_aggregator_hears_its_leader_alone(second: HostRouter) -> None:
     count = Reduce(job="digits", term=1, formation=1, version=1)
     passed = RelayModel(job="digits", term=1, formation=1, version=1)
     for message in (count, passed):
@@ -687,14 +687,14 @@ def test_a_formation_that_is_over_leaves_nothing(second: HostRouter) -> None:
 
 def test_two_formations_stand_side_by_side(second: HostRouter) -> None:
     nxt = form_of("a", "b", formation=2)
-    assert second.on_leader_message("hub", nxt) == [Second(nxt, "hub")]
+    assert second.on_leader_message("hub", nxt) == [StartAggregator(nxt, "hub")]
     assert says(second, "a", piece_of()) == heard("a", piece_of())
     assert says(second, "a", piece_of(formation=2)) == heard("a", piece_of(formation=2), 2)
 
 
-def test_with_a_newer_term_the_sub_leaders_of_the_older_go(second: HostRouter) -> None:
+def test_with_a_newer_term_the_aggregators_of_the_older_go(second: HostRouter) -> None:
     newer = form_of("a", term=2)
-    assert second.on_leader_message("nas", newer) == [DropAggregator("digits", 1), Second(newer, "nas")]
+    assert second.on_leader_message("nas", newer) == [DropAggregator("digits", 1), StartAggregator(newer, "nas")]
     assert second.on_leader_message("hub", form_of()) == [], "of an older term"
     assert says(second, "a", piece_of()) == []
     assert says(second, "a", piece_of(term=2)) == heard("a", piece_of(term=2))
@@ -702,14 +702,14 @@ def test_with_a_newer_term_the_sub_leaders_of_the_older_go(second: HostRouter) -
 
 def test_with_a_newer_term_those_of_other_jobs_stay(second: HostRouter) -> None:
     other = form_of(job="other", term=5)
-    assert second.on_leader_message("hub", other) == [Second(other, "hub")]
+    assert second.on_leader_message("hub", other) == [StartAggregator(other, "hub")]
     assert says(second, "a", piece_of()) == heard("a", piece_of())
 
 
-def test_a_sub_leader_that_could_not_be_set_up_says_why(pi: HostRouter) -> None:
+def test_an_aggregator_that_could_not_be_set_up_says_why(pi: HostRouter) -> None:
     form = form_of()
     pi.on_leader_message("hub", form)
-    assert pi.on_seconded(form, reason="no port is free") == [
+    assert pi.on_aggregator_set_up(form, reason="no port is free") == [
         ToPeer("hub", AggregatorReady(job="digits", term=1, formation=1, reason="no port is free"))
     ]
     assert pi.is_idle
@@ -720,12 +720,12 @@ def test_one_that_was_disbanded_while_it_was_set_up_says_nothing(pi: HostRouter)
     form = form_of()
     pi.on_leader_message("hub", form)
     pi.on_leader_message("hub", TearDown(job="digits", term=1, formation=1))
-    assert pi.on_seconded(form, endpoint="pi:7071") == []
+    assert pi.on_aggregator_set_up(form, endpoint="pi:7071") == []
     pi.on_leader_message("nas", form_of(term=2))
-    assert pi.on_seconded(form, endpoint="pi:7071") == [], "nor does one of an older term"
+    assert pi.on_aggregator_set_up(form, endpoint="pi:7071") == [], "nor does one of an older term"
 
 
-def test_what_a_sub_leader_says_goes_to_its_peers(second: HostRouter) -> None:
+def test_what_an_aggregator_says_goes_to_its_peers(second: HostRouter) -> None:
     taken = ShardAck(job="digits", term=1, formation=1, lease=1)
     assert second.on_send("a", taken) == [ToPeer("a", taken)]
     gathered = ReduceResult(job="digits", term=1, formation=1, version=1)
@@ -734,7 +734,7 @@ def test_what_a_sub_leader_says_goes_to_its_peers(second: HostRouter) -> None:
 
 def test_a_node_leads_one_job_and_a_part_of_another(leading: HostRouter) -> None:
     form = form_of("b", job="other")
-    assert leading.on_leader_message("hub", form) == [Second(form, "hub")]
+    assert leading.on_leader_message("hub", form) == [StartAggregator(form, "hub")]
     assert leading.admits("a")
     assert leading.admits("b")
     joins(leading, "b")
@@ -746,7 +746,7 @@ def test_a_node_leads_one_job_and_a_part_of_another(leading: HostRouter) -> None
     assert leading.admits("a")
 
 
-def test_a_leader_that_steps_down_keeps_no_door_open_as_its_own_sub_leader(leading: HostRouter) -> None:
+def test_a_leader_that_steps_down_keeps_no_door_open_as_its_own_aggregator(leading: HostRouter) -> None:
     leading.on_leader_message("pi", form_of("a", "pi"))
     leading.on_leader_message("hub", form_of("b", job="other"))
     joins(leading, "b")

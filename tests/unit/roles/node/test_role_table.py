@@ -76,7 +76,7 @@ class Node:
     def leader_host(self, assign: Assign) -> Hosted:
         return self._new("leader")
 
-    def sub_leader_host(self, form: SetUpAggregator) -> Hosted:
+    def aggregator_host(self, form: SetUpAggregator) -> Hosted:
         return self._new("aggregator")
 
     def set_up_leader(self, host: Hosted, assign: Assign) -> None:
@@ -85,7 +85,7 @@ class Node:
     def resume(self, host: Hosted, assign: Assign, checkpoint: Checkpoint) -> None:
         self.done.append(("resume", host, checkpoint.version))
 
-    def set_up_sub_leader(self, host: Hosted, form: SetUpAggregator, leader: str) -> None:
+    def set_up_aggregator(self, host: Hosted, form: SetUpAggregator, leader: str) -> None:
         self.done.append(("set up", host))
 
     def save(self, host: Hosted, job: str, save: Save) -> None:
@@ -201,11 +201,11 @@ def test_a_leader_saves_records_and_ends(assign: Assign) -> None:
         node.table.perform_leader(host, "digits", Prepare(spec=assign.spec))
 
 
-def test_a_sub_leader_is_set_up_hears_its_leader_and_is_let_go() -> None:
+def test_an_aggregator_is_set_up_hears_its_leader_and_is_let_go() -> None:
     node = Node(at_home=False)
     node.tell(form(), sender="lead")
     (host,) = node.hosts
-    assert node.table.seconded == ("digits",)
+    assert node.table.aggregating == ("digits",)
     assert list(node.table.hosts) == [host]
     node.table.formed(host, form(), endpoint="here:1")
     said = AggregatorReady(job="digits", term=1, formation=1, endpoint="here:1")
@@ -213,16 +213,16 @@ def test_a_sub_leader_is_set_up_hears_its_leader_and_is_let_go() -> None:
     count = Reduce(job="digits", term=1, formation=1, version=0, leases=(1,), weights=(1.0,), scales=(1.0,))
     (reading,) = [node.table.reading(d) for d in node.table.said_to_hosted("lead", count)]
     assert reading == (host, Received(sender="lead", message=count))
-    node.table.perform_sub_leader("digits", 1, Record(kind="spoilt", reason="a piece"))
+    node.table.perform_aggregator("digits", 1, Record(kind="spoilt", reason="a piece"))
     assert node.done[-1] == ("record", "digits", "spoilt")
     node.tell(TearDown(job="digits", term=1, formation=1), sender="lead")
     assert host.ended
     assert list(node.table.hosts) == []
     with pytest.raises(Misuse, match="an aggregator does not ask for Answer"):
-        node.table.perform_sub_leader("digits", 1, Answer(question=1, message=Done(job="digits")))
+        node.table.perform_aggregator("digits", 1, Answer(question=1, message=Done(job="digits")))
 
 
-def test_a_sub_leader_without_a_door_is_let_go_and_its_leader_hears_why() -> None:
+def test_an_aggregator_without_a_door_is_let_go_and_its_leader_hears_why() -> None:
     node = Node(at_home=False)
     node.tell(form(), sender="lead")
     (host,) = node.hosts
