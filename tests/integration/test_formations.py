@@ -404,9 +404,9 @@ async def _shaped(site: Site, job: str, shape: str, *, workers: int = WORKERS) -
     return await site.progress(job, f"versions of a {shape}", lambda p: holds(p) and p.version >= begun.version + 5)
 
 
-async def _training(site: Site, shape: str) -> str:
+async def _training(site: Site, shape: str, **plan: Any) -> str:
     site.pace(SLOW_S)
-    job = await site.submit_tally(batches=TALLIED, epochs=EPOCHS, workers_min=3, topology=shape)
+    job = await site.submit_tally(batches=TALLIED, epochs=EPOCHS, workers_min=3, topology=shape, **plan)
     await _shaped(site, job, shape)
     return job
 
@@ -427,7 +427,8 @@ def _doors(site: Site) -> list[str]:
 def test_aggregators_sum_up_every_batch_once(shape: str, tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster_in(tmp_path, workers=WORKERS) as site:
-            job = await _training(site, shape)
+            # A lease that a busy machine delays must not look like a device that was lost.
+            job = await _training(site, shape, lease_s=60.0)
             before = await _shaped(site, job, shape)
             after = await site.progress(job, "ten versions more", lambda p: p.version >= before.version + 10)
             assert after.topology == before.topology
@@ -439,9 +440,7 @@ def test_aggregators_sum_up_every_batch_once(shape: str, tmp_path: Path) -> None
             moved = (after.bytes_down - before.bytes_down) / model_bytes / models
             assert made - 1 <= moved <= made + 1, "what goes between devices is counted too"
             assert await _finish(site, job) == set(site.cluster.agents)
-            # On one busy machine a lease may come late; nobody is lost, and no formation broke.
-            broken = [event for event in site.events(job) if event.kind in ("lost", "failed", "aggregator")]
-            assert not [event for event in broken if "no result within the lease" not in event.text]
+            assert not [event for event in site.events(job) if event.kind in ("lost", "failed", "aggregator")]
             assert len([event for event in site.events(job) if event.kind == "topology"]) == 1
 
     run(story())

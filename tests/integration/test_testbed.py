@@ -266,8 +266,8 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as pe
 """
 
 
-@pytest.mark.usefixtures("takes_root")
-def test_between_this_machine_and_a_device_both_rates_hold() -> None:
+def _both_rates_mbps() -> tuple[float, float]:
+    """What a device on a link of 20 Mb/s down and 8 Mb/s up took from this machine, and sent to it."""
     down_bytes, up_bytes = 2_500_000, 1_000_000
     wanted = [Board(name="one", up_mbps=8, down_mbps=20)]
     with Testbed(wanted) as bed, socket.create_server((bed.address, 0)) as listener:
@@ -284,9 +284,15 @@ def test_between_this_machine_and_a_device_both_rates_hold() -> None:
                     left -= len(peer.recv(1 << 16))
                 sent_s = time.monotonic()
             assert process.wait(LIMIT_S) == 0
-    # Never above the link. On a busy machine the two programs may be slower than it.
-    assert 0.5 * 20 < 8e-6 * down_bytes / (taken_s - began_s) < 1.1 * 20
-    assert 0.5 * 8 < 8e-6 * up_bytes / (sent_s - taken_s) < 1.1 * 8
+    return 8e-6 * down_bytes / (taken_s - began_s), 8e-6 * up_bytes / (sent_s - taken_s)
+
+
+@pytest.mark.usefixtures("takes_root")
+def test_between_this_machine_and_a_device_both_rates_hold() -> None:
+    # The two programs are slower than the link while the machine is busy with other tests: the best of three counts.
+    measured = [_both_rates_mbps() for _ in range(3)]
+    assert max(down for down, _ in measured) == pytest.approx(20, rel=0.1)
+    assert max(up for _, up in measured) == pytest.approx(8, rel=0.1)
 
 
 @pytest.mark.usefixtures("takes_root")

@@ -30,8 +30,9 @@ from shoal.wire.messages import (
     clip,
 )
 
-#: How long a manager that has just started waits for leaders it remembers: devices dial again within seconds.
-MISSED_S = 5.0
+#: How long a manager that has just started waits for leaders it remembers. A device waits up to 6.3 s between two
+#: attempts to dial (``dial_state.BACKOFF_S``), and an attempt takes a moment.
+MISSED_S = 8.0
 
 #: How often the manager compares the place of each leader with that of other nodes.
 LOOK_EVERY_S = 20.0

@@ -138,6 +138,9 @@ class Reconciliation:
                 sender, progress, "the job is over" if record is not None and not record.is_open else "its term is over"
             )
             return True
+        if record.heir == (sender, progress.term):
+            # Its history is about to be adopted. If this report were judged afterwards, it would be adopted twice.
+            return False
         is_first = not record.claims
         record.claims[sender] = progress
         if is_first:

@@ -1250,6 +1250,26 @@ def test_a_leader_at_home_hands_over_before_another_history_is_adopted(make_spec
     assert office.told("a", HandOver)[0].term == 1
 
 
+def test_a_history_is_adopted_once_though_its_leader_reports_until_it_hands_over(make_spec: Make) -> None:
+    office = Office(prefers_devices=True)
+    office.hello("a", "b")
+    office.submit(make_spec())
+    office.leads("a")
+    office.lost("a")
+    office.leads("b", term=2)
+    office.happens(PeerChanged(node="b", state=Liveness.LOST, reason="left", is_certain=True))
+    office.hello("a")
+    office.claim("a", told(1, 43, batches=120, workers=2))
+    office.says("a", told(1, 44, batches=121, workers=2))
+    office.says("home", SteppedDown(job="digits", term=3, reason="handed over at version 0"))
+    office.says("a", SteppedDown(job="digits", term=1, reason="handed over at version 44"))
+    assert office.leader == ("a", 4)
+    office.leads("a", term=4)
+    office.timer("claim digits")
+    assert office.leader == ("a", 4), "it leads on from what it made"
+    assert office.told("a", StepDown) == []
+
+
 def test_only_who_led_under_a_term_may_claim_what_was_made_under_it(replaced: Office) -> None:
     replaced.says("c", told(1, 43, batches=120, workers=9))
     assert replaced.told("c", StepDown)
