@@ -268,7 +268,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as pe
 
 def _both_rates_mbps() -> tuple[float, float]:
     """What a device on a link of 20 Mb/s down and 8 Mb/s up took from this machine, and sent to it."""
-    down_bytes, up_bytes = 2_500_000, 1_000_000
+    down_bytes, up_bytes = 7_500_000, 3_000_000
     wanted = [Board(name="one", up_mbps=8, down_mbps=20)]
     with Testbed(wanted) as bed, socket.create_server((bed.address, 0)) as listener:
         listener.settimeout(LIMIT_S)
@@ -290,6 +290,7 @@ def _both_rates_mbps() -> tuple[float, float]:
 @pytest.mark.usefixtures("takes_root")
 def test_between_this_machine_and_a_device_both_rates_hold() -> None:
     # The two programs are slower than the link while the machine is busy with other tests: the best of three counts.
+    # Three seconds a way, so that the start of a transfer weighs little.
     measured = [_both_rates_mbps() for _ in range(3)]
     assert max(down for down, _ in measured) == pytest.approx(20, rel=0.1)
     assert max(up for _, up in measured) == pytest.approx(8, rel=0.1)
