@@ -41,6 +41,15 @@ VERSIONS_KEPT_MAX = 100
 #: like momentum of its own, the more so the more workers there are (see ``learning.pace``), and the two add up.
 MOMENTUM = {"sync": 0.9, "buffered": 0.9, "async": 0.0, "auto": 0.9}
 
+#: What an inner optimiser computes in, and whether its state lasts for a lease or as long as the trainer.
+PRECISIONS = ("float32", "bfloat16")
+INNER_STATES = ("fresh", "kept")
+
+#: Optimisers of ``torch.optim`` that divide by an average of squared gradients: with few steps a lease that average is
+#: mostly its own bias correction.
+ADAPTIVE = ("adam", "adamw", "adamax", "nadam", "radam", "rmsprop", "adadelta", "adagrad", "adafactor")
+FRESH_STEPS_LEAST = 8
+
 #: How many times as many places a version moves in as one update names, where a plan does not say.
 DOWN_TIMES = 5
 
@@ -128,6 +137,20 @@ class Plan:
     momentum: float = _UNSAID
     weight_decay: float = 0.0
 
+    #: What steps through a lease on a device: any of ``torch.optim`` by its name in small letters, at ``learning_rate``.
+    #: A task may have an ``optimizer`` of its own. ``fresh`` begins again with each lease, so that any device can train
+    #: it again and get the same; ``kept`` keeps its state on the device, where it dies with it.
+    inner: str = "sgd"
+    inner_state: str = "fresh"
+    #: Gradients are scaled down to this norm before a step; 0: they are not.
+    clip_gradient: float = 0.0
+    #: Batches whose gradients make one step.
+    accumulate: int = 1
+    #: ``bfloat16`` computes forward passes in it where that is safe (autocast); values stay what they are.
+    precision: str = "float32"
+    #: Compile the model on each device (``torch.compile``); its first lease takes minutes longer.
+    compile: bool = False
+
     workers_min: int = 1
     workers_max: int = 1024
     until: Until = dataclasses.field(default_factory=lambda: Until(epochs=3))
@@ -189,7 +212,7 @@ class Plan:
             object.__setattr__(self, "momentum", MOMENTUM[self.pace])
         if not 1 <= self.workers_min <= self.workers_max:
             raise Misuse(f"workers {self.workers_min}:{self.workers_max}: MIN is at least 1 and at most MAX")
-        for name in ("batch_size", "lease_batches", "evaluate_every_epochs", "buffer"):
+        for name in ("batch_size", "lease_batches", "accumulate", "evaluate_every_epochs", "buffer"):
             if getattr(self, name) < 1:
                 raise Misuse(f"{name} is at least 1, not {getattr(self, name)}")
         for name in ("aggregators", "cohort"):
@@ -220,11 +243,29 @@ class Plan:
         for name in ("weight_decay", "lease_s", "checkpoint_every_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
+        self._check_inner()
         self._check_online()
         if not 1 <= self.versions_kept <= VERSIONS_KEPT_MAX:
             raise Misuse(f"versions_kept is from 1 to {VERSIONS_KEPT_MAX} whole models, not {self.versions_kept}")
         if not self.until.is_set:
             raise Misuse("a job needs an end: until an accuracy, a number of epochs or a time")
+
+    def _check_inner(self) -> None:
+        _check_choice("precision", self.precision, PRECISIONS)
+        _check_choice("inner_state", self.inner_state, INNER_STATES)
+        if not (self.inner.isalnum() and self.inner == self.inner.lower()):
+            raise Misuse(f"inner = {self.inner!r}: write a class of torch.optim in small letters, such as adamw")
+        if not 0 <= self.clip_gradient < math.inf:
+            raise Misuse(f"clip_gradient is a norm from 0, not {self.clip_gradient}")
+        if self.accumulate > self.lease_batches:
+            raise Misuse(f"accumulate = {self.accumulate} batches a step: a lease has {self.lease_batches}; raise lease_batches")
+        steps = self.lease_batches // self.accumulate
+        if self.inner in ADAPTIVE and self.inner_state == "fresh" and steps < FRESH_STEPS_LEAST and self.work != "sized":
+            raise Misuse(
+                f"inner = {self.inner!r} begins again with every lease, and a lease has {steps} steps: that is mostly its"
+                f" bias correction. Set lease_batches to {FRESH_STEPS_LEAST} or more, or inner_state = 'kept', or let the"
+                " leader do it: outer = 'adamw'"
+            )
 
     def _check_online(self) -> None:
         if self.epoch_leases < 1:

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor, nn
 
     from shoal.plan import Plan
+    from shoal.trainer.lease import Lease
 
 Split = Literal["train", "test"]
 
@@ -30,7 +33,7 @@ class Task:
     class methods, and whatever a base class brings that is no task.
     """
 
-    #: How this task likes to be trained; whoever starts the job may say otherwise.
+    #: How this task is trained, unless the person who starts the job says otherwise.
     plan: ClassVar[Plan | None] = None
 
     _arguments: dict[str, Any]
@@ -56,7 +59,11 @@ class Task:
         return copied
 
     def model(self) -> nn.Module:
-        """Build the model. Called with a seeded generator; weights are float32."""
+        """Build the model. Called with a seeded generator, on the machine that starts the job and on every device.
+
+        Only tensors that are trained cross the network. Parameters with ``requires_grad = False`` are frozen: devices
+        fetch them once, in their own type, whatever their size.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say what to train: define model(self)")
 
     def examples(self, split: Split) -> Any:
@@ -75,11 +82,11 @@ class Task:
 
     @staticmethod
     def loss(output: Tensor, y: Tensor) -> Tensor:
-        """The mean loss of a batch. By default, cross entropy of logits with class numbers."""
+        """The mean loss of a batch. By default, cross entropy of logits with class numbers. ``step`` calls it."""
         return -output.log_softmax(1).gather(1, y.long().unsqueeze(1)).mean()
 
     def batch(self, x: Tensor, y: Tensor) -> tuple[Any, Tensor]:
-        """Turn stored arrays into what the model and the loss take.
+        """Turn stored arrays into what the model and the loss take. ``collate`` calls it.
 
         By default, uint8 images (three dimensions or more) become float32 in [0, 1]; all else stays as it is.
         """
@@ -88,8 +95,55 @@ class Task:
         return x, y
 
     def correct(self, output: Tensor, y: Tensor) -> int:
-        """How many of a batch are right. By default, those whose largest output is their class."""
+        """How many of a batch are right. By default, those whose largest output is their class. ``metrics`` calls it."""
         return int((output.argmax(1) == y).sum())
+
+    def collate(self, rows: Any, *, training: bool) -> Any:
+        """Turn stored rows into a batch of any structure. By default, ``batch(x, y)`` of a pair; else the rows.
+
+        ``rows`` is the pair (x, y), or a dict of columns. Augment only where ``training`` is True: the same method
+        serves evaluation. Random numbers come from generators that are seeded for each batch.
+        """
+        if isinstance(rows, tuple) and len(rows) == 2:
+            return self.batch(*rows)
+        return rows
+
+    def step(self, model: nn.Module, batch: Any, lease: Lease) -> Tensor:
+        """The loss of one batch, to be minimised. By default, ``loss(model(x), y)`` of a pair (x, y)."""
+        x, y = batch
+        return self.loss(model(x), y)
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Any]:
+        """Named sums over a batch of held-out examples, such as ``{"mae": shoal.mean(total, weight)}``.
+
+        By default, ``loss``, and ``accuracy`` where y holds class numbers. A task with a ``step`` of its own has
+        ``loss`` by default. Return ``loss`` too: if it is missing, Shoal runs ``step`` for it, a second forward pass.
+        """
+        raise NotImplementedError
+
+    def optimizer(self, model: nn.Module) -> Any:
+        """The optimiser that steps through a lease. By default (None) the plan's ``inner``, over what is trained."""
+        return None
+
+    def train(self, model: nn.Module, batches: Iterator[Any], lease: Lease) -> None:
+        """Train a whole lease, with two optimisers, for instance. By default, one ``step`` a batch.
+
+        Take every batch, and ``lease.log("loss", total, weight)``. Build optimisers here: a lease is a pure function.
+        """
+        raise NotImplementedError
+
+    def placement(self, name: str, tensor: Tensor) -> str | None:
+        """Where a tensor of the model lives: ``"shared"``, ``"frozen"`` or ``"own"``; None, the default, decides.
+
+        By default a parameter is frozen where ``requires_grad`` is False, and so are the buffers of a frozen module
+        (BatchNorm's running means); all else is shared.
+        """
+        return None
+
+    @classmethod
+    def _overrides(cls, hook: str) -> bool:
+        """Whether a subclass defines this method."""
+        return getattr(cls, hook) is not getattr(Task, hook)
 
 
 def _check_known(cls: type[Task], name: str, value: object) -> None:

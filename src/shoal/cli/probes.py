@@ -45,7 +45,10 @@ _OWN_FILES_MAX = 1000
 
 _PACKAGES = ("cryptography", "google.protobuf", "grpc", "numpy")
 
-_MULTIPLY = "import torch; a = torch.ones(64, 64); raise SystemExit(0 if float((a @ a)[0, 0]) == 64 else 9)"
+_MULTIPLY = (
+    "import torch; from shoal.trainer.device import choose; a = torch.ones(64, 64, device=choose('{device}')); "
+    "raise SystemExit(0 if float((a @ a)[0, 0]) == 64 else 9)"
+)
 
 #: OpenSSL's numbers for what it dislikes about a certificate.
 _NOT_YET_VALID, _EXPIRED = 9, 10
@@ -85,8 +88,18 @@ def _has_nvidia_gpu() -> bool:
     return any(Path(path).exists() for path in ("/dev/nvidia0", "/dev/nvhost-gpu", "/dev/nvgpu", "/proc/driver/nvidia"))
 
 
-def run_torch(code: str = _MULTIPLY, *, timeout_s: float = TORCH_TIMEOUT_S) -> RunFacts:
+def chosen_device(home: Path) -> str:
+    """The processor that an agent of this home would train on."""
+    from shoal.runtime.own_processor import choice_of
+    from shoal.runtime.paths import Paths
+    from shoal.trainer.processors import DEVICE_VARIABLE
+
+    return choice_of(Paths(home)).get(DEVICE_VARIABLE, "auto")
+
+
+def run_torch(code: str = "", *, device: str = "cpu", timeout_s: float = TORCH_TIMEOUT_S) -> RunFacts:
     """Import and use PyTorch in a process of its own, whatever becomes of that process."""
+    code = code or _MULTIPLY.format(device=device)
     began_s = time.monotonic()
     try:
         ended = subprocess.run(

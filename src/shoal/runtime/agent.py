@@ -29,6 +29,7 @@ from shoal.roles.node.doorway import TWICE
 from shoal.roles.node.worker_table import WorkerTable
 from shoal.runtime import probe
 from shoal.runtime.dialer import Dialer
+from shoal.runtime import own_processor
 from shoal.runtime.own_data import expose
 from shoal.runtime.paths import Paths, default_home
 from shoal.runtime.pool import AgentPool, agent_pool
@@ -422,6 +423,8 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--lead-port", type=int, default=0, help="where to listen while this device leads; 0: any")
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
+    parser.add_argument("--device", default="", help="auto, cpu, cuda:N or mps; else as it joined")
+    parser.add_argument("--threads", type=int, default=0, help="threads of a trainer; 0: as it joined, else all cores")
     parser.add_argument("--lend", action="store_true", help="multiply matrices for clients of this cluster, too")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
@@ -430,6 +433,7 @@ def main() -> int:
     set_out(quiet=given.quiet, leash=given.leash)
     try:
         folder = expose(Paths(given.home), given.data)
+        own_processor.expose(Paths(given.home), device=given.device, threads=given.threads)
         if folder is not None:
             log.info("examples of its own are in %s", folder)
         with sole_agent(Paths(given.home).node):

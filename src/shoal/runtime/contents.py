@@ -1,4 +1,4 @@
-"""Which blobs a job is made of: its code, its first model, its data. Reads lists of shards; knows no devices."""
+"""Which blobs a job is made of: its code, its first model, its frozen base, its data. Reads lists of shards; knows no devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Contents:
 
     def include(self, spec: JobSpec, sha256: str) -> bool:
         """Whether a worker or a leader of this job fetches what has this hash."""
-        if sha256 in (spec.bundle, spec.initial, spec.train.manifest, spec.test.manifest):
+        if sha256 in (spec.bundle, spec.initial, *spec.base, spec.train.manifest, spec.test.manifest):
             return True
         return sha256 in self._listed(spec.train) or sha256 in self._listed(spec.test)
 

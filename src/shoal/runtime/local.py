@@ -14,6 +14,7 @@ from typing import Self
 
 from shoal.errors import Unreachable
 from shoal.trainer.confine import ROOT_VARIABLE
+from shoal.trainer.processors import THREADS_VARIABLE, share_of_cores
 from shoal.trainer.spawn import end_process, spawn
 
 START_TIMEOUT_S = 60.0
@@ -104,7 +105,12 @@ class LocalCluster:
                 stderr=file,
                 # The task is the caller's own, and was run as the caller to prepare it: where Python cannot be read by
                 # another user, that is no reason to refuse it.
-                changes={ROOT_VARIABLE: os.environ.get(ROOT_VARIABLE, "yes"), "PYTHONUNBUFFERED": "1"},
+                changes={
+                    ROOT_VARIABLE: os.environ.get(ROOT_VARIABLE, "yes"),
+                    # Its agents share this machine.
+                    THREADS_VARIABLE: os.environ.get(THREADS_VARIABLE, "") or str(share_of_cores(max(1, self._workers))),
+                    "PYTHONUNBUFFERED": "1",
+                },
             )
 
     def log_tail(self, name: str, lines: int = 5) -> str:

@@ -483,7 +483,9 @@ class ManagerNode:
             raise Refused(f"the job was not taken: {error}") from error
 
     def _check_blobs(self, spec: JobSpec) -> None:
-        for what, sha256 in (("code", spec.bundle), ("first model", spec.initial), ("data", spec.train.manifest)):
+        base = (("frozen base", part) for part in spec.base)
+        named = (("code", spec.bundle), ("first model", spec.initial), ("data", spec.train.manifest), *base)
+        for what, sha256 in named:
             if not self._blobs.has(sha256):
                 raise Refused(f"the job's {what} ({sha256[:12]}…) was not uploaded: submit it with `shoal train`")
 

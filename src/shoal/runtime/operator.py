@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -207,6 +208,10 @@ class Operator:
         whole = plan_from({**prepared.plan, **plan})
         await self._upload_bytes(ready.bundle)
         await self._link.store(prepared.model_sha256, Path(prepared.model))
+        if prepared.base:
+            on_progress(f"uploading the frozen base, {sum(map(os.path.getsize, prepared.base_paths)) / 1e6:,.0f} MB")
+        for part, path in zip(prepared.base, prepared.base_paths, strict=True):
+            await self._link.store(part, Path(path))
         for split, manifest in (("train", prepared.train), ("test", prepared.test)):
             on_progress(f"uploading {manifest.examples:,} {split} examples")
             for shard, path in zip(manifest.shards, prepared.paths(manifest), strict=True):

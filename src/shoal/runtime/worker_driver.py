@@ -34,6 +34,7 @@ from shoal.store.blobs import BlobStore
 from shoal.trainer.bundle import unpack
 from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
 from shoal.trainer.prepared_job import first_model
+from shoal.trainer.processors import device_of, threads_of
 from shoal.trainer.protocol import TrainResult
 from shoal.trainer.shards import Manifest
 from shoal.wire.coded import sizes_of
@@ -164,6 +165,8 @@ class WorkerDriver:
         spec = self._spec
         await self._around.fetch(spec.bundle)
         await self._around.fetch(spec.initial)
+        for part in spec.base:
+            await self._around.fetch(part)
         train = await self._shards(spec.train)
         test = await self._shards(spec.test)
         bundle_dir = await asyncio.to_thread(self._unpack, spec.bundle)
@@ -174,12 +177,21 @@ class WorkerDriver:
             arguments=json.loads(spec.kwargs_json),
             train=train,
             test=test,
+            base=tuple(str(self._blobs.path(part)) for part in spec.base),
             layout=layout,
             seed=spec.plan.seed,
             batch_size=spec.plan.batch_size,
             learning_rate=spec.plan.learning_rate,
             weight_decay=spec.plan.weight_decay,
-            torch_threads=int(os.environ.get("SHOAL_TORCH_THREADS", "1")),
+            inner=spec.plan.inner,
+            inner_state=spec.plan.inner_state,
+            lease_batches=spec.plan.lease_batches,
+            clip_gradient=spec.plan.clip_gradient,
+            accumulate=spec.plan.accumulate,
+            precision=spec.plan.precision,
+            compile=spec.plan.compile,
+            device=device_of(os.environ),
+            torch_threads=threads_of(os.environ),
             is_local=self._is_local,
             local_folder=self._local_folder,
             local_seen=self._seen.count(spec.job) if self._seen is not None else 0,

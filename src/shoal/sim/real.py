@@ -52,11 +52,18 @@ class TorchTraining:
             arguments=json.loads(spec.kwargs_json),
             train=prepared.paths(prepared.train),
             test=prepared.paths(prepared.test),
+            base=prepared.base_paths,
             layout=prepared.layout,
             seed=plan.seed,
             batch_size=plan.batch_size,
             learning_rate=plan.learning_rate,
             weight_decay=plan.weight_decay,
+            inner=plan.inner,
+            inner_state=plan.inner_state,
+            lease_batches=plan.lease_batches,
+            clip_gradient=plan.clip_gradient,
+            accumulate=plan.accumulate,
+            precision=plan.precision,
             torch_threads=torch_threads,
         )
         try:

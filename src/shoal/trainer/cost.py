@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from shoal.task import Task
-from shoal.trainer.shards import Array
+from shoal.trainer.arrays import rows_to_torch
+from shoal.trainer.placement import Placed
+from shoal.trainer.trial import lease_of
 
 _GIGA = 1e9
 
 
-def gmacs_per_example(task: Task, model: nn.Module, x: Array, y: Array) -> float:
+def gmacs_per_example(task: Task, model: nn.Module, placed: Placed, rows: Any, *, examples: int) -> float:
     """Multiply-adds of one example's forward pass, in billions: the mean of one pass over a few stored examples.
 
     Leaves the model in evaluation mode.
@@ -34,13 +36,13 @@ def gmacs_per_example(task: Task, model: nn.Module, x: Array, y: Array) -> float
     hooks = [module.register_forward_hook(count, with_kwargs=True) for module in model.modules()]
     try:
         with torch.no_grad(), _layer_by_layer():
-            inputs, _ = task.batch(torch.from_numpy(x), torch.from_numpy(y))
             model.eval()
-            model(inputs)
+            batch = task.collate(rows_to_torch(rows), training=False)
+            task.step(model, batch, lease_of(task, placed))
     finally:
         for hook in hooks:
             hook.remove()
-    return total / len(x) / _GIGA
+    return total / examples / _GIGA
 
 
 @contextlib.contextmanager

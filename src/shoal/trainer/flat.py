@@ -1,53 +1,48 @@
-"""A torch module to and from one flat vector, by layout. Does not train and does not know shared memory."""
+"""Tensors of a torch module to and from one flat vector, by layout. Does not train and does not know shared memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from shoal.errors import Misuse
-from shoal.learning.layout import Kind, Layout
+from shoal.learning.layout import Layout
+from shoal.task import Task
+from shoal.trainer.placement import place
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Lay out a module: its parameters, then its floating-point buffers (such as BatchNorm's running mean).
-
-    Whole-number buffers (BatchNorm's count of batches) and buffers that the module does not save stay behind: an
-    average of them means nothing, and every device builds its own.
-    """
-    return Layout.of((name, tuple(tensor.shape), kind) for name, tensor, kind in _tensors(module))
+    """Lay out the tensors that are trained: parameters, then floating-point buffers (BatchNorm's running mean)."""
+    return place(Task(), module).layout
 
 
-def read_into(flat: np.ndarray[Any, Any], module: nn.Module, layout: Layout) -> None:
-    """Copy the module's values into ``flat``."""
-    views = layout.views(flat)
+def read_into(flat: np.ndarray[Any, Any], tensors: nn.Module | Mapping[str, Tensor], layout: Layout) -> None:
+    """Copy the tensors that the layout names into ``flat``."""
+    views, tensors = layout.views(flat), _by_name(tensors)
     with torch.no_grad():
-        for name, tensor, _ in _tensors(module):
-            torch.from_numpy(views[name]).copy_(tensor)
+        for name, view in views.items():
+            torch.from_numpy(view).copy_(_found(tensors, name))
 
 
-def write_from(flat: np.ndarray[Any, Any], module: nn.Module, layout: Layout) -> None:
-    """Copy ``flat`` into the module, in place: optimisers and views keep pointing at the same tensors."""
-    views = layout.views(flat)
+def write_from(flat: np.ndarray[Any, Any], tensors: nn.Module | Mapping[str, Tensor], layout: Layout) -> None:
+    """Copy ``flat`` into the tensors, in place: optimisers and views keep pointing at the same memory."""
+    views, tensors = layout.views(flat), _by_name(tensors)
     with torch.no_grad():
-        for name, tensor, _ in _tensors(module):
-            tensor.copy_(torch.from_numpy(views[name]))
+        for name, view in views.items():
+            _found(tensors, name).copy_(torch.from_numpy(view))
 
 
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor, Kind]]:
-    """Each tensor once, under its first name, so that tied weights are sent and stepped once."""
-    for name, parameter in module.named_parameters():
-        if is_lazy(parameter):
-            raise Misuse(f"parameter {name} has no shape yet: run one batch through the model in model()")
-        if parameter.dtype != torch.float32:
-            raise Misuse(f"parameter {name} is {parameter.dtype}; models are float32 while they are trained")
-        yield name, parameter, "parameter"
-    saved = module.state_dict(keep_vars=True).keys()
-    for name, buffer in module.named_buffers():
-        if name in saved and buffer.is_floating_point():
-            yield name, buffer, "buffer"
+def _by_name(tensors: nn.Module | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    if isinstance(tensors, nn.Module):
+        return dict(tensors.named_parameters()) | dict(tensors.named_buffers())
+    return tensors
+
+
+def _found(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    if name not in tensors:
+        raise Misuse(f"the model here has no tensor {name}, which the job's has; do the versions of a library differ?")
+    return tensors[name]

@@ -424,4 +424,5 @@ def _with_absolute_paths(settings: TrainerSettings) -> TrainerSettings:
         bundle_dir=os.path.abspath(settings.bundle_dir),
         train=tuple(map(os.path.abspath, settings.train)),
         test=tuple(map(os.path.abspath, settings.test)),
+        base=tuple(map(os.path.abspath, settings.base)),
     )

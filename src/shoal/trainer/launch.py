@@ -14,6 +14,7 @@ import runpy
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from shoal.trainer.confine import Groups, Limits, Unconfined, confine
 
@@ -75,6 +76,13 @@ def _room_for(plan: LaunchPlan) -> int:
 def _open_door(file: str, name: str) -> None:
     """Open a file for good, and give the open file a name. Who may open it by its own name stays as it is."""
     os.symlink(f"{DOOR}{os.open(file, os.O_RDONLY)}", name)
+
+
+def opened(path: Path) -> BinaryIO:
+    """A file by its path, or the open file behind a door, which this process may not have the right to open again."""
+    if path.is_symlink() and (door := os.readlink(path)).startswith(DOOR):
+        return os.fdopen(os.dup(int(door.removeprefix(DOOR))), "rb")
+    return path.open("rb")
 
 
 def _work_in(folder: str) -> None:

@@ -77,6 +77,7 @@ def spec_of(ready: ReadyTask, plan: Plan, *, job: str) -> JobSpec:
         kwargs_json=json.dumps(ready.arguments),
         bundle=hashlib.sha256(ready.bundle).hexdigest(),
         initial=prepared.model_sha256,
+        base=prepared.base,
         train=_dataset(prepared.train),
         test=_dataset(prepared.test),
         plan=plan,
@@ -164,6 +165,8 @@ def _told(step: dict[str, Any]) -> str:
             return f"wrote {done:,} {split} examples"
         case {"step": "model"}:
             return "building the first model"
+        case {"step": "base", "bytes": size_bytes}:
+            return f"writing the frozen base, {size_bytes / 1e6:,.0f} MB"
         case {"step": "trial"}:
             return "trying one batch"
         case {"step": "untried", "reason": why}:

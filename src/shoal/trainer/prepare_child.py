@@ -29,12 +29,14 @@ from shoal.plan import Plan
 from shoal.store.readable import write_readable
 from shoal.task import Split, Task
 from shoal.trainer.arrays import materialise
+from shoal.trainer.base import write_base
 from shoal.trainer.bundle import unpack
 from shoal.trainer.child_loop import place_of, print_to_stderr, reason_of
 from shoal.trainer.cost import gmacs_per_example
-from shoal.trainer.flat import layout_of, read_into
+from shoal.trainer.flat import read_into
 from shoal.trainer.guard import TRAINER_VARIABLE
 from shoal.trainer.importer import make_task
+from shoal.trainer.placement import Placed, place
 from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob, cache_key
 from shoal.trainer.shards import Examples, Manifest, write_shards
 from shoal.trainer.steps import build_model
@@ -68,23 +70,29 @@ def prepare(
     task = make_task(bundle_dir, entry, arguments)
     model_file = out / key / "model.safetensors"
     model_file.parent.mkdir(parents=True, exist_ok=True)
-    layout = layout_of(model := build_model(task, seed))
+    model = build_model(task, seed)
+    placed = place(task, model)
+    layout = placed.layout
     flat = np.empty(layout.size, np.float32)
-    read_into(flat, model, layout)
+    read_into(flat, {name: tensor for name, (tensor, _) in placed.shared.items()}, layout)
     write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()}))
+    if placed.frozen:
+        report({"step": "base", "bytes": sum(tensor.nbytes for tensor in placed.frozen.values())})
+    base = write_base(placed.frozen, out / "shards")
     is_local = (data or (task.plan.data if task.plan else "")) == "local"
     splits = _SPLITS[1:] if is_local else _SPLITS
     manifests = {"train": _NOTHING} | {split: _split(task, split, out / "shards", report) for split in splits}
     if not manifests["train"].examples and not is_local:
         raise Misuse(f"{type(task).__name__}.examples('train') holds no examples")
-    cost = _cost(task, model, manifests[splits[0]], out / "shards")
-    _try(task, model, manifests, seed=seed, directory=out / "shards", report=report)
+    cost = _cost(task, model, placed, manifests[splits[0]], out / "shards")
+    _try(task, model, placed, manifests, seed=seed, directory=out / "shards", report=report)
     for split, manifest in manifests.items():
         _write_json(out / key / f"{split}.json", manifest.to_plain())
     return PreparedJob(
         model=str(model_file),
         model_sha256=hashlib.sha256(model_file.read_bytes()).hexdigest(),
         layout=layout,
+        base=base,
         train=manifests["train"],
         test=manifests["test"],
         shards=str(out / "shards"),
@@ -94,7 +102,14 @@ def prepare(
 
 
 def _try(
-    task: Task, model: nn.Module, manifests: dict[str, Manifest], *, seed: int, directory: Path, report: Report
+    task: Task,
+    model: nn.Module,
+    placed: Placed,
+    manifests: dict[str, Manifest],
+    *,
+    seed: int,
+    directory: Path,
+    report: Report,
 ) -> None:
     """Try one batch, so that a mistake in the task's code is found here and not on every device."""
     sets = {split: Examples([directory / shard.sha256 for shard in m.shards]) for split, m in manifests.items()}
@@ -106,15 +121,15 @@ def _try(
         return
     report({"step": "trial"})
     batch_size = (task.plan or Plan()).batch_size
-    try_batch(task, model, train=train, test=test, batch_size=batch_size, seed=seed)
+    try_batch(task, model, placed, train=train, test=test, batch_size=batch_size, seed=seed)
 
 
-def _cost(task: Task, model: nn.Module, manifest: Manifest, directory: Path) -> float:
+def _cost(task: Task, model: nn.Module, placed: Placed, manifest: Manifest, directory: Path) -> float:
     """What one example costs, from the first two; 0 if that cannot be told, which is no reason to refuse the job."""
     try:
         first = Examples([directory / manifest.shards[0].sha256])
         # Of a set of one example, that one twice.
-        return gmacs_per_example(task, model, *first.take(np.arange(2) % len(first)))
+        return gmacs_per_example(task, model, placed, first.take(np.arange(2) % len(first)), examples=2)
     except Exception as error:
         print(f"what an example costs is not known: {reason_of(error)}", file=sys.stderr)
         return 0.0

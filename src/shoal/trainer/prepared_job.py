@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from shoal.errors import Corrupt, ShoalError
 from shoal.learning.layout import Layout
 from shoal.trainer.shards import Manifest, Shard
 from shoal.wire import tensors
+from shoal.wire.messages import is_sha256
 
 #: The note in the first model's file that holds its layout.
 LAYOUT_NOTE = "layout"
 #: Part of every cache key: raise it when the files change.
-_FORMAT = 4
+_FORMAT = 5
 
 
 def first_model(path: Path) -> tuple[Layout, np.ndarray]:
@@ -38,6 +40,8 @@ class PreparedJob:
     model: str
     model_sha256: str
     layout: Layout
+    #: The hashes of the frozen base's parts, in order; the files lie among the shards.
+    base: tuple[str, ...] = ()
     train: Manifest
     test: Manifest
     #: The directory in which each shard's name is its hash.
@@ -51,6 +55,10 @@ class PreparedJob:
         """The files of one split, in order."""
         return tuple(str(Path(self.shards) / shard.sha256) for shard in manifest.shards)
 
+    @property
+    def base_paths(self) -> tuple[str, ...]:
+        return tuple(str(Path(self.shards) / part) for part in self.base)
+
     def to_plain(self) -> dict[str, Any]:
         return {
             "model": self.model,
@@ -59,6 +67,7 @@ class PreparedJob:
             "layout_sha256": self.layout.sha256,
             "size": self.layout.size,
             "parameters_size": self.layout.parameters_size,
+            "base": list(self.base),
             "train": self.train.to_plain(),
             "test": self.test.to_plain(),
             "shards": self.shards,
@@ -72,12 +81,15 @@ class PreparedJob:
             texts = [plain[name] for name in ("model", "model_sha256", "layout", "shards")]
             if not all(isinstance(text, str) and "\0" not in text for text in texts):
                 raise Corrupt("a path, a hash or the layout is not text")
+            if not isinstance(plain["base"], list) or not all(map(is_sha256, plain["base"])):
+                raise Corrupt("a part of the base is not named by its hash")
             if not isinstance(plain["plan"], dict) or not isinstance(plain["gmacs_per_example"], int | float):
                 raise Corrupt("its plan or its cost is of another type")
             return cls(
                 model=plain["model"],
                 model_sha256=plain["model_sha256"],
                 layout=Layout.from_json(plain["layout"]),
+                base=tuple(plain["base"]),
                 train=Manifest.from_plain(plain["train"]),
                 test=Manifest.from_plain(plain["test"]),
                 shards=plain["shards"],
@@ -95,7 +107,8 @@ class PreparedJob:
         except (OSError, ValueError, RecursionError, Corrupt):
             return None
         shards = (*found.train.shards, *found.test.shards)
-        sound = Path(found.model).is_file() and all(_is_there(Path(found.shards), shard) for shard in shards)
+        files = (found.model, *found.base_paths)
+        sound = all(map(os.path.isfile, files)) and all(_is_there(Path(found.shards), shard) for shard in shards)
         return found if sound else None
 
 

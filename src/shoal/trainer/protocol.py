@@ -36,11 +36,23 @@ class TrainerSettings:
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     train: tuple[str, ...]
     test: tuple[str, ...] = ()
+    #: The files of the frozen base, where the model has one.
+    base: tuple[str, ...] = ()
     layout: Layout
     seed: int
     batch_size: int
     learning_rate: float
     weight_decay: float = 0.0
+    #: What steps through a lease, and how (see ``plan``).
+    inner: str = "sgd"
+    inner_state: str = "fresh"
+    lease_batches: int = 1
+    clip_gradient: float = 0.0
+    accumulate: int = 1
+    precision: str = "float32"
+    compile: bool = False
+    #: ``auto``, ``cpu``, ``cuda:N`` or ``mps``.
+    device: str = "cpu"
     torch_threads: int = 1
     #: Address space the trainer may take; 0 sets no limit. PyTorch alone maps about 2 GB.
     memory_max_bytes: int = 0
@@ -68,7 +80,7 @@ class TrainerSettings:
     @classmethod
     def from_message(cls, message: Message) -> TrainerSettings:
         plain = {name: value for name, value in message.items() if name not in ("kind", "seq")}
-        plain |= {"train": tuple(plain["train"]), "test": tuple(plain["test"])}
+        plain |= {name: tuple(plain[name]) for name in ("train", "test", "base")}
         return cls(**plain | {"layout": Layout.from_json(plain["layout"])})
 
 

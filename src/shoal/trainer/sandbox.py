@@ -69,13 +69,14 @@ class Room:
         data = folder / "data"
         data.mkdir()
         data.chmod(0o711)
-        shards = dict.fromkeys((*self.settings.train, *self.settings.test))
-        doors = {shard: str(data / f"{number}-{Path(shard).name}") for number, shard in enumerate(shards)}
+        files = dict.fromkeys((*self.settings.train, *self.settings.test, *self.settings.base))
+        doors = {file: str(data / f"{number}-{Path(file).name}") for number, file in enumerate(files)}
         self.settings = dataclasses.replace(
             self.settings,
             bundle_dir=str(bundle),
-            train=tuple(doors[shard] for shard in self.settings.train),
-            test=tuple(doors[shard] for shard in self.settings.test),
+            train=tuple(doors[file] for file in self.settings.train),
+            test=tuple(doors[file] for file in self.settings.test),
+            base=tuple(doors[file] for file in self.settings.base),
         )
         return tuple(doors.items())
 

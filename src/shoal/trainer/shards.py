@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from shoal.errors import Corrupt, Misuse
 from shoal.store.files import AtomicFile, telling_disk_full
 from shoal.store.readable import let_others_read
-from shoal.trainer.launch import DOOR
+from shoal.trainer.launch import opened
 from shoal.wire import tensors
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -150,15 +149,8 @@ class Examples:
 
 
 def _open_shard(path: Path) -> tuple[Array, Array]:
-    with _opened(path) as file:
+    with opened(path) as file:
         arrays, _ = tensors.read(file, mmap=True)
     if set(arrays) != {"x", "y"} or len(arrays["x"]) != len(arrays["y"]):
         raise Corrupt(f"{path.name} is not a shard of examples: it must hold x and y of one length")
     return arrays["x"], arrays["y"]
-
-
-def _opened(path: Path) -> BinaryIO:
-    """A shard, or the open file behind a door (``launch``), which this process may not have the right to open again."""
-    if path.is_symlink() and (door := os.readlink(path)).startswith(DOOR):
-        return os.fdopen(os.dup(int(door.removeprefix(DOOR))), "rb")
-    return path.open("rb")

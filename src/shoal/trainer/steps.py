@@ -1,7 +1,8 @@
 """Training and evaluation of batches with torch, in this process. Knows no pipe, no process, no peer.
 
-Plain SGD and nothing else: the leader keeps the momentum, so that a worker has no state that dies with it (EDDL §4.4)
-and the update of a lease is a function of the model, the seed, the epoch and the batch numbers alone.
+The update of a lease is a function of the model, the seed, the epoch, the batch numbers and the rate alone, unless the
+plan keeps the state of the inner optimiser: the leader keeps the momentum, so that a worker has no state that dies with
+it (EDDL §4.4).
 """
 
 from __future__ import annotations
@@ -9,25 +10,37 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse
+from shoal.learning.metrics import MetricSum, merge_all
 from shoal.learning.similarity import capped_counts, noisy_counts
 from shoal.scheduling.batches import Indices, batch_indices, epoch_order, mix
 from shoal.task import Task
-from shoal.trainer.flat import layout_of, read_into, write_from
+from shoal.trainer.arrays import rows_to_torch
+from shoal.trainer.base import load_base
+from shoal.trainer.device import choose, move
+from shoal.trainer.flat import read_into, write_from
 from shoal.trainer.importer import make_task
+from shoal.trainer.judging import loss_of, metrics_of
+from shoal.trainer.lease import Lease
 from shoal.trainer.local_examples import LocalExamples
+from shoal.trainer.optimisers import InnerOptimiser
+from shoal.trainer.placement import place, to_training
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
-from shoal.trainer.shards import Examples
+from shoal.trainer.shards import Examples, labels_in
 from shoal.trainer.shared import SharedVectors
 from shoal.wire.limits import LABELS_MAX
+
+#: Evaluation draws from generators of its own: the same model and range give the same figures on any device.
+_EVALUATION = 0x6576616C
 
 
 def seeded(*numbers: int) -> None:
@@ -46,30 +59,6 @@ def build_model(task: Task, seed: int) -> nn.Module:
     return model
 
 
-def _optimiser_of(settings: TrainerSettings, model: nn.Module) -> torch.optim.SGD:
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trainable:
-        raise Misuse("the model has no parameter that can be trained")
-    return torch.optim.SGD(trainable, lr=settings.learning_rate, weight_decay=settings.weight_decay)
-
-
-def loss_of(task: Task, output: Any, y: Tensor) -> Tensor:
-    """The mean loss of a batch, as the task has it."""
-    loss = task.loss(output, y)
-    if not isinstance(loss, Tensor) or loss.dim() != 0:
-        shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise Misuse(f"{type(task).__name__}.loss gave {shape}; it must give one number, the batch's mean")
-    return loss
-
-
-def correct_of(task: Task, output: Any, y: Tensor) -> int:
-    """How many of a batch are right, as the task has it."""
-    correct = int(task.correct(output, y))
-    if not 0 <= correct <= len(y):
-        raise Misuse(f"{type(task).__name__}.correct gave {correct} of {len(y)} examples; it must count examples")
-    return correct
-
-
 class TorchTrainer:
     """One task, loaded: trains leases and evaluates ranges against the model in shared memory."""
 
@@ -77,13 +66,25 @@ class TorchTrainer:
         began_s = time.monotonic()
         self._settings = settings
         self._shared = shared
+        self._device = choose(settings.device)
         self._task = make_task(Path(settings.bundle_dir), settings.entry, settings.arguments)
         self._model = build_model(self._task, settings.seed)
-        self._layout = layout_of(self._model)
+        self._placed = place(self._task, self._model)
+        self._layout = self._placed.layout
         if self._layout != settings.layout:
             difference = self._layout.difference(settings.layout)
             raise Misuse(f"this device builds another model than the job's: {difference}; do its versions differ?")
-        self._optimiser = _optimiser_of(settings, self._model)
+        load_base(self._placed.frozen, settings.base)
+        self._model.to(self._device)
+        self._tensors = {name: tensor for name, (tensor, _) in self._placed.shared.items()}
+        trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self._optimiser = InnerOptimiser(self._task, self._model, trainable, settings)
+        self._trainable = trainable
+        #: Called in the place of the model.
+        self._forward: nn.Module = torch.compile(self._model) if settings.compile else self._model  # type: ignore[assignment]
+        #: Where values are not float32 the model holds rounded ones: an update is what changed from these.
+        self._before = np.zeros(0, np.float32)
+        self._is_rounded = any(tensor.dtype != torch.float32 for tensor in self._tensors.values())
         if settings.local_folder:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
         self._train = Examples(settings.train)
@@ -97,29 +98,28 @@ class TorchTrainer:
             train_examples=self._local.look() if self._local is not None else len(self._train),
             test_examples=len(self._test),
             seconds=self._load_s,
-            engine=f"torch {torch.__version__}",
+            engine=f"torch {torch.__version__} on {self._device}, {_threads(self._settings.torch_threads)}",
         )
 
-    def train(self, epoch: int, batches: list[int]) -> TrainResult:
-        """Take one SGD step a batch, in order, and leave what changed in the update region."""
+    # Training ------------------------------------------------------------------------------------------------
+
+    def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
+        """Train these batches, in order, and leave what changed in the update region."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
-        write_from(self._shared.model, self._model, self._layout)
-        self._model.train()
-        examples, loss_sum = 0, 0.0
-        for batch in batches:
-            indices = batch_indices(self._order_of(epoch), batch, self._settings.batch_size)
-            loss = self._step(self._train.take(indices), (epoch, batch))
-            examples += len(indices)
-            loss_sum += loss * len(indices)
+        lease = self._begin(epoch, rate, version)
+        order, size = self._order_of(epoch), self._settings.batch_size
+        chosen = [batch_indices(order, batch, size) for batch in batches]
+        rows = ((self._train.take(indices), (epoch, batch)) for indices, batch in zip(chosen, batches, strict=True))
+        loss_sum = self._run(rows, [len(indices) for indices in chosen], lease)
         return TrainResult(
-            examples=examples,
+            examples=sum(len(indices) for indices in chosen),
             loss_sum=loss_sum,
             finite=self._leave_update(loss_sum),
             seconds=time.monotonic() - began_s,
             cpu_s=time.process_time() - began_cpu_s,
         )
 
-    def learn(self, epoch: int, lease: int, examples: int) -> TrainResult:
+    def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
         """Judge what is new here, then train on so many of this device's own examples."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         local, settings = self._local, self._settings
@@ -128,17 +128,24 @@ class TorchTrainer:
         held = local.look()
         if not held:
             raise Misuse(f"{type(self._task).__name__}.examples('train') holds no examples on this device yet")
-        write_from(self._shared.model, self._model, self._layout)
+        told = self._begin(epoch, rate, version)
         fresh = local.fresh()
         judged = fresh[::-1][:examples]
-        fresh_loss_sum, fresh_correct = self._judge(local.take(judged)) if len(judged) else (0.0, 0)
-        self._model.train()
+        spans = [judged[start : start + settings.batch_size] for start in range(0, len(judged), settings.batch_size)]
+        fresh_metrics = self._judge(((local.take(span), len(span), (epoch, lease)) for span in spans), told)
+        to_training(self._model, self._placed)
         chosen = local.chosen(examples, fresh, seed=settings.seed, epoch=epoch, lease=lease)
-        counts, loss_sum = np.zeros(0, np.int64), 0.0
-        for step, start in enumerate(range(0, len(chosen), settings.batch_size)):
-            x, y = local.take(chosen[start : start + settings.batch_size])
-            loss_sum += self._step((x, y), (epoch, lease, step)) * len(y)
-            counts = _added(counts, y) if settings.share_labels else counts
+        parts = [chosen[start : start + settings.batch_size] for start in range(0, len(chosen), settings.batch_size)]
+        counts = np.zeros(0, np.int64)
+
+        def taken() -> Iterator[tuple[Any, tuple[int, ...]]]:
+            nonlocal counts
+            for step, part in enumerate(parts):
+                rows = local.take(part)
+                counts = _added(counts, labels_in(rows)) if settings.share_labels else counts
+                yield rows, (epoch, lease, step)
+
+        loss_sum = self._run(taken(), [len(part) for part in parts], told)
         if settings.labels_epsilon and counts.size:
             # Not seeded: noise that anyone could make again would hide nothing.
             generator = np.random.default_rng()
@@ -151,56 +158,103 @@ class TorchTrainer:
             seconds=time.monotonic() - began_s,
             held=held,
             fresh=len(judged),
-            fresh_correct=fresh_correct,
-            fresh_loss_sum=fresh_loss_sum,
+            fresh_metrics=fresh_metrics,
             labels=tuple(max(0, round(float(count))) for count in counts),
             cpu_s=time.process_time() - began_cpu_s,
         )
 
+    def _begin(self, epoch: int, rate: float, version: int) -> Lease:
+        """Load the version, and say what the task's code is told of the lease."""
+        write_from(self._shared.model, self._tensors, self._layout)
+        if self._is_rounded:
+            read_into(self._shared.update, self._tensors, self._layout)
+            self._before = self._shared.update.copy()
+        to_training(self._model, self._placed)
+        return Lease(
+            version=version,
+            epoch=epoch,
+            rate=rate or self._settings.learning_rate,
+            device=self._device,
+            half=torch.bfloat16 if self._settings.precision == "bfloat16" else None,
+            values=self._layout.views(self._shared.model),
+        )
+
+    def _run(self, rows: Iterator[tuple[Any, tuple[int, ...]]], counts: list[int], lease: Lease) -> float:
+        """Train a lease by the task's own loop, or by ours; the sum of losses over examples."""
+        batches = self._batches(rows)
+        if not self._task._overrides("train"):
+            return self._steps(batches, counts, lease)
+        taken = 0
+
+        def counted() -> Iterator[Any]:
+            nonlocal taken
+            for batch in batches:
+                taken += 1
+                yield batch
+
+        self._task.train(self._forward, counted(), lease)
+        if taken != len(counts):
+            name = type(self._task).__name__
+            raise Misuse(f"{name}.train took {taken} of the lease's {len(counts)} batches; it must train on all of them")
+        total, weight = lease.logged.get("loss", (0.0, 0.0))
+        return total / weight * sum(counts) if weight else 0.0
+
+    def _batches(self, rows: Iterator[tuple[Any, tuple[int, ...]]]) -> Iterator[Any]:
+        for taken, at in rows:
+            seeded(self._settings.seed, *at)
+            yield self._collated(taken, training=True)
+
+    def _steps(self, batches: Iterator[Any], counts: list[int], lease: Lease) -> float:
+        """The default loop: forward, backward, and a step after every so many batches."""
+        settings, optimiser = self._settings, self._optimiser.for_lease(lease.rate)
+        loss_sum, last = 0.0, len(counts) - 1
+        optimiser.zero_grad()
+        for number, (batch, count) in enumerate(zip(batches, counts, strict=True)):
+            with lease.autocast():
+                loss = loss_of(self._task, self._forward, batch, lease)
+            (loss / settings.accumulate if settings.accumulate > 1 else loss).backward()  # type: ignore[no-untyped-call]
+            if (number + 1) % settings.accumulate == 0 or number == last:
+                if settings.clip_gradient:
+                    nn.utils.clip_grad_norm_(self._trainable, settings.clip_gradient)
+                optimiser.step()
+                optimiser.zero_grad()
+            loss_sum += loss.item() * count
+        return loss_sum
+
     def _leave_update(self, loss_sum: float) -> bool:
         """What changed goes to the update region. False: there are values that are no numbers."""
         update = self._shared.update
-        read_into(update, self._model, self._layout)
-        np.subtract(update, self._shared.model, out=update)
+        read_into(update, self._tensors, self._layout)
+        np.subtract(update, self._before if self._is_rounded else self._shared.model, out=update)
         return math.isfinite(loss_sum) and bool(np.isfinite(update).all())
 
-    def _judge(self, examples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]) -> tuple[float, int]:
-        """The sum of losses, and how many are right."""
-        x, y = examples
-        self._model.eval()
-        loss_sum, correct, size = 0.0, 0, self._settings.batch_size
-        with torch.no_grad():
-            for start in range(0, len(y), size):
-                inputs, labels = self._inputs(x[start : start + size], y[start : start + size])
-                output = self._model(inputs)
-                loss_sum += loss_of(self._task, output, labels).item() * len(labels)
-                correct += correct_of(self._task, output, labels)
-        return loss_sum, correct
+    # Evaluation ----------------------------------------------------------------------------------------------
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
         """Judge held-out examples ``start`` to ``stop`` (not included)."""
         began_s = time.monotonic()
         if not 0 <= start < stop <= len(self._test):
             raise Misuse(f"there are {len(self._test)} held-out examples; {start} to {stop} is not a range of them")
-        write_from(self._shared.model, self._model, self._layout)
-        loss_sum, correct = 0.0, 0
-        for low in range(start, stop, self._settings.batch_size):
-            high = min(low + self._settings.batch_size, stop)
-            loss, right = self._judge(self._test.slice(low, high))
-            loss_sum += loss
-            correct += right
-        seconds = time.monotonic() - began_s
-        return EvalResult(examples=stop - start, loss_sum=loss_sum, correct=correct, seconds=seconds)
+        lease = self._begin(0, 0.0, 0)
+        size = self._settings.batch_size
+        spans = [(low, min(low + size, stop)) for low in range(start, stop, size)]
+        metrics = self._judge(((self._test.slice(low, high), high - low, (low,)) for low, high in spans), lease)
+        return EvalResult(examples=stop - start, metrics=metrics, seconds=time.monotonic() - began_s)
 
-    def _step(self, examples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], at: tuple[int, ...]) -> float:
-        """One step of SGD, and its loss."""
-        seeded(self._settings.seed, *at)
-        x, y = self._inputs(*examples)
-        self._optimiser.zero_grad()
-        loss = loss_of(self._task, self._model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimiser.step()
-        return loss.item()
+    def _judge(self, parts: Iterator[tuple[Any, int, tuple[int, ...]]], lease: Lease) -> tuple[MetricSum, ...]:
+        """Named sums over parts of a set: their rows, their number, and what seeds them."""
+        self._model.eval()
+        sums: list[tuple[MetricSum, ...]] = []
+        with torch.no_grad():
+            for rows, count, at in parts:
+                seeded(self._settings.seed, _EVALUATION, *at)
+                batch = self._collated(rows, training=False)
+                with lease.autocast():
+                    sums.append(metrics_of(self._task, self._forward, batch, lease, examples=count))
+        return merge_all(sums)
+
+    def _collated(self, rows: Any, *, training: bool) -> Any:
+        return move(self._task.collate(rows_to_torch(rows), training=training), self._device)
 
     def _order_of(self, epoch: int) -> Indices:
         if self._order is None or self._order[0] != epoch:
@@ -208,13 +262,14 @@ class TorchTrainer:
             self._order = (epoch, order)
         return self._order[1]
 
-    def _inputs(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Tensor]:
-        return self._task.batch(torch.from_numpy(x), torch.from_numpy(y))
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'' if count == 1 else 's'}"
 
 
-def _added(counts: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _added(counts: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
     """Counts of labels, and those of some more examples. What is no class has none."""
-    if y.ndim != 1 or y.dtype.kind not in "iu" or not len(y) or not 0 <= y.min() <= y.max() < LABELS_MAX:
+    if y is None or y.ndim != 1 or y.dtype.kind not in "iu" or not len(y) or not 0 <= y.min() <= y.max() < LABELS_MAX:
         return counts
     more = np.bincount(y.astype(np.int64), minlength=counts.size)
     more[: counts.size] += counts

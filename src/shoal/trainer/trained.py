@@ -16,7 +16,8 @@ from shoal.wire import tensors
 def trained_model(task: Task, path: Path, *, seed: int = 0) -> nn.Module:
     """The task's model with the tensors of a safetensors file, in evaluation mode.
 
-    ``seed`` is the job's: what ``Task.model`` draws and does not keep as a parameter or a buffer is drawn again.
+    ``seed`` is the job's: what ``Task.model`` draws and nobody trains is drawn again. Frozen tensors are as the task
+    builds them.
     """
     # In a program of somebody else's, whose own draws stay as they were.
     drawn = np.random.get_state()

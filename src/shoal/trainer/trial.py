@@ -1,4 +1,4 @@
-"""One batch of a task, tried before anything is sent: forward, loss, backward, evaluation. Imports torch."""
+"""One batch of a task, tried before anything is sent: a step, its gradient, an evaluation. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,43 +14,63 @@ from torch import nn
 
 from shoal.errors import Misuse
 from shoal.task import Task
+from shoal.trainer.arrays import rows_to_torch
+from shoal.trainer.judging import loss_of, metrics_of
+from shoal.trainer.lease import Lease
+from shoal.trainer.placement import Placed, to_training
 from shoal.trainer.shards import Examples
-from shoal.trainer.steps import correct_of, loss_of, seeded
+from shoal.trainer.steps import seeded
 
 _T = TypeVar("_T")
 
 
-def try_batch(task: Task, model: nn.Module, *, train: Examples, test: Examples, batch_size: int, seed: int) -> None:
+def try_batch(
+    task: Task, model: nn.Module, placed: Placed, *, train: Examples, test: Examples, batch_size: int, seed: int
+) -> None:
     """Take one step of training and one of evaluation, as devices will. What fails here would fail on each of them."""
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise Misuse(f"{_place(task, 'model')} gave a model without a parameter that can be trained")
     seeded(seed)
-    model.train()
-    output, y = _forward(task, model, train, batch_size)
-    loss = _checked(loss_of, task, "loss", output, y)
-    if not math.isfinite(loss.item()):
-        raise Misuse(
-            f"{_place(task, 'loss')} gave {loss.item()} for the first batch: look for values that are not finite"
-        )
-    if not loss.requires_grad:
-        raise Misuse(f"{_place(task, 'loss')} gave a number that does not depend on the model's parameters")
-    loss.backward()  # type: ignore[no-untyped-call]
+    to_training(model, placed)
+    lease = lease_of(task, placed)
+    batch, count = _batch(task, train, batch_size, training=True)
+    if task._overrides("train"):
+        taken = iter([batch])
+        task.train(model, taken, lease)
+        if next(taken, None) is not None:
+            raise Misuse(f"{_place(task, 'train')} took none of its batches; it must train on all of them")
+    else:
+        _try_step(task, model, batch, lease)
     model.eval()
     with torch.no_grad():
-        output, y = _forward(task, model, test, batch_size)
-        _checked(loss_of, task, "loss", output, y)
-        _checked(correct_of, task, "correct", output, y)
+        batch, count = _batch(task, test, batch_size, training=False)
+        hook = "metrics" if task._overrides("metrics") else "correct"
+        _checked(task, hook, lambda: metrics_of(task, model, batch, lease, examples=count))
 
 
-def _forward(task: Task, model: nn.Module, examples: Examples, batch_size: int) -> tuple[Any, torch.Tensor]:
-    x, y = examples.take(np.arange(min(len(examples), batch_size)))
-    inputs, labels = task.batch(torch.from_numpy(x), torch.from_numpy(y))
-    return model(inputs), labels
+def lease_of(task: Task, placed: Placed) -> Lease:
+    """A lease to try the task's code with: the first version, on the processor that every machine has."""
+    values = {name: tensor.detach().float().numpy() for name, (tensor, _) in placed.shared.items()}
+    rate = task.plan.learning_rate if task.plan else 0.05
+    return Lease(version=0, epoch=0, rate=rate, device=torch.device("cpu"), values=values)
 
 
-def _checked(ask: Callable[[Task, Any, torch.Tensor], _T], task: Task, hook: str, output: Any, y: torch.Tensor) -> _T:
+def _try_step(task: Task, model: nn.Module, batch: Any, lease: Lease) -> None:
+    hook = "step" if task._overrides("step") else "loss"
+    loss = _checked(task, hook, lambda: loss_of(task, model, batch, lease))
+    if not math.isfinite(loss.item()):
+        raise Misuse(f"{_place(task, hook)} gave {loss.item()} for the first batch: look for values that are not finite")
+    if not loss.requires_grad:
+        raise Misuse(f"{_place(task, hook)} gave a number that does not depend on the model's parameters")
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _batch(task: Task, examples: Examples, batch_size: int, *, training: bool) -> tuple[Any, int]:
+    count = min(len(examples), batch_size)
+    return task.collate(rows_to_torch(examples.take(np.arange(count))), training=training), count
+
+
+def _checked(task: Task, hook: str, ask: Callable[[], _T]) -> _T:
     try:
-        return ask(task, output, y)
+        return ask()
     except Misuse as error:
         raise Misuse(f"{error} ({_place(task, hook)})") from None
 

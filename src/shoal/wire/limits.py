@@ -30,6 +30,9 @@ TENSOR_FILE_HEADER_MAX_BYTES = 4 << 20
 #: Batches of one epoch: a leader keeps a byte for each.
 BATCHES_MAX = 1 << 24
 
+#: Parts of a job's frozen base: 256 of 256 MB are 64 GB.
+BASE_PARTS_MAX = 256
+
 #: Notes (text under a name) that the header of a safetensors file may hold.
 TENSOR_FILE_NOTES_MAX = 1024
 

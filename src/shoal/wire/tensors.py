@@ -151,12 +151,13 @@ def _raw(array: Array) -> memoryview:
 
 
 def read(
-    source: Path | BinaryIO | bytes | bytearray | memoryview, *, mmap: bool = True
+    source: Path | BinaryIO | bytes | bytearray | memoryview, *, mmap: bool = True, private: bool = False
 ) -> tuple[dict[str, Array], dict[str, str]]:
     """The tensors and the metadata of a file, by its path or open, or of a buffer that holds one.
 
     Of a file, ``mmap=True`` gives read-only views over a mapping (nothing is copied, and the file may be
-    unlinked meanwhile, but must not be cut short); ``mmap=False`` gives private arrays that may be written to.
+    unlinked meanwhile, but must not be cut short); with ``private`` they may be written to, and the file stays as
+    it is; ``mmap=False`` gives private arrays that may be written to.
     Of a buffer, the tensors are always read-only views over it.
     """
     if isinstance(source, bytes | bytearray | memoryview):
@@ -169,7 +170,7 @@ def read(
         head = file.read(_LENGTH_BYTES)
         head += file.read(header_bytes(head, total_bytes=total_bytes))
         header = parse_header(head, total_bytes=total_bytes)
-        data = _mapped(file, header, total_bytes) if mmap else _loaded(file, header, total_bytes)
+        data = _mapped(file, header, total_bytes, private=private) if mmap else _loaded(file, header, total_bytes)
     return _arrays(header, data), dict(header.metadata)
 
 
@@ -222,9 +223,10 @@ def _check_spans(tensors: Mapping[str, TensorEntry], *, data_bytes: int) -> None
         raise _corrupt(f"its tensors take {at} bytes, the file holds {data_bytes}")
 
 
-def _mapped(file: BinaryIO, header: Header, total_bytes: int) -> memoryview:
+def _mapped(file: BinaryIO, header: Header, total_bytes: int, *, private: bool) -> memoryview:
+    access = memory_map.ACCESS_COPY if private else memory_map.ACCESS_READ
     try:
-        mapping = memory_map.mmap(file.fileno(), total_bytes, access=memory_map.ACCESS_READ)
+        mapping = memory_map.mmap(file.fileno(), total_bytes, access=access)
     except ValueError:  # shorter than it was a moment ago
         raise _corrupt("it changed while it was read") from None
     return memoryview(mapping)[header.data_start :]

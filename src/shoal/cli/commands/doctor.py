@@ -67,7 +67,7 @@ def examine(home: Path, *, code: JoinCode | None, port: int) -> Iterator[Finding
     yield checks.check_cpu(cpu := probes.cpu_facts())
     yield checks.check_torch(torch := probes.torch_facts())
     if torch.version:
-        yield checks.check_torch_runs(probes.run_torch(), cpu=cpu)
+        yield checks.check_torch_runs(probes.run_torch(device=probes.chosen_device(home)), cpu=cpu)
     yield checks.check_memory(*probes.memory_bytes())
     yield checks.check_shared_memory(probes.shared_memory_facts())
     yield checks.check_disk(probes.disk_facts("home", home))

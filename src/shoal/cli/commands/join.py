@@ -48,6 +48,20 @@ def join(
             show_default=False,
         ),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|cpu|cuda:N|mps",
+            help="The processor to train on; remembered.",
+            show_default="the best that PyTorch finds",
+        ),
+    ] = "",
+    threads: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, max=1024, help="Threads to train with; remembered.", show_default="all cores"
+        ),
+    ] = 0,
     lend: Annotated[
         bool,
         typer.Option(
@@ -77,6 +91,10 @@ def join(
         _list_clusters()
         return
     folder = _folder(data)
+    if device:
+        from shoal.trainer.processors import checked_device
+
+        checked_device(device)
     member = _member(home, line, name, anew=anew)
     if member.identity.role == "operator":
         if folder is not None:
@@ -85,6 +103,11 @@ def join(
         return
     if folder is not None:
         _remember(home, folder)
+    if device or threads:
+        from shoal.runtime import own_processor
+        from shoal.runtime.paths import Paths
+
+        own_processor.remember(Paths(home), device=device, threads=threads)
     # Typed text goes to the terminal below; a name from a certificate is already a plain one.
     print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
     print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)

@@ -7,7 +7,7 @@ from dataclasses import field
 from shoal.errors import PeerViolation
 from shoal.plan import Plan
 from shoal.states import ENDED, REPORTED
-from shoal.wire.limits import BATCHES_MAX
+from shoal.wire.limits import BASE_PARTS_MAX, BATCHES_MAX
 from shoal.wire.messages.base import Message, Tensors, is_id, is_sha256, message
 
 
@@ -37,6 +37,8 @@ class JobSpec(Message):
     kwargs_json: str = "{}"
     bundle: str
     initial: str
+    #: The parts of the model's frozen base, which devices fetch and the leader does not; none: nothing is frozen.
+    base: tuple[str, ...] = ()
     train: Dataset
     test: Dataset
     plan: Plan
@@ -50,6 +52,8 @@ class JobSpec(Message):
         for name in ("bundle", "initial"):
             if not is_sha256(getattr(self, name)):
                 raise PeerViolation(f"a job's {name} is named by its sha256, not {getattr(self, name)[:80]!r}")
+        if len(self.base) > BASE_PARTS_MAX or not all(is_sha256(part) for part in self.base):
+            raise PeerViolation(f"a frozen base has at most {BASE_PARTS_MAX} parts, each named by its sha256")
         if not self.job:
             raise PeerViolation("a job needs an id")
         if self.plan.data == "shared" and self.train.examples < 1:

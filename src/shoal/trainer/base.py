@@ -1,0 +1,103 @@
+"""The frozen base of a model: tensors that nobody trains, in files that devices fetch once and map. Imports torch.
+
+The leader never sees it, and no update names it. A file holds up to ``PART_BYTES``, so that a device whose link breaks
+fetches one part again and not a gigabyte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.errors import Misuse
+from shoal.store.files import AtomicFile, telling_disk_full
+from shoal.store.readable import let_others_read
+from shoal.trainer.launch import opened
+from shoal.wire import tensors
+from shoal.wire.limits import BLOB_MAX_BYTES
+
+PART_BYTES = 256 << 20
+
+#: The note in a part that tells the types of tensors which safetensors files of ours cannot name.
+_TYPES = "torch_types"
+
+#: The one type that numpy lacks and safetensors has; others that numpy lacks are stored as bytes.
+_BFLOAT16 = torch.bfloat16
+
+
+def write_base(frozen: Mapping[str, Tensor], directory: Path) -> tuple[str, ...]:
+    """Write the frozen tensors in parts; the hashes that name the files, in order."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return tuple(_write_part(part, directory) for part in _parts(frozen))
+
+
+def load_base(frozen: Mapping[str, Tensor], paths: Sequence[str | Path]) -> None:
+    """Put the stored values in the place of a model's frozen tensors. They stay in the files until they are read."""
+    missing = dict(frozen)
+    for path in paths:
+        with opened(Path(path)) as file:
+            arrays, notes = tensors.read(file, mmap=True, private=True)
+        types = json.loads(notes.get(_TYPES, "{}"))
+        for name, array in arrays.items():
+            if name not in missing:
+                raise Misuse(f"the job's frozen {name} is not in the model that this device builds, or is trained here")
+            _assign(name, missing.pop(name), array, types)
+    if missing:
+        raise Misuse(f"this device builds frozen tensors that the job does not have, such as {next(iter(missing))}")
+
+
+def _assign(name: str, tensor: Tensor, array: np.ndarray, types: Mapping[str, str]) -> None:
+    stored = torch.from_numpy(array)
+    kind = getattr(torch, types[name]) if name in types else stored.dtype
+    stored = stored.view(kind).reshape(stored.shape[:-1]) if name in types and kind != _BFLOAT16 else stored.view(kind)
+    if (stored.dtype, stored.shape) != (tensor.dtype, tensor.shape):
+        here, there = (f"{each.dtype} {list(each.shape)}" for each in (tensor, stored))
+        raise Misuse(f"the frozen {name} is {here} on this device and {there} in the job; do its versions differ?")
+    # Not copied: the values lie in the file's pages, which the system drops and reads again as memory allows.
+    tensor.data = stored.to(tensor.device)
+
+
+def _parts(frozen: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    part: dict[str, Tensor] = {}
+    size_bytes = 0
+    for name, tensor in frozen.items():
+        if tensor.nbytes > BLOB_MAX_BYTES // 2:
+            raise Misuse(f"the frozen {name} has {tensor.nbytes:,} bytes; one tensor has at most {BLOB_MAX_BYTES // 2:,}")
+        if part and (size_bytes + tensor.nbytes > PART_BYTES or len(part) >= 1000):
+            yield part
+            part, size_bytes = {}, 0
+        part[name] = tensor
+        size_bytes += tensor.nbytes
+    if part:
+        yield part
+
+
+def _write_part(part: Mapping[str, Tensor], directory: Path) -> str:
+    arrays: dict[str, np.ndarray] = {}
+    types: dict[str, str] = {}
+    for name, tensor in part.items():
+        values = tensor.detach().cpu().contiguous()
+        if tensor.dtype == _BFLOAT16:
+            arrays[name], types[name] = values.view(torch.uint16).numpy(), "bfloat16"
+            continue
+        try:
+            arrays[name] = values.numpy()
+        except TypeError:
+            arrays[name] = values.unsqueeze(-1).view(torch.uint8).numpy()
+            types[name] = str(tensor.dtype).removeprefix("torch.")
+    halves = {name for name, kind in types.items() if kind == "bfloat16"}
+    with telling_disk_full(directory):
+        pending = AtomicFile(directory)
+        try:
+            tensors.write(pending.file, arrays, {_TYPES: json.dumps(types)} if types else {}, bfloat16=halves)
+            sha256 = pending.sha256
+            let_others_read(pending.file)
+            pending.commit(directory / sha256)
+        finally:
+            pending.abort()
+    return sha256

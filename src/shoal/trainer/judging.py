@@ -1,0 +1,65 @@
+"""What a task's methods give, checked: the loss of a batch, and named sums over held-out examples. Imports torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoal.errors import Misuse
+from shoal.learning.metrics import MetricSum
+from shoal.metrics import mean, named
+from shoal.task import Task
+from shoal.trainer.lease import Lease
+
+
+def loss_of(task: Task, model: nn.Module, batch: Any, lease: Lease) -> Tensor:
+    """The loss of a batch, as the task has it."""
+    hook = "step" if task._overrides("step") else "loss"
+    return _checked_loss(task, hook, task.step(model, batch, lease))
+
+
+def metrics_of(task: Task, model: nn.Module, batch: Any, lease: Lease, *, examples: int) -> tuple[MetricSum, ...]:
+    """Named sums over one batch. The task's own, and the loss; by default, loss and accuracy of one forward pass."""
+    if task._overrides("metrics"):
+        found = task.metrics(model, batch)
+        has_loss = not isinstance(found, dict) or "loss" in found or (task._overrides("train") and not task._overrides("step"))
+        if not has_loss:
+            found = {"loss": _mean_loss(loss_of(task, model, batch, lease), examples), **found}
+        return named(found, where=f"{type(task).__name__}.metrics")
+    if task._overrides("train") and not task._overrides("step"):
+        return ()
+    if task._overrides("step"):
+        return named({"loss": _mean_loss(loss_of(task, model, batch, lease), examples)})
+    x, y = batch
+    output = model(x)
+    loss = _checked_loss(task, "loss", task.loss(output, y))
+    return named({"loss": _mean_loss(loss, examples), **_accuracy(task, output, y)})
+
+
+def _mean_loss(loss: Tensor, examples: int) -> Any:
+    return mean(loss.item() * examples, examples)
+
+
+def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
+    """How many are right, where that means something: y holds class numbers, or the task counts by itself."""
+    if not isinstance(y, Tensor):
+        return {}
+    counts_itself = task._overrides("correct")
+    is_classes = not y.is_floating_point() and isinstance(output, Tensor) and output.dim() == y.dim() + 1
+    if not counts_itself and not is_classes:
+        return {}
+    correct = int(task.correct(output, y))
+    # Of a sequence or an image, each position may be counted.
+    most = len(y) if 0 <= correct <= len(y) and (counts_itself or y.dim() == 1) else y.numel()
+    if not 0 <= correct <= most:
+        raise Misuse(f"{type(task).__name__}.correct gave {correct} of {most} examples; it must count examples")
+    return {"accuracy": mean(correct, most)}
+
+
+def _checked_loss(task: Task, hook: str, loss: object) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        shape = list(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise Misuse(f"{type(task).__name__}.{hook} gave {shape}; it must give one number, the batch's mean")
+    return loss
