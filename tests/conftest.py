@@ -74,8 +74,9 @@ def make_job(tmp_path: Path, imports_forgotten: None) -> Callable[..., TrainerSe
     """Write a task's source and its examples to disk, and describe them as an agent would to its trainer."""
 
     def make(source: str, train: Pair, test: Pair | None = None, **settings: Any) -> TrainerSettings:
-        from shoal.trainer.flat import layout_of
+        from shoal.trainer.base import write_base
         from shoal.trainer.importer import make_task
+        from shoal.trainer.placement import place
         from shoal.trainer.shards import write_shards
 
         bundle = tmp_path / "bundle"
@@ -89,7 +90,13 @@ def make_job(tmp_path: Path, imports_forgotten: None) -> Callable[..., TrainerSe
         chosen = {"entry": "task:Sample", "seed": 5, "batch_size": 8, "learning_rate": 0.1} | settings
         arguments = chosen.get("arguments", {})
         if "layout" not in chosen:
-            chosen["layout"] = layout_of(make_task(bundle, chosen["entry"], arguments).model())
+            from shoal.trainer.steps import build_model
+
+            task = make_task(bundle, chosen["entry"], arguments)
+            placed = place(task, build_model(task, chosen["seed"]))
+            chosen["layout"] = placed.layout
+            parts = write_base(placed.frozen, tmp_path / "shards")
+            chosen["base"] = tuple(str(tmp_path / "shards" / part) for part in parts)
         return TrainerSettings(bundle_dir=str(bundle), train=paths[0], test=paths[1], **chosen)
 
     return make

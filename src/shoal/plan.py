@@ -105,6 +105,15 @@ def endless() -> Until:
     return Until(endless=True)
 
 
+def too_fresh(optimiser: str, steps: int) -> str:
+    """Why an adaptive optimiser that begins again with each lease is refused."""
+    return (
+        f"{optimiser} begins again with every lease, and a lease has {steps} step{'' if steps == 1 else 's'}: that is"
+        f" mostly its bias correction. Set lease_batches to {FRESH_STEPS_LEAST} or more, or inner_state = 'kept', or"
+        " let the leader do it: outer = 'adamw'"
+    )
+
+
 def parse_workers(text: str) -> tuple[int, int]:
     """Read ``MIN:MAX`` (or one number for both)."""
     low, _, high = text.partition(":")
@@ -137,7 +146,7 @@ class Plan:
     momentum: float = _UNSAID
     weight_decay: float = 0.0
 
-    #: What steps through a lease on a device: any of ``torch.optim`` by its name in small letters, at ``learning_rate``.
+    #: What steps through a lease on a device: any of ``torch.optim`` by its name in small letters.
     #: A task may have an ``optimizer`` of its own. ``fresh`` begins again with each lease, so that any device can train
     #: it again and get the same; ``kept`` keeps its state on the device, where it dies with it.
     inner: str = "sgd"
@@ -258,14 +267,11 @@ class Plan:
         if not 0 <= self.clip_gradient < math.inf:
             raise Misuse(f"clip_gradient is a norm from 0, not {self.clip_gradient}")
         if self.accumulate > self.lease_batches:
-            raise Misuse(f"accumulate = {self.accumulate} batches a step: a lease has {self.lease_batches}; raise lease_batches")
+            raise Misuse(f"accumulate = {self.accumulate} batches a step: a lease has {self.lease_batches}")
         steps = self.lease_batches // self.accumulate
-        if self.inner in ADAPTIVE and self.inner_state == "fresh" and steps < FRESH_STEPS_LEAST and self.work != "sized":
-            raise Misuse(
-                f"inner = {self.inner!r} begins again with every lease, and a lease has {steps} steps: that is mostly its"
-                f" bias correction. Set lease_batches to {FRESH_STEPS_LEAST} or more, or inner_state = 'kept', or let the"
-                " leader do it: outer = 'adamw'"
-            )
+        is_fresh = self.inner_state == "fresh" and self.work != "sized"
+        if self.inner in ADAPTIVE and is_fresh and steps < FRESH_STEPS_LEAST:
+            raise Misuse(too_fresh(self.inner, steps))
 
     def _check_online(self) -> None:
         if self.epoch_leases < 1:

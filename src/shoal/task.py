@@ -95,7 +95,7 @@ class Task:
         return x, y
 
     def correct(self, output: Tensor, y: Tensor) -> int:
-        """How many of a batch are right. By default, those whose largest output is their class. ``metrics`` calls it."""
+        """How many of a batch are right, for ``metrics``. By default, those whose largest output is their class."""
         return int((output.argmax(1) == y).sum())
 
     def collate(self, rows: Any, *, training: bool) -> Any:

@@ -104,7 +104,8 @@ def test_importing_task_needs_no_torch():
     [
         ("lost", "did you mean loss?"),
         ("example", "did you mean examples?"),
-        ("configure_optimizer", "never calls: A task's"),
+        ("configure_optimizer", "did you mean optimizer?"),
+        ("forward", "never calls: A task's"),
     ],
 )
 def test_a_method_that_nobody_would_call_is_an_error(name, near):

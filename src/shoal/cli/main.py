@@ -11,7 +11,22 @@ from typing import Annotated, cast
 import typer
 
 from shoal import features
-from shoal.cli.commands import attach, demo, doctor, jobs, join, model, nodes, plan, simulate, status, token, train, up
+from shoal.cli.commands import (
+    attach,
+    check,
+    demo,
+    doctor,
+    jobs,
+    join,
+    model,
+    nodes,
+    plan,
+    simulate,
+    status,
+    token,
+    train,
+    up,
+)
 from shoal.cli.exits import MEANING, Exit, exit_code_of
 from shoal.errors import ShoalError
 from shoal.version import __version__
@@ -42,6 +57,7 @@ app.command(rich_help_panel=_START)(up.up)
 app.command(rich_help_panel=_START)(join.join)
 app.add_typer(token.app, name="token", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
+app.command(rich_help_panel=_WORK)(check.check)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(attach.attach)
 app.add_typer(features.provided("command", by="flock"), name="flock", rich_help_panel=_WORK)

@@ -27,9 +27,8 @@ from shoal.roles.events import LinkMeasured, Received
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
 from shoal.roles.node.doorway import TWICE
 from shoal.roles.node.worker_table import WorkerTable
-from shoal.runtime import probe
+from shoal.runtime import own_processor, probe
 from shoal.runtime.dialer import Dialer
-from shoal.runtime import own_processor
 from shoal.runtime.own_data import expose
 from shoal.runtime.paths import Paths, default_home
 from shoal.runtime.pool import AgentPool, agent_pool

@@ -1,4 +1,4 @@
-"""Which blobs a job is made of: its code, its first model, its frozen base, its data. Reads lists of shards; knows no devices."""
+"""Which blobs a job is made of: its code, its first model, its frozen base, its data. Knows no devices."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class LocalCluster:
                 changes={
                     ROOT_VARIABLE: os.environ.get(ROOT_VARIABLE, "yes"),
                     # Its agents share this machine.
-                    THREADS_VARIABLE: os.environ.get(THREADS_VARIABLE, "") or str(share_of_cores(max(1, self._workers))),
+                    THREADS_VARIABLE: os.environ.get(THREADS_VARIABLE, "") or str(share_of_cores(self._workers)),
                     "PYTHONUNBUFFERED": "1",
                 },
             )

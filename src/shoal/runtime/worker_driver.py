@@ -171,7 +171,8 @@ class WorkerDriver:
         test = await self._shards(spec.test)
         bundle_dir = await asyncio.to_thread(self._unpack, spec.bundle)
         layout, first = first_model(self._blobs.path(spec.initial))
-        settings = TrainerSettings(
+        settings = TrainerSettings.of_plan(
+            spec.plan,
             bundle_dir=str(bundle_dir),
             entry=spec.entry,
             arguments=json.loads(spec.kwargs_json),
@@ -179,24 +180,11 @@ class WorkerDriver:
             test=test,
             base=tuple(str(self._blobs.path(part)) for part in spec.base),
             layout=layout,
-            seed=spec.plan.seed,
-            batch_size=spec.plan.batch_size,
-            learning_rate=spec.plan.learning_rate,
-            weight_decay=spec.plan.weight_decay,
-            inner=spec.plan.inner,
-            inner_state=spec.plan.inner_state,
-            lease_batches=spec.plan.lease_batches,
-            clip_gradient=spec.plan.clip_gradient,
-            accumulate=spec.plan.accumulate,
-            precision=spec.plan.precision,
-            compile=spec.plan.compile,
             device=device_of(os.environ),
             torch_threads=threads_of(os.environ),
             is_local=self._is_local,
             local_folder=self._local_folder,
             local_seen=self._seen.count(spec.job) if self._seen is not None else 0,
-            share_labels=spec.plan.share_labels,
-            labels_epsilon=spec.plan.labels_epsilon,
             pace_s=self._pace_s,
         )
         return settings, first

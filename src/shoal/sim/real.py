@@ -7,6 +7,7 @@ on who makes it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shutil
 import sys
@@ -46,7 +47,9 @@ class TorchTraining:
         self._bundle_dir = Path(tempfile.mkdtemp(prefix="shoal-simulate-")).resolve()
         # Also at the end of the process, if nobody closes it.
         self._clean_up = weakref.finalize(self, _clean_up, self._bundle_dir, self._shared)
-        settings = TrainerSettings(
+        settings = TrainerSettings.of_plan(
+            # A simulation trains many devices' leases here: compiling would dwarf all of them.
+            dataclasses.replace(plan, compile=False),
             bundle_dir=str(self._bundle_dir),
             entry=spec.entry,
             arguments=json.loads(spec.kwargs_json),
@@ -54,16 +57,6 @@ class TorchTraining:
             test=prepared.paths(prepared.test),
             base=prepared.base_paths,
             layout=prepared.layout,
-            seed=plan.seed,
-            batch_size=plan.batch_size,
-            learning_rate=plan.learning_rate,
-            weight_decay=plan.weight_decay,
-            inner=plan.inner,
-            inner_state=plan.inner_state,
-            lease_batches=plan.lease_batches,
-            clip_gradient=plan.clip_gradient,
-            accumulate=plan.accumulate,
-            precision=plan.precision,
             torch_threads=torch_threads,
         )
         try:

@@ -67,7 +67,7 @@ def _parts(frozen: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     size_bytes = 0
     for name, tensor in frozen.items():
         if tensor.nbytes > BLOB_MAX_BYTES // 2:
-            raise Misuse(f"the frozen {name} has {tensor.nbytes:,} bytes; one tensor has at most {BLOB_MAX_BYTES // 2:,}")
+            raise Misuse(f"the frozen {name} has {tensor.nbytes:,} bytes, at most {BLOB_MAX_BYTES // 2:,} are taken")
         if part and (size_bytes + tensor.nbytes > PART_BYTES or len(part) >= 1000):
             yield part
             part, size_bytes = {}, 0

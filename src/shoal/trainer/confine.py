@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import grp
 import os
 import pwd
 import resource
@@ -28,6 +29,7 @@ from shoal.trainer.kernel import (
     drop_capabilities,
     refuse_new_privileges,
 )
+from shoal.trainer.processors import DEVICE_VARIABLE
 
 USER_VARIABLE = "SHOAL_TRAINER_USER"
 MEMORY_VARIABLE = "SHOAL_TRAINER_MEMORY_MB"
@@ -363,9 +365,17 @@ def _become(name: str, user: int, group: int, *, needs: Sequence[str], has_view:
     return why
 
 
+def _graphics_groups() -> list[int]:
+    """The groups that may use a graphics processor, where the device has one and its owner did not choose the CPU."""
+    has_one = any(os.path.exists(path) for path in ("/dev/dri", "/dev/kfd", "/dev/nvidia0"))
+    if not has_one or os.environ.get(DEVICE_VARIABLE) == "cpu":
+        return []
+    return [group.gr_gid for group in grp.getgrall() if group.gr_name in ("video", "render")]
+
+
 def _become_for_a_moment(user: int, group: int, paths: Sequence[str]) -> str:
     """The first of these paths that this user cannot read. Asked of the kernel itself, which knows all rules."""
-    os.setgroups([])
+    os.setgroups(_graphics_groups())
     os.setegid(group)
     os.seteuid(user)
     try:

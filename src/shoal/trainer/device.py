@@ -34,7 +34,7 @@ def _has_mps() -> bool:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The same structure with every tensor on ``device``. Lists, tuples, dicts, dataclasses, and objects with ``to``."""
+    """The same structure with every tensor on ``device``: lists, tuples, dicts, dataclasses, objects with ``to``."""
     if device.type == "cpu":
         return batch
     match batch:

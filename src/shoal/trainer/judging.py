@@ -24,11 +24,10 @@ def metrics_of(task: Task, model: nn.Module, batch: Any, lease: Lease, *, exampl
     """Named sums over one batch. The task's own, and the loss; by default, loss and accuracy of one forward pass."""
     if task._overrides("metrics"):
         found = task.metrics(model, batch)
-        has_loss = not isinstance(found, dict) or "loss" in found or (task._overrides("train") and not task._overrides("step"))
-        if not has_loss:
+        if isinstance(found, dict) and "loss" not in found and _has_step(task):
             found = {"loss": _mean_loss(loss_of(task, model, batch, lease), examples), **found}
         return named(found, where=f"{type(task).__name__}.metrics")
-    if task._overrides("train") and not task._overrides("step"):
+    if not _has_step(task):
         return ()
     if task._overrides("step"):
         return named({"loss": _mean_loss(loss_of(task, model, batch, lease), examples)})
@@ -36,6 +35,11 @@ def metrics_of(task: Task, model: nn.Module, batch: Any, lease: Lease, *, exampl
     output = model(x)
     loss = _checked_loss(task, "loss", task.loss(output, y))
     return named({"loss": _mean_loss(loss, examples), **_accuracy(task, output, y)})
+
+
+def _has_step(task: Task) -> bool:
+    """Whether a loss can be asked for. A task with a loop of its own may have none."""
+    return task._overrides("step") or not task._overrides("train")
 
 
 def _mean_loss(loss: Tensor, examples: int) -> Any:

@@ -38,9 +38,9 @@ class Lease:
         return torch.autocast(self.device.type, dtype=self.half)
 
     def anchor(self, name: str) -> Tensor:
-        """The value that a shared tensor has in this version, before any step of the lease (FedProx pulls towards it)."""
+        """The value of a shared tensor in this version, before any step of the lease (FedProx pulls towards it)."""
         if name not in self.values:
-            raise Misuse(f"lease.anchor({name!r}): no shared tensor has this name; frozen and own tensors have no anchor")
+            raise Misuse(f"lease.anchor({name!r}): no shared tensor has this name; others have no anchor")
         return torch.from_numpy(self.values[name]).to(self.device)
 
     def log(self, name: str, total: float, weight: float = 1.0) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.errors import Misuse
-from shoal.plan import FRESH_STEPS_LEAST
+from shoal.plan import FRESH_STEPS_LEAST, too_fresh
 from shoal.task import Task
 from shoal.trainer.protocol import TrainerSettings
 
@@ -62,12 +62,7 @@ class InnerOptimiser:
         is_adaptive = any("beta2" in group or "betas" in group or "alpha" in group for group in optimiser.param_groups)
         steps = settings.lease_batches // settings.accumulate
         if is_adaptive and settings.inner_state == "fresh" and steps < FRESH_STEPS_LEAST:
-            name = type(optimiser).__name__
-            raise Misuse(
-                f"{name} begins again with every lease, and a lease has {steps} step{'' if steps == 1 else 's'}: that is "
-                f"mostly its bias correction. Set lease_batches to {FRESH_STEPS_LEAST} or more, or inner_state = 'kept', "
-                f"or let the leader do it: outer = 'adamw'"
-            )
+            raise Misuse(too_fresh(type(optimiser).__name__, steps))
 
 
 def _named(settings: TrainerSettings, trainable: list[Tensor]) -> torch.optim.Optimizer:

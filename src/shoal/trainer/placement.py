@@ -67,7 +67,7 @@ def place(task: Task, model: nn.Module) -> Placed:
         elif buffer.is_floating_point():
             getattr(placed, asked or "shared")[name] = (buffer, "buffer")
     if not any(kind == "parameter" for _, kind in placed.shared.values()):
-        raise Misuse("the model has no parameter that can be trained: all have requires_grad = False, or are a device's own")
+        raise Misuse("the model has no parameter that can be trained: all have requires_grad = False, or are own")
     return Placed(placed.shared, placed.frozen, placed.own, tuple(dict.fromkeys(still)))
 
 

@@ -48,7 +48,7 @@ def threads_of(environment: Mapping[str, str]) -> int:
 
 def share_of_cores(agents: int) -> int:
     """The threads of each of some agents that share this machine."""
-    return max(1, cores() // agents)
+    return max(1, cores() // max(1, agents))
 
 
 def cores() -> int:

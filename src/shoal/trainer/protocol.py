@@ -9,10 +9,29 @@ from typing import Any, TypeVar
 
 from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.learning.layout import Layout
+from shoal.plan import Plan
 from shoal.trainer.channel import Message
 from shoal.wire.limits import LABELS_MAX
 
 _T = TypeVar("_T")
+
+
+#: Fields that a trainer takes from the plan as they are.
+_OF_PLAN = (
+    "seed",
+    "batch_size",
+    "learning_rate",
+    "weight_decay",
+    "inner",
+    "inner_state",
+    "lease_batches",
+    "clip_gradient",
+    "accumulate",
+    "precision",
+    "compile",
+    "share_labels",
+    "labels_epsilon",
+)
 
 
 class TrainerError(ShoalError):
@@ -72,6 +91,11 @@ class TrainerSettings:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.torch_threads < 1:
             raise Misuse(f"batch_size {self.batch_size} and torch_threads {self.torch_threads} are at least 1")
+
+    @classmethod
+    def of_plan(cls, plan: Plan, **rest: Any) -> TrainerSettings:
+        """What a plan says of the work of a trainer, and the rest as it is given."""
+        return cls(**{name: getattr(plan, name) for name in _OF_PLAN}, **rest)
 
     def to_message(self) -> Message:
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -195,7 +195,9 @@ class TorchTrainer:
         self._task.train(self._forward, counted(), lease)
         if taken != len(counts):
             name = type(self._task).__name__
-            raise Misuse(f"{name}.train took {taken} of the lease's {len(counts)} batches; it must train on all of them")
+            raise Misuse(
+                f"{name}.train took {taken} of the lease's {len(counts)} batches; it must train on all of them"
+            )
         total, weight = lease.logged.get("loss", (0.0, 0.0))
         return total / weight * sum(counts) if weight else 0.0
 

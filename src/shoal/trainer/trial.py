@@ -57,7 +57,9 @@ def _try_step(task: Task, model: nn.Module, batch: Any, lease: Lease) -> None:
     hook = "step" if task._overrides("step") else "loss"
     loss = _checked(task, hook, lambda: loss_of(task, model, batch, lease))
     if not math.isfinite(loss.item()):
-        raise Misuse(f"{_place(task, hook)} gave {loss.item()} for the first batch: look for values that are not finite")
+        raise Misuse(
+            f"{_place(task, hook)} gave {loss.item()} for the first batch: look for values that are no numbers"
+        )
     if not loss.requires_grad:
         raise Misuse(f"{_place(task, hook)} gave a number that does not depend on the model's parameters")
     loss.backward()  # type: ignore[no-untyped-call]

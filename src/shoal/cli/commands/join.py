@@ -58,9 +58,7 @@ def join(
     ] = "",
     threads: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=0, max=1024, help="Threads to train with; remembered.", show_default="all cores"
-        ),
+        typer.Option(metavar="N", min=0, max=1024, help="Threads to train with; remembered.", show_default="all cores"),
     ] = 0,
     lend: Annotated[
         bool,

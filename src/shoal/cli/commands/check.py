@@ -1,0 +1,99 @@
+"""`shoal check`: try a task on this machine, before a cluster gets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shoal.cli.exits import Exit
+from shoal.cli.options import DEFAULT_HOME, Home, Json, TaskArguments
+
+if TYPE_CHECKING:
+    from shoal.plan import Plan
+    from shoal.trainer.check import TaskCheck
+
+
+def check(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A task's file or folder, as for `shoal train`.")],
+    arguments: TaskArguments = None,
+    plan: Annotated[
+        list[str] | None, typer.Option("--plan", metavar="KEY=VALUE", help="A number of the plan; may be repeated.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Examples of this machine's own, for a task with local data."),
+    ] = None,
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """Try a task here: prove that a lease is a pure function, and show what crosses the network and what is measured.
+
+    Example:  `shoal check examples/mnist`
+
+    Where a device is lost, another trains its lease again and must get the same update. A task whose plan says
+    inner_state = 'kept' does not claim that, and is only shown.
+    """
+    import asyncio
+
+    from shoal.cli import console
+    from shoal.cli.commands.train import overrides, pairs_of
+    from shoal.runtime.paths import Paths
+    from shoal.trainer.check import check_task
+    from shoal.trainer.find import find_task
+    from shoal.trainer.package import make_ready, plan_from
+
+    path, entry = find_task(task)
+    changes = overrides(workers="", until={}, numbers={}, pairs=plan or ())
+    kwargs = pairs_of(arguments or (), option="--set")
+    tell = console.Teller(console.err())
+
+    async def run() -> tuple[TaskCheck, Plan]:
+        ready = await make_ready(path, entry, out=Paths(home).prepared, kwargs=kwargs, plan=changes, on_progress=tell)
+        whole = plan_from({**ready.prepared.plan, **changes})
+        tell("training one lease three times, in two processes")
+        return await check_task(ready, whole, local_folder=str(data.absolute()) if data else ""), whole
+
+    found, whole = asyncio.run(run())
+    claims = whole.inner_state == "fresh"
+    told = _told(found, whole)
+    if json:
+        console.print_json(told)
+    else:
+        for name, value in _lines(told):
+            console.out().print(f"  {name:<11} {value}", soft_wrap=True, highlight=False)
+    raise typer.Exit(Exit.OK if found.is_pure or not claims else Exit.FAILED)
+
+
+def _told(found: TaskCheck, plan: Plan) -> dict[str, Any]:
+    from shoal.learning.metrics import value
+
+    return {
+        "pure": found.is_pure,
+        "claims_pure": plan.inner_state == "fresh",
+        "differs": found.differs,
+        "trained_tensors": len(found.layout.entries),
+        "trained_values": found.layout.size,
+        "update_bytes": 4 * found.layout.size,
+        "base_bytes": found.base_bytes,
+        "batch_s": found.batch_s,
+        "engine": found.engine,
+        "metrics": {each.name: value(each) for each in found.judged.metrics} if found.judged else {},
+    }
+
+
+def _lines(told: dict[str, Any]) -> list[tuple[str, str]]:
+    pure = "yes: the same lease gave the same bytes, in another process and after another lease"
+    if not told["pure"]:
+        unclaimed = "" if told["claims_pure"] else " (its plan keeps state, and does not claim it)"
+        pure = f"no: {told['differs']}{unclaimed}"
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in told["metrics"].items() if value is not None)
+    update = f"{told['trained_values']:,} values in {told['trained_tensors']} tensors, {told['update_bytes']:,} bytes"
+    return [
+        ("pure", pure),
+        ("an update", update),
+        ("frozen", f"{told['base_bytes']:,} bytes, sent once to each device" if told["base_bytes"] else "nothing"),
+        ("a batch", f"{told['batch_s'] * 1000:.0f} ms with {told['engine']}"),
+        ("metrics", metrics or "none: no examples are held out"),
+    ]
