@@ -25,7 +25,7 @@ from shoal.trainer.flat import layout_of, read_into, write_from
 from shoal.trainer.importer import make_task
 from shoal.trainer.local_examples import LocalExamples
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
-from shoal.trainer.shards import Examples
+from shoal.trainer.shards import Array, Examples, as_pair, labels_of
 from shoal.trainer.shared import SharedVectors
 from shoal.wire.limits import LABELS_MAX
 
@@ -108,7 +108,7 @@ class TorchTrainer:
         examples, loss_sum = 0, 0.0
         for batch in batches:
             indices = batch_indices(self._order_of(epoch), batch, self._settings.batch_size)
-            loss = self._step(self._train.take(indices), (epoch, batch))
+            loss = self._step(as_pair(self._train.take(indices)), (epoch, batch))
             examples += len(indices)
             loss_sum += loss * len(indices)
         return TrainResult(
@@ -131,14 +131,15 @@ class TorchTrainer:
         write_from(self._shared.model, self._model, self._layout)
         fresh = local.fresh()
         judged = fresh[::-1][:examples]
-        fresh_loss_sum, fresh_correct = self._judge(local.take(judged)) if len(judged) else (0.0, 0)
+        fresh_loss_sum, fresh_correct = self._judge(as_pair(local.take(judged))) if len(judged) else (0.0, 0)
         self._model.train()
         chosen = local.chosen(examples, fresh, seed=settings.seed, epoch=epoch, lease=lease)
         counts, loss_sum = np.zeros(0, np.int64), 0.0
         for step, start in enumerate(range(0, len(chosen), settings.batch_size)):
-            x, y = local.take(chosen[start : start + settings.batch_size])
+            rows = local.take(chosen[start : start + settings.batch_size])
+            x, y = as_pair(rows)
             loss_sum += self._step((x, y), (epoch, lease, step)) * len(y)
-            counts = _added(counts, y) if settings.share_labels else counts
+            counts = _added(counts, labels_of(rows)) if settings.share_labels else counts
         if settings.labels_epsilon and counts.size:
             # Not seeded: noise that anyone could make again would hide nothing.
             generator = np.random.default_rng()
@@ -186,7 +187,7 @@ class TorchTrainer:
         loss_sum, correct = 0.0, 0
         for low in range(start, stop, self._settings.batch_size):
             high = min(low + self._settings.batch_size, stop)
-            loss, right = self._judge(self._test.slice(low, high))
+            loss, right = self._judge(as_pair(self._test.slice(low, high)))
             loss_sum += loss
             correct += right
         seconds = time.monotonic() - began_s
@@ -212,9 +213,9 @@ class TorchTrainer:
         return self._task.batch(torch.from_numpy(x), torch.from_numpy(y))
 
 
-def _added(counts: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _added(counts: Array, y: Array | None) -> Array:
     """Counts of labels, and those of some more examples. What is no class has none."""
-    if y.ndim != 1 or y.dtype.kind not in "iu" or not len(y) or not 0 <= y.min() <= y.max() < LABELS_MAX:
+    if y is None or not len(y) or not 0 <= y.min() <= y.max() < LABELS_MAX:
         return counts
     more = np.bincount(y.astype(np.int64), minlength=counts.size)
     more[: counts.size] += counts

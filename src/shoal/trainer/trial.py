@@ -14,7 +14,7 @@ from torch import nn
 
 from shoal.errors import Misuse
 from shoal.task import Task
-from shoal.trainer.shards import Examples
+from shoal.trainer.shards import Examples, as_pair
 from shoal.trainer.steps import correct_of, loss_of, seeded
 
 _T = TypeVar("_T")
@@ -43,7 +43,7 @@ def try_batch(task: Task, model: nn.Module, *, train: Examples, test: Examples, 
 
 
 def _forward(task: Task, model: nn.Module, examples: Examples, batch_size: int) -> tuple[Any, torch.Tensor]:
-    x, y = examples.take(np.arange(min(len(examples), batch_size)))
+    x, y = as_pair(examples.take(np.arange(min(len(examples), batch_size))))
     inputs, labels = task.batch(torch.from_numpy(x), torch.from_numpy(y))
     return model(inputs), labels
 
