@@ -24,7 +24,7 @@ from shoal.trainer import child_loop
 from shoal.trainer.package import ReadyTask
 from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
-from shoal.trainer.shards import Examples, write_shards
+from shoal.trainer.shards import Examples, as_pair, write_shards
 from shoal.trainer.shared import SharedVectors
 from shoal.wire import tensors
 
@@ -130,7 +130,7 @@ class PointsTrainer:
         examples, loss_sum = 0, 0.0
         with np.errstate(all="ignore"):
             for batch in batches:
-                x, y = self._train.take(batch_indices(order, batch, self._settings.batch_size))
+                x, y = as_pair(self._train.take(batch_indices(order, batch, self._settings.batch_size)))
                 loss_sum += len(y) * descend(model, seen(model, x), y, learning_rate=self._settings.learning_rate)
                 examples += len(y)
             np.subtract(trained, self._shared.model, out=self._shared.update)
@@ -139,7 +139,7 @@ class PointsTrainer:
         return TrainResult(examples=examples, loss_sum=loss_sum, seconds=time.monotonic() - began_s, finite=finite)
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
-        x, y = self._test.slice(start, stop)
+        x, y = as_pair(self._test.slice(start, stop))
         model = LAYOUT.views(np.array(self._shared.model))
         with np.errstate(all="ignore"):
             _, logs = outputs_of(model, seen(model, x))

@@ -21,7 +21,7 @@ from shoal.learning.layout import Layout
 from shoal.scheduling.batches import batch_indices, epoch_order
 from shoal.trainer import child_loop
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
-from shoal.trainer.shards import Examples
+from shoal.trainer.shards import Examples, as_pair
 from shoal.trainer.shared import SharedVectors
 
 DEVICE_VARIABLE = "SHOAL_PACED_DEVICE"
@@ -103,7 +103,7 @@ class PacedTrainer:
         examples, loss_sum = 0, 0.0
         for batch in batches:
             indices = batch_indices(self._order_of(epoch), batch, self._settings.batch_size)
-            x, y = self._inputs(*self._train.take(indices))
+            x, y = self._inputs(*as_pair(self._train.take(indices)))
             loss_sum += len(y) * descend(model, x, y, learning_rate=self._settings.learning_rate)
             examples += len(y)
         model[TALLY][batches] += 1
@@ -116,7 +116,7 @@ class PacedTrainer:
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
         began_s = time.monotonic()
-        x, y = self._inputs(*self._test.slice(start, stop))
+        x, y = self._inputs(*as_pair(self._test.slice(start, stop)))
         _, logs = outputs_of(self._settings.layout.views(np.array(self._shared.model)), x)
         return EvalResult(
             examples=len(y),

@@ -13,7 +13,7 @@ from shoal.trainer.bundle import pack, unpack
 from shoal.trainer.host import TrainerHost, TrainerSettings
 from shoal.trainer.package import make_ready
 from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
-from shoal.trainer.shards import Examples
+from shoal.trainer.shards import Examples, as_pair
 from shoal.wire import tensors
 
 TASK = """
@@ -70,7 +70,7 @@ def test_a_task_is_prepared_cached_and_trained(prepare, tmp_path):
     assert notes[LAYOUT_NOTE] == prepared.layout.to_json()
     assert arrays["1.running_var"].tolist() == [1] * 5
     assert np.abs(arrays["0.weight"]).max() > 0
-    x, y = Examples(prepared.paths(prepared.test)).slice(0, 3)
+    x, y = as_pair(Examples(prepared.paths(prepared.test)).slice(0, 3))
     assert (x.dtype, x.tolist(), y.tolist()) == (np.float32, [[0, 1, 2], [3, 4, 5], [6, 7, 8]], [0, 1, 0])
 
     code, again, _ = prepare(TASK, "--seed", "3", arguments='{"width": 5}')
@@ -118,7 +118,9 @@ def test_a_task_is_prepared_cached_and_trained(prepare, tmp_path):
             "Sample.examples (task.py:16)",
         ),
         ("return x, y", "return x, y[1:]", "x has 50 examples and y has 49: they must pair up", None),
-        ("return x, y", "return x", "examples() gave ndarray", None),
+        ("return x, y", "return x", "these examples have the columns x, not x and y", None),
+        ("return x, y", "return x, y, y", "examples() gave 3 things; it gives the pair (x, y)", None),
+        ("return x, y", "return 7", "examples() gave int; it gives a pair (x, y), a dict", None),
     ],
 )
 def test_failures_are_told_in_the_last_line(prepare, old, new, reason, where):

@@ -1,4 +1,4 @@
-"""A device's own examples: read anew for every lease, since they may have grown. Knows no model and no leader."""
+"""A device's own examples: looked at before every lease, since they may have grown. Knows no model and no leader."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import numpy as np
 
 from shoal.scheduling.batches import epoch_order, mix
 from shoal.task import Task
-from shoal.trainer.arrays import materialise
-from shoal.trainer.shards import Array
+from shoal.trainer.arrays import columns_of, is_read_by_row, rows_of
+from shoal.trainer.columns import Rows, length_of, picked
 
 
 class LocalExamples:
-    """What ``Task.examples("train")`` gives here: a pair of arrays, or a Dataset of pairs, which is read row by row."""
+    """What ``Task.examples("train")`` gives here.
+
+    Of a Dataset only the rows of a lease are read. An iterable without a length is read whole before every lease.
+    """
 
     def __init__(self, task: Task, *, seen: int = 0) -> None:
         """``seen``: how many an earlier process was done with."""
         self._task = task
-        self._x: Any = None
-        self._y: Any = None
-        self._rows: Any = None
+        #: Examples that were given whole; None: they are read row by row.
+        self._columns: Rows | None = None
+        self._dataset: Any = None
         #: How many there were when a lease was last trained.
         self._seen = seen
         self._count = 0
@@ -28,11 +31,12 @@ class LocalExamples:
     def look(self) -> int:
         """How many there are now."""
         examples = self._task.examples("train")
-        if isinstance(examples, tuple | list):
-            self._x, self._y = materialise(examples)
-            self._rows, self._count = None, len(self._x)
+        self._columns, self._dataset = columns_of(examples), examples
+        if self._columns is not None:
+            self._count = length_of(self._columns)
         else:
-            self._rows, self._count = examples, len(examples)
+            self._dataset = examples if is_read_by_row(examples) else list(examples)
+            self._count = len(self._dataset)
         # A device may drop old ones: then all that is left was seen.
         self._seen = min(self._seen, self._count)
         return self._count
@@ -50,8 +54,8 @@ class LocalExamples:
         others = order[~np.isin(order, newest)][: count - len(newest)]
         return np.concatenate((newest, others)).astype(np.int64)
 
-    def take(self, indices: np.ndarray) -> tuple[Array, Array]:
+    def take(self, indices: np.ndarray) -> Rows:
         """The rows with these numbers."""
-        if self._rows is None:
-            return self._x[indices], self._y[indices]
-        return materialise([[row[part] for row in map(self._rows.__getitem__, indices.tolist())] for part in (0, 1)])
+        if self._columns is not None:
+            return picked(self._columns, indices)
+        return rows_of(map(self._dataset.__getitem__, indices.tolist()))

@@ -28,7 +28,7 @@ from shoal.errors import Misuse
 from shoal.plan import Plan
 from shoal.store.readable import write_readable
 from shoal.task import Split, Task
-from shoal.trainer.arrays import materialise
+from shoal.trainer.arrays import count_of, write_examples
 from shoal.trainer.base import write_base
 from shoal.trainer.bundle import unpack
 from shoal.trainer.child_loop import place_of, print_to_stderr, reason_of
@@ -38,7 +38,7 @@ from shoal.trainer.guard import TRAINER_VARIABLE
 from shoal.trainer.importer import make_task
 from shoal.trainer.placement import Placed, place
 from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob, cache_key
-from shoal.trainer.shards import Examples, Manifest, write_shards
+from shoal.trainer.shards import Examples, Manifest
 from shoal.trainer.steps import build_model
 from shoal.trainer.trial import try_batch
 from shoal.wire import tensors
@@ -140,12 +140,12 @@ def _split(task: Task, split: Split, directory: Path, report: Report) -> Manifes
     examples = task.examples(split)
     if examples is None:
         return _NOTHING
-    x, y = materialise(examples, report=lambda done: report({"step": "read", "split": split, "examples": done}))
-    return write_shards(
-        x,
-        y,
+    count = count_of(examples)
+    return write_examples(
+        examples,
         directory,
-        progress=lambda done: report({"step": "write", "split": split, "examples": done, "of": len(x)}),
+        read=lambda done: report({"step": "read", "split": split, "examples": done}),
+        wrote=lambda done: report({"step": "write", "split": split, "examples": done, "of": count or done}),
     )
 
 

@@ -1,23 +1,49 @@
-"""Examples at rest: shards of stacked arrays, read in place. Numpy and safetensors files; no torch, no peers."""
+"""Examples at rest: shards of columns, read in place. Numpy and safetensors files; no torch, no peers."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from shoal.errors import Corrupt, Misuse
 from shoal.store.files import AtomicFile, telling_disk_full
 from shoal.store.readable import let_others_read
+from shoal.trainer.columns import (
+    Array,
+    Column,
+    Plain,
+    Rows,
+    Stored,
+    as_pair,
+    labels_of,
+    length_of,
+    pack,
+    part_of,
+    unpack,
+)
 from shoal.trainer.launch import opened
 from shoal.wire import tensors
 
-Array: TypeAlias = np.ndarray[Any, Any]
+__all__ = [
+    "SHARD_BYTES",
+    "Array",
+    "Examples",
+    "Manifest",
+    "Rows",
+    "Shard",
+    "as_pair",
+    "blocks_of",
+    "labels_of",
+    "value_bytes",
+    "write_blocks",
+    "write_shards",
+]
 
 #: Small enough to fetch again when a link breaks, large enough that a set is not thousands of files.
 SHARD_BYTES = 8 << 20
@@ -83,30 +109,99 @@ def write_shards(
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[int], None] = lambda examples: None,
 ) -> Manifest:
-    """Cut a set into files named by their hash. A file that is already there is not written again."""
-    if len(x) != len(y):
-        raise Misuse(f"x has {len(x)} examples and y has {len(y)}: they must pair up")
+    """Cut a set of pairs into files named by their hash. A file that is already there is not written again."""
+    return write_blocks(blocks_of({"x": x, "y": y}, shard_bytes), directory, progress=progress)
+
+
+def blocks_of(rows: Rows, shard_bytes: int = SHARD_BYTES) -> Iterator[Rows]:
+    """Cut examples into blocks of at most so many bytes, or of one example that is larger."""
+    count = length_of(rows)
+    ends = np.cumsum(np.maximum(1, sum(_row_bytes(column) for column in rows.values())) * np.ones(count, np.int64))
+    start = 0
+    while start < count:
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + shard_bytes, side="right")))
+        yield part_of(rows, start, stop)
+        start = stop
+
+
+def _row_bytes(column: Column) -> Any:
+    """Of every row, or of each."""
+    if isinstance(column, np.ndarray):
+        return column.nbytes // max(1, len(column))
+    return np.array([value_bytes(value) for value in column], np.int64)
+
+
+def value_bytes(value: Array | str | bytes) -> int:
+    """What one value of a ragged column, of text or of bytes takes in a shard, its offset and its shape included."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes + 8 * (1 + value.ndim)
+    return (len(value.encode(errors="replace")) if isinstance(value, str) else len(value)) + 8
+
+
+def write_blocks(
+    blocks: Iterable[Rows], directory: Path, *, progress: Callable[[int], None] = lambda examples: None
+) -> Manifest:
+    """Write one shard a block, named by its hash: it needs the memory of one block.
+
+    A column that is ragged in one shard is ragged in all of them: those in which its rows happened to have one shape
+    are written again.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    row_bytes = max(1, (x.nbytes + y.nbytes) // max(1, len(x)))
-    rows = max(1, shard_bytes // row_bytes)
     shards: list[Shard] = []
-    for start in range(0, len(x), rows):
-        part = {
-            "x": np.ascontiguousarray(x[start : start + rows]),
-            "y": np.ascontiguousarray(y[start : start + rows]),
-        }
-        shards.append(_write_shard(part, directory))
-        progress(min(start + rows, len(x)))
-    return Manifest(examples=len(x), shards=tuple(shards))
+    fresh: set[str] = set()
+    known: dict[str, tuple[Any, ...]] = {}
+    ragged: set[str] = set()
+    for block in blocks:
+        late = _newly_ragged(block, known, ragged)
+        if late and shards:
+            shards = _rewritten(shards, directory, late, fresh)
+        ragged |= late
+        shards.append(_write_shard(_loosened(block, ragged), directory, fresh))
+        progress(sum(shard.examples for shard in shards))
+    return Manifest(examples=sum(shard.examples for shard in shards), shards=tuple(shards))
 
 
-def _write_shard(part: dict[str, Array], directory: Path) -> Shard:
+def _newly_ragged(block: Rows, known: dict[str, tuple[Any, ...]], ragged: set[str]) -> set[str]:
+    """Columns whose rows have unequal shapes for the first time; notes what is known of every column."""
+    late: set[str] = set()
+    for name, column in block.items():
+        if isinstance(column, np.ndarray):
+            shape = known.setdefault(name, column.shape[1:])
+            is_ragged = shape != column.shape[1:]
+        else:
+            is_ragged = isinstance(column[0], np.ndarray)
+        if is_ragged and name not in ragged:
+            late.add(name)
+    return late
+
+
+def _loosened(block: Rows, ragged: set[str]) -> Rows:
+    return {name: list(column) if name in ragged else column for name, column in block.items()}
+
+
+def _rewritten(shards: list[Shard], directory: Path, ragged: set[str], fresh: set[str]) -> list[Shard]:
+    again: list[Shard] = []
+    for shard in shards:
+        every = np.arange(shard.examples)
+        rows: Rows = {name: column.gather(every) for name, column in _open_shard(directory / shard.sha256).items()}
+        again.append(_write_shard(_loosened(rows, ragged), directory, fresh))
+    # One that was there before this set may belong to another.
+    for sha256 in fresh & {shard.sha256 for shard in shards} - {shard.sha256 for shard in again}:
+        (directory / sha256).unlink(missing_ok=True)
+    return again
+
+
+def _write_shard(rows: Rows, directory: Path, fresh: set[str]) -> Shard:
+    arrays, notes = pack(rows)
     with telling_disk_full(directory):
         pending = AtomicFile(directory)
         try:
-            tensors.write(pending.file, part, {})
-            shard = Shard(sha256=pending.sha256, examples=len(part["x"]), bytes=pending.size_bytes)
+            tensors.write(pending.file, arrays, notes)
+            shard = Shard(sha256=pending.sha256, examples=length_of(rows), bytes=pending.size_bytes)
             let_others_read(pending.file)
+            if not (directory / shard.sha256).exists():
+                fresh.add(shard.sha256)
             pending.commit(directory / shard.sha256)
         finally:
             pending.abort()
@@ -117,40 +212,92 @@ class Examples:
     """A set made of mapped shards: gathering a batch touches its rows and nothing else."""
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
-        self._shards: list[tuple[Array, Array]] = []
-        for path in paths:
-            self._shards.append(_open_shard(Path(path)))
-        kinds = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in self._shards}
-        if len(kinds) > 1:
-            raise Corrupt("the shards of one set hold examples of another shape or type than the rest")
-        lengths = [len(x) for x, _ in self._shards]
-        self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        self._kinds: dict[str, tuple[Any, ...]] = {}
+        self._shards: list[dict[str, Stored] | None] = [self._fitting(_open_shard(Path(path))) for path in paths]
+        self._begin([_rows_in(shard) for shard in self._shards if shard is not None])
+
+    @classmethod
+    def to_come(cls, rows: Sequence[int]) -> Examples:
+        """A set of shards with so many examples each, of which none is here yet: they are opened and shut by number."""
+        examples = cls([])
+        examples._shards = [None] * len(rows)
+        examples._begin(rows)
+        return examples
+
+    def _begin(self, rows: Sequence[int]) -> None:
+        self._starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)]).astype(np.int64)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def take(self, indices: Array) -> tuple[Array, Array]:
-        """The rows with these numbers, in this order, as fresh arrays."""
+    def open(self, number: int, file: BinaryIO) -> None:
+        """Take in a shard that has come. The file is closed; what is mapped stays readable."""
+        self._check_number(number)
+        with file:
+            columns = self._fitting(_read_shard(file, f"shard {number}"))
+        if _rows_in(columns) != self._starts[number + 1] - self._starts[number]:
+            raise Corrupt(f"shard {number} holds another number of examples than its manifest says")
+        self._shards[number] = columns
+
+    def shut(self, number: int) -> None:
+        """Let go of a shard whose file is about to go: what is mapped would keep its place on the disk."""
+        self._check_number(number)
+        self._shards[number] = None
+
+    def take(self, indices: Array) -> Rows:
+        """The rows with these numbers, in this order, in memory of their own."""
         if not len(indices) or indices.min() < 0 or indices.max() >= len(self):
             raise Misuse(f"the set has examples 0 to {len(self) - 1}; others were asked for")
-        first_x, first_y = self._shards[0]
-        x = np.empty((len(indices), *first_x.shape[1:]), first_x.dtype)
-        y = np.empty((len(indices), *first_y.shape[1:]), first_y.dtype)
         homes = np.searchsorted(self._starts, indices, side="right") - 1
+        rows: Rows = {}
         for home in np.unique(homes):
             here = homes == home
-            rows = indices[here] - self._starts[home]
-            shard_x, shard_y = self._shards[home]
-            x[here], y[here] = shard_x[rows], shard_y[rows]
-        return x, y
+            self._gather(int(home), indices[here] - self._starts[home], here, rows)
+        return rows
 
-    def slice(self, start: int, stop: int) -> tuple[Array, Array]:
+    def _gather(self, home: int, wanted: Array, here: Array, rows: Rows) -> None:
+        """Put rows of one shard where they belong among those that were asked for."""
+        shard = self._shards[home]
+        if shard is None:
+            raise Misuse(f"shard {home} of the examples is not here: open it before its rows are taken")
+        for name, column in shard.items():
+            if isinstance(column, Plain):
+                values = column.values
+                if name not in rows:
+                    rows[name] = np.empty((len(here), *values.shape[1:]), values.dtype)
+                rows[name][here] = values[wanted]  # type: ignore[call-overload]
+            else:
+                whole: list[Any] = rows.setdefault(name, [None] * len(here))  # type: ignore[arg-type, assignment]
+                for at, value in zip(np.flatnonzero(here).tolist(), column.gather(wanted), strict=True):
+                    whole[at] = value
+
+    def slice(self, start: int, stop: int) -> Rows:
         return self.take(np.arange(start, stop))
 
+    def _fitting(self, columns: dict[str, Stored]) -> dict[str, Stored]:
+        kinds = {name: column.kind for name, column in columns.items()}
+        self._kinds = self._kinds or kinds
+        if kinds != self._kinds:
+            raise Corrupt("the shards of one set hold examples of another shape or type than the rest")
+        # The order of the first, so that it does not depend on which shard a batch begins in.
+        return {name: columns[name] for name in self._kinds}
 
-def _open_shard(path: Path) -> tuple[Array, Array]:
+    def _check_number(self, number: int) -> None:
+        if not 0 <= number < len(self._shards):
+            raise Misuse(f"the set has shards 0 to {len(self._shards) - 1}, not {number}")
+
+
+def _rows_in(shard: dict[str, Stored]) -> int:
+    return len(next(iter(shard.values())))
+
+
+def _open_shard(path: Path) -> dict[str, Stored]:
     with opened(path) as file:
-        arrays, _ = tensors.read(file, mmap=True)
-    if set(arrays) != {"x", "y"} or len(arrays["x"]) != len(arrays["y"]):
-        raise Corrupt(f"{path.name} is not a shard of examples: it must hold x and y of one length")
-    return arrays["x"], arrays["y"]
+        return _read_shard(file, path.name)
+
+
+def _read_shard(file: BinaryIO, name: str) -> dict[str, Stored]:
+    try:
+        return unpack(*tensors.read(file, mmap=True))
+    except Corrupt as error:
+        raise Corrupt(f"{name} is not a shard of examples: {error}") from None

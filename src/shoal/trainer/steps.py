@@ -35,7 +35,7 @@ from shoal.trainer.local_examples import LocalExamples
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.placement import place, to_training
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
-from shoal.trainer.shards import Examples, labels_in
+from shoal.trainer.shards import Examples, labels_of
 from shoal.trainer.shared import SharedVectors
 from shoal.wire.limits import LABELS_MAX
 
@@ -142,7 +142,7 @@ class TorchTrainer:
             nonlocal counts
             for step, part in enumerate(parts):
                 rows = local.take(part)
-                counts = _added(counts, labels_in(rows)) if settings.share_labels else counts
+                counts = _added(counts, labels_of(rows)) if settings.share_labels else counts
                 yield rows, (epoch, lease, step)
 
         loss_sum = self._run(taken(), [len(part) for part in parts], told)
@@ -271,7 +271,7 @@ def _threads(count: int) -> str:
 
 def _added(counts: np.ndarray[Any, Any], y: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
     """Counts of labels, and those of some more examples. What is no class has none."""
-    if y is None or y.ndim != 1 or y.dtype.kind not in "iu" or not len(y) or not 0 <= y.min() <= y.max() < LABELS_MAX:
+    if y is None or not len(y) or not 0 <= y.min() <= y.max() < LABELS_MAX:
         return counts
     more = np.bincount(y.astype(np.int64), minlength=counts.size)
     more[: counts.size] += counts

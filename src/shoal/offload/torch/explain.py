@@ -20,7 +20,8 @@ from shoal.offload.products import Advert
 from shoal.offload.torch.desk import PASSES, SECRET, Decision, Pass, shape_of
 from shoal.offload.torch.layers import why_not
 from shoal.task import Task
-from shoal.trainer.arrays import materialise
+from shoal.trainer.arrays import first_rows
+from shoal.trainer.columns import as_pair
 from shoal.trainer.find import find_task, tasks_in
 from shoal.trainer.guard import importing
 from shoal.trainer.importer import make_task
@@ -87,12 +88,13 @@ def _module(model: object, path: Path) -> nn.Module:
     return model
 
 
-def _batch(task: Task, rows: int) -> Any:
-    x, y = materialise(task.examples("train"))
-    if not len(x):
+def _batch(task: Task, rows_wanted: int) -> Any:
+    rows = first_rows(task.examples("train"), rows_wanted)
+    if not rows or not len(next(iter(rows.values()))):
         raise Misuse(f"{type(task).__name__}.examples('train') holds none: give --input, such as 1x28x28")
+    x, y = as_pair(rows)
     # The same ones again, if there are too few: only the shape counts.
-    chosen = torch.arange(rows).remainder(len(x)).numpy()
+    chosen = torch.arange(rows_wanted).remainder(len(x)).numpy()
     return task.batch(torch.from_numpy(x[chosen]), torch.from_numpy(y[chosen]))[0]
 
 
