@@ -1,4 +1,4 @@
-"""A device's own examples: read anew for every lease, since they may have grown. Knows no model and no leader."""
+"""A device's own examples: read again for every lease, since they may have grown. Knows no model and no leader."""
 
 from __future__ import annotations
 
