@@ -24,6 +24,9 @@ from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.trainer.package import ReadyTask
 
+#: Clients of the bare server that are not connected by then are not coming.
+CONNECT_S = 60.0
+
 
 async def measure_shoal(operator: Operator, job: str, seconds: float) -> float:
     """Versions a second over a stretch of a running job."""
@@ -94,7 +97,9 @@ async def compare(*, workers: int, values: int, seconds: float, turns: int) -> d
             port = await bare.start()
             homes = [Paths(cluster.agent_home(name)).node for name in sorted(cluster.agents)]
             async with clients(homes, port=port, update_bytes=values * 4) as client_pids:
-                await bare.measure(1.0)  # until every client is connected and warm
+                async with asyncio.timeout(CONNECT_S):
+                    while not bare.rounds:  # until every client is connected and warm
+                        await bare.measure(1.0)
                 result = await take_turns(cluster, operator, ready, bare, client_pids, seconds=seconds, turns=turns)
             await bare.stop()
     return {**result, "workers": workers, "params": values, "turns": turns}

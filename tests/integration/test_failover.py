@@ -105,7 +105,7 @@ def test_a_leader_that_was_stopped_steps_down_when_it_wakes(tmp_path: Path) -> N
             os.kill(stopped.pid, signal.SIGCONT)
 
             async def stepped_down() -> bool:
-                return "leads no more" in (site.cluster.home / "device-1.log").read_text()
+                return "no longer leads" in (site.cluster.home / "device-1.log").read_text()
 
             # It wakes in the middle of term 2, with an open door and a version to be kept: neither does harm.
             await site.until("the door of device-1 is closed", stepped_down)

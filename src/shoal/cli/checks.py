@@ -405,7 +405,7 @@ class OwnDataFacts:
     """The folder of a device's own examples, and what of it the trainer's user cannot read."""
 
     folder: str
-    #: Whom the trainer becomes, and whether that is another than the agent's user.
+    #: The user that the trainer becomes, and whether it differs from the agent's user.
     user: str
     changes_user: bool = False
     is_folder: bool = True

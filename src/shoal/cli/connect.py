@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from shoal.cli.exits import NoCluster
+from shoal.cli.options import hand_home_to_subcommand
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
+    import typer
+
     from shoal.runtime.operator import Operator
     from shoal.wire.messages import JobView, Status
 
@@ -39,6 +42,22 @@ def with_operator(home: Path, ask: Callable[[Operator], Awaitable[_T]]) -> _T:
             return await ask(operator)
 
     return asyncio.run(asked())
+
+
+def status_to_list(context: typer.Context, home: Path, *, json: bool, part: Literal["jobs", "nodes"]) -> Status | None:
+    """The status of the cluster, for a command that lists a part of it as a table. None: there is no table to print,
+    since a subcommand follows, or since the part was printed as JSON."""
+    if context.invoked_subcommand is not None:
+        hand_home_to_subcommand(home)
+        return None
+    from shoal.cli import console
+    from shoal.cli.render.plain_json import to_plain
+
+    told = with_operator(home, lambda operator: operator.status())
+    if json:
+        console.print_json(to_plain(getattr(told, part)))
+        return None
+    return told
 
 
 async def ask_job(operator: Operator, wanted: str) -> tuple[JobView, Status]:

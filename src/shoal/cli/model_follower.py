@@ -1,6 +1,6 @@
 """A file that is kept at the version a job serves: look, fetch, replace. Knows no transport.
 
-Which version that is, the manager decides (`roles.publishing`); whom to ask and how often is the caller's to say. Where
+The manager decides which version that is (`roles.publishing`); the caller says which node to ask and how often. Where
 none was published, and with ``newest``, it is the newest durable one.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,12 @@ Home = Annotated[
         help="Where Shoal keeps keys, jobs and models on this machine.",
     ),
 ]
+
+
+def hand_home_to_subcommand(home: Path) -> None:
+    """Make `shoal jobs --home DIR stop JOB` mean the same as `shoal jobs stop JOB --home DIR`."""
+    os.environ["SHOAL_HOME"] = str(home)
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 

@@ -231,7 +231,7 @@ def clock_facts(home: Path, *, manager: tuple[str, int] | None = None, ca_pem: s
 
 
 def manager_validity(host: str, port: int, *, ca_pem: str, timeout_s: float = CONNECT_TIMEOUT_S) -> tuple[float, float]:
-    """When the certificate of whoever serves there begins and ends, once its authority is verified."""
+    """When the certificate of that server begins and ends, once its authority is verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # members are known by name, not by address; here only the dates matter
     context.load_verify_locations(cadata=ca_pem)
@@ -333,7 +333,7 @@ def own_data_facts(home: Path) -> OwnDataFacts | None:
 def readable_in(
     folder: Path, *, user: str, changes_user: bool = False, files_max: int = _OWN_FILES_MAX
 ) -> OwnDataFacts:
-    """What whoever we are now can read of a folder. Asked of the kernel itself, which knows all rules."""
+    """Which part of a folder the present user can read. Asks the kernel itself, which knows all rules."""
     facts: dict[str, Any] = {"folder": str(folder), "user": user, "changes_user": changes_user}
     for step in (*reversed(folder.absolute().parents), folder):
         # All above it let us through, so this is seen as it is.
@@ -365,7 +365,7 @@ def _inside(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _acting_as(user: int, group: int) -> Iterator[None]:
-    """As root, with another user's rights and no more, for as long as the block runs."""
+    """As root, with only another user's rights, for as long as the block runs."""
     before = os.getegid(), os.getgroups()
     os.setgroups([])
     os.setegid(group)

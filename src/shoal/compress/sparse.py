@@ -2,7 +2,7 @@
 
 A flat vector is tensors back to back, here known by their sizes alone. Magnitudes are compared as whole numbers: the
 bits of a float32 without its sign are in the order of its magnitude, with infinities and NaN above all else. So one
-value that is not finite is always among the largest, and whoever looks at those has looked at all.
+value that is not finite is always among the largest, and a check of those is a check of all.
 """
 
 from __future__ import annotations

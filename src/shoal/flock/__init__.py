@@ -1,1 +1,1 @@
-"""Devices that train together without a manager: peers, one of which coordinates. Pure roles; a driver acts."""
+"""Devices that train together without a manager: one peer coordinates the others. Pure roles; a driver acts."""

@@ -137,14 +137,14 @@ class EnrolmentServer:
         await self._reception.start()
 
     def become(self, identity: Identity) -> None:
-        """Show another certificate to whoever connects from now on."""
+        """Show another certificate on every new connection."""
         self._identity = identity
         if self._reception is not None:
             # Another context: the one in use is read by another thread.
             self._reception.context = _context(identity)
 
     async def stop(self) -> None:
-        """Stop accepting, and cut off whoever is still being served."""
+        """Stop accepting, and close every open connection."""
         if self._listener is None or self._reception is None:
             return
         await self._reception.stop()
@@ -192,7 +192,7 @@ class EnrolmentServer:
     def _readmit(self, request: _Return, address: str) -> dict[str, object]:
         if self._renewals is None:
             raise Refused("certificates are not renewed here: join again with a new line")
-        # Whoever does not know the hash of a certificate that was issued here does not reach the X.509 parser.
+        # A caller reaches the X.509 parser only with the hash of a certificate that was issued here.
         decision = self._renewals.lapsed(request.certificate, now_s=time.time())
         if isinstance(decision, Denial):
             raise Refused(decision.reason)

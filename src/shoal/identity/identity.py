@@ -124,7 +124,7 @@ class Identity:
 
 
 class Authority:
-    """A cluster's certificate authority. Whoever reads its key can become any member: it never leaves the manager."""
+    """A cluster's certificate authority. Its key can make any member's certificate: it never leaves the manager."""
 
     def __init__(self, *, cluster: str, key_pem: bytes, certificate_pem: bytes) -> None:
         check_name("cluster", cluster)

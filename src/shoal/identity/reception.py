@@ -119,7 +119,7 @@ class Reception:
         self, listener: socket.socket, context: ssl.SSLContext, *, greeting: bytes, answer: Answer, deadline_s: float
     ) -> None:
         self._listener = listener
-        #: For whoever comes next.
+        #: The TLS context of the next connection.
         self.context = context
         self._greeting = greeting
         self._answer = answer
@@ -140,7 +140,7 @@ class Reception:
         await started
 
     async def stop(self) -> None:
-        """Stop accepting, and cut off whoever is still being served."""
+        """Stop accepting, and close every open connection."""
         if self._loop is None or self._thread is None or self._accepting is None:
             return
         self._loop.call_soon_threadsafe(self._accepting.cancel)

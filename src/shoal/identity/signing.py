@@ -1,6 +1,6 @@
 """An operator's signature under a job: made when it is submitted, checked before its code runs. Knows no files.
 
-A job names its code, first model and data by their hashes, so whoever signs the job signs all of it. Importing this
+A job names its code, first model and data by their hashes, so a signature of the job covers all of it. Importing this
 needs no `cryptography`; signing and checking do.
 """
 

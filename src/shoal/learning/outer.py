@@ -46,7 +46,7 @@ def momentum_step(
     rate: float = 1.0,
     nesterov: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """w' = w + Δ, and v'. New arrays: a version, once published, never changes under those who send or save it."""
+    """w' = w + Δ, and v'. New arrays: a published version never changes while another part sends or saves it."""
     change, new_velocity = outer_change(
         velocity, mean_update, momentum=momentum, parameters_size=parameters_size, rate=rate, nesterov=nesterov
     )

@@ -1,8 +1,8 @@
 """When the model moves. Pure rules over counts; one class a pace.
 
-Whoever is here may work in each of them: a pace says when a worker waits for others, and of how many updates a version
-is made. An update that arrives is folded in and nobody starts over: EDDL's leader begins its aggregation anew for each
-arrival, and with enough workers never ends.
+Every worker may work in each of them: a pace says when a worker waits for others, and how many updates make a version.
+The leader adds an update as it arrives and never starts over: EDDL's leader restarts its aggregation at each arrival,
+and with enough workers never ends.
 
 ``sync`` is the default (EDDL §4.3). With ``async`` (EDDL §4.3, AdaComp, FLeet with K = 1) nobody waits for anybody,
 and most updates were made against a version that is no longer the newest: their staleness τ is how many versions were
@@ -54,7 +54,7 @@ class Sync:
 
 
 class Buffered:
-    """A version of every K updates, whoever they are from (FedBuff); nobody waits for anybody.
+    """A version of every K updates from any workers (FedBuff); nobody waits for anybody.
 
     Of fewer, when no other can come: all of the epoch is merged, or nothing may be lent. The leader sees to that, since
     it takes knowing who is here.

@@ -51,7 +51,7 @@ class LabelMemory:
     """The labels of the updates so far: LD_global, which older updates leave bit by bit.
 
     The paper sums over all time. Where the world drifts, what was common last month is news today: with ``decay``
-    below 1 an update from u updates ago counts decay^u. Whoever leads next may begin with an empty one.
+    below 1 an update from u updates ago counts decay^u. The next leader may begin with an empty one.
     """
 
     def __init__(self, *, classes: int, decay: float = NOTHING_FORGOTTEN) -> None:

@@ -95,8 +95,8 @@ class Usual:
             self._first.clear()
 
     def limit(self, *, model_norm: float) -> float:
-        """The largest norm that any lease may bring, for those who see updates in the leader's place; infinite while
-        nothing is known."""
+        """The largest norm that any lease may bring, for aggregators, which see updates in the leader's place; infinite
+        while nothing is known."""
         if not self._recent:
             return math.inf
         reach = max(model_norm, REACH_LEAST)

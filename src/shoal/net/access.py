@@ -48,14 +48,14 @@ def may_answer(role: str, verb: str) -> Container[str]:
 
 
 class ShutOut(PeerViolation):
-    """A member that is one no more. Knocking again is no offence of its own: its name may have a new owner."""
+    """A former member calls. Calling again is no offence of its own: its name may have a new owner."""
 
     def __init__(self, reason: str, *, peer: str) -> None:
         super().__init__(f"{SHUT_OUT}: {reason}", peer=peer)
 
 
 class NotHere(ShutOut):
-    """A member, but not one whom this node serves, or not yet: no offence."""
+    """A member that this node does not serve, or does not serve yet: no offence."""
 
     def __init__(self, reason: str, *, peer: str) -> None:
         PeerViolation.__init__(self, reason, peer=peer)

@@ -33,7 +33,7 @@ class Session(Protocol):
 
 
 class Listener(Protocol):
-    """What a node does for those who call it. A transport awaits each call before it reads the peer's next message."""
+    """What a node does for its callers. A transport awaits each call before it reads the peer's next message."""
 
     def opened(self, session: Session) -> None: ...
 

@@ -1,8 +1,8 @@
 """How each peer behaves, and what it may still ask of us. Pure: time is an argument; knows no sockets and no messages.
 
-Two kinds of too much are told apart. One who says more than anyone needs to say is read more slowly: its own
-connection fills up and it waits, which an honest peer in a hurry survives. One who breaks the contract is counted, and
-one who breaks it again and again is turned away for a while, twice as long each time.
+A node treats two offences differently. It reads a peer that sends too much more slowly: that peer's own connection
+fills up and the peer waits, which an honest peer in a hurry survives. It counts how often a peer breaks the contract,
+and refuses a peer that breaks it again and again for a while, twice as long each time.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Bucket:
     def spend(self, count: float, now_s: float) -> float:
         """Take tokens; seconds until the last of them is really there."""
         tokens = min(self.rate.burst, self.tokens + (now_s - self.at_s) * self.rate.per_s) - count
-        # Whoever does not wait as told (a peer with many streams) shall not owe more than it can ever work off.
+        # A peer that does not wait as told (one with many streams) shall not owe more than it can ever work off.
         tokens = max(tokens, -max(self.rate.burst, count))
         self.tokens, self.at_s = tokens, now_s
         return -tokens / self.rate.per_s if tokens < 0.0 else 0.0
@@ -97,7 +97,7 @@ class _Peer:
 
 
 class Conduct:
-    """Of every peer that called. They are members with certificates: there are as many as have joined, no more."""
+    """The conduct of every peer that called. Peers are members with certificates: at most as many as have joined."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Conduct:
             bucket = peer.calls.setdefault(verb, Bucket.full(CALLS[verb], now_s))
         wait_s = bucket.spend(1.0, now_s)
         if wait_s > OPENING_WAIT_MAX_S:
-            # It is not let in, so it does not pay: else whoever knocks on would never come in again.
+            # The peer is not let in, so it does not pay: else a peer that keeps calling would never come in again.
             bucket.give_back(1.0)
             per_s = bucket.rate.per_s
             rate = f"{per_s:g} {what} a second" if per_s >= 1 else f"{per_s * 60:g} {what} a minute"

@@ -139,7 +139,7 @@ class GrpcServer:
         return int(bound)
 
     def become(self, identity: Identity) -> None:
-        """Show another certificate to whoever connects from now on."""
+        """Show another certificate on every new connection."""
         self._identity = identity
 
     async def stop(self, grace_s: float = 0.5) -> None:
@@ -269,7 +269,7 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{FETCHES_PER_PEER} blobs at a time, not more")
         self._fetches[peer.node] += 1
         try:
-            # Inside the count, so that no more than those can wait.
+            # Inside the count, so that at most as many as are counted can wait.
             await self._wait_to_open(peer, "Fetch", context)
             yield envelope_frame(Blob(sha256=message.sha256, size_bytes=path.stat().st_size))
             with path.open("rb") as file:
@@ -335,7 +335,7 @@ class _Outcome:
         try:
             await self._call.write(frame)
         except grpc.aio.AioRpcError:
-            # Whoever gives up now would cancel the call, and with it the explanation that is on its way.
+            # To give up now would cancel the call, and with it the explanation that is on its way.
             await self.known()
             raise
 

@@ -101,7 +101,7 @@ class FrameSession:
         except asyncio.QueueFull:
             self.close(f"does not read: {OUTBOX_MAX} messages wait for it")
         if isinstance(message, UpdateRefused) and _of_lease(message) != self._held_up:
-            # A lease that ran out is no sin, and an honest peer has few of them: one who only sends such is counted.
+            # A lease that ran out is no offence, and an honest peer has few: a peer that sends only such is counted.
             self._offended(message.reason)
 
     def _offended(self, offence: str) -> None:
@@ -228,8 +228,8 @@ class FrameSession:
         return True
 
     async def _next_chunk(self, arrival: _Arrival) -> bool:
-        """Wait for the next chunk; False: the stream is over. One who announces tensors and does not send them holds
-        memory that others wait for."""
+        """Wait for the next chunk; False: the stream is over. A peer that announces tensors and does not send them
+        holds memory that others wait for."""
         try:
             async with asyncio.timeout_at(arrival.due_s):
                 frame = await self._read()
@@ -275,7 +275,7 @@ class FrameSession:
 class _Arrival:
     """The tensors of one message on their way here. They may take a grace, and the time of their bytes at a least rate.
 
-    It is asked with every chunk, so that one who stops is not waited for until the whole message would have been due.
+    It is asked with every chunk, so that a peer that stops is not waited for until the whole message is due.
     """
 
     def __init__(self, opening: Opening, wire_bytes: int, *, least_bytes_per_s: float) -> None:
@@ -302,7 +302,7 @@ class _Arrival:
         self.wire_bytes += wire_bytes
 
     def take(self) -> memoryview | None:
-        """The chunk that came last. Whoever takes it lets go of it."""
+        """The chunk that came last. The session lets go of it."""
         chunk, self._chunk = self._chunk, None
         return chunk
 

@@ -58,7 +58,7 @@ class Uploads:
         #: A message larger than a share is arriving.
         self._has_large = False
         self._waiters: list[asyncio.Future[None]] = []
-        #: Of one size, and no more than were in use at once: so within the budget too.
+        #: Of one size, and at most as many as were in use at once: so within the budget too.
         self._spares: list[np.ndarray] = []
 
     async def take(self, size_bytes: int, *, peer: str) -> None:

@@ -7,8 +7,8 @@ that are wide, in both directions, and for many rows at once; and only where thi
     away       prepare + there and back + max(link, pool) + check
 
 *prepare* and *check* are done here: masks, Freivalds' sums. The link is as fast as this device moves bytes to the pools
-and back, its own work for them included (frames, encryption): on a small device that is the processor's time, of which
-both directions take theirs. Link and pool work at the same time, tile by tile, so that the slower one counts.
+and back, its own work for them included (frames, encryption): on a small device that is the processor's time, and
+both directions take their part of it. Link and pool work at the same time, tile by tile, so that the slower one counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Privacy = Literal["none", "shuffle", "mask"]
 Verify = Literal["freivalds", "replicate", "spot", "none"]
 
 VALUE_BYTES = 4
-#: Of a digit of a public right side, of which a value has so many as there are limbs.
+#: Of a digit of a public right side; a value has one digit for each limb.
 DIGIT_BYTES = 2
 #: How often a task is done when results are compared.
 REPLICAS = 3

@@ -123,7 +123,7 @@ def quantise_fixed(left: np.ndarray, right: FixedRight, *, exponent: int | None 
 
 
 def mask(seed: bytes, shape: tuple[int, int]) -> np.ndarray:
-    """R: uint32, each of the 2^32 values as likely as any other to whoever lacks the seed."""
+    """R: uint32, each of the 2^32 values as likely as any other without the seed."""
     rows, inner = shape
     if rows < 0 or inner < 0:
         raise Misuse(f"there is no mask of shape {shape}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.errors import Misuse
 
-#: A sum is cut into so many terms: no more than OpenBLAS adds in one go on any processor it knows.
+#: A sum is cut into so many terms: at most as many as OpenBLAS adds in one go on any processor it knows.
 _SUMMED = 256
 
 

@@ -60,7 +60,7 @@ class CheckRecord:
     checked: int = 0
     #: How often it was caught.
     caught: int = 0
-    #: It gets no more tasks.
+    #: The broker gives it no further tasks.
     excluded: bool = False
     #: How it was caught last.
     reason: str | None = None
@@ -84,7 +84,7 @@ class Settled:
 def settle(results: Mapping[str, np.ndarray], *, holds: Callable[[np.ndarray], bool] | None = None) -> Settled:
     """Replicas by executor: all alike are believed; else the check decides, or where there is none most votes.
 
-    Votes fail when most of those asked lie together: of 3, drawn from a pool of which one in 5 lies, that is 1 task in
+    Votes fail when most of those asked lie together: of 3, drawn from a pool where one in 5 lies, that is 1 task in
     10. With a check, ``holds``, they are outvoted by it, as long as one of those asked is honest.
     """
     if not results:

@@ -3,7 +3,7 @@
 Freivalds (1977): Y = X·W is checked by Y·r = X·(W·r) for random r, with ab + ac multiply-adds instead of abc once W·r
 is known, which depends on the version of W alone. It says that a result is right; it hides nothing.
 
-Whoever computes must not know r: ``chance`` is seeded from the system's entropy by whoever owns the data.
+The executor must not know r: the owner of the data seeds ``chance`` from the system's entropy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Judgement:
 
     holds: bool
     reason: str
-    #: Rows that were computed anew here, to be sure.
+    #: Rows that were computed again here, to be sure.
     rows_proved: int = 0
 
 
@@ -69,12 +69,12 @@ class Freivalds:
 
     *A wrong one is caught* with a chance of 1 - 2^-40 at least, if some entry is off by more than ``catches`` says:
     2·s_i, and its own rounding bound, below which nobody can tell a lie from rounding. Take r at all places but that
-    of the entry as given: the m values of r there put Y·r - X·(W·r) at m points more than 4·s_i apart, of which at
-    most one lies within s_i of 0, with s_i of room for the check's own rounding. So a trial misses with a chance of
-    1/m at most, whatever else is wrong in the row, and all of them with m^-trials <= 2^-40. An entry that is wrong
-    alone is caught in every trial, since no r is 0.
+    of the entry as given: the m values of r there put Y·r - X·(W·r) at m points more than 4·s_i apart; at
+    most one of them lies within s_i of 0, with s_i of room for the check's own rounding. So a trial misses with a
+    chance of 1/m at most, whatever else is wrong in the row, and all of them with m^-trials <= 2^-40. An entry that is
+    wrong alone is caught in every trial, since no r is 0.
 
-    *Griefing.* Whoever adds noise within the bound is not refused but looked at twice, which costs the owner a row at
+    *Griefing.* A result with noise within the bound is not refused but looked at twice, which costs the owner a row at
     home each: ``rows_proved`` says how many.
     """
 

@@ -138,7 +138,7 @@ class StageModel:
     """Keep a part of a model beside the one the trainer has, from ``start`` on, until all of it is there."""
 
     start: int
-    #: This part of it; or what makes it of that part of what is staged. Or, ``anew``, of what the trainer has.
+    #: The values of this part; or changes to the staged values of it; or, with ``anew``, to the trainer's values.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
     changes: tuple[np.ndarray | Sparse, ...] = field(default=(), compare=False, repr=False)
     anew: bool = False

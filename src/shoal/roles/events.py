@@ -82,7 +82,7 @@ class Disconnected:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reassigned:
-    """The job has a new leader, or its leader started anew under a higher term."""
+    """The job has a new leader, or its leader restarted under a higher term."""
 
     term: int
     leader: str

@@ -1,4 +1,4 @@
-"""A process that ends with whoever started it, however that one went. Knows nothing of what it does until then."""
+"""Ends this process when its parent process ends, for any reason. Knows nothing of the process's own work."""
 
 from __future__ import annotations
 

@@ -76,11 +76,11 @@ class EnergyMeter:
         spans = [
             (name, (joules - begun[name]) % wraps_j)
             for name, joules, wraps_j in after.counters_j
-            # One without an end that went back was started anew: what it missed is not known.
+            # A counter that never wraps and went back was reset: the energy before the reset is not known.
             if name in begun and (joules >= begun[name] or math.isfinite(wraps_j))
         ]
         if spans:
-            # All of the machine's, whoever spent it.
+            # The energy of the whole machine, all processes together.
             return EnergySpent(joules=sum(j for _, j in spans), kind=MEASURED, how=", ".join(name for name, _ in spans))
         if before.watts is not None and after.watts is not None:
             joules = (before.watts + after.watts) / 2 * max(0.0, after.now_s - before.now_s)

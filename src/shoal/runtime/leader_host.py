@@ -132,7 +132,7 @@ class LeaderHost(AnyKey):
             self._door.become(self._around.identity)
             async with self._opening:
                 if self._router.is_idle:
-                    log.info("this device leads no more, and listens no more")
+                    log.info("this device no longer leads and no longer listens")
                     await self._close()
 
     def role_now(self, peer: RemoteIdentity) -> str:

@@ -18,7 +18,7 @@ _ARENAS = 2
 def keep_freed_memory() -> None:
     """Let malloc reuse what was freed instead of returning it and faulting every page in again.
 
-    By default a chunk of a model is given back to the kernel and taken anew, zeroed, in every round: much of a
+    By default a chunk of a model is given back to the kernel and taken again, zeroed, in every round: much of a
     busy leader's processor time. Where the C library is not glibc this does nothing.
     """
     with contextlib.suppress(OSError, AttributeError):

@@ -92,7 +92,7 @@ class MemberRegister:
         self._superseded: dict[str, float] = {}
         #: Those that are good and were used.
         self._used: set[str] = set()
-        #: Members of whom certificates are recorded: one of theirs that is not among them is older than those.
+        #: Members that have recorded certificates: an unrecorded certificate of such a member is an older one.
         self._recorded: set[str] = set()
         #: (member, address) -> when an alarm was last told, and how many were not told since.
         self._alarms: dict[tuple[str, str], tuple[float, int]] = {}
@@ -179,7 +179,7 @@ class MemberRegister:
         self.refresh(peer.node)
 
     def refuse_replaced(self, lapsed: Lapsed, *, address: str) -> str:
-        """One who holds the key of a certificate that was replaced asked for another: an alarm, and why not."""
+        """A caller used a replaced certificate's key to ask for a new one: raise an alarm, and say why not."""
         return f"{SHUT_OUT}: {self._replaced(lapsed.node, lapsed.superseded_s, address=address, at='the join port')}"
 
     def _replaced(self, node: str, since_s: float | None, *, address: str, at: str) -> str:

@@ -12,7 +12,7 @@ from shoal.runtime.malloc import keep_freed_memory
 
 
 def set_out(*, quiet: bool, leash: bool) -> None:
-    """``leash``: it ends with whoever started it."""
+    """``leash``: this process ends with its parent process."""
     if leash:
         end_with_starter()
     level = logging.WARNING if quiet else logging.INFO

@@ -32,7 +32,7 @@ LOOK_EVERY_S = 0.1
 
 @contextlib.contextmanager
 def sole_agent(folder: Path) -> Iterator[None]:
-    """Hold this folder's lock for as long as this lasts; whoever holds it is asked to end first."""
+    """Hold this folder's lock for as long as this lasts; a process that holds it is asked to end first."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -20,7 +20,7 @@ class Admission:
     def in_advance(self, lease: int, *, workers: int) -> bool:
         """Few enough workers that all may upload at once need not ask: it saves them a round trip.
 
-        The place is taken from here on. One who joins late may find all taken although there is room for all, and asks.
+        The place is taken from here on. A worker that joins late may find all places taken, and asks.
         """
         if workers > self.capacity or len(self._held) >= self.capacity:
             return False

@@ -8,7 +8,7 @@ from statistics import median
 
 #: Before anything is known: generous, a cold device compiles and warms up.
 FIRST_S = 60.0
-#: About what it takes to start a trainer anew: to end one that is only slow costs as much as to wait that long.
+#: About what it takes to start a trainer again: to end one that is only slow costs as much as to wait that long.
 SHORTEST_S = 3.0
 #: A home uplink of 1 Mb/s: the first lease of a large model must have time to arrive.
 SLOWEST_LINK_BYTES_PER_S = 125_000
@@ -27,7 +27,7 @@ _ENOUGH = 8
 #: A worker that has returned leases before is waited for this many times its own median, or this many times the longest
 #: but one of late, and at least so long; then its batches go to others, while it may finish. Twice as long each time
 #: that was too soon. Every other worker may stand idle meanwhile, so it is not much: but only where others return
-#: updates meanwhile, and show that it is this one who is late. Where nobody does, the leader, the network or the
+#: updates meanwhile, and show that this worker alone is late. Where no other does, the leader, the network or the
 #: machine may have paused, and all of them are waited for up to ``TOGETHER_TIMES`` as long.
 OWN_PATIENCE = 2.0
 TOGETHER_TIMES = 4.0

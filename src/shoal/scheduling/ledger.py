@@ -4,7 +4,7 @@ A batch moves free -> leased -> merged -> applied, and back to free if its lease
 means summed into a partial that no version holds yet; applied means part of a version. A snapshot keeps only
 what is applied, so a ledger and a model restored together always agree.
 
-Whoever asks gets the next free batch; or, once an epoch is divided, the next of its own share (``partition``).
+A worker that asks gets the next free batch; or, once an epoch is divided, the next of its own share (``partition``).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Ledger:
 
     @property
     def sharers(self) -> tuple[str, ...]:
-        """Among whom this epoch is divided, by name; none while whoever asks gets the next batch."""
+        """The workers that share this epoch, by name; none while any worker may get the next batch."""
         return self._shares.workers if self._shares is not None else ()
 
     @property
@@ -193,7 +193,7 @@ class Ledger:
         self._merged.append(lease)
 
     def release(self, lease: Lease, *, fate: str) -> None:
-        """Give the batches of a lease back. ``fate`` completes 'lease 7 ...' for whoever asks later."""
+        """Give the batches of a lease back. ``fate`` completes 'lease 7 ...' in a later answer."""
         self._end(lease, fate)
         for batch in lease.batches:
             self._move(batch, LEASED, FREE)

@@ -28,7 +28,7 @@ def cut(batches: Sequence[int], workers: Iterable[str]) -> dict[str, list[int]]:
 
 
 class BatchPartition:
-    """The free batches of an epoch, divided among workers until it is divided anew."""
+    """The free batches of an epoch, divided among workers until it is divided again."""
 
     def __init__(self, batches: Iterable[int], workers: Iterable[str]) -> None:
         #: Worker -> a heap of its batches that nobody was lent.
@@ -46,7 +46,7 @@ class BatchPartition:
 
     @property
     def has_orphans(self) -> bool:
-        """Something is free that nobody may have until it is divided anew."""
+        """Some free batches belong to no worker until the epoch is divided again."""
         return bool(self._orphans)
 
     def left(self, worker: str) -> int:

@@ -18,7 +18,7 @@ SPARE_LEAST = 0.1
 #: A node whose link nobody has measured is taken to be on Ethernet of 100 Mb/s.
 LINK_ASSUMED_BYTES_PER_S = 12.5e6
 
-#: Differences smaller than this are noise: the first of those who are about equal is taken.
+#: Differences smaller than this are noise: the first of several about equal candidates is taken.
 ABOUT_EQUAL = 1.25
 
 #: A role is moved for no less than this: a move costs every worker a model.
@@ -47,7 +47,7 @@ def leading_s_per_byte(candidate: Candidate, *, workers: int) -> float:
 
 
 def best_placed(candidates: Sequence[Candidate], *, workers: int) -> Candidate | None:
-    """Of those who are about as good as the best, the first."""
+    """The first candidate that is about as good as the best."""
     if not candidates:
         return None
     least_s = min(leading_s_per_byte(candidate, workers=workers) for candidate in candidates)

@@ -1,15 +1,16 @@
 """When a device shall come back, so that a crowd is spread out. Pure state; knows no requests.
 
 Pace steering after Bonawitz et al. (MLSys 2019, §2.3): the server aims at so many check-ins a second and tells each
-device when to come again. Here time is cut into slots of about a second with so many places each. Whoever is told to
-come back gets the first place that is free: a crowd that came at once returns in file. When in its slot is drawn, so
-that they do not all knock as it begins. Who comes uninvited takes a place of the present slot, if there is one.
+device when to come again. Here time is cut into slots of about a second with so many places each. A device
+that is told to come back gets the first free place: a crowd that came at once returns one by one. The moment within
+the slot is drawn, so that devices do not all knock as it begins. A device that comes uninvited takes a place of the
+present slot, if there is one.
 
 Who is lent work comes back too, when it is done, and nobody can tell it when. So a place is kept for that about when it
 is expected, and it is lent work again: told to wait, it would come twice for each lease, and a leader with a crowd at
 its door would be asked twice as often as it aims at. After ``TURN_LEASES`` it stands in file again, if others wait.
 Who will come back within the time of a lease is known; what that leaves is given out. Of what lies further ahead only
-so much is given out as begins of turns come to it: the rest will be taken by those who then have theirs.
+so much is given out as begins of turns come to it: devices whose turn comes then will take the rest.
 """
 
 from __future__ import annotations

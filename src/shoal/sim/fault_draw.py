@@ -172,7 +172,7 @@ def _some_workers(stream: Stream, workers: int) -> Who:
 
 
 def _whom(stream: Stream, kind: Kind, target: Who, workers: int) -> Who:
-    """The target if it can have this fault, or else whoever can; at times several at once."""
+    """The target if it can have this fault, or else a node that can; at times several at once."""
     if kind == "full_disk":
         return target if target.has_home else stream.pick((HOME, LEADER))
     # One by one: several failures at once would count against one batch.

@@ -43,7 +43,7 @@ _TOKEN = re.compile(
 )
 _NUMBER = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)([x%]?)")
 
-#: A number of a round or an epoch has no more digits: more is a slip of the hand.
+#: The number of a round or an epoch has at most so many digits: a longer one is a typing error.
 _COUNT_MAX_DIGITS = 9
 
 #: The second value of a fault that needs to know how much; it has no name in the text. Field -> an example.

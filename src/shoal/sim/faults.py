@@ -1,4 +1,4 @@
-"""What can go wrong, as values: a fault, whom it strikes and when. Knows no text, no chance and no simulated world.
+"""Faults as values: a kind, the nodes that it hits and when. Knows no text, no chance and no simulated world.
 
 A fault is valid once built. Whether its nodes exist is known only with a number of workers: ``resolve`` says.
 """
@@ -195,7 +195,7 @@ class Crash:
 
     def __post_init__(self) -> None:
         _returns("restart_s", self.restart_s)
-        # Said of a worker it would change nothing, and whoever wrote it expects something.
+        # For a worker the option would change nothing, and the author of the fault expects a change.
         _require(
             self.disk is SaveFate.SAFE or self.who.has_home,
             f"disk={self.disk} is what becomes of a save under way, and only home saves; crash home, or leave disk out",
@@ -430,7 +430,7 @@ class Deaf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransferFault:
-    """An operator asks that this node lead every job; of the leader: that whoever is placed best does."""
+    """An operator asks that this node lead every job; ``leader``: that the best placed node lead it."""
 
     who: Who
     at: When = START

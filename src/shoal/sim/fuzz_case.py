@@ -197,7 +197,7 @@ def _of_a_leader(stream: Stream, workers: int, at: When) -> tuple[Fault, ...]:
         (PartitionFault(who=MANAGER, at=at, for_s=for_s),),
         (Apart(who=Who((*LEADER.parts, *anyone.parts)), at=at, for_s=for_s),),
         (Apart(who=ALL, at=at, for_s=for_s),),
-        # The manager starts anew while a device leads, alone or with its leader.
+        # The manager restarts while a device leads, alone or with its leader.
         (Crash(who=MANAGER, at=at, restart_s=restart_s, disk=fate),),
         (Crash(who=LEADER, at=at, restart_s=for_s), Crash(who=MANAGER, at=at, restart_s=restart_s, disk=fate)),
         (TransferFault(who=anyone, at=at), Crash(who=MANAGER, at=at, restart_s=restart_s, disk=fate)),
@@ -212,7 +212,7 @@ def _cuts(stream: Stream, workers: int, *, prefers_devices: bool) -> tuple[Fault
         return ()
     at: When = AtRound(1 + stream.below(8)) if stream.happens(0.7) else AtSecond(stream.between(3.0, 20.0))
     for_s = 3600.0 if stream.happens(0.04) else stream.pick((5.0, 12.0, 90.0, 90.0))
-    # Home with those who still reach it: none, a few, most.
+    # Home, and the workers that still reach it: none, a few, most.
     with_home = [worker(1 + stream.below(workers)) for _ in range(stream.pick((0, 1, 1, 2, workers - 1)))]
     some = Who((*MANAGER.parts, *(part for who in with_home for part in who.parts)))
     choices: tuple[Fault, ...] = (
@@ -268,7 +268,7 @@ def _for_long(stream: Stream, workers: int) -> tuple[Fault, ...]:
     """Sometimes a device is away for so long that its place is taken, and knows nothing of it when it is back."""
     if not stream.happens(0.25):
         return ()
-    # The first are those who have work.
+    # The first workers are the ones that have work.
     who, at = worker(1 + stream.below(min(3, workers))), AtSecond(stream.between(4.0, 12.0))
     for_s = stream.between(9.0, 20.0)
     fates: tuple[Fault, ...] = PartitionFault(who=who, at=at, for_s=for_s), Stop(who=who, at=at, for_s=for_s)
@@ -348,7 +348,7 @@ def _in_shape(plan: Plan, stream: Stream) -> Plan:
         staleness="root" if plan.staleness == "parameter" else plan.staleness,
         aggregators=stream.pick((0, 2, 3)),
         workers_max=plan.workers_max + 1 + stream.below(4),
-        # Long enough to see it formed, broken and formed anew.
+        # Long enough to see it formed, broken and formed again.
         until=replace(plan.until, epochs=(plan.until.epochs or 1) + 1),
     )
 

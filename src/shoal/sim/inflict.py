@@ -72,7 +72,7 @@ class Inflicter:
                 cut = world.network.one_way(nodes, is_mute=isinstance(one, fault.Mute))
                 self._later(one.for_s, cut.heal)
             case fault.TransferFault():
-                # The leader itself hands over: to whoever is placed best.
+                # The leader itself hands over: to the best placed node.
                 to = "" if one.who == fault.LEADER else nodes[0]
                 for job in world.job_names():
                     world.transfer(job, to)

@@ -52,7 +52,7 @@ PAUSE_GRACE_S = 1.0
 #: a minute for each node that is appointed and does not answer.
 LED_WITHIN_S = 120.0
 
-#: A manager that began anew hears of a leader that leads on within this time, and does not replace it before.
+#: A manager that restarted hears of a leader that leads on within this time, and does not replace it before.
 HEARD_AFTER_S = 3.0
 
 #: The manager's node.
@@ -115,7 +115,7 @@ class _Tenure:
     lent: dict[int, _Lent] = field(default_factory=dict)
     #: Leases that may upload now -> their worker.
     credits: dict[int, str] = field(default_factory=dict)
-    #: It decided that the job ends: leases count no more.
+    #: It decided that the job ends: leases no longer count.
     is_closing: bool = False
     #: Its model was suspected: updates that had come are in no version.
     went_back: bool = False
@@ -298,7 +298,7 @@ class Invariants:
             tenure.quiet.add(tenure.answers)
 
     def _opened(self, tenure: _Tenure, lease: int) -> None:
-        """Its update will not be in a version by what came so far: it went to aggregators that are no more."""
+        """No version will have its update by the way it went so far: those aggregators are gone."""
         lent = tenure.lent.get(lease)
         if lent is not None and lent.counts:
             lent.counts, lent.is_open = False, True
@@ -351,13 +351,13 @@ class Invariants:
                 pass
 
     def _summed(self, tenure: _Tenure, sum_: ReduceResult) -> None:
-        """A sum of a formation that is no more may still come. What went another way since is in no version by it."""
+        """A sum of a past formation may still come. It brings no update into a version that went another way since."""
         lent = ((lease, tenure.lent.get(lease)) for lease in sum_.leases)
         due = [lease for lease, known in lent if known is not None and known.formation == sum_.formation]
         tenure.summed |= dict.fromkeys(due, min(due, default=0))
 
     def _refused_rightly(self, step: Step, event: Received) -> None:
-        """A refusal names what it refuses: lease numbers begin anew with each term."""
+        """A refusal names what it refuses: lease numbers start at the beginning in each term."""
         answered = (getattr(event.message, "term", None), getattr(event.message, "lease", None))
         for action in step.actions:
             if isinstance(action, Send) and isinstance(action.message, UpdateRefused):
@@ -421,7 +421,7 @@ class Invariants:
                 pass
 
     def _went(self, tenure: _Tenure, go: Go, to: str) -> None:
-        """It may be sent, or must be sent anew, by another way than before."""
+        """The update may be sent, or must be sent again, by another way than before."""
         self._opened(tenure, go.lease)
         tenure.summed.pop(go.lease, None)
         if go.lease in tenure.lent:
@@ -433,7 +433,7 @@ class Invariants:
             tenure.credits[go.lease] = to
 
     def _handed_over(self, course: _Course, tenure: _Tenure, step: Step) -> None:
-        """Whoever hands over in good order leaves nothing behind: no lease, no version that is not durable."""
+        """A leader that hands over in good order leaves nothing behind: no lease, no version that is not durable."""
         lent = [number for number, lent in tenure.lent.items() if lent.is_open]
         self._hold(not lent, step.at_s, f"{step.node} handed {step.job} over with leases {lent} given out")
         version = tenure.version
@@ -598,7 +598,7 @@ class Invariants:
             course.led_term, course.vacant_s = term, None
 
     def _vacated(self, node: str, at_s: float) -> None:
-        """A process ended there: it leads no more."""
+        """A process ended on that node: it no longer leads."""
         for course in self._courses.values():
             if course.led.get(course.led_term) == node and course.vacant_s is None:
                 course.vacant_s = at_s

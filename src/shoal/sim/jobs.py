@@ -124,7 +124,7 @@ def system_job(
     fetch_bytes: int = 0,
     start_s: float = 3.0,
 ) -> SimulatedJob:
-    """A job of which only time, bytes and devices count: a model of this layout, and nothing that is learned."""
+    """A job that only takes time, bytes and devices: its model has this layout and learns nothing."""
     model = np.zeros(layout.size, dtype=np.float32)
     model.flags.writeable = False
     return SimulatedJob(

@@ -47,7 +47,7 @@ from shoal.wire.messages import EvaluationView, Progress, Ready, Update, UpdateR
 #: Beyond so many notes, only those on nodes whose lane is drawn: one fault may strike 100,000 devices.
 NOTES_MAX = 1000
 
-#: A lane that has too many spans is made coarser until it has no more than this: room for those to come.
+#: A lane that has too many spans is made coarser until it has at most so many: room for later spans.
 _SPANS_ENOUGH = SPANS_MAX * 3 // 4
 
 _JOULES_PER_WH = 3600.0

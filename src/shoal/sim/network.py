@@ -186,7 +186,7 @@ class _Server:
         self._turns: list[tuple[float, int, _Hop]] = []
         self._number = 0
         self._is_busy = False
-        #: Where the piece in service begins. Who comes anew begins here too: what it did not use before is gone.
+        #: Where the piece in service begins. A flow that joins begins here too: it gets nothing for earlier time.
         self._begun_bytes = 0.0
 
     def join(self, hop: _Hop) -> None:
@@ -253,7 +253,7 @@ class _Hop:
             self.queue()
 
     def queue(self) -> None:
-        # Asked anew for every turn: the node may have got another line in the meantime.
+        # Asked again for every turn: the node may have got another line in the meantime.
         self.is_queued = True
         self.flow._network._server(self.node, is_up=self.is_up).join(self)
 
@@ -330,7 +330,7 @@ class _Bulk:
         message.undelivered -= 1
         self.under_way -= 1
         self._fill_window()
-        # A message is not heard before those ahead of it, of which a piece may be lost.
+        # A message is not heard before the messages ahead of it, and a piece of those may be lost.
         while going and not going[0].undelivered:
             self.flow._complete(going.popleft())
         if not going:

@@ -1,4 +1,4 @@
-"""What a simulation shows to those who watch it: every event a role handled, and what befell the world. Values only."""
+"""What observers of a simulation see: every event that a role handled, and every fault in the world. Values only."""
 
 from __future__ import annotations
 

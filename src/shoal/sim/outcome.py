@@ -1,5 +1,5 @@
 """What came of a simulated job, as values: how well it learned, how long it took, and what each device did. Knows no
-world; whoever watched it fills these in.
+world; an observer of the simulation fills these in.
 
 Seconds are virtual and count from the job's submission, unless a name says otherwise.
 """

@@ -30,7 +30,7 @@ PROFILES: dict[str, str] = {
     "mixed": "of ten devices three Raspberry Pi 4 on Wi-Fi, five phones, two laptops",
 }
 
-#: A trace is begun at so many places, no more: devices that begin at the same one share their line.
+#: A trace is begun at so many places at most: devices that begin at the same place share their line.
 _PLACES = 8
 
 #: Of ten mixed devices, the first are boards and the last are laptops.
@@ -146,7 +146,7 @@ def _heat(name: str) -> Heat | None:
 
 @cache
 def _plain(name: str, kind: str, line: AccessLink) -> Build:
-    """A device of which all copies are alike."""
+    """A device whose copies are all alike."""
     figures = _figures()[name]
     return Build(kind=kind, line=line, **(figures | {"heat": _heat(name)}))
 

@@ -1,7 +1,7 @@
 """Chance that replays: one seed, and a stream of numbers for every purpose and node.
 
-What one node draws never shifts what another draws, so a change in one place of a simulation does not roll the dice
-anew everywhere else. The numbers come from splitmix64, as the order of batches does: they are the same under every
+What one node draws never shifts what another draws, so a change in one place of a simulation does not change the draws
+everywhere else. The numbers come from splitmix64, as the order of batches does: they are the same under every
 numpy, platform and hash seed.
 """
 

@@ -1,4 +1,4 @@
-"""Waits for a moment in the life of a formation and strikes a device it is about. For those who hunt bugs.
+"""Waits for a moment in the life of a formation and hits a device in it. For finding bugs.
 
 An aggregator is at its most delicate between two words: a piece taken and not counted, a sum sent and not heard, values
 given to some and not to all.
@@ -41,19 +41,19 @@ MOMENTS = (
     "topology",
 )
 
-#: What befalls the device that said it, or whom it was said to.
+#: What happens to the sender of the message, or to its receiver.
 BLOWS = ("power", "restart", "dialled", "taken", "freeze", "apart", "slow link", "slow", "leave", "copies")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetedFault:
-    """When, what, and whom."""
+    """When it strikes, what it does, and to which device."""
 
     moment: str
     #: How many such moments pass first.
     after: int
     blow: str
-    #: Whom it was said to; else who said it.
+    #: It hits the receiver of the message; else the sender.
     at_receiver: bool
 
 

@@ -23,12 +23,12 @@ FORMAT = 1
 #: What the disk made durable is in the action that asked for it.
 _LONG = ("save", "again")
 
-#: What is marked for those who check alone: the action that began it is in the trace.
+#: Marks that only checks read: the action that began it is in the trace.
 _UNWRITTEN = ("trains",)
 
 
 class Sink(Protocol):
-    """Takes whole lines: a file, or whoever compares them."""
+    """Takes whole lines: a file, or a comparison."""
 
     def write(self, line: str, /) -> object: ...
 
@@ -129,7 +129,7 @@ class Comparison:
                 self.difference = Difference(self.count, old, line)
 
     def finish(self) -> None:
-        """There are no more lines."""
+        """The new trace has ended."""
         old = next(self._lines, None)
         if self.difference is None and old is not None:
             self.difference = Difference(self.count + 1, old, None)

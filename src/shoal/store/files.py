@@ -125,8 +125,8 @@ def make_directory(directory: Path) -> None:
     """Create a directory and its parents, durably. One that is there may still owe its durability to us."""
     with telling_disk_full(directory):
         missing = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
-        # Whoever made the last of those that exist may have been killed before its name was safe. Those above
-        # it are: each is made only once the one that holds it is durable.
+        # The process that made the deepest existing directory may have died before its name was durable. The ones
+        # above it are durable: each is made only once its parent is.
         _sync_if_ours((missing[-1].parent if missing else directory).parent)
         for path in reversed(missing):
             path.mkdir(exist_ok=True)

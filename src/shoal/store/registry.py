@@ -169,7 +169,7 @@ class Registry:
     def redeem_token(self, secret: str, wanted: str, now_s: float, *, state: str = "enrolled") -> Redeemed | str:
         """Spend one use of a token on an identity, or say why not. The name is the wanted one if it is free.
 
-        The name of a revoked node is free for tokens made since: whoever was shut out does not know their secrets.
+        The name of a revoked node is free for tokens made since: the revoked device does not know their secrets.
         """
         with self._transaction() as database:
             row = database.execute("SELECT * FROM tokens WHERE secret_sha256 = ?", (_sha256(secret),)).fetchone()

@@ -97,7 +97,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX certificates_by_node ON certificates (node)",
     ),
     (
-        # Who leads it under its term: a manager that starts anew waits for a leader elsewhere.
+        # Who leads it under its term: a manager that restarts waits for a leader elsewhere.
         "ALTER TABLE jobs ADD COLUMN leader TEXT NOT NULL DEFAULT ''",
     ),
     (

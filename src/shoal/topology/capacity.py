@@ -295,7 +295,7 @@ def _figures(fleet: FleetLoad, measured: MeasuredCosts, site: Site) -> tuple[Fig
 
 
 def levels(leaders: int, fleet: FleetLoad, costs: Costs, site: Site) -> int:
-    """Leaders in a tree: how many stand above one another, from those whom devices talk to up to the one at the top.
+    """The number of levels of a tree of leaders, from the leaders that devices talk to up to the one at the top.
 
     Each hands up one partial, as large as a model, and takes one model down, in the time of a device's one update.
     """

@@ -2,7 +2,7 @@
 
 A topology with more parts can break in more ways, so a simpler one is kept unless the other is faster by ``WORTH``. The
 answer is as good as what was measured, so the rounds are watched: ``Watch`` says when they differ from what was
-predicted for long enough that it is worth measuring and choosing anew. If they still differ from what the new
+predicted for long enough that it is worth measuring and choosing again. If they still differ from what the new
 measurements predict, the model is wrong about this topology: ``choose_again`` keeps by how much, for each topology
 that was tried, so that a job goes back to a topology that was better in fact, and does not go to and fro.
 """
@@ -30,7 +30,7 @@ WORTH = 0.05
 
 #: Measured and predicted may differ by this share of the prediction ...
 MARGIN = 0.15
-#: ... before so many rounds in a row of the same sign are a reason to choose anew.
+#: ... before so many rounds in a row of the same sign are a reason to choose again.
 ROUNDS_OFF = 5
 #: After a choice, rounds that are not judged: models still travel to where they are now led.
 ROUNDS_SETTLING = 3
@@ -169,7 +169,7 @@ class Off:
 
 
 class Watch:
-    """Compares rounds with the prediction for the present topology; says when to choose anew. One for each choice.
+    """Compares rounds with the prediction for the present topology; says when to choose again. One for each choice.
 
     One slow round is a straggler and no reason; several in a row, all slower or all faster, are.
     """

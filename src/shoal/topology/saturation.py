@@ -34,7 +34,7 @@ PART_OF_FAIR = 0.5
 CONFIDENCE = 0.99
 
 #: Rounds at each of two sizes before they are compared; then again each time both together have twice as many, since
-#: whoever looks after every round will some time see what is not there.
+#: a comparison after every round would find a difference by chance some time.
 ROUNDS_MIN = 20
 #: What is remembered of a size.
 ROUNDS_KEPT = 320
@@ -179,7 +179,7 @@ class Saturation:
         return SaturationVerdict(verdict=SATURATED, size=size, reason=last.reason + since, gains=tuple(gains))
 
     def _compare(self, fewer: int, more: int) -> Gain:
-        """What each worker between the two sizes brought. Looked at anew when there are twice as many rounds."""
+        """What each worker between the two sizes brought. Compared again when there are twice as many rounds."""
         look = int(math.log2((self._counts[fewer] + self._counts[more]) / (2 * ROUNDS_MIN)))
         known = self._judged.get((fewer, more))
         if known is not None and known[0] == look:

@@ -57,7 +57,7 @@ def water_fill(workers: Sequence[ClusterNode], *, model_bytes: float, only_lead:
     rates = np.array([node.narrow_bytes_per_s for node in nodes]) / model_bytes
     trains = np.arange(len(nodes)) < len(workers)
     if len(workers) <= 2:
-        # With two, each sends one model's worth and receives as much, whoever leads what; alone, nothing is sent.
+        # With two, each sends one model's worth and receives as much, however they divide it; alone, nothing is sent.
         shares = trains / len(workers)
     else:
         shares = _pour(rates, at_first=trains.astype(float), for_all=np.where(trains, len(workers) - 2, len(workers)))

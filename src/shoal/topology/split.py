@@ -1,4 +1,4 @@
-"""EDDL's leader role splitting: how many aggregators, which, and who works under whom. Pure; predicts no times.
+"""EDDL's leader role splitting: chooses the aggregators of a tree and the workers of each. Pure; predicts no times.
 
 A tree has one leader, g aggregators that also work, and the other workers under them. The leader's link carries g
 models each way and an aggregator's n/g - 1, one after the other, so the sum g S/B + (n/g) S/b is least at

@@ -126,7 +126,7 @@ def _own_group(place: Path, kind: str) -> Path:
 def _remove(folder: Path) -> bool:
     if not folder.exists():
         return True
-    # No more children while they are being ended.
+    # The group must not get new children while they are being ended.
     with contextlib.suppress(OSError):
         (folder / "pids.max").write_text("0")
     for _ in range(_REMOVE_ATTEMPTS):

@@ -64,7 +64,7 @@ class Limits:
     file_max_bytes: int = 1 << 30
     #: Whether it may reach other machines, and this one by its addresses.
     network: bool = False
-    #: Whom it becomes if it starts as root; empty to stay.
+    #: The user that the trainer becomes if it starts as root; empty: it stays root.
     user: str = "nobody"
     #: Whether a task may run as root, without capabilities, where it cannot become that user.
     root: bool = False
@@ -174,7 +174,7 @@ def confine(limits: Limits, needs: Sequence[str] = (), groups: Groups = Groups()
 class Reserve:
     """The memory that was kept back from the task: one that filled its own leaves none to say so.
 
-    Made beforehand, because whoever needs it has nothing left to make it from.
+    Made beforehand, because a process that needs it has no memory left to make it.
     """
 
     def __init__(self) -> None:

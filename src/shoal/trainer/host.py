@@ -100,7 +100,7 @@ class TrainerHost:
 
     @property
     def last_words(self) -> tuple[str, ...]:
-        """The last lines the process printed, whoever in it did."""
+        """The last lines that any part of the process printed."""
         return tuple(self._last_words)
 
     @property
@@ -293,7 +293,7 @@ class _Running:
         self.ready = False
         self.ended_on_request = False
         self.writer = answers[1]
-        #: None means: no more answers will come.
+        #: None: the process will not answer any further.
         self.answers: asyncio.Queue[Message | None] = asyncio.Queue(_ANSWERS_WAITING_MAX)
         self._closed = False
         self._stacks = stacks
@@ -342,7 +342,7 @@ class _Running:
         return ran_out_of_memory(self._room.groups)
 
     async def close(self) -> None:
-        """End the group and let go of everything; whoever still waits for an answer hears that none will come."""
+        """End the group and let go of everything; a caller that still waits for an answer hears that none will come."""
         if self._closed:
             return
         self._closed = True

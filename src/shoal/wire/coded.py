@@ -55,7 +55,7 @@ def sizes_of(layout: Layout) -> tuple[int, ...]:
 
 
 def cut(sizes: Sequence[int], start: int, stop: int) -> tuple[int, tuple[int, ...]]:
-    """The tensors of which something lies from ``start`` up to ``stop``: which is the first, and how much of each."""
+    """The tensors that overlap ``start`` up to ``stop``: the index of the first, and the overlap of each."""
     ends = np.cumsum(sizes)
     first = int(np.searchsorted(ends, start, side="right"))
     parts: list[int] = []
@@ -163,7 +163,7 @@ def _array(codec: Codec, values: np.ndarray | Sparse, sizes: Sequence[int], scal
 
 
 def encode_exact(update: np.ndarray, *, name: str) -> dict[str, np.ndarray]:
-    """A vector of which many values may be zero, without any loss: what is not zero, or all, whichever is shorter.
+    """Encode a vector that may have many zeros, without loss: its other values, or all, whichever is shorter.
 
     What several sparse updates come to is neither dense nor sparse by itself, and is not to be rounded once more.
     """

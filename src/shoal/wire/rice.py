@@ -26,7 +26,7 @@ def parameter_for(count: int, size: int) -> int:
 
 
 def coded_bytes_max(count: int, size: int) -> int:
-    """No more than ``count`` places below ``size`` ever take more, whichever they are."""
+    """The largest coding of up to ``count`` places below ``size``, whichever they are."""
     parameter = parameter_for(count, size)
     return _unary_bytes_max(count, size, parameter) + packed_bytes(count, parameter)
 

@@ -257,7 +257,7 @@ class _Scanner:
     """Reads the header's grammar: ``{name: {dtype, shape, data_offsets} | __metadata__: {text: text}}``."""
 
     _SPACE = re.compile(r"[ \t\n\r]*+")
-    #: Up to 19 digits: no offset has more. What follows a number is checked by whoever reads on.
+    #: Up to 19 digits: no offset has more. The caller checks the text after the number.
     _WHOLE = re.compile(r"0|[1-9][0-9]{0,18}")
     _TEXT = json.JSONDecoder()
 

@@ -46,6 +46,6 @@ def test_a_cluster_tells_of_its_pool_in_a_line(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(screen.file, io.StringIO)
     text = screen.file.getvalue()
     assert "pool: 2 executors (1 excluded, 1 ready), 2.5G operations/s, 12 tasks done" in text
-    assert "shed is asked no more: caught by operator" in text
+    assert "shed gets no further tasks: caught by operator" in text
     _print_cluster(plain)
     assert screen.file.getvalue().count("pool:") == 1, "without executors there is no pool to tell of"

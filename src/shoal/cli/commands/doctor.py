@@ -154,7 +154,7 @@ def _enrolled(folder: Path) -> Enrolled | None:
     from shoal.identity.enrolment import Enrolled
     from shoal.identity.identity import IDENTITY_FILE
 
-    # A damaged identity is an error of its own, told by the one who reads it.
+    # A damaged identity is an error of its own, which `load` raises.
     return Enrolled.load(folder) if (folder / IDENTITY_FILE).exists() else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,19 +23,15 @@ def jobs(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) 
 
     Example:  `shoal jobs`
     """
-    if context.invoked_subcommand is not None:
-        # `shoal jobs --home DIR stop JOB` means the same as with the option at the end.
-        os.environ["SHOAL_HOME"] = str(home)
+    from shoal.cli.connect import status_to_list
+
+    told = status_to_list(context, home, json=json, part="jobs")
+    if told is None:
         return
     from shoal.cli import console
-    from shoal.cli.connect import with_operator
-    from shoal.cli.render.plain_json import to_plain
     from shoal.cli.render.tables import jobs_table
 
-    told = with_operator(home, lambda operator: operator.status())
-    if json:
-        console.print_json(to_plain(told.jobs))
-    elif told.jobs:
+    if told.jobs:
         screen = console.out()
         screen.print(jobs_table(told.jobs, width=screen.width))
     else:
@@ -146,7 +141,7 @@ def stop(
 @app.command()
 def transfer(
     job: Job,
-    to: Annotated[str, typer.Option(metavar="NODE", help="Who is to lead it; else whoever is placed best.")] = "",
+    to: Annotated[str, typer.Option(metavar="NODE", help="The node that shall lead it; else the best placed.")] = "",
     home: Home = DEFAULT_HOME,
 ) -> None:
     """Let another node lead a job. The one that does finishes its round first: nothing is lost, no worker restarts.

@@ -127,7 +127,7 @@ def _remember(home: Path, folder: Path) -> None:
 
 
 def _list_clusters() -> None:
-    """What can be heard of clusters here. It is hearsay, so it only tells a person whom to ask for a line."""
+    """List the clusters that announce themselves here, as a hint where to ask for a line: nothing proves it."""
     import asyncio
 
     from shoal.cli import console

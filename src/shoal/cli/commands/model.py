@@ -84,8 +84,8 @@ def follow(
 
     Example:  `shoal model follow readings-3fa2 -o model.safetensors --every 10s`
 
-    The file is replaced in one step: whoever opens it finds a whole model. A version that is rolled back goes from it
-    too. With `--json`, one object a line.
+    The file is replaced in one step: a program that opens it finds a whole model. A version that is rolled back goes
+    from it too. With `--json`, one object a line.
     """
     import asyncio
 
@@ -105,7 +105,7 @@ def follow(
 
     kept = KeptFile(job=with_operator(home, find), path=output, newest=newest, tell=_teller(json=json))
     try:
-        # A connection for each look: whoever follows for months renews its certificate in between.
+        # A connection for each look: an operator that follows for months renews its certificate in between.
         view = asyncio.run(keep(kept, lambda: operator_of(home), every_s=every_s))
     except KeyboardInterrupt:
         console.say(f"Left: {output} {kept.stands}; the job goes on.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,19 +25,15 @@ def nodes(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False)
 
     Example:  `shoal nodes`
     """
-    if context.invoked_subcommand is not None:
-        # `shoal nodes --home DIR revoke NODE` means the same as with the option at the end.
-        os.environ["SHOAL_HOME"] = str(home)
+    from shoal.cli.connect import status_to_list
+
+    told = status_to_list(context, home, json=json, part="nodes")
+    if told is None:
         return
     from shoal.cli import console
-    from shoal.cli.connect import with_operator
-    from shoal.cli.render.plain_json import to_plain
     from shoal.cli.render.tables import executors_table, nodes_table
 
-    told = with_operator(home, lambda operator: operator.status())
-    if json:
-        console.print_json(to_plain(told.nodes))
-    elif told.nodes:
+    if told.nodes:
         console.out().print(nodes_table(told.nodes))
         if told.executors:
             console.out().print(executors_table(told.executors))
@@ -74,7 +69,7 @@ def drain(
     reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
     home: Home = DEFAULT_HOME,
 ) -> None:
-    """Let a device finish the lease it has and give it no more, before you update it or switch it off. Loses no work.
+    """Let a device finish its lease and give it no new one, before you update it or switch it off. Loses no work.
 
     Example:  `shoal nodes drain attic-pi4 --reason update`
     """

@@ -86,7 +86,7 @@ def _print_cluster(told: Status) -> None:
     if told.executors:
         screen.print(f"pool: {_pool_text(told)}")
         for executor in (executor for executor in told.executors if executor.caught):
-            screen.print(f"  {clean(executor.node)} is asked no more: {clean(executor.reason, 300)}", style="red")
+            screen.print(f"  {clean(executor.node)} gets no further tasks: {clean(executor.reason, 300)}", style="red")
     if told.jobs:
         screen.print(jobs_table(told.jobs, width=screen.width))
         _print_discarded(told)

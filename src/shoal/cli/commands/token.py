@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Literal
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Home, Json
+from shoal.cli.options import DEFAULT_HOME, Home, Json, hand_home_to_subcommand
 
 app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
@@ -18,7 +17,7 @@ def token(home: Home = DEFAULT_HOME) -> None:
 
     Example:  `shoal token create --uses 5 --hours 2`
     """
-    os.environ["SHOAL_HOME"] = str(home)
+    hand_home_to_subcommand(home)
 
 
 @app.command()
@@ -48,15 +47,15 @@ def create(
     if json:
         console.print_json(to_plain(made))
         return
-    whom = plural(uses, "device" if role == "node" else "operator")
-    console.say(f"For {whom}, for {hours:g} hours; take it back with: shoal token revoke {made.token.token}")
+    users = plural(uses, "device" if role == "node" else "operator")
+    console.say(f"For {users}, for {hours:g} hours; take it back with: shoal token revoke {made.token.token}")
     # Alone on standard output, so that a script can read it.
     print(f"shoal join {made.join_line}", flush=True)
 
 
 @app.command("list")
 def list_(home: Home = DEFAULT_HOME, json: Json = False) -> None:
-    """List the lines that were made: for whom, how often and how long they can still be used.
+    """List the join lines: who may use each, how often and for how long.
 
     Example:  `shoal token list`
     """

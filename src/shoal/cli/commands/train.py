@@ -51,7 +51,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Who trains what: leased (the next to whoever is ready), fixed (shares) or sized (to a budget).",
+            help="Who trains what: leased (the next to the first ready one), fixed (shares) or sized (to a budget).",
         ),
     ] = None,
     budget_s: Annotated[

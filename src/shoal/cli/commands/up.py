@@ -54,7 +54,7 @@ def up(
     ] = None,
     name: Annotated[str, typer.Option(metavar="CLUSTER", help="What to call a new cluster.")] = "shoal",
     approve: Annotated[
-        bool, typer.Option("--approve", help="Whoever joins waits until you say `shoal nodes approve`.")
+        bool, typer.Option("--approve", help="A device that joins waits until you say `shoal nodes approve`.")
     ] = False,
     certificate_days: Annotated[
         float, typer.Option(min=1, help="How long a device's certificate is valid; devices renew theirs in time.")
@@ -89,7 +89,7 @@ def up(
     log_to_stderr(quiet=quiet)
 
     if token is None and (devices is not None or hours is not None):
-        # Whoever says how many may join, or for how long, asks for a line.
+        # A user who says how many may join, or for how long, asks for a line.
         token = True
     uses, valid_hours = devices or LINE_DEVICES, hours or LINE_HOURS
 

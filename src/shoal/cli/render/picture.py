@@ -50,7 +50,7 @@ _INK, _FAINT, _HAIR = "#222222", "#6b6b6b", "#d4d4d0"
 #: What a lane's height is of the upper panel's, and the least and most of all lanes together.
 _LANE_RATIO, _LANES_RATIO_MIN, _LANES_RATIO_MAX = 0.11, 0.25, 1.6
 
-#: A curve of no more points than this shows each of them.
+#: A curve of at most so many points shows each of them.
 _DOTS_MAX = 60
 
 #: The manager's faults are named if their names do not touch: so much of the panel's width apart.

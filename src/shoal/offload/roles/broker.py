@@ -2,7 +2,7 @@
 
 The broker measures its executors, tells clients their speed together, gives each task to the executor that should end
 it first, and gives it to a second one when it takes too long or its executor is lost. It passes at most one result of a
-task on. Clients check results: a client names an executor that it caught, and the broker gives that one no more tasks.
+task on. Clients check results: a client names an executor that it caught, and the broker gives it no further tasks.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class ExecutorRecord:
     is_connected: bool = False
     #: How an operator holds it back, such as ``drained``; None: it may be given tasks.
     hold: str | None = None
-    #: Why the broker gives it no more tasks.
+    #: Why the broker gives it no further tasks.
     excluded: str | None = None
     #: As measured; 0: not yet.
     multiply_adds_per_s: float = 0.0

@@ -229,7 +229,7 @@ class Product:
         must_check: Callable[[Reply], bool],
         sides: tuple[int, ...] | None = None,
     ) -> TileVerdict:
-        """Check a tile whose every side was answered. ``sides``: the answered ones, where no more can be had."""
+        """Check a tile whose every side was answered. ``sides``: the answered ones, where no others can be had."""
         replies = {side: work.replies[side] for side in sides or work.sides}
         if self.is_masked:
             verdict = self._settle_masked(work, replies, chance, must_check)

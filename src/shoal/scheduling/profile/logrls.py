@@ -44,7 +44,7 @@ COLD_SPREAD_LEAST, COLD_SPREAD_MOST = 0.1, 1.0
 #: A device that nobody measured is taken to be this many times slower than the slowest known, at most.
 SLOWER_MOST = 8.0
 
-#: Remembered: an unlucky device that comes back after so many others begins anew.
+#: Devices that are remembered: one that comes back after so many others is measured from the start.
 DEVICES_KEPT = 100_000
 
 #: Of these, so many go from a leader to the next: those that were heard last. A checkpoint is saved often.

@@ -88,7 +88,7 @@ def fit(rows: Sequence[Sequence[float]], targets: Sequence[float], devices: Sequ
 
 
 class FleetRegression:
-    """Rows of many devices, fitted anew once enough have come.
+    """Rows of many devices, fitted again once enough have come.
 
     ``rows_each``: so many of one device, the newest; None: all it has.
     """
@@ -125,8 +125,8 @@ class FleetRegression:
         return [(device, len(own)) for device, own in self._rows.items()]
 
     def rows(self) -> list[tuple[float, ...]]:
-        """Every row with its target behind it. What is fitted is these from now on, so that whoever begins with them
-        fits the same."""
+        """Every row with its target behind it. From now on the fit uses these rows, so that a profiler that begins with
+        them fits the same."""
         self._refit()
         return [(*row, target) for own in self._rows.values() for row, target in own]
 
