@@ -20,6 +20,7 @@ from pathlib import Path
 
 import code_map
 import house as figures_of
+import reference as reference_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO_DIR = ROOT / "proto"
@@ -128,6 +129,12 @@ def map_(extra: Sequence[str]) -> int:
     page = ROOT / "ARCHITECTURE.md"
     page.write_text(code_map.replaced(page.read_text(encoding="utf-8"), code_map.written(ROOT)), encoding="utf-8")
     FIRST_HOUR.write_text(code_map.relined(FIRST_HOUR.read_text(encoding="utf-8"), ROOT), encoding="utf-8")
+    return 0
+
+
+def reference(extra: Sequence[str]) -> int:
+    """Write docs/reference.md: every key of a plan, every method of a task."""
+    (ROOT / "docs" / "reference.md").write_text(reference_page.written(ROOT), encoding="utf-8")
     return 0
 
 
@@ -347,6 +354,7 @@ TASKS: dict[str, Runner] = {
     "layers": layers,
     "house": house,
     "map": map_,
+    "reference": reference,
     "proto": proto,
     "proto-check": proto_check,
     "security": security,

@@ -128,19 +128,26 @@ def parse_workers(text: str) -> tuple[int, int]:
 class Plan:
     """How to train. Every number has a default that works; the six choices come first."""
 
+    #: Where examples live: ``shared`` with the cluster, or ``local``, on the devices, which they never leave.
     data: str = "shared"
+    #: Where updates meet: ``star``, ``tree``, ``shard``, ``auto``; ``chain``: in pairs, without a manager.
     topology: str = "star"
+    #: When the model moves: ``sync``, ``buffered``, ``async`` or ``auto``.
     pace: str = "sync"
+    #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, or such as ``top1%+ef+4bit`` (docs/codecs.md).
     codec: str = "dense"
     #: ``leased`` lends the next batch to whoever is ready (EDDL §4.2). ``fixed`` gives every worker as many batches of
     #: an epoch, which nobody else trains; they are divided anew when someone comes or goes. It is what EDDL compares
     #: with (Figure 13): where devices differ, the others wait for the slowest at the end of each epoch.
     work: str = "leased"
+    #: Who is believed: ``identity``, devices with a certificate.
     trust: str = "identity"
 
+    #: Examples of one batch.
     batch_size: int = 64
     #: Batches a worker trains, one after the other, on one lease.
     lease_batches: int = 1
+    #: How far a step goes, and how much of a weight it takes away.
     learning_rate: float = 0.05
     #: Kept by the leader, so that workers stay stateless (EDDL §4.4). Left out: what suits the pace (``MOMENTUM``).
     momentum: float = _UNSAID
@@ -160,11 +167,14 @@ class Plan:
     #: Compile the model on each device (``torch.compile``); its first lease takes minutes longer.
     compile: bool = False
 
+    #: The job waits for so many workers, and takes at most so many.
     workers_min: int = 1
     workers_max: int = 1024
+    #: When the job ends: ``shoal.epochs(n)``, ``shoal.accuracy(share)``, ``shoal.seconds(s)``, joined by ``|``.
     until: Until = dataclasses.field(default_factory=lambda: Until(epochs=3))
     #: Evaluate on held-out data after every so many epochs.
     evaluate_every_epochs: int = 1
+    #: Decides the first model, the order of examples and every draw of a lease.
     seed: int = 0
 
     #: Longest a lease may take; 0 lets the leader learn it from the leases that came back.

@@ -58,6 +58,9 @@ log = logging.getLogger("shoal")
 #: A blob large enough that the time it took tells the rate of the link.
 MEASURED_BYTES = 1 << 20
 
+#: A blob large enough that a person who waits for it wants to hear of it.
+LARGE_BYTES = 32 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class _Job:
@@ -380,6 +383,8 @@ class Agent:
             if writer is not None:
                 writer.abort()
             raise
+        if sizes and sizes[0] >= LARGE_BYTES:
+            log.info("fetched %s…, %d MB in %.0f s", sha256[:12], sizes[0] // 10**6, time.monotonic() - began_s)
         if sizes and sizes[0] >= MEASURED_BYTES:
             rate = sizes[0] / max(time.monotonic() - began_s, 1e-3)
             # The best of late: a link is as fast as it was when nobody else used it.
