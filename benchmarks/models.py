@@ -109,19 +109,18 @@ async def run(names: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="shoal-models-") as directory:
         cache = Path(directory) / "cache"
         async with LocalCluster(workers=WORKERS, cache=cache) as cluster, Operator.open(cluster.home) as operator:
-            preparing = _prepare(operator, names[0])
+            preparing = {name: asyncio.create_task(_prepare(operator, name)) for name in names[:1]}
             for number, name in enumerate(names):
-                pending = asyncio.ensure_future(preparing)
                 try:
-                    ready[name] = await pending
+                    ready[name] = await preparing[name]
                 except ShoalError as error:
                     say(f"{name}: {error}")
-                preparing = _prepare(operator, names[number + 1]) if number + 1 < len(names) else _nothing()
-                following = asyncio.ensure_future(preparing)
+                for following in names[number + 1 : number + 2]:
+                    preparing[following] = asyncio.create_task(_prepare(operator, following))
                 if name in ready:
                     done[name] = await _train(operator, name, ready[name])
-                    say(f"{name}: {'works' if done[name].works else 'FAILS'} in {done[name].seconds:.1f} s, {done[name].reason}")
-                preparing = _awaited(following)
+                    verdict = "works" if done[name].works else "FAILS"
+                    say(f"{name}: {verdict} in {done[name].seconds:.1f} s, {done[name].reason}")
             adamw_error = await models_pure.adamw_error(operator, cluster.home) if "adamw" in ready else None
             pure = await asyncio.to_thread(models_pure.compare, {n: (ready[n], _plan_of(n)) for n in ready})
     lora, head = _ratio(done.get("lora")), _ratio(done.get("frozen_backbone"))
@@ -147,14 +146,6 @@ def _plan_of(name: str) -> dict[str, Any]:
 async def _prepare(operator: Operator, name: str) -> ReadyTask:
     kind = KINDS[name]
     return await operator.prepare(KINDS_FILE, f"kinds:{kind.task}", name=name, kwargs=kind.kwargs, plan=_plan_of(name))
-
-
-async def _nothing() -> None:
-    return None
-
-
-async def _awaited(future: asyncio.Future[Any]) -> Any:
-    return await future
 
 
 async def _train(operator: Operator, name: str, ready: ReadyTask) -> Done:

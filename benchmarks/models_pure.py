@@ -46,15 +46,15 @@ def compare(ready: dict[str, tuple[ReadyTask, dict[str, Any]]]) -> dict[str, boo
                 unpack(task.bundle, folder)
                 wanted[name] = {"model": task.prepared.model, "settings": _settings(task, whole, str(folder))}
         told = json.dumps(wanted)
-        found = [
-            json.loads(
-                subprocess.run(
-                    [sys.executable, "-m", "benchmarks.models_pure"], input=told, capture_output=True, text=True, check=True
-                ).stdout.splitlines()[-1]
-            )
-            for _ in range(2)
-        ]
+        found = [_in_a_process(told) for _ in range(2)]
     return {name: len({*found[0][name], *found[1][name]}) == 1 for name in wanted}
+
+
+def _in_a_process(told: str) -> dict[str, list[str]]:
+    command = [sys.executable, "-m", "benchmarks.models_pure"]
+    ended = subprocess.run(command, input=told, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, list[str]] = json.loads(ended.stdout.splitlines()[-1])
+    return found
 
 
 def _settings(task: ReadyTask, plan: Any, folder: str) -> dict[str, Any]:
@@ -81,12 +81,13 @@ def _digests(model: str, message: dict[str, Any]) -> list[str]:
     _, flat = first_model(Path(model))
     count = settings.lease_batches
     digests = []
-    for is_new, first in ((True, 0), (False, count), (False, 0), (True, 0)):
-        trainer = TorchTrainer(settings, shared) if is_new else trainer
-        shared.model[:] = flat
-        trainer.train(0, list(range(first, first + count)))
-        if first == 0:
-            digests.append(hashlib.sha256(shared.update.tobytes()).hexdigest())
+    for starts in ((0, count, 0), (0,)):
+        trainer = TorchTrainer(settings, shared)
+        for start in starts:
+            shared.model[:] = flat
+            trainer.train(0, list(range(start, start + count)))
+            if start == 0:
+                digests.append(hashlib.sha256(shared.update.tobytes()).hexdigest())
     shared.close()
     return digests
 
@@ -192,7 +193,8 @@ def _difference(ready: ReadyTask, versions: list[list[tuple[int, int]]], arrays:
         chosen = [batch_indices(epoch_order(len(x), seed=0, epoch=epoch), batch, 16) for epoch, batch in batches]
         rows = np.concatenate(chosen)
         optimiser.zero_grad()
-        nn.functional.cross_entropy(model(torch.from_numpy(x[rows])), torch.from_numpy(y[rows])).backward()
+        loss = nn.functional.cross_entropy(model(torch.from_numpy(x[rows])), torch.from_numpy(y[rows]))
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     state = model.state_dict()
     return max(float(np.abs(state[name].numpy() - array).max()) for name, array in arrays.items())

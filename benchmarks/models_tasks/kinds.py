@@ -96,8 +96,9 @@ class Lora(shoal.Task):
             num_key_value_heads=8,
             max_position_embeddings=64,
         )
-        base = LlamaForCausalLM(config).to(self._type)
-        return get_peft_model(base, LoraConfig(r=8, target_modules=["q_proj", "v_proj"], init_lora_weights=True))
+        base: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call, unused-ignore]
+        adapted: nn.Module = get_peft_model(base.to(self._type), LoraConfig(r=8, target_modules=["q_proj", "v_proj"]))
+        return adapted
 
     def examples(self, split: shoal.task.Split) -> Any:
         chance = np.random.default_rng(5 if split == "train" else 6)
@@ -188,14 +189,16 @@ class Autoencoder(shoal.Task):
         return {"x": _points(split)[0]}
 
     def step(self, model: nn.Module, batch: Any, lease: Any) -> Tensor:
-        return (model(batch["x"]) - batch["x"]).square().mean()
+        error: Tensor = model(batch["x"]) - batch["x"]
+        return error.square().mean()
 
 
 class Detection(shoal.Task):
     """Images with one to three boxes each: ragged targets."""
 
     def model(self) -> nn.Module:
-        return nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 4))
+        body = (nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        return nn.Sequential(*body, nn.Linear(128, 4))
 
     def examples(self, split: shoal.task.Split) -> Any:
         chance = np.random.default_rng(9 if split == "train" else 10)
@@ -290,7 +293,8 @@ class OwnOptimizer(Classifier):
 class TwoOptimizers(Classifier):
     def train(self, model: nn.Module, batches: Iterator[Any], lease: Any) -> None:
         parts = list(model.children())
-        optimisers = [torch.optim.SGD(parts[0].parameters(), lr=lease.rate), torch.optim.SGD(parts[2].parameters(), lr=0.1)]
+        rates = (lease.rate, 0.1)
+        optimisers = [torch.optim.SGD(part.parameters(), lr=rate) for part, rate in zip(parts[::2], rates, strict=True)]
         for x, y in batches:
             loss = self.loss(model(x), y)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -316,7 +320,8 @@ class FedProx(Classifier):
     def step(self, model: nn.Module, batch: Any, lease: Any) -> Tensor:
         x, y = batch
         pull = sum((p - lease.anchor(name)).square().sum() for name, p in model.named_parameters())
-        return self.loss(model(x), y) + 0.05 * pull
+        loss: Tensor = self.loss(model(x), y) + 0.05 * pull
+        return loss
 
 
 class Bytes(shoal.Task):

@@ -30,10 +30,11 @@ class RealSize(shoal.Task):
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.bfloat16)
         try:
-            base = Qwen2ForCausalLM(config)
+            base: Any = Qwen2ForCausalLM(config)  # type: ignore[no-untyped-call, unused-ignore]
         finally:
             torch.set_default_dtype(before)
-        return get_peft_model(base, LoraConfig(r=8, target_modules=["q_proj", "v_proj"]))
+        adapted: nn.Module = get_peft_model(base, LoraConfig(r=8, target_modules=["q_proj", "v_proj"]))
+        return adapted
 
     def examples(self, split: shoal.task.Split) -> Any:
         chance = np.random.default_rng(0)

@@ -16,6 +16,7 @@ from torch import nn
 
 from shoal.task import Task
 from shoal.trainer.cost import gmacs_per_example
+from shoal.trainer.placement import place
 from shoal.trainer.prepare_child import prepare
 from shoal.trainer.prepared_job import PreparedJob
 
@@ -34,7 +35,8 @@ class Calls(nn.Module):
 
 def macs(model: nn.Module, *shape: int, dtype: type = np.float32, count: int = 2) -> float:
     x = np.ones((count, *shape), dtype)
-    return gmacs_per_example(Task(), model, x, np.zeros(count, np.int64)) * 1e9
+    rows = {"x": x, "y": np.zeros(count, np.int64)}
+    return gmacs_per_example(Task(), model, place(Task(), model), rows, examples=count) * 1e9
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
