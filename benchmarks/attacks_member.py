@@ -51,6 +51,7 @@ from shoal.errors import ShoalError
 from shoal.identity import certificates
 from shoal.identity.enrolment import Enrolled, return_lapsed
 from shoal.identity.identity import Identity
+from shoal.learning.metrics import merge_all
 from shoal.net.grpc import SERVICE
 from shoal.net.renewal import renewed
 from shoal.roles.leader.evaluation import chunk_range
@@ -234,8 +235,7 @@ class Spare:
             lease=lease.lease,
             version=lease.version,
             examples=sum(part.examples for part in parts),
-            loss_sum=sum(part.loss_sum for part in parts),
-            correct=sum(part.correct for part in parts),
+            metrics=merge_all(part.metrics for part in parts),
         )
 
 

@@ -23,7 +23,7 @@ from shoal.scheduling.batches import batch_indices, epoch_order
 from shoal.trainer import child_loop
 from shoal.trainer.package import ReadyTask
 from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
-from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult, judged
 from shoal.trainer.shards import Examples, write_shards
 from shoal.trainer.shared import SharedVectors
 from shoal.wire import tensors
@@ -144,9 +144,7 @@ class PointsTrainer:
         with np.errstate(all="ignore"):
             _, logs = outputs_of(model, seen(model, x))
         loss_sum = float(-np.nan_to_num(logs[np.arange(len(y)), y], nan=-1e6, neginf=-1e6).sum())
-        return EvalResult(
-            examples=len(y), loss_sum=loss_sum, correct=int((logs.argmax(axis=1) == y).sum()), seconds=0.0
-        )
+        return judged(examples=len(y), loss_sum=loss_sum, correct=int((logs.argmax(axis=1) == y).sum()), seconds=0.0)
 
 
 def seen(model: dict[str, Array], x: Array) -> Array:

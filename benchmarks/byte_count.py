@@ -24,7 +24,7 @@ from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
 from shoal.sim.wire_size import Encoded
 from shoal.sim.world import AGENT_START_S, Settings, World
-from shoal.wire.messages import JobSpec, Message, Update, UpdateRefused
+from shoal.wire.messages import JobSpec, Message, Update, UpdateRefused, figure_of, views_of
 
 #: What devices fetch beforehand, among the kinds of messages.
 FETCHED = "fetched"
@@ -153,7 +153,7 @@ class Watch:
         spec = self._job.spec
         chunks = range(-(-spec.test.examples // EVALUATION_CHUNK))
         result = self._job.training.evaluate(spec, model, tuple(chunks))
-        self.accuracy = result.correct / result.examples
+        self.accuracy = figure_of(views_of(result.metrics), "accuracy") or 0.0
         up_bytes, down_bytes = crossed(self._world)
         say(f"  version {self.version}: {self.accuracy:.2%}, {up_bytes / 1e6:.3f} MB up, {down_bytes / 1e6:.2f} down")
 

@@ -213,6 +213,7 @@ class Workshop:
             lost, twice = lost_and_twice(registry, job, batches=settings.batches * settings.epochs)
             rows, events = registry.applied(job), registry.events_after(job, 0, limit=EVENTS_MANY)
             loss = registry.evaluations(job)[-1].loss
+        assert loss is not None, "every evaluation here has a loss"
         predicted = tally_of([(r.version, r.batch) for r in rows], batches=settings.batches, momentum=MOMENTUM)
         return Outcome(
             loss=loss,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shoal.compress.codec import Codec
+from shoal.learning.metrics import judged_sums
 from shoal.states import JobState
 from shoal.wire import contract
 from shoal.wire.coded import encode
@@ -80,6 +81,10 @@ VALUES = 20
 
 #: What attacks on coded updates begin with.
 CODECS = ("top10%", "top100%", "top10%+2bit", "top50%+4bit", "top100%+8bit", "bf16", "fp16")
+
+#: Evaluations: one that no lease holds, and one of a single example.
+_ABSURD = judged_sums(examples=1 << 60, loss_sum=1e99, correct=1 << 59)
+_ONE_RIGHT = judged_sums(examples=1, loss_sum=0, correct=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -342,7 +347,7 @@ class Malice:
         stale: tuple[Message, ...] = (
             self._update(term=pick(), lease=pick(), version=pick()),
             Offer(job=job, term=pick(), lease=pick(), size_bytes=pick()),
-            Evaluated(job=job, term=pick(), lease=pick(), version=0, examples=pick(), loss_sum=1e308, correct=pick()),
+            Evaluated(job=job, term=pick(), lease=pick(), version=0, examples=pick(), metrics=_ABSURD),
             Progress(job=job, term=pick(), state=JobState.FAILED, workers=(WorkerView(node=self._node, state="x"),)),
             Ready(job="no-such-job", holds_term=pick(), holds_version=pick()),
             AggregatorReady(job=job, term=pick(), formation=pick(), endpoint="127.0.0.1:9"),
@@ -383,7 +388,7 @@ class Malice:
             Ready(job=job),
             Offer(job=job, term=1, lease=1, size_bytes=VALUES * 4),
             self._update(),
-            Evaluated(job=job, term=1, lease=1, version=0, examples=1, loss_sum=0.0, correct=1),
+            Evaluated(job=job, term=1, lease=1, version=0, examples=1, metrics=_ONE_RIGHT),
             Failed(job=job, term=1, lease=1, reason="it broke"),
             Progress(job=job, term=1, state="training", workers=(WorkerView(node=self._node, state="working"),)),
             Leads(job=job, term=1, endpoint="127.0.0.1:9"),

@@ -20,7 +20,7 @@ import numpy as np
 from shoal.learning.layout import Layout
 from shoal.scheduling.batches import batch_indices, epoch_order
 from shoal.trainer import child_loop
-from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult, judged
 from shoal.trainer.shards import Examples
 from shoal.trainer.shared import SharedVectors
 
@@ -118,7 +118,7 @@ class PacedTrainer:
         began_s = time.monotonic()
         x, y = self._inputs(*self._test.slice(start, stop))
         _, logs = outputs_of(self._settings.layout.views(np.array(self._shared.model)), x)
-        return EvalResult(
+        return judged(
             examples=len(y),
             loss_sum=float(-logs[np.arange(len(y)), y].sum()),
             correct=int((logs.argmax(axis=1) == y).sum()),

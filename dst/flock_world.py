@@ -15,6 +15,7 @@ import numpy as np
 from shoal.errors import Misuse
 from shoal.flock.peer import Peer, Version
 from shoal.flock.settings import FlockSettings
+from shoal.learning.metrics import judged_sums
 from shoal.roles.actions import (
     Action,
     CancelTimer,
@@ -61,6 +62,10 @@ def toy_update(node: str, base: str, size: int) -> np.ndarray:
     """The update of one peer, trained from one model: the two names decide it."""
     seed = int.from_bytes(hashlib.blake2b(f"{node}\0{base}".encode(), digest_size=8).digest(), "little")
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+
+#: How every test of a model ends here.
+_HALF_RIGHT = judged_sums(examples=100, loss_sum=0.0, correct=50)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,7 +241,7 @@ class FlockWorld:
             case Prepare():
                 process.later(PREPARE_S, self._handle, device, Prepared())
             case Evaluate():
-                done = EvaluationDone(lease=action.lease, examples=100, loss_sum=0.0, correct=50)
+                done = EvaluationDone(lease=action.lease, examples=100, metrics=_HALF_RIGHT)
                 process.later(0.01, self._handle, device, done)
             case Interrupt():
                 process.later(0.1, self._handle, device, TrainerFailed(lease=action.lease, reason=action.reason))

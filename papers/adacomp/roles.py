@@ -70,7 +70,7 @@ def run(*, quick: bool) -> Row:
         "workers": chosen["workers_min"],
         "updates": last.version if last else None,
         "accuracy": last.accuracy if last else None,
-        "curve": [[point.version, round(point.accuracy, 4)] for point in outcome.evaluations],
+        "curve": [[point.version, round(point.accuracy or 0.0, 4)] for point in outcome.evaluations],
         # Of a device in the middle: the one that leads sends models, not updates.
         "bytes_up_median": median(device.bytes_up for device in outcome.devices),
         "bytes_down_median": median(device.bytes_down for device in outcome.devices),

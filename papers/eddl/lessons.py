@@ -164,7 +164,7 @@ def learn(lesson: Lesson, out: Path) -> Learned:
     finally:
         close(job)
     return Learned(
-        accuracies=tuple(point.accuracy for point in outcome.evaluations),
+        accuracies=tuple(point.accuracy or 0.0 for point in outcome.evaluations),
         at_s=tuple(point.at_s for point in outcome.evaluations),
         trouble="" if outcome.state == "finished" else f"{outcome.state}: {outcome.reason}",
     )

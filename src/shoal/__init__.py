@@ -16,22 +16,50 @@ from shoal.version import __version__ as __version__
 if TYPE_CHECKING:
     from shoal import data
     from shoal.api import Result, fit
+    from shoal.metrics import auc, confusion, f1, mean, ratio
     from shoal.offload.api import offload
     from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
     from shoal.task import Task
+    from shoal.until import metric, plateau
 
-__all__ = ["Plan", "Result", "Task", "Until", "accuracy", "data", "endless", "epochs", "fit", "offload", "seconds"]
+__all__ = [
+    "Plan",
+    "Result",
+    "Task",
+    "Until",
+    "accuracy",
+    "auc",
+    "confusion",
+    "data",
+    "endless",
+    "epochs",
+    "f1",
+    "fit",
+    "mean",
+    "metric",
+    "offload",
+    "plateau",
+    "ratio",
+    "seconds",
+]
 
 _HOME = {
     "Plan": "shoal.plan",
     "Result": "shoal.api",
     "Task": "shoal.task",
     "Until": "shoal.plan",
-    "accuracy": "shoal.plan",
-    "endless": "shoal.plan",
-    "epochs": "shoal.plan",
+    "accuracy": "shoal.until",
+    "auc": "shoal.metrics",
+    "confusion": "shoal.metrics",
+    "endless": "shoal.until",
+    "epochs": "shoal.until",
+    "f1": "shoal.metrics",
     "fit": "shoal.api",
-    "seconds": "shoal.plan",
+    "mean": "shoal.metrics",
+    "metric": "shoal.until",
+    "plateau": "shoal.until",
+    "ratio": "shoal.metrics",
+    "seconds": "shoal.until",
 }
 
 

@@ -9,6 +9,12 @@ from typing import Any
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse
+from shoal.until import Until as Until
+from shoal.until import accuracy as accuracy
+from shoal.until import check_metric_name
+from shoal.until import endless as endless
+from shoal.until import epochs as epochs
+from shoal.until import seconds as seconds
 
 #: Batches one lease may name.
 LEASE_BATCHES_MAX = 4096
@@ -46,54 +52,6 @@ DOWN_TIMES = 5
 
 #: A number that was left out. Once a plan is made, it is there.
 _UNSAID: Any = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Until:
-    """When a job ends: at an accuracy, after a number of epochs, or after a time; whichever comes first. Or never."""
-
-    accuracy: float | None = None
-    epochs: int | None = None
-    seconds: float | None = None
-    #: It goes on until it is stopped.
-    endless: bool = False
-
-    def __post_init__(self) -> None:
-        if self.accuracy is not None and not 0 < self.accuracy <= 1:
-            raise Misuse(f"accuracy is a share between 0 and 1, not {self.accuracy}: write 0.98 for 98 %")
-        if self.epochs is not None and self.epochs < 1:
-            raise Misuse(f"a job runs at least one epoch, not {self.epochs}")
-        if self.seconds is not None and not 0 < self.seconds < math.inf:
-            raise Misuse(f"a job runs for a positive time, not {self.seconds} s")
-
-    def __or__(self, other: Until) -> Until:
-        """Combine two limits: the job ends when either is met."""
-        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
-        return Until(**{name: mine[name] or theirs[name] for name in mine})
-
-    @property
-    def is_set(self) -> bool:
-        return self.endless or any(value is not None for value in (self.accuracy, self.epochs, self.seconds))
-
-
-def accuracy(share: float) -> Until:
-    """Train until this share of held-out examples is right."""
-    return Until(accuracy=share)
-
-
-def epochs(count: int) -> Until:
-    """Train until every example was used this many times."""
-    return Until(epochs=count)
-
-
-def seconds(limit_s: float) -> Until:
-    """Train for this long."""
-    return Until(seconds=limit_s)
-
-
-def endless() -> Until:
-    """Go on until someone stops it."""
-    return Until(endless=True)
 
 
 def parse_workers(text: str) -> tuple[int, int]:
@@ -178,6 +136,8 @@ class Plan:
     #: job without an end those that are better; of one that has an end none, for it is trained for its last version.
     publish: str = ""
     versions_kept: int = 5
+    #: The metric by which versions are compared. Left out: accuracy where a job has it, else loss.
+    judged_by: str = ""
 
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
@@ -223,8 +183,10 @@ class Plan:
         self._check_online()
         if not 1 <= self.versions_kept <= VERSIONS_KEPT_MAX:
             raise Misuse(f"versions_kept is from 1 to {VERSIONS_KEPT_MAX} whole models, not {self.versions_kept}")
+        if self.judged_by:
+            check_metric_name(self.judged_by)
         if not self.until.is_set:
-            raise Misuse("a job needs an end: until an accuracy, a number of epochs or a time")
+            raise Misuse("a job needs an end: until an accuracy or another metric, a number of epochs or a time")
 
     def _check_online(self) -> None:
         if self.epoch_leases < 1:

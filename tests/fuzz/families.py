@@ -30,9 +30,11 @@ from shoal.identity.join_code import JoinCode
 from shoal.identity.names import RemoteIdentity
 from shoal.identity.signing import check, sign
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import judged_sums
 from shoal.net.access import Access
 from shoal.plan import Plan
 from shoal.roles.actions import Save
+from shoal.roles.evaluation_rows import row_of
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.machine import Machine
 from shoal.roles.node.checkpoint_transfer import packed, unpacked, version_of
@@ -134,7 +136,14 @@ def sound_messages() -> list[Message]:
         Ready(job="echo", holds_term=1, holds_version=3),
         Offer(job="echo", term=1, lease=1, size_bytes=80),
         Update(job="echo", term=1, lease=1, version=0, examples=1, loss_sum=0.5, tensors={"delta": delta}),
-        Evaluated(job="echo", term=1, lease=1, version=0, examples=10, loss_sum=1.0, correct=3),
+        Evaluated(
+            job="echo",
+            term=1,
+            lease=1,
+            version=0,
+            examples=10,
+            metrics=judged_sums(examples=10, loss_sum=1.0, correct=3),
+        ),
         Failed(job="echo", term=1, lease=1, reason="it broke"),
         Progress(job="echo", term=1, state="training", workers=(WorkerView(node="liar", state="working"),)),
         Status(cluster="c", manager="manager", nodes=(NodeView(node="liar", state="alive"),)),
@@ -293,7 +302,7 @@ def sent_checkpoints() -> list[bytes]:
     rows = tuple(Applied(epoch=0, batch=at, version=1, node=f"device-{at}", lease=at) for at in range(3))
     saves = [
         Save(version=1, tensors=model, state={**state, "evaluations": told}, applied=applied, evaluations=())
-        for told, applied in (([dataclasses.asdict(view)], rows), ([], ()))
+        for told, applied in (([row_of(view)], rows), ([], ()))
     ]
     return [packed(version_of(save), job="echo", term=1).tensors["file"].tobytes() for save in saves]
 
@@ -386,7 +395,7 @@ def trainer_bodies() -> list[bytes]:
     values = [
         protocol.answer("loaded", protocol.TaskLoaded(train_examples=1, test_examples=2, seconds=0.5, engine="torch")),
         protocol.answer("trained", protocol.TrainResult(examples=1, loss_sum=0.5, seconds=0.1, finite=True)),
-        protocol.answer("evaluated", protocol.EvalResult(examples=1, loss_sum=0.5, correct=1, seconds=0.1)),
+        protocol.answer("evaluated", protocol.judged(examples=1, loss_sum=0.5, correct=1, seconds=0.1)),
     ]
     return [channel.encode(value) for value in values]
 

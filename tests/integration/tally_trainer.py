@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from shoal.trainer import child_loop
-from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult, judged
 from shoal.trainer.shared import SharedVectors
 
 
@@ -32,7 +32,7 @@ class TallyTrainer:
         return TrainResult(examples=examples, loss_sum=1.0 * examples, seconds=pace_s, finite=True)
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
-        return EvalResult(examples=stop - start, loss_sum=1.0 * (stop - start), correct=0, seconds=0.0)
+        return judged(examples=stop - start, loss_sum=1.0 * (stop - start), correct=0, seconds=0.0)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import judged_sums
 from shoal.roles.actions import Action, End, Record, Save, Send
 from shoal.roles.events import Liveness, PeerChanged, Received, Started, TimerFired
 from shoal.roles.leader.leader import Leader
@@ -59,8 +60,9 @@ class Story:
         return self.says(node, Update(job="digits", **given | changes))
 
     def evaluated(self, node: str, work: Work, *, correct: int, examples: int = 1000, **changes: Any) -> list[Action]:
-        given: dict[str, Any] = {"term": work.term, "lease": work.lease, "version": work.version, "loss_sum": 1.0}
-        return self.says(node, Evaluated(job="digits", examples=examples, correct=correct, **given | changes))
+        sums = judged_sums(examples=examples, loss_sum=1.0, correct=correct)
+        given: dict[str, Any] = {"term": work.term, "lease": work.lease, "version": work.version, "metrics": sums}
+        return self.says(node, Evaluated(job="digits", examples=examples, **given | changes))
 
     def fail(self, node: str, lease: int, reason: str = "out of memory") -> list[Action]:
         return self.says(node, Failed(job="digits", term=self.term, lease=lease, reason=reason))

@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal.compress.sparse import add_to
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import judged_sums
 from shoal.learning.staleness import root
 from shoal.plan import Plan, Until
 from shoal.roles.actions import (
@@ -360,7 +361,9 @@ class Troupe:
         device = self.devices[node]
         task, device.task = device.task, None
         if isinstance(task, Evaluate):
-            event: Event = EvaluationDone(lease=task.lease, examples=self.spec.test.examples, loss_sum=1.0, correct=0)
+            examples = self.spec.test.examples
+            sums = judged_sums(examples=examples, loss_sum=1.0, correct=0)
+            event: Event = EvaluationDone(lease=task.lease, examples=examples, metrics=sums)
             self._works(node, device, event)
         if not isinstance(task, Train):
             return

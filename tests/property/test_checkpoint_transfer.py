@@ -12,9 +12,10 @@ from hypothesis.extra import numpy as nps
 
 from shoal.errors import PeerViolation
 from shoal.roles.actions import Save
+from shoal.roles.evaluation_rows import row_of
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, rows_in, unpacked, version_of, with_rows
 from shoal.scheduling.ledger import Applied
-from shoal.wire.messages import Checkpoint, EvaluationView
+from shoal.wire.messages import Checkpoint, EvaluationView, MetricView
 
 COUNT = st.integers(0, (1 << 62) - 1)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
@@ -31,7 +32,19 @@ JSON = st.recursive(
     max_leaves=8,
 )
 VIEWS = st.builds(
-    EvaluationView, version=COUNT, epoch=COUNT, accuracy=NUMBER, loss=NUMBER, examples=COUNT, seconds=NUMBER
+    EvaluationView,
+    version=COUNT,
+    epoch=COUNT,
+    accuracy=st.none() | NUMBER,
+    loss=NUMBER,
+    examples=COUNT,
+    seconds=NUMBER,
+    metrics=st.just(())
+    | st.lists(
+        st.builds(MetricView, name=st.sampled_from("abc"), value=st.none() | NUMBER, lower=st.booleans()),
+        max_size=3,
+        unique_by=lambda metric: metric.name,
+    ).map(tuple),
 )
 
 PROGRESS: dict[str, Any] = {"ledger": {"epoch": 1, "batches": 9, "applied": [[0, 4]]}, "elapsed_s": 12.5}
@@ -53,7 +66,7 @@ def saves(draw: st.DrawFn) -> Save:
     state["ledger"] = {"epoch": draw(st.integers(0, 1000)), "batches": batches, "applied": runs}
     state["elapsed_s"] = draw(st.floats(0, 1e9))
     state["ending"] = draw(st.none() | st.lists(st.text("abc"), min_size=2, max_size=2))
-    rows = [{name: getattr(view, name) for name in EvaluationView.__dataclass_fields__} for view in views]
+    rows = [row_of(view) for view in views]
     return Save(
         version=version,
         tensors=draw(st.dictionaries(NAMES, ARRAYS, max_size=4)),

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import Misuse, PeerViolation
+from shoal.learning.metrics import MetricSum
 from shoal.plan import CHOICES, PUBLISH, STALENESS, Plan, Until
 from shoal.states import REPORTED
+from shoal.until import Goal, Plateau
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, SECONDS_MAX, SIDE_MAX
@@ -39,6 +41,7 @@ from shoal.wire.messages import (
     LogRecord,
     Measure,
     Message,
+    MetricView,
     ModelShard,
     NeedOperand,
     PartialSum,
@@ -68,6 +71,31 @@ FLOAT = st.floats(allow_nan=False)
 HOST = st.from_regex(r"[0-9A-Za-z.-]{1,20}", fullmatch=True) | st.from_regex(r"\[[0-9a-f:]{2,20}\]", fullmatch=True)
 ENDPOINT = st.builds("{}:{}".format, HOST, st.integers(0, 65535))
 
+NAME = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=64)
+FIGURES = st.lists(
+    st.builds(
+        MetricView,
+        name=NAME,
+        value=st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        lower=st.booleans(),
+    ),
+    max_size=4,
+    unique_by=lambda metric: metric.name,
+).map(tuple)
+SUMS_OF = st.sampled_from([("mean", 2), ("ratio", 2), ("f1", 3), ("confusion", 4), ("confusion", 4096)])
+SUMS = st.lists(
+    st.builds(
+        lambda name, kind, number, lower: MetricSum(name=name, kind=kind[0], sums=(number,) * kind[1], lower=lower),
+        NAME,
+        SUMS_OF,
+        FLOAT,
+        st.booleans(),
+    ),
+    max_size=4,
+    unique_by=lambda metric: metric.name,
+).map(tuple)
+GOALS = st.builds(Goal, metric=NAME, at_least=st.floats(-9, 9)) | st.builds(Goal, metric=NAME, at_most=st.floats(-9, 9))
+PLATEAUS = st.builds(Plateau, metric=NAME, patience=st.integers(1, 500), min_change=st.floats(0, 9))
 STATES = st.builds(
     DeviceState,
     kind=SHOWN,
@@ -85,8 +113,14 @@ PLANS = st.builds(
     workers_min=st.integers(1, 10),
     workers_max=st.integers(10, 1 << 20),
     until=st.builds(
-        Until, accuracy=st.none() | st.floats(0.1, 1), epochs=st.integers(1, 99), seconds=st.none() | st.floats(1, 9)
+        Until,
+        accuracy=st.none() | st.floats(0.1, 1),
+        epochs=st.integers(1, 99),
+        seconds=st.none() | st.floats(1, 9),
+        goals=st.lists(GOALS, max_size=3).map(tuple),
+        plateaus=st.lists(PLATEAUS, max_size=3).map(tuple),
     ),
+    judged_by=st.just("") | NAME,
     seed=INTEGER,
     lease_s=st.floats(0, 1e6),
     pace=st.sampled_from(CHOICES["pace"]),
@@ -197,8 +231,8 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         weight=RATE,
         spent_joules=RATE,
         made_of=st.integers(0, 1 << 40),
-        correct=st.integers(0, 1 << 30),
-        examples=st.integers(1 << 30, 1 << 40),
+        metrics=FIGURES,
+        examples=st.integers(0, 1 << 40),
     ),
     Command: st.builds(Command, term=INTEGER, number=INTEGER, kind=st.sampled_from(CALLS), other=ID, reason=TEXT),
     PartialSum: st.builds(
@@ -224,6 +258,7 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         version=INTEGER,
         examples=st.integers(3 * 99, 1 << 40),
         fresh=INTEGER,
+        fresh_metrics=SUMS,
         labels=st.lists(st.integers(0, 99), max_size=3).map(tuple),
         joules=FLOAT,
         state=st.none() | STATES,
@@ -269,12 +304,16 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         bytes_down=st.integers(0, 1 << 40),
     ),
 }
+#: Lists whose parts obey rules of their own.
+LISTS = {tuple[MetricView, ...]: FIGURES, tuple[MetricSum, ...]: SUMS}
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, int: INTEGER, float: FLOAT, bool: st.booleans()}
 
 
 def of(hint: Any) -> st.SearchStrategy[Any]:
     if isinstance(hint, types.UnionType):
         return st.none() | of(next(arg for arg in typing.get_args(hint) if arg is not types.NoneType))
+    if hint in LISTS:
+        return LISTS[hint]
     if typing.get_origin(hint) is tuple:
         return st.lists(of(typing.get_args(hint)[0]), max_size=3).map(tuple)
     if hint in SCALARS:

@@ -979,7 +979,7 @@ def evaluations_mixed() -> Patched:
         assert self.now is not None
         old = last.get(self)
         if old is not None:
-            self.now._counted, self.now._loss_sum, self.now._correct = old._counted, old._loss_sum, old._correct
+            self.now._counted, self.now._sums = old._counted, old._sums
         last[self] = self.now
 
     return patch.object(Evaluations, "begin", begin_with_old)

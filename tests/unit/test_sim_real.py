@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import Misuse
+from shoal.learning.metrics import merge_all
 from shoal.plan import Plan, Until
 from shoal.sim.jobs import SimulatedJob, SystemOnly
 from shoal.sim.real import TorchTraining, close, simulated_job
@@ -137,8 +138,10 @@ def test_an_evaluation_adds_up_its_chunks(make: Make) -> None:
     parts = [job.training.evaluate(job.spec, job.model, (chunk,)) for chunk in (0, 1)]
     assert [part.examples for part in parts] == [1000, 200]
     assert whole.examples == 1200
-    assert whole.correct == sum(part.correct for part in parts) > 0
-    assert whole.loss_sum == pytest.approx(sum(part.loss_sum for part in parts))
+    merged = merge_all(part.metrics for part in parts)
+    assert whole.metrics[0] == merged[0]
+    assert whole.metrics[0].sums[0] > 0
+    assert whole.metrics[1].sums == pytest.approx(merged[1].sums)
 
 
 def test_closing_leaves_nothing_behind(make: Make, tmp_path: Path) -> None:

@@ -27,12 +27,13 @@ class Drift:
 
 
 def drift_of(evaluations: Sequence[EvaluationView]) -> Drift | None:
-    """The drift that evaluations, oldest first, show; None: there is none, or too little to tell."""
-    views = [view for view in evaluations if is_sound(view)]
+    """The drift that evaluations, oldest first, show; None: there is none, or too little to tell. Told from accuracies
+    alone: of other metrics nobody knows what chance explains."""
+    views = [(view.accuracy, view) for view in evaluations if is_sound(view) and view.accuracy is not None]
     if len(views) < 2:
         return None
-    *before, latest = views
+    *before, (share, latest) = views
     # A lucky score over few examples is not what a job was at its best.
-    best = max(before, key=lambda view: at_least(view.accuracy, view.examples))
-    by_chance = explained_gap(best.accuracy, best.examples, latest.accuracy, latest.examples, picked_from=len(before))
-    return Drift(latest=latest, best=best) if best.accuracy - latest.accuracy > by_chance else None
+    best_share, best = max(before, key=lambda pair: at_least(pair[0], pair[1].examples))
+    by_chance = explained_gap(best_share, best.examples, share, latest.examples, picked_from=len(before))
+    return Drift(latest=latest, best=best) if best_share - share > by_chance else None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shoal.cli.drift import Drift, drift_of
 from shoal.cli.standing import JobStanding, standing
 from shoal.errors import Misuse
+from shoal.roles.manager.publishing import measure
 
 if TYPE_CHECKING:
     from shoal.wire.messages import EvaluationView, EventView, JobView, NodeView, Progress, ServedView, Status
@@ -96,5 +97,11 @@ class Story:
         return drift_of([self.evaluations[version] for version in sorted(self.evaluations)])
 
     @property
-    def accuracies(self) -> Sequence[float]:
-        return [view.accuracy for view in self.evaluations.values()]
+    def judged_by(self) -> str:
+        return self.job.plan.judged_by if self.job else ""
+
+    @property
+    def curve(self) -> Sequence[float]:
+        """The metric by which versions are judged, evaluation by evaluation."""
+        metrics = (measure(view, self.judged_by) for view in self.evaluations.values())
+        return [metric.value for metric in metrics if metric is not None and metric.value is not None]

@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from shoal.cli.exits import NoCluster
-from shoal.cli.render.format import share_text
+from shoal.cli.render.format import number_text, share_text
 from shoal.errors import Corrupt, Misuse, Refused, Unreachable
 from shoal.roles.manager.publishing import judged_at
 from shoal.wire import tensors
 
 if TYPE_CHECKING:
-    from shoal.wire.messages import JobView, ServedView, Status
+    from shoal.wire.messages import EvaluationView, JobView, ServedView, Status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,12 +39,19 @@ class FollowLine:
     accuracy: float | None
     examples: int | None
     reason: str
+    #: Metric -> its figure.
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         if self.did not in ("pulled", "went_back"):
             return self.reason
-        judged = f"{share_text(self.accuracy)} of {self.examples:,} examples right" if self.examples else "not judged"
+        judged = "not judged"
+        if self.examples and self.accuracy is not None:
+            judged = f"{share_text(self.accuracy)} of {self.examples:,} examples right"
+        elif self.examples and self.metrics:
+            figures = ", ".join(f"{name} {number_text(figure)}" for name, figure in self.metrics.items())
+            judged = f"{figures} on {self.examples:,} examples"
         return f"version {self.version:,}, {judged}: {self.reason}"
 
 
@@ -84,6 +91,7 @@ class HeldFile:
     #: How it was judged; None: it was not.
     accuracy: float | None = None
     examples: int | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -176,6 +184,7 @@ class KeptFile:
                 accuracy=self.held.accuracy if self.held else None,
                 examples=self.held.examples if self.held else None,
                 reason=reason,
+                metrics=self.held.metrics if self.held else {},
             )
         )
 
@@ -189,11 +198,21 @@ def held_in(path: Path, told: Status, *, job: str) -> HeldFile | None:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     served = next((view.served for view in told.jobs if view.job == job), None)
     if served is not None and served.sha256 == sha256:
-        return HeldFile(version=version, sha256=sha256, accuracy=served.accuracy, examples=served.examples or None)
+        return _held(version, sha256, served)
     judged = judged_at(told.evaluations, version)
     if judged is None:
         return HeldFile(version=version, sha256=sha256)
-    return HeldFile(version=version, sha256=sha256, accuracy=judged.accuracy, examples=judged.examples)
+    return _held(version, sha256, judged)
+
+
+def _held(version: int, sha256: str, judged: ServedView | EvaluationView) -> HeldFile:
+    return HeldFile(
+        version=version,
+        sha256=sha256,
+        accuracy=judged.accuracy,
+        examples=judged.examples or None,
+        metrics={metric.name: metric.value for metric in judged.metrics},
+    )
 
 
 def version_in(path: Path, *, job: str) -> int | None:

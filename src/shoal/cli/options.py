@@ -48,6 +48,15 @@ UntilAccuracy = Annotated[
     typer.Option(metavar="SHARE", help="End at this share of held-out examples right, such as 0.98."),
 ]
 
+UntilMetric = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--until",
+        metavar="CONDITION",
+        help="End at a metric's figure (f1>=0.9, mae<=2) or on a plateau (plateau(loss,5)); may be repeated.",
+    ),
+]
+
 Epochs = Annotated[int | None, typer.Option(metavar="N", help="End after using every example N times.")]
 
 TaskArguments = Annotated[

@@ -64,7 +64,7 @@ class Question:
         task: str,
         devices: int,
         profile: str,
-        until: dict[str, float | None],
+        until: Mapping[str, Any],
         arguments: Sequence[str],
         numbers: Mapping[str, float | str | None],
         plan: Sequence[str],
@@ -162,7 +162,7 @@ class _Look:
         self.progress: Progress | None = None
 
     def __call__(self, glance: Glance) -> None:
-        from shoal.cli.render.format import count_text, share_text, span_text
+        from shoal.cli.render.format import count_text, metrics_text, share_text, span_text
 
         progress = self.progress = glance.progress
         parts = [f"{span_text(glance.at_s)} simulated", f"{count_text(glance.events)} events"]
@@ -170,6 +170,8 @@ class _Look:
             parts.append(f"epoch {progress.epoch + 1}, version {progress.version}")
             if progress.accuracy is not None:
                 parts.append(f"{share_text(progress.accuracy)} right")
+            elif progress.metrics:
+                parts.append(metrics_text(progress.metrics))
         self._status.update("  " + ", ".join(parts))
 
 

@@ -54,7 +54,7 @@ from shoal.trainer.prepared_job import first_model
 from shoal.wire import tensors
 from shoal.wire.encoding import from_json, to_json
 from shoal.wire.limits import VALUE_BYTES
-from shoal.wire.messages import Blob, JobSpec, Lane, Message, ModelTransfer, PartialSum, Renew
+from shoal.wire.messages import Blob, JobSpec, Lane, Message, ModelTransfer, PartialSum, Renew, figure_of
 
 log = logging.getLogger("shoal")
 
@@ -397,7 +397,8 @@ async def run_flock(home: Path, *, child_module: str, pace_s: float) -> dict[str
         "made_of": status.made_of,
         "is_over": status.is_over,
         "tested_version": status.tested,
-        "accuracy": status.correct / status.examples if status.examples else None,
+        "accuracy": figure_of(status.metrics, "accuracy"),
+        "metrics": {metric.name: metric.value for metric in status.metrics},
         "model": str(flock.model_file),
         "reason": reason,
         "seconds": round(time.monotonic() - began_s, 3),
@@ -405,7 +406,12 @@ async def run_flock(home: Path, *, child_module: str, pace_s: float) -> dict[str
 
 
 def in_words(told: Mapping[str, Any]) -> str:
-    right = f", {told['accuracy']:.2%} right here at version {told['tested_version']}" if told["accuracy"] else ""
+    figures = [
+        f"{figure:.2%} right" if name == "accuracy" else f"{name} {figure:.4g}"
+        for name, figure in told["metrics"].items()
+        if figure is not None
+    ]
+    right = f", {', '.join(figures)} here at version {told['tested_version']}" if figures else ""
     return (
         f"Version {told['version']}, made of {told['made_of']} updates{right}, after {told['seconds']:.0f} s:"
         f" {told['reason']}.\n"

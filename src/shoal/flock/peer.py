@@ -21,6 +21,7 @@ from shoal.flock.settings import JOULES_PER_BYTE, FlockSettings
 from shoal.flock.states import CommandKind, PeerPhase
 from shoal.learning.partial import Partial
 from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, Save, Train
+from shoal.roles.evaluation_rows import figures_text
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -42,7 +43,18 @@ from shoal.roles.leader.evaluation import EVALUATION_CHUNK
 from shoal.roles.machine import Machine
 from shoal.wire.checks import dense, flat
 from shoal.wire.limits import LABELLED_MAX, VALUE_BYTES
-from shoal.wire.messages import Command, JobSpec, Message, ModelTransfer, PartialSum, PeerStatus, Request, clip
+from shoal.wire.messages import (
+    Command,
+    JobSpec,
+    Message,
+    MetricView,
+    ModelTransfer,
+    PartialSum,
+    PeerStatus,
+    Request,
+    clip,
+    views_of,
+)
 
 BEAT = "beat"
 TRAINING = "training"
@@ -100,7 +112,7 @@ class _TestResult:
     """How a version did on the held-out examples of this device."""
 
     version: int
-    correct: int
+    metrics: tuple[MetricView, ...]
     examples: int
 
 
@@ -240,7 +252,7 @@ class Peer(Machine):
             reason=self._reason or "",
             spent_joules=self._spent_joules,
             tested=-1 if tested is None else tested.version,
-            correct=0 if tested is None else tested.correct,
+            metrics=() if tested is None else tested.metrics,
             examples=0 if tested is None else tested.examples,
             is_over=self._is_over,
         )
@@ -550,9 +562,10 @@ class Peer(Machine):
 
     def _on_evaluated(self, done: EvaluationDone) -> None:
         if done.lease == self._lease and done.examples:
-            self._tested = _TestResult(self._testing, done.correct, done.examples)
-            share = done.correct / done.examples
-            self._note("tested", f"version {self._testing}: {share:.2%} of {done.examples} held-out examples here")
+            metrics = views_of(done.metrics)
+            self._tested = _TestResult(self._testing, metrics, done.examples)
+            told = f"{figures_text(metrics)} on {done.examples} held-out examples here"
+            self._note("tested", f"version {self._testing}: {told}")
 
     def _mean(self) -> np.ndarray:
         if self._partial is not None:

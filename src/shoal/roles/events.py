@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from shoal.learning.metrics import MetricSum
 from shoal.wire.messages import DeviceState, Message, Tensors
 
 
@@ -191,8 +192,7 @@ class Trained:
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
     #: With local data: see ``Update``.
     fresh: int = 0
-    fresh_correct: int = 0
-    fresh_loss_sum: float = 0.0
+    fresh_metrics: tuple[MetricSum, ...] = ()
     labels: tuple[int, ...] = ()
     joules: float = 0.0
     joules_measured: bool = False
@@ -203,8 +203,7 @@ class Trained:
 class EvaluationDone:
     lease: int
     examples: int
-    loss_sum: float
-    correct: int
+    metrics: tuple[MetricSum, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse
 from shoal.errors import PeerViolation
+from shoal.learning.metrics import problem_of_all
 from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, StageModel, Train
 from shoal.roles.aggregation.delivery import ASTRAY_TIMER, TAKEN_TIMER, Held, UpdateDelivery
 from shoal.roles.aggregation.routes import ROUTE_TIMER, Routes
@@ -376,8 +377,8 @@ class Worker(WorkerMachine):
         if held is None or held.work.lease != event.lease:
             return
         self.cancel(_DEADLINE)
-        if not math.isfinite(event.loss_sum):
-            self._on_diverged(held, "training" if isinstance(event, Trained) else "evaluation")
+        if (problem := _problem(event)) is not None:
+            self._on_diverged(held, problem)
             return
         self._failures = 0
         held.result = self._update(held, event) if isinstance(event, Trained) else self._evaluated(held, event)
@@ -404,8 +405,7 @@ class Worker(WorkerMachine):
             loss_sum=event.loss_sum,
             train_s=event.seconds,
             fresh=event.fresh,
-            fresh_correct=event.fresh_correct,
-            fresh_loss_sum=event.fresh_loss_sum,
+            fresh_metrics=event.fresh_metrics,
             labels=event.labels,
             joules=event.joules,
             joules_measured=event.joules_measured,
@@ -420,8 +420,7 @@ class Worker(WorkerMachine):
             lease=event.lease,
             version=held.work.version,
             examples=event.examples,
-            loss_sum=event.loss_sum,
-            correct=event.correct,
+            metrics=event.metrics,
         )
 
     def _code(self, work: Work, delta: np.ndarray) -> Coded:
@@ -449,10 +448,9 @@ class Worker(WorkerMachine):
                 self._coded[1].pop()
         self._made = None
 
-    def _on_diverged(self, held: Held, what: str) -> None:
+    def _on_diverged(self, held: Held, reason: str) -> None:
         """The device works and the trainer lives; the numbers are of no use to anyone."""
         self._held = None
-        reason = f"{what} gave a loss that is not finite: try a lower learning rate"
         self.record("diverged", reason, job=self.job)
         if self.is_connected:
             term, lease = held.work.term, held.work.lease
@@ -592,3 +590,11 @@ class Worker(WorkerMachine):
         elif name == _DEADLINE and held.result is None:
             reason = f"no result within the lease's {held.work.deadline_s:.1f} s"
             self.act(Interrupt(lease=held.work.lease, reason=reason))
+
+
+def _problem(event: Trained | EvaluationDone) -> str | None:
+    """Why a result is of no use to anyone; None: it is."""
+    if isinstance(event, Trained) and not math.isfinite(event.loss_sum):
+        return "training gave a loss that is not finite: try a lower learning rate"
+    found = problem_of_all(event.fresh_metrics if isinstance(event, Trained) else event.metrics)
+    return None if found is None else f"evaluation gave {found}"

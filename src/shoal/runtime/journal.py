@@ -96,4 +96,5 @@ def _evaluation(view: Any) -> EvaluationRow:
         loss=view.loss,
         examples=view.examples,
         at_s=view.seconds,
+        metrics=view.metrics,
     )

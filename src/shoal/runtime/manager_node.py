@@ -21,6 +21,7 @@ from shoal.identity.identity import Identity, certificate_sha256
 from shoal.identity.names import RemoteIdentity
 from shoal.identity.signing import check
 from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Store
+from shoal.roles.evaluation_rows import latest_within
 from shoal.roles.events import (
     Asked,
     Event,
@@ -520,8 +521,9 @@ class ManagerNode:
                     loss=e.loss,
                     examples=e.examples,
                     seconds=e.at_s,
+                    metrics=e.metrics,
                 )
-                for e in evaluations
+                for e in evaluations[len(evaluations) - latest_within(evaluations, most=EVALUATIONS_SHOWN) :]
             ),
         )
 

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from shoal.errors import Refused
 from shoal.plan import Plan
 from shoal.roles.leader.training_state import OURS
@@ -59,7 +57,7 @@ class Publisher:
             if view is None or version.version < 1:
                 return
             served = _served_of(kept, serving)
-            decision = publishing.weigh(publishing.rule_of(plan), served, serving, view)
+            decision = publishing.weigh(publishing.rule_of(plan), served, serving, view, plan.judged_by)
             serving = replace(serving, judged=view.version)
             if isinstance(decision, publishing.Publish):
                 self._publish(job, plan, version, view, serving, decision.reason)
@@ -77,7 +75,7 @@ class Publisher:
             view = publishing.judged_at(version.evaluations, version.version)
             why = "an operator published it" + (f": {reason}" if reason else "")
             self._publish(job, plan, version, view, serving, why)
-        judged = publishing.describe(view) if view is not None else "not evaluated"
+        judged = publishing.describe(view, plan.judged_by) if view is not None else "not evaluated"
         return f"version {version.version:,} is served, {judged}"
 
     def roll_back(self, job: str, to: int, *, reason: str = "", until_accuracy: float | None = None) -> str:
@@ -124,13 +122,13 @@ class Publisher:
             number=1 + max((each.number for each in before), default=0),
             epoch=int(version.state["ledger"]["epoch"]) if view is None else view.epoch,
             accuracy=None if view is None else view.accuracy,
-            # A table keeps no NaN, which the loss of a model that diverged may be.
-            loss=None if view is None or not np.isfinite(view.loss) else view.loss,
+            loss=None if view is None else view.loss,
             examples=0 if view is None else view.examples,
             sha256=sha256,
             size_bytes=size_bytes,
             at_s=self._clock(),
             reason=reason,
+            metrics=() if view is None else view.metrics,
         )
         kept = [*(each for each in before if each.version != made.version), made]
         over = publishing.surplus(kept, served=made.version, keep=plan.versions_kept)
@@ -139,7 +137,7 @@ class Publisher:
         named = self._registry.published_hashes()
         for old in {each.sha256 for each in before} - named:
             self._models.remove(old)
-        judged = f", {publishing.describe(view)}" if view is not None else ""
+        judged = f", {publishing.describe(view, plan.judged_by)}" if view is not None else ""
         self._note(job, "published", f"version {made.version:,}{judged}: {reason}")
 
 
@@ -166,6 +164,7 @@ def _served_view(kept: Sequence[Published], serving: Serving) -> ServedView | No
         reason=clip(serving.reason or ""),
         hold=clip(serving.hold or ""),
         verdict=clip(serving.verdict or ""),
+        metrics=served.metrics,
     )
 
 
@@ -181,4 +180,5 @@ def _view_of(each: Published) -> PublishedView:
         size_bytes=each.size_bytes,
         at_s=each.at_s,
         reason=clip(each.reason),
+        metrics=each.metrics,
     )

@@ -22,6 +22,7 @@ from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse, ShoalError
 from shoal.identity.identity import Identity
 from shoal.identity.signing import check
+from shoal.learning.metrics import merge_all
 from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, StageModel, Train
 from shoal.roles.aggregation.staging import put
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
@@ -261,8 +262,7 @@ class WorkerDriver:
                 trained = dataclasses.replace(
                     trained,
                     fresh=result.fresh,
-                    fresh_correct=result.fresh_correct,
-                    fresh_loss_sum=result.fresh_loss_sum,
+                    fresh_metrics=result.fresh_metrics,
                     labels=result.labels,
                     joules=max(0.0, spent.joules),
                     joules_measured=spent.kind == MEASURED,
@@ -281,20 +281,19 @@ class WorkerDriver:
         return result, spent
 
     async def _evaluate(self, host: RoleHost, action: Evaluate, model: Tensors) -> None:
-        examples, loss_sum, correct = 0, 0.0, 0
+        parts = []
         async with self._busy:
             try:
                 self._load_model(model)
                 for chunk in action.chunks:
                     start, stop = chunk_range(chunk, examples=self._spec.test.examples)
-                    part = await self._trainer.evaluate(start, stop)
-                    examples += part.examples
-                    loss_sum += part.loss_sum
-                    correct += part.correct
+                    parts.append(await self._trainer.evaluate(start, stop))
+                metrics = merge_all(part.metrics for part in parts)
             except (ShoalError, OSError) as error:
                 host.post(await self._failure(action.lease, error))
                 return
-        host.post(EvaluationDone(lease=action.lease, examples=examples, loss_sum=loss_sum, correct=correct))
+        examples = sum(part.examples for part in parts)
+        host.post(EvaluationDone(lease=action.lease, examples=examples, metrics=metrics))
 
     def model_buffer(self, size_bytes: int) -> memoryview | None:
         """The memory the trainer reads the model from.

@@ -8,12 +8,16 @@ from typing import Protocol
 import numpy as np
 
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import MetricSum, judged_sums
 from shoal.plan import Plan
 from shoal.roles.leader.evaluation import chunk_range
 from shoal.scheduling.batches import examples_in
 from shoal.wire.messages import Dataset, JobSpec
 
 _NOTHING = "0" * 64
+
+#: How one new example does where nothing is trained.
+_NOTHING_LEARNED = judged_sums(examples=1, loss_sum=0.0, correct=0)
 
 #: What a device has of its own where nothing is trained.
 EXAMPLES_HELD = 100_000
@@ -33,16 +37,19 @@ class LearningResult:
     trained: TrainingResult
     held: int
     fresh: int = 0
-    fresh_correct: int = 0
-    fresh_loss_sum: float = 0.0
+    fresh_metrics: tuple[MetricSum, ...] = ()
     labels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
     examples: int
-    loss_sum: float
-    correct: int
+    metrics: tuple[MetricSum, ...]
+
+
+def judged(examples: int, loss_sum: float, correct: int) -> EvaluationResult:
+    """The result of a training that knows a loss and how many examples are right."""
+    return EvaluationResult(examples, judged_sums(examples=examples, loss_sum=loss_sum, correct=correct))
 
 
 class Training(Protocol):
@@ -77,12 +84,13 @@ class SystemOnly:
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
         examples = examples_to_judge(spec, chunks)
-        return EvaluationResult(examples, float(examples), 0)
+        return judged(examples, float(examples), 0)
 
     def learn(
         self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
     ) -> LearningResult:
-        return LearningResult(TrainingResult(examples, float(examples), self._delta), EXAMPLES_HELD, fresh=1)
+        trained = TrainingResult(examples, float(examples), self._delta)
+        return LearningResult(trained, EXAMPLES_HELD, fresh=1, fresh_metrics=_NOTHING_LEARNED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -365,6 +365,7 @@ class _Course:
                 epoch=view.epoch,
                 accuracy=view.accuracy,
                 loss=view.loss,
+                metrics={metric.name: metric.value for metric in view.metrics},
             )
             for version, view in sorted(self._views.items())
         )

@@ -54,8 +54,11 @@ class Point:
     at_s: float
     version: int
     epoch: int
-    accuracy: float
-    loss: float
+    #: None: the evaluation had no metric of this name.
+    accuracy: float | None
+    loss: float | None
+    #: Metric -> its figure.
+    metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +149,14 @@ class Outcome:
         """Of the last evaluation."""
         return self.evaluations[-1].accuracy if self.evaluations else None
 
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """Of the last evaluation."""
+        return self.evaluations[-1].metrics if self.evaluations else {}
+
     def time_to(self, accuracy: float) -> float | None:
         """When an evaluation first reached this; None if none did."""
-        return next((point.at_s for point in self.evaluations if point.accuracy >= accuracy), None)
+        return next((point.at_s for point in self.evaluations if (point.accuracy or 0.0) >= accuracy), None)
 
     @property
     def bytes_up(self) -> int:
@@ -188,6 +196,7 @@ class Outcome:
         ]
         return plain | {
             "accuracy": self.accuracy,
+            "metrics": self.metrics,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "energy_wh": self.energy_wh,

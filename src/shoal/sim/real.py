@@ -20,7 +20,8 @@ from typing import Self
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.plan import Plan
+from shoal.learning.metrics import merge_all
+from shoal.plan import Plan, Until
 from shoal.roles.leader.evaluation import chunk_range
 from shoal.sim.jobs import EvaluationResult, LearningResult, SimulatedJob, SystemOnly, Training, TrainingResult
 from shoal.trainer import child
@@ -89,8 +90,7 @@ class TorchTraining:
             parts = [self._trainer.evaluate(*chunk_range(chunk, examples=spec.test.examples)) for chunk in chunks]
         return EvaluationResult(
             examples=sum(part.examples for part in parts),
-            loss_sum=sum(part.loss_sum for part in parts),
-            correct=sum(part.correct for part in parts),
+            metrics=merge_all(part.metrics for part in parts),
         )
 
     @contextlib.contextmanager
@@ -114,13 +114,20 @@ class TorchTraining:
         self.close()
 
 
+def _ends_by_learning(until: Until) -> str:
+    """The first of a job's ends that only training reaches."""
+    if until.accuracy is not None:
+        return f"an accuracy of {until.accuracy:.0%}"
+    return str(until.goals[0]) if until.goals else ""
+
+
 def simulated_job(
     ready: ReadyTask, plan: Plan, *, train: bool, job: str = "job", torch_threads: int = 1
 ) -> SimulatedJob:
     """The job a cluster would be given. ``close`` it at the end: real training holds memory and files."""
-    if not train and plan.until.accuracy is not None:
+    if not train and (ends := _ends_by_learning(plan.until)):
         raise Misuse(
-            f"an accuracy of {plan.until.accuracy:.0%} is never reached where nothing is trained: "
+            f"{ends} is never reached where nothing is trained: "
             "end the job after a number of epochs or minutes instead, or train for real"
         )
     prepared = ready.prepared

@@ -5,13 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import judged_sums
 from shoal.roles.leader.evaluation import EVALUATION_CHUNK
-from shoal.sim.jobs import EvaluationResult, LearningResult, TrainingResult, examples_to_judge, examples_to_train
+from shoal.sim.jobs import (
+    EvaluationResult,
+    LearningResult,
+    TrainingResult,
+    examples_to_judge,
+    examples_to_train,
+    judged,
+)
 from shoal.wire.messages import JobSpec
 
 LAYOUT = Layout.of([("weight", (4, 4), "parameter"), ("bias", (3,), "parameter"), ("mean", (1,), "buffer")])
 FIRST_MODEL = np.arange(LAYOUT.size, dtype=np.float32) / 4
 FIRST_MODEL.flags.writeable = False
+
+_ONE_RIGHT = judged_sums(examples=1, loss_sum=0.0, correct=1)
 
 
 def toy_update(model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> np.ndarray:
@@ -45,8 +55,8 @@ class Toy:
         self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
     ) -> LearningResult:
         trained = TrainingResult(examples, float(examples), toy_update(model, epoch, (lease,)))
-        return LearningResult(trained, held=1000, fresh=1, fresh_correct=1, labels=(examples,))
+        return LearningResult(trained, held=1000, fresh=1, fresh_metrics=_ONE_RIGHT, labels=(examples,))
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
         examples = examples_to_judge(spec, chunks)
-        return EvaluationResult(examples, float(examples), sum(judge_chunk(spec, model, chunk) for chunk in chunks))
+        return judged(examples, float(examples), sum(judge_chunk(spec, model, chunk) for chunk in chunks))

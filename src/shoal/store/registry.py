@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
 import os
 import re
 import sqlite3
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoal.errors import Corrupt, Misuse, ShoalError
+from shoal.roles.evaluation_rows import metrics_in, metrics_row
 from shoal.roles.manager.publishing import Published, Serving
 from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
@@ -60,7 +60,8 @@ _DEAD_TOKENS_KEPT_S = 30 * 86400.0
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 _ADD_EVALUATION = (
-    "INSERT OR REPLACE INTO evaluations VALUES (:job, :version, :epoch, :accuracy, :loss, :examples, :at_s)"
+    "INSERT OR REPLACE INTO evaluations VALUES"
+    " (:job, :version, :epoch, :accuracy, :loss, :examples, :at_s, :metrics_json)"
 )
 _ADD_APPLIED = (
     "INSERT INTO applied VALUES (:job, :epoch, :batch, :version, :node, :lease)"
@@ -374,7 +375,7 @@ class Registry:
             for row in rows:
                 if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
                     raise self._applied_twice(job, row)
-            database.executemany(_ADD_EVALUATION, ({"job": job} | dataclasses.asdict(row) for row in evaluations))
+            database.executemany(_ADD_EVALUATION, ({"job": job} | _plain(row) for row in evaluations))
             self._thin_applied(job, added=len(rows))
             self._thin_evaluations(job)
 
@@ -395,7 +396,7 @@ class Registry:
             for row in rows:
                 if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
                     raise self._applied_twice(job, row)
-            database.executemany(_ADD_EVALUATION, ({"job": job} | dataclasses.asdict(row) for row in evaluations))
+            database.executemany(_ADD_EVALUATION, ({"job": job} | _plain(row) for row in evaluations))
             self._thin_applied(job, added=len(rows))
             self._thin_evaluations(job)
 
@@ -482,7 +483,7 @@ class Registry:
         """Record how good a version is; evaluating it again replaces what was known."""
         with self._transaction() as database:
             self._require(job)
-            database.execute(_ADD_EVALUATION, {"job": job} | dataclasses.asdict(evaluation))
+            database.execute(_ADD_EVALUATION, {"job": job} | _plain(evaluation))
             self._thin_evaluations(job)
 
     def evaluations(self, job: str, *, latest: int = -1) -> list[EvaluationRow]:
@@ -491,14 +492,15 @@ class Registry:
             EvaluationRow(
                 version=row["version"],
                 epoch=row["epoch"],
-                accuracy=_or_nan(row["accuracy"]),
-                loss=_or_nan(row["loss"]),
+                accuracy=row["accuracy"],
+                loss=row["loss"],
                 examples=row["examples"],
                 at_s=row["at_s"],
+                metrics=metrics_in(json.loads(row["metrics_json"])),
             )
             for row in reversed(
                 self._rows(
-                    "SELECT version, epoch, accuracy, loss, examples, at_s FROM evaluations WHERE job = ?"
+                    "SELECT version, epoch, accuracy, loss, examples, at_s, metrics_json FROM evaluations WHERE job = ?"
                     " ORDER BY version DESC LIMIT ?",
                     (job, latest),
                 )
@@ -510,7 +512,7 @@ class Registry:
     def published(self, job: str) -> list[Published]:
         """Those that are kept, in the order they were published."""
         rows = self._rows("SELECT * FROM published WHERE job = ? ORDER BY number", (job,))
-        return [Published(**{name: row[name] for name in row.keys() if name != "job"}) for row in rows]  # noqa: SIM118
+        return [_published(row) for row in rows]
 
     def serving(self, job: str) -> Serving:
         rows = self._rows("SELECT * FROM serving WHERE job = ?", (job,))
@@ -541,8 +543,8 @@ class Registry:
             self._require(job)
             database.execute(
                 "INSERT OR REPLACE INTO published VALUES (:job, :version, :number, :epoch, :accuracy, :loss, :examples,"
-                " :sha256, :size_bytes, :at_s, :reason)",
-                {"job": job} | dataclasses.asdict(version) | {"reason": version.reason[:REASON_MAX_CHARS]},
+                " :sha256, :size_bytes, :at_s, :reason, :metrics_json)",
+                {"job": job} | _plain(version) | {"reason": version.reason[:REASON_MAX_CHARS]},
             )
             self._set_serving(job, serving)
             database.executemany("DELETE FROM published WHERE job = ? AND version = ?", ((job, each) for each in drop))
@@ -714,8 +716,16 @@ def _job(row: sqlite3.Row) -> Job:
     return Job(**{**dict(row), "state": JobState(row["state"])})
 
 
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
+def _plain(row: EvaluationRow | Published) -> dict[str, Any]:
+    """A row with metrics, as its columns."""
+    columns = {field.name: getattr(row, field.name) for field in dataclasses.fields(row) if field.name != "metrics"}
+    return columns | {"metrics_json": json.dumps(metrics_row(row.metrics))}
+
+
+def _published(row: sqlite3.Row) -> Published:
+    columns = dict(row)
+    del columns["job"]
+    return Published(metrics=metrics_in(json.loads(columns.pop("metrics_json"))), **columns)
 
 
 def _unknown_job(job: str) -> Misuse:

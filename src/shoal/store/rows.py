@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shoal.states import JobState
+from shoal.wire.messages import MetricView
 
 
 class Redeemed(NamedTuple):
@@ -115,7 +116,9 @@ class EvaluationRow:
 
     version: int
     epoch: int
-    accuracy: float
-    loss: float
+    #: None: it has no metric of this name.
+    accuracy: float | None
+    loss: float | None
     examples: int
     at_s: float
+    metrics: tuple[MetricView, ...] = ()

@@ -159,4 +159,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE certificates ADD COLUMN used_s REAL",
         "ALTER TABLE certificates ADD COLUMN superseded_s REAL",
     ),
+    (
+        # The figures of every metric, as JSON: a name, a figure or null, and whether less is better. Rows without them
+        # are of an older release, and have accuracy and loss alone.
+        "ALTER TABLE evaluations ADD COLUMN metrics_json TEXT NOT NULL DEFAULT '[]'",
+        "ALTER TABLE published ADD COLUMN metrics_json TEXT NOT NULL DEFAULT '[]'",
+    ),
 )

@@ -6,7 +6,7 @@ import dataclasses
 import time
 
 from shoal.trainer import child_loop
-from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
+from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult, judged
 from shoal.trainer.shared import SharedVectors
 
 #: Every value of every update. A power of two, so that sums and means of updates are exact.
@@ -35,7 +35,7 @@ class EchoTrainer:
         return dataclasses.replace(self.train(epoch, [lease]), held=self._settings.batch_size)
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
-        return EvalResult(examples=stop - start, loss_sum=1.0 * (stop - start), correct=0, seconds=0.0)
+        return judged(examples=stop - start, loss_sum=1.0 * (stop - start), correct=0, seconds=0.0)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import Misuse
-from shoal.plan import Plan, Until
+from shoal.plan import Plan
 from shoal.trainer.bundle import pack
 from shoal.trainer.prepared_job import PreparedJob
 from shoal.trainer.shards import Manifest
 from shoal.trainer.spawn import child
+from shoal.until import until_from
 from shoal.wire.messages import Dataset, JobSpec
 
 Tell = Callable[[str], None]
@@ -106,7 +107,7 @@ def plan_from(values: Mapping[str, Any]) -> Plan:
         raise Misuse(f"a plan has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
     plain = dict(values)
     if isinstance(plain.get("until"), Mapping):
-        plain["until"] = Until(**plain["until"])
+        plain["until"] = until_from(plain["until"])
     return Plan(**plain)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import METRICS_MAX, SUMS_MAX, MetricSum, judged_sums, shape_problem
 from shoal.trainer.channel import Message
 from shoal.wire.limits import LABELS_MAX
 
@@ -93,11 +95,10 @@ class TrainResult:
     #: False if the update or the loss holds NaN or infinity: it must not be merged.
     finite: bool
     #: Of the device's own examples: how many there are now; of those that had come since the last lease, how many were
-    #: judged before they were trained on, how many were right, and their losses.
+    #: judged before they were trained on, and how the model did on them.
     held: int = 0
     fresh: int = 0
-    fresh_correct: int = 0
-    fresh_loss_sum: float = 0.0
+    fresh_metrics: tuple[MetricSum, ...] = ()
     #: How many of each label were trained on, where that is told.
     labels: tuple[int, ...] = ()
     #: Processor time.
@@ -109,16 +110,23 @@ class EvalResult:
     """How the model does on a range of held-out examples."""
 
     examples: int
-    loss_sum: float
-    correct: int
+    metrics: tuple[MetricSum, ...]
     seconds: float
+
+
+def judged(*, examples: int, loss_sum: float, correct: int, seconds: float) -> EvalResult:
+    """The result of a trainer that knows a loss and how many examples are right."""
+    metrics = judged_sums(examples=examples, loss_sum=loss_sum, correct=correct)
+    return EvalResult(examples=examples, metrics=metrics, seconds=seconds)
 
 
 def answer(kind: str, value: TaskLoaded | TrainResult | EvalResult) -> Message:
     """The message that carries a result. A NaN goes as None, which JSON has."""
-    fields = dataclasses.asdict(value)
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, TrainResult):
-        fields["labels"] = list(value.labels)
+        fields |= {"labels": list(value.labels), "fresh_metrics": _plain(value.fresh_metrics)}
+    elif isinstance(value, EvalResult):
+        fields["metrics"] = _plain(value.metrics)
     for name, number in fields.items():
         if isinstance(number, float) and not math.isfinite(number):
             fields[name] = None
@@ -142,8 +150,7 @@ def read_trained(message: Message) -> TrainResult:
         finite=_read(message, "finite", bool),
         held=_number(message, "held"),
         fresh=_number(message, "fresh"),
-        fresh_correct=_number(message, "fresh_correct"),
-        fresh_loss_sum=_real(message, "fresh_loss_sum"),
+        fresh_metrics=_metrics(message, "fresh_metrics"),
         labels=_numbers(message, "labels"),
         cpu_s=_real(message, "cpu_s"),
     )
@@ -152,10 +159,47 @@ def read_trained(message: Message) -> TrainResult:
 def read_evaluated(message: Message) -> EvalResult:
     return EvalResult(
         examples=_number(message, "examples"),
-        loss_sum=_real(message, "loss_sum"),
-        correct=_number(message, "correct"),
+        metrics=_metrics(message, "metrics"),
         seconds=_real(message, "seconds"),
     )
+
+
+def _plain(metrics: Sequence[MetricSum]) -> list[list[Any]]:
+    """Metrics as JSON has them: a sum that is not finite as None."""
+    return [
+        [each.name, each.kind, [number if math.isfinite(number) else None for number in each.sums], each.lower]
+        for each in metrics
+    ]
+
+
+def _metrics(message: Message, name: str) -> tuple[MetricSum, ...]:
+    """Checked like a peer's: the task's own code wrote them. Sums that are not finite are for the worker to judge."""
+    rows = _read(message, name, list)
+    unsound = PeerViolation(f"the trainer answered {message.get('kind')} without a sound {name!r}")
+    if len(rows) > METRICS_MAX:
+        raise PeerViolation(f"the trainer answered with {len(rows)} metrics, at most {METRICS_MAX}")
+    metrics = []
+    for row in rows:
+        if not isinstance(row, list) or list(map(type, row)) != [str, str, list, bool]:
+            raise unsound
+        label, kind, sums, lower = row
+        if len(sums) > SUMS_MAX or any(type(number) not in (int, float, type(None)) for number in sums):
+            raise unsound
+        numbers = tuple(math.nan if number is None else _finite(number) for number in sums)
+        metric = MetricSum(name=label, kind=kind, sums=numbers, lower=lower)
+        if (found := shape_problem(metric)) is not None:
+            raise PeerViolation(f"the trainer answered {message.get('kind')}: {found}")
+        metrics.append(metric)
+    if len({metric.name for metric in metrics}) != len(metrics):
+        raise unsound
+    return tuple(metrics)
+
+
+def _finite(number: int | float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.nan
 
 
 def _read(message: Message, name: str, kind: type[_T]) -> _T:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse
+from shoal.learning.metrics import MetricSum, merge_all
 from shoal.learning.similarity import capped_counts, noisy_counts
 from shoal.scheduling.batches import Indices, batch_indices, epoch_order, mix
 from shoal.task import Task
@@ -62,12 +63,17 @@ def loss_of(task: Task, output: Any, y: Tensor) -> Tensor:
     return loss
 
 
-def correct_of(task: Task, output: Any, y: Tensor) -> int:
-    """How many of a batch are right, as the task has it."""
-    correct = int(task.correct(output, y))
-    if not 0 <= correct <= len(y):
-        raise Misuse(f"{type(task).__name__}.correct gave {correct} of {len(y)} examples; it must count examples")
-    return correct
+def accuracy_of(task: Task, output: Any, y: Tensor) -> tuple[MetricSum, ...]:
+    """How much of a batch is right, where that means something: of classes, one output each, every label counts; a
+    task's own ``correct`` counts examples."""
+    is_own = type(task).correct is not Task.correct
+    is_classes = not y.is_floating_point() and not y.is_complex() and getattr(output, "ndim", -1) == y.ndim + 1
+    if not (is_own or is_classes):
+        return ()
+    correct, most = int(task.correct(output, y)), len(y) if is_own else y.numel()
+    if not 0 <= correct <= most:
+        raise Misuse(f"{type(task).__name__}.correct gave {correct} of {most} examples; it must count examples")
+    return (MetricSum(name="accuracy", kind="mean", sums=(float(correct), float(most))),)
 
 
 class TorchTrainer:
@@ -131,7 +137,7 @@ class TorchTrainer:
         write_from(self._shared.model, self._model, self._layout)
         fresh = local.fresh()
         judged = fresh[::-1][:examples]
-        fresh_loss_sum, fresh_correct = self._judge(local.take(judged)) if len(judged) else (0.0, 0)
+        fresh_metrics = self._judge(local.take(judged)) if len(judged) else ()
         self._model.train()
         chosen = local.chosen(examples, fresh, seed=settings.seed, epoch=epoch, lease=lease)
         counts, loss_sum = np.zeros(0, np.int64), 0.0
@@ -151,8 +157,7 @@ class TorchTrainer:
             seconds=time.monotonic() - began_s,
             held=held,
             fresh=len(judged),
-            fresh_correct=fresh_correct,
-            fresh_loss_sum=fresh_loss_sum,
+            fresh_metrics=fresh_metrics,
             labels=tuple(max(0, round(float(count))) for count in counts),
             cpu_s=time.process_time() - began_cpu_s,
         )
@@ -164,18 +169,19 @@ class TorchTrainer:
         np.subtract(update, self._shared.model, out=update)
         return math.isfinite(loss_sum) and bool(np.isfinite(update).all())
 
-    def _judge(self, examples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]) -> tuple[float, int]:
-        """The sum of losses, and how many are right."""
+    def _judge(self, examples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]) -> tuple[MetricSum, ...]:
+        """The metrics over some examples: the loss, and the accuracy where there is one."""
         x, y = examples
         self._model.eval()
-        loss_sum, correct, size = 0.0, 0, self._settings.batch_size
+        size, parts = self._settings.batch_size, []
         with torch.no_grad():
             for start in range(0, len(y), size):
                 inputs, labels = self._inputs(x[start : start + size], y[start : start + size])
                 output = self._model(inputs)
-                loss_sum += loss_of(self._task, output, labels).item() * len(labels)
-                correct += correct_of(self._task, output, labels)
-        return loss_sum, correct
+                loss_sum = loss_of(self._task, output, labels).item() * len(labels)
+                loss = MetricSum(name="loss", kind="mean", sums=(loss_sum, float(len(labels))), lower=True)
+                parts.append((*accuracy_of(self._task, output, labels), loss))
+        return merge_all(parts)
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
         """Judge held-out examples ``start`` to ``stop`` (not included)."""
@@ -183,14 +189,10 @@ class TorchTrainer:
         if not 0 <= start < stop <= len(self._test):
             raise Misuse(f"there are {len(self._test)} held-out examples; {start} to {stop} is not a range of them")
         write_from(self._shared.model, self._model, self._layout)
-        loss_sum, correct = 0.0, 0
-        for low in range(start, stop, self._settings.batch_size):
-            high = min(low + self._settings.batch_size, stop)
-            loss, right = self._judge(self._test.slice(low, high))
-            loss_sum += loss
-            correct += right
+        size = self._settings.batch_size
+        parts = [self._judge(self._test.slice(low, min(low + size, stop))) for low in range(start, stop, size)]
         seconds = time.monotonic() - began_s
-        return EvalResult(examples=stop - start, loss_sum=loss_sum, correct=correct, seconds=seconds)
+        return EvalResult(examples=stop - start, metrics=merge_all(parts), seconds=seconds)
 
     def _step(self, examples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], at: tuple[int, ...]) -> float:
         """One step of SGD, and its loss."""

@@ -15,7 +15,7 @@ from torch import nn
 from shoal.errors import Misuse
 from shoal.task import Task
 from shoal.trainer.shards import Examples
-from shoal.trainer.steps import correct_of, loss_of, seeded
+from shoal.trainer.steps import accuracy_of, loss_of, seeded
 
 _T = TypeVar("_T")
 
@@ -39,7 +39,7 @@ def try_batch(task: Task, model: nn.Module, *, train: Examples, test: Examples, 
     with torch.no_grad():
         output, y = _forward(task, model, test, batch_size)
         _checked(loss_of, task, "loss", output, y)
-        _checked(correct_of, task, "correct", output, y)
+        _checked(accuracy_of, task, "correct", output, y)
 
 
 def _forward(task: Task, model: nn.Module, examples: Examples, batch_size: int) -> tuple[Any, torch.Tensor]:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from shoal import plan
+from shoal import plan, until
 from shoal.errors import Misuse, PeerViolation, ShoalError
+from shoal.learning.metrics import METRICS_MAX, MetricSum
 from shoal.wire import contract, messages
 from shoal.wire.limits import (
     ENVELOPE_MAX_BYTES,
@@ -69,7 +70,17 @@ class _Field:
 
 _CLASSES: dict[str, type[Any]] = {
     **messages.MESSAGES,
-    **{kind.__name__: kind for kind in (plan.Plan, plan.Until)},
+    **{kind.__name__: kind for kind in (plan.Plan, until.Until, until.Goal, until.Plateau, MetricSum)},
+}
+
+
+#: Field -> how many parts of it are read at all: an envelope full of tiny parts costs far more than its bytes.
+_PARTS_MAX = {
+    "workers": WORKERS_TOLD_MAX,
+    "metrics": METRICS_MAX,
+    "fresh_metrics": METRICS_MAX,
+    "goals": until.CONDITIONS_MAX,
+    "plateaus": until.CONDITIONS_MAX,
 }
 
 
@@ -132,8 +143,8 @@ def _from_proto(cls: type[Any], proto: Any) -> Any:
     for field in _PLANS[cls]:
         item = getattr(proto, field.name)
         if field.repeated:
-            if field.name == "workers" and len(item) > WORKERS_TOLD_MAX:
-                raise PeerViolation(f"{len(item)} workers told of, at most {WORKERS_TOLD_MAX} are read")
+            if field.nested and len(item) > _PARTS_MAX.get(field.name, len(item)):
+                raise PeerViolation(f"{len(item)} {field.name} told of, at most {_PARTS_MAX[field.name]} are read")
             values[field.name] = tuple(map(field.read, item)) if field.read else tuple(item)
         elif field.optional and not proto.HasField(field.name):
             values[field.name] = None

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from shoal.learning.metrics import judged_sums
 from shoal.roles.actions import (
     Action,
     CancelTimer,
@@ -139,10 +140,9 @@ def test_a_lease_is_trained_and_its_update_sent(device: Device) -> None:
 def test_an_evaluation_is_done_and_its_sums_sent(device: Device) -> None:
     device.hears(work(kind="evaluate", batches=(2,)))
     assert device.does(Evaluate)[0].chunks == (2,)
-    device.happens(EvaluationDone(lease=1, examples=100, loss_sum=9.0, correct=80))
-    assert device.says(Evaluated) == [
-        Evaluated(job="digits", term=1, lease=1, version=0, examples=100, loss_sum=9.0, correct=80)
-    ]
+    sums = judged_sums(examples=100, loss_sum=9.0, correct=80)
+    device.happens(EvaluationDone(lease=1, examples=100, metrics=sums))
+    assert device.says(Evaluated) == [Evaluated(job="digits", term=1, lease=1, version=0, examples=100, metrics=sums)]
 
 
 def test_a_version_it_holds_needs_no_model(device: Device) -> None:
@@ -185,7 +185,7 @@ def test_without_credit_the_update_is_offered_and_sent_on_go(device: Device) -> 
 
 def test_a_result_of_an_evaluation_needs_no_credit(device: Device) -> None:
     device.hears(work(kind="evaluate", credit=False))
-    device.happens(EvaluationDone(lease=1, examples=1, loss_sum=0.0, correct=1))
+    device.happens(EvaluationDone(lease=1, examples=1, metrics=judged_sums(examples=1, loss_sum=0.0, correct=1)))
     assert device.says(Evaluated)
 
 
@@ -320,8 +320,9 @@ def test_a_loss_that_is_not_finite_is_a_failed_lease_not_a_crash(device: Device,
     assert device.says(Failed)[0].reason == "training gave a loss that is not finite: try a lower learning rate"
     assert device.says(Ready), "the trainer lives"
     device.hears(work(2, kind="evaluate"))
-    device.happens(EvaluationDone(lease=2, examples=1, loss_sum=loss, correct=0))
+    device.happens(EvaluationDone(lease=2, examples=1, metrics=judged_sums(examples=1, loss_sum=loss, correct=0)))
     assert device.says(Failed)[0].lease == 2
+    assert device.says(Failed)[0].reason == "evaluation gave a loss that is not finite: try a lower learning rate"
     assert device.says(Ready)
 
 

@@ -1,16 +1,19 @@
 import math
 import socket
+from dataclasses import replace
 
 import pytest
 
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import MetricSum
 from shoal.trainer.channel import Channel, body_bytes, decode, encode
 from shoal.trainer.protocol import (
     EvalResult,
     TrainerSettings,
     TrainResult,
     answer,
+    judged,
     read_evaluated,
     read_trained,
 )
@@ -83,8 +86,48 @@ def test_results_cross_with_nan_as_none():
     assert read_trained(decode(encode(answer("trained", trained))[4:])) == trained
     broken = read_trained(answer("trained", TrainResult(examples=3, loss_sum=math.inf, seconds=0.1, finite=False)))
     assert math.isnan(broken.loss_sum)
-    evaluated = EvalResult(examples=3, loss_sum=1.5, correct=2, seconds=0.0)
-    assert read_evaluated(answer("evaluated", evaluated)) == evaluated
+    evaluated = judged(examples=3, loss_sum=1.5, correct=2, seconds=0.0)
+    assert read_evaluated(decode(encode(answer("evaluated", evaluated))[4:])) == evaluated
+    fresh = replace(trained, fresh=3, fresh_metrics=evaluated.metrics)
+    assert read_trained(decode(encode(answer("trained", fresh))[4:])) == fresh
+    lost = judged(examples=3, loss_sum=math.inf, correct=2, seconds=0.0)
+    read = read_evaluated(decode(encode(answer("evaluated", lost))[4:]))
+    assert read.metrics[0] == lost.metrics[0]
+    assert math.isnan(read.metrics[1].sums[0])
+
+
+def test_as_many_metrics_as_there_may_be_cross():
+    square = MetricSum(name="x", kind="confusion", sums=(123456789.0,) * 4096)
+    result = EvalResult(examples=3, metrics=tuple(replace(square, name=str(n)) for n in range(4)), seconds=0.0)
+    assert read_evaluated(decode(encode(answer("evaluated", result))[4:])) == result
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        None,
+        {},
+        [["f1", "f1", [1, 2], False]],
+        [["f1", "f1", [1, 2, 3]]],
+        [["f1", "f1", [1, 2, "3"], False]],
+        [["f1", "f1", [1, 2, True], False]],
+        [["f1", "f1", [1, 2, 3], 0]],
+        [["f1", "median", [1, 2, 3], False]],
+        [["", "f1", [1, 2, 3], False]],
+        [["m", "mean", [1, 2], False]] * 2,
+        [[str(n), "mean", [1, 2], False] for n in range(33)],
+        [["m", "confusion", [1] * 65 * 65, False]],
+        [7],
+    ],
+)
+def test_unsound_metrics_are_refused(rows):
+    with pytest.raises(PeerViolation, match="the trainer answered"):
+        read_evaluated({"kind": "evaluated", "examples": 1, "seconds": 0.0, "metrics": rows})
+
+
+def test_a_sum_that_no_float_holds_is_not_finite():
+    told = {"kind": "evaluated", "examples": 1, "seconds": 0.0, "metrics": [["m", "mean", [10**400, 1], False]]}
+    assert math.isnan(read_evaluated(told).metrics[0].sums[0])
 
 
 @pytest.mark.parametrize("change", [{"examples": "3"}, {"finite": 1}, {"seconds": True}, {"loss_sum": []}])

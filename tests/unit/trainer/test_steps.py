@@ -11,6 +11,7 @@ from torch import nn
 
 from shoal.errors import Misuse
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import merge_all
 from shoal.scheduling.batches import batch_indices, epoch_order
 from shoal.trainer.flat import layout_of, read_into, write_from
 from shoal.trainer.importer import make_task
@@ -28,6 +29,33 @@ class Sample(Task):
 
 NORMALISED = LINEAR.replace("nn.Tanh()", "nn.BatchNorm1d(8)")
 DROPPING = LINEAR.replace("nn.Tanh()", "nn.Dropout(0.5)")
+
+
+REGRESSION = (
+    LINEAR.replace("nn.Linear(8, 3)", "nn.Linear(8, 1), nn.Flatten(0)")
+    + """
+    @staticmethod
+    def loss(output, y):
+        return (output - y).square().mean()
+"""
+)
+
+#: Every example is a row of labels, as in tagging tokens: outputs are (example, class, place).
+TAGGING = """
+from torch import nn
+from shoal.task import Task
+
+class Sample(Task):
+    def model(self):
+        return nn.Sequential(nn.Linear(4, 15), nn.Unflatten(1, (3, 5)))
+    @staticmethod
+    def loss(output, y):
+        return nn.functional.cross_entropy(output, y)
+"""
+
+
+def sums(result):
+    return {metric.name: metric.sums for metric in result.metrics}
 
 
 def examples(count, seed=0, classes=3):
@@ -130,9 +158,9 @@ def test_running_statistics_travel_with_the_update(load):
     views = job.layout.views(shared.model)
     views["1.running_mean"][:] = 0
     views["1.running_var"][:] = 1
-    plain = trainer.evaluate(0, 16).loss_sum
+    plain = sums(trainer.evaluate(0, 16))["loss"][0]
     views["1.running_mean"][:] = 100
-    assert trainer.evaluate(0, 16).loss_sum != pytest.approx(plain, rel=0.01)
+    assert sums(trainer.evaluate(0, 16))["loss"][0] != pytest.approx(plain, rel=0.01)
 
 
 def test_evaluation_by_parts_is_evaluation_of_the_whole(load):
@@ -140,10 +168,37 @@ def test_evaluation_by_parts_is_evaluation_of_the_whole(load):
     before = shared.model.copy()
     parts = [trainer.evaluate(0, 11), trainer.evaluate(11, 37)]
     whole = trainer.evaluate(0, 37)
-    assert sum(part.correct for part in parts) == whole.correct
-    assert sum(part.loss_sum for part in parts) == pytest.approx(whole.loss_sum, rel=1e-5)
-    assert 0 < whole.correct < 37
+    assert merge_all(part.metrics for part in parts)[0] == whole.metrics[0]
+    assert sums(whole)["accuracy"][1] == 37
+    assert sum(sums(part)["loss"][0] for part in parts) == pytest.approx(sums(whole)["loss"][0], rel=1e-5)
+    assert 0 < sums(whole)["accuracy"][0] < 37
     assert shared.model.tobytes() == before.tobytes()
+
+
+def test_a_regression_has_a_loss_and_no_accuracy(load):
+    x, _ = examples(16)
+    trainer, _, _ = load(REGRESSION, (x, x.sum(1)))
+    result = trainer.evaluate(0, 16)
+    assert list(sums(result)) == ["loss"]
+    assert result.metrics[0].lower
+
+
+def test_a_regression_may_say_what_is_right(load):
+    x, _ = examples(16)
+    own = "    def correct(self, output, y):\n        return int(((output - y).abs() < 1).sum())\n"
+    trainer, _, _ = load(REGRESSION + own, (x, x.sum(1)))
+    right, of = sums(trainer.evaluate(0, 16))["accuracy"]
+    assert of == 16
+    assert 0 < right <= 16
+
+
+def test_every_label_of_an_example_counts(load):
+    chance = np.random.default_rng(3)
+    x, y = chance.normal(size=(16, 4)).astype(np.float32), chance.integers(0, 3, (16, 5))
+    trainer, _, _ = load(TAGGING, (x, y))
+    right, of = sums(trainer.evaluate(0, 16))["accuracy"]
+    assert of == 80
+    assert 16 < right < 80
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (-1, 3), (5, 4), (0, 17)])

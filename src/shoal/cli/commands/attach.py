@@ -75,6 +75,7 @@ def outcome(story: Story) -> dict[str, Any]:
 
     names = ("accuracy", "loss", "seconds", "version", "durable_version", "bytes_up", "bytes_down", "refused")
     told = {name: getattr(story.progress, name) if story.progress else None for name in names}
+    told["metrics"] = {metric.name: metric.value for metric in story.progress.metrics} if story.progress else {}
     workers = len(story.progress.workers) if story.progress else 0
     plain: dict[str, Any] = to_plain(
         {"job": story.job_id, "state": story.state, "reason": story.reason, **told, "workers": workers}

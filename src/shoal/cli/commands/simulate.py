@@ -20,6 +20,7 @@ from shoal.cli.options import (
     TaskArguments,
     Topology,
     UntilAccuracy,
+    UntilMetric,
 )
 from shoal.errors import Misuse
 
@@ -37,6 +38,7 @@ def simulate(
     devices: Annotated[int, typer.Option(metavar="N", min=1, help="How many devices.")] = 20,
     profile: Annotated[str, typer.Option(metavar="NAME", help="What devices they are; see --profiles.")] = "pi4-lan",
     until_accuracy: UntilAccuracy = None,
+    until: UntilMetric = None,
     epochs: Epochs = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M virtual minutes.")] = None,
     pace: Pace = None,
@@ -77,6 +79,7 @@ def simulate(
     Two plans:  `shoal simulate examples/mnist --topology star --versus topology=shard`
     """
     from shoal.cli import console
+    from shoal.cli.commands.train import ends_typed
     from shoal.cli.simulation import Question
 
     if profiles:
@@ -90,7 +93,9 @@ def simulate(
         task=task,
         devices=devices,
         profile=profile,
-        until={"accuracy": until_accuracy, "epochs": epochs, "seconds": None if minutes is None else minutes * 60},
+        until=ends_typed(
+            until_accuracy=until_accuracy, epochs=epochs, minutes=minutes, endless=False, until=until or ()
+        ),
         arguments=set_ or (),
         numbers={"pace": pace, "topology": topology, "aggregators": aggregators, "codec": codec},
         plan=plan or (),

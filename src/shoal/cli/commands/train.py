@@ -20,6 +20,7 @@ from shoal.cli.options import (
     TaskArguments,
     Topology,
     UntilAccuracy,
+    UntilMetric,
 )
 from shoal.errors import Misuse
 
@@ -37,6 +38,7 @@ def train(
         str, typer.Option(metavar="MIN:MAX", help="How many devices at least and at most.", show_default=False)
     ] = "",
     until_accuracy: UntilAccuracy = None,
+    until: UntilMetric = None,
     epochs: Epochs = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M minutes.")] = None,
     endless: Annotated[bool, typer.Option("--endless", help="Go on until it is stopped.")] = False,
@@ -72,7 +74,7 @@ def train(
 
     Example:  `shoal train examples/mnist --workers 2:8 --until-accuracy 0.98`
 
-    An end you name (accuracy, epochs, minutes; whichever comes first; or none) replaces the task's own.
+    An end you name (accuracy, another metric, epochs, minutes; whichever comes first; or none) replaces the task's own.
 
     Examples that stay on the devices:  `shoal train TASK --plan data=local --work sized --budget-s 3 --endless`
     """
@@ -83,7 +85,9 @@ def train(
 
     chosen = overrides(
         workers=workers,
-        until=ends_typed(until_accuracy=until_accuracy, epochs=epochs, minutes=minutes, endless=endless),
+        until=ends_typed(
+            until_accuracy=until_accuracy, epochs=epochs, minutes=minutes, endless=endless, until=until or ()
+        ),
         numbers={
             "batch_size": batch_size,
             "learning_rate": learning_rate,
@@ -123,19 +127,37 @@ def train(
 
 
 def ends_typed(
-    *, until_accuracy: float | None, epochs: int | None, minutes: float | None, endless: bool
-) -> dict[str, float | None]:
+    *,
+    until_accuracy: float | None,
+    epochs: int | None,
+    minutes: float | None,
+    endless: bool,
+    until: Sequence[str] = (),
+) -> dict[str, Any]:
     """Where a job ends, in the plan's words; None: not typed."""
-    typed = {"--until-accuracy": until_accuracy, "--epochs": epochs, "--minutes": minutes}
+    from shoal.plan import Until
+    from shoal.until import parse_until
+
+    typed = {"--until-accuracy": until_accuracy, "--until": until or None, "--epochs": epochs, "--minutes": minutes}
     given = [name for name, value in typed.items() if value is not None]
     if endless and given:
         raise Misuse(f"--endless goes on until it is stopped, and {given[0]} ends it: choose one of them")
     seconds = None if minutes is None else minutes * 60
-    return {"accuracy": until_accuracy, "epochs": epochs, "seconds": seconds, "endless": endless or None}
+    ends = Until()
+    for text in until:
+        ends |= parse_until(text)
+    return {
+        "accuracy": until_accuracy,
+        "epochs": epochs,
+        "seconds": seconds,
+        "endless": endless or None,
+        "goals": ends.goals or None,
+        "plateaus": ends.plateaus or None,
+    }
 
 
 def overrides(
-    *, workers: str, until: dict[str, float | None], numbers: Mapping[str, float | str | None], pairs: Sequence[str]
+    *, workers: str, until: Mapping[str, Any], numbers: Mapping[str, float | str | None], pairs: Sequence[str]
 ) -> dict[str, Any]:
     """What the person typed about the plan, and nothing else: the rest is the task's to say."""
     from shoal.plan import Plan, Until, parse_workers
@@ -147,7 +169,7 @@ def overrides(
     for name, value in pairs_of(pairs, option="--plan").items():
         typed[name] = _plan_value(name, value)
     if any(value is not None for value in until.values()):
-        typed["until"] = Until(**{name: value for name, value in until.items() if value is not None})  # type: ignore[arg-type]
+        typed["until"] = Until(**{name: value for name, value in until.items() if value is not None})
     # Built once to be told now, by the plan's own words, what is wrong with a value.
     Plan(**_companions(typed) | typed)
     return typed
@@ -173,7 +195,8 @@ def _plan_value(name: str, value: object) -> object:
 
     known = {field.name: getattr(Plan(), field.name) for field in dataclasses.fields(Plan)}
     if name == "until":
-        raise Misuse("the end of a job is set with --until-accuracy, --epochs, --minutes or --endless, not with --plan")
+        ends = "--until, --until-accuracy, --epochs, --minutes or --endless"
+        raise Misuse(f"the end of a job is set with {ends}, not with --plan")
     if name not in known:
         raise Misuse(f"a plan has no {name!r}; it has {', '.join(sorted(set(known) - {'until'}))}")
     wanted = type(known[name])

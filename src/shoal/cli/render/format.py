@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    from shoal.wire.messages import MetricView
 
 NOTHING = "–"
 
@@ -96,6 +100,18 @@ def share_text(share: float | None, digits: int = 2) -> str:
 def number_text(value: float | None) -> str:
     """A loss: four digits that mean something."""
     return NOTHING if value is None else f"{value:.4g}" if math.isfinite(value) else "∞"
+
+
+def metric_text(metric: MetricView | None) -> str:
+    """``97.64 %`` of an accuracy; else four digits."""
+    if metric is None:
+        return NOTHING
+    return share_text(metric.value) if metric.name == "accuracy" else number_text(metric.value)
+
+
+def metrics_text(metrics: Sequence[MetricView]) -> str:
+    """``accuracy 97.64 %, loss 0.08``."""
+    return ", ".join(f"{clean(metric.name, 30)} {metric_text(metric)}" for metric in metrics)
 
 
 def slowness_text(slowness: float) -> str:

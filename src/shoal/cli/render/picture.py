@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.cli.render.format import clean, plural, share_text, span_text
+from shoal.cli.render.format import clean, number_text, plural, share_text, span_text
 from shoal.errors import Misuse
 from shoal.sim.outcome import DeviceActivity, DeviceTimeline, Note, Outcome
 
@@ -130,7 +130,10 @@ def result_text(outcome: Outcome) -> str:
     if outcome.is_system_only or not outcome.evaluations:
         return f"{plural(outcome.rounds, 'version')} in {took}"
     last = outcome.evaluations[-1]
-    return f"{share_text(last.accuracy, 1)} after {span_text(last.at_s)}"
+    if last.accuracy is not None:
+        return f"{share_text(last.accuracy, 1)} after {span_text(last.at_s)}"
+    figures = ", ".join(f"{clean(name, 30)} {number_text(figure)}" for name, figure in last.metrics.items())
+    return f"{figures or 'no metrics'} after {span_text(last.at_s)}"
 
 
 def _reason_text(outcome: Outcome) -> str:
@@ -182,8 +185,8 @@ def _time_axis(axes: Axes, end_s: float) -> None:
 
 def _draw_curves(axes: Axes, outcomes: Sequence[tuple[str, Outcome]], end_s: float) -> None:
     is_system_only = any(outcome.is_system_only for _, outcome in outcomes)
-    if is_system_only or not any(outcome.evaluations for _, outcome in outcomes):
-        why = "system only: nothing is learned" if is_system_only else "nothing was evaluated"
+    if is_system_only or not any(_accuracies(outcome) for _, outcome in outcomes):
+        why = "system only: nothing is learned" if is_system_only else "no accuracy was evaluated"
         _draw_versions(axes, outcomes, end_s)
         told = f"versions made ({why})"
     else:
@@ -205,19 +208,24 @@ def _draw_curves(axes: Axes, outcomes: Sequence[tuple[str, Outcome]], end_s: flo
         _draw_home_faults(axes, outcomes[0][1], end_s)
 
 
+def _accuracies(outcome: Outcome) -> list[tuple[float, float]]:
+    """When each evaluation was, and the share that was right then."""
+    return [(point.at_s, point.accuracy) for point in outcome.evaluations if point.accuracy is not None]
+
+
 def _draw_accuracies(axes: Axes, outcomes: Sequence[tuple[str, Outcome]], end_s: float) -> None:
     seconds, _ = _unit(end_s)
-    shares = [100 * point.accuracy for _, outcome in outcomes for point in outcome.evaluations]
+    shares = [100 * share for _, outcome in outcomes for _, share in _accuracies(outcome)]
     goals = list(dict.fromkeys(outcome.goal for _, outcome in outcomes if outcome.goal is not None))
     low, high = min(shares), max([*shares, *(100 * goal for goal in goals)])
     margin = max(2.0, 0.12 * (high - low))
     axes.set_ylim(max(0.0, low - margin), min(100.0, high + margin))
     axes.yaxis.set_major_formatter("{x:g} %")
     for (_, outcome), colour in zip(outcomes, _LINES, strict=False):
-        points = outcome.evaluations
+        points = _accuracies(outcome)
         dots = "o" if len(points) <= _DOTS_MAX else ""
-        at = [point.at_s / seconds for point in points]
-        heights = [100 * point.accuracy for point in points]
+        at = [at_s / seconds for at_s, _ in points]
+        heights = [100 * share for _, share in points]
         # The last evaluation lies on the edge: its dot is drawn whole.
         axes.plot(at, heights, dots + "-", color=colour, markersize=5, clip_on=False, zorder=3)
     for goal in goals:
@@ -234,7 +242,7 @@ def _draw_goal_reached(axes: Axes, outcome: Outcome, colour: str, seconds: float
     reached_s = outcome.time_to(outcome.goal) if outcome.goal is not None else None
     if reached_s is None:
         return
-    share = next(100 * point.accuracy for point in outcome.evaluations if point.at_s == reached_s)
+    share = next(100 * share for at_s, share in _accuracies(outcome) if at_s == reached_s)
     at = reached_s / seconds
     axes.plot([at], [share], "o", color=colour, markersize=10, markeredgecolor="white", clip_on=False, zorder=4)
     # At the right edge there is room on the left only.

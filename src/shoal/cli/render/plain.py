@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.cli.job_history import News, Story
-from shoal.cli.render.format import bytes_text, clean, number_text, plural, rate_text, share_text, span_text
+from shoal.cli.render.format import bytes_text, clean, metrics_text, plural, rate_text, span_text
 
 #: Progress without news is told at most this often.
 EVERY_S = 5.0
@@ -24,7 +24,7 @@ class PlainLines:
         told = [f"{event.kind}: {clean(event.reason)}" for event in news.events if event.kind not in _QUIET_KINDS]
         for view in news.evaluations:
             told.append(
-                f"epoch {view.epoch}: accuracy {share_text(view.accuracy)}, loss {number_text(view.loss)}, "
+                f"epoch {view.epoch}: {metrics_text(view.metrics) or 'no metrics'}, "
                 f"version {view.version}, {span_text(view.seconds)}"
             )
         if news.evaluations and (drift := story.drift) is not None:

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.render.format import bytes_text, clean, count_text, plural, rate_text, share_text, span_text
+from shoal.cli.render.format import bytes_text, clean, count_text, number_text, plural, rate_text, share_text, span_text
 from shoal.sim.outcome import DeviceActivity, DeviceTimeline, Outcome
 
 if TYPE_CHECKING:
@@ -61,9 +61,16 @@ def _facts(answers: Sequence[SimulationAnswer]) -> Table:
 
 def _result(outcome: Outcome) -> str:
     told = f"{outcome.state}: {clean(outcome.reason)}"
-    if outcome.accuracy is None or outcome.is_system_only:
+    if not outcome.evaluations or outcome.is_system_only:
         return told
-    return f"{share_text(outcome.accuracy)} right; {told}"
+    return f"{figures_text(outcome)}; {told}"
+
+
+def figures_text(outcome: Outcome) -> str:
+    """What the last evaluation found: ``97.64 % right``, or every metric where there is no accuracy."""
+    if outcome.accuracy is not None:
+        return f"{share_text(outcome.accuracy)} right"
+    return ", ".join(f"{clean(name, 30)} {number_text(figure)}" for name, figure in outcome.metrics.items())
 
 
 def _time(outcome: Outcome) -> str:

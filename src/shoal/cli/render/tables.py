@@ -10,9 +10,20 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.render.format import NOTHING, clean, count_text, number_text, rate_text, share_text, span_text
+from shoal.cli.render.format import (
+    NOTHING,
+    clean,
+    count_text,
+    metric_text,
+    metrics_text,
+    number_text,
+    rate_text,
+    share_text,
+    span_text,
+)
 from shoal.cli.render.view import clock_text, event_kind, state_text, until_text
 from shoal.cli.standing import standing
+from shoal.roles.manager.publishing import measure
 
 if TYPE_CHECKING:
     from shoal.identity.discovery import Found
@@ -22,6 +33,7 @@ if TYPE_CHECKING:
         EventView,
         ExecutorView,
         JobView,
+        MetricView,
         NodeView,
         TokenView,
         VersionList,
@@ -57,7 +69,10 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
 
 def versions_table(told: VersionList, *, now_s: float) -> Table:
     served = told.served.version if told.served else -1
-    table = _table("version", "", "right", "examples", "loss", "published", "why", right=("version", "examples"))
+    # Most tasks have no other metric: then there is no column for them.
+    has_others = any(_others(each.metrics) for each in told.versions)
+    names = ("version", "", "right", "examples", "loss", *(("metrics",) if has_others else ()), "published", "why")
+    table = _table(*names, right=("version", "examples"))
     for each in reversed(told.versions):
         is_served = each.version == served
         table.add_row(
@@ -66,10 +81,16 @@ def versions_table(told: VersionList, *, now_s: float) -> Table:
             share_text(each.accuracy),
             f"{each.examples:,}" if each.examples else NOTHING,
             number_text(each.loss),
+            *((Text(metrics_text(_others(each.metrics))),) if has_others else ()),
             f"{span_text(max(0.0, now_s - each.at_s))} ago",
             Text(clean(told.served.reason if told.served and is_served else each.reason)),
         )
     return table
+
+
+def _others(metrics: Sequence[MetricView]) -> list[MetricView]:
+    """Metrics that have no column of their own."""
+    return [metric for metric in metrics if metric.name not in ("accuracy", "loss")]
 
 
 def executors_table(executors: Sequence[ExecutorView]) -> Table:
@@ -124,6 +145,9 @@ def clusters_table(found: Sequence[Found]) -> Table:
 
 #: Below this, a list of jobs has fewer columns: how each stands, and why, is what it is read for.
 _WIDE_CHARS = 110
+#: Columns of metrics in a table of evaluations.
+_METRICS_MAX = 6
+
 _ALWAYS = ("job", "state", "for", "accuracy", "why")
 _IF_WIDE = ("job", "name", "state", "for", "epoch", "accuracy", "trained", "leader", "workers", "why")
 
@@ -139,7 +163,7 @@ def jobs_table(jobs: Sequence[JobView], *, width: int = _WIDE_CHARS) -> Table:
             "state": state_text(told.state),
             "for": span_text(told.since_s) if told.since_s >= 0 else NOTHING,
             "epoch": str(progress.epoch) if progress else NOTHING,
-            "accuracy": share_text(progress.accuracy if progress else None),
+            "accuracy": _judged_cell(job),
             "trained": span_text(progress.seconds) if progress else NOTHING,
             "leader": clean(job.leader) if job.leader else NOTHING,
             "workers": str(len(progress.workers)) if progress else NOTHING,
@@ -147,6 +171,14 @@ def jobs_table(jobs: Sequence[JobView], *, width: int = _WIDE_CHARS) -> Table:
         }
         table.add_row(*(cells[name] for name in columns))
     return table
+
+
+def _judged_cell(job: JobView) -> str:
+    """The metric that the job is judged by; its name too, unless it is accuracy."""
+    metric = measure(job.progress, job.plan.judged_by) if job.progress else None
+    if metric is None or metric.name == "accuracy":
+        return metric_text(metric)
+    return f"{clean(metric.name, 20)} {metric_text(metric)}"
 
 
 def plan_table(plan: Plan) -> Table:
@@ -158,10 +190,13 @@ def plan_table(plan: Plan) -> Table:
 
 
 def evaluations_table(views: Sequence[EvaluationView]) -> Table:
-    names = ("version", "epoch", "accuracy", "loss", "examples", "after")
+    metrics = list(dict.fromkeys(metric.name for view in views for metric in view.metrics))[:_METRICS_MAX]
+    metrics = metrics or ["accuracy", "loss"]
+    names = ("version", "epoch", *(clean(name, 20) for name in metrics), "examples", "after")
     table = _table(*names, right=names, last_grows=False)
     for view in views:
-        cells = (f"{view.version:,}", str(view.epoch), share_text(view.accuracy), number_text(view.loss))
+        figures = {metric.name: metric for metric in view.metrics}
+        cells = (f"{view.version:,}", str(view.epoch), *(metric_text(figures.get(name)) for name in metrics))
         table.add_row(*cells, f"{view.examples:,}", span_text(view.seconds))
     return table
 

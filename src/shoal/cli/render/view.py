@@ -24,6 +24,8 @@ from shoal.cli.render.format import (
     clean,
     is_slow,
     lease_text,
+    metric_text,
+    metrics_text,
     number_text,
     plural,
     rate_text,
@@ -34,6 +36,7 @@ from shoal.cli.render.format import (
 )
 from shoal.cli.render.topologies import topology_text
 from shoal.cli.standing import since_text
+from shoal.roles.manager.publishing import measure
 
 if TYPE_CHECKING:
     from shoal.plan import Until
@@ -69,6 +72,7 @@ _GOOD_NEWS = frozenset({"evaluated", "epoch", "ending", "resumed", "job"})
 
 _DEVICE_CHARS = 18
 _WIDE_CHARS = 120
+_METRICS_SHOWN = 3
 _SPARKLINE_CHARS = 20
 #: Lines that are not devices or events: both frames, the header's four lines, the table's head and a note.
 _FIXED_LINES = 12
@@ -104,6 +108,7 @@ def until_text(until: Until) -> str:
     ends = []
     if until.accuracy is not None:
         ends.append(f"{until.accuracy * 100:g} % accuracy")
+    ends.extend(clean(str(condition), 80) for condition in (*until.goals, *until.plateaus))
     if until.epochs is not None:
         ends.append(plural(until.epochs, "epoch"))
     if until.seconds is not None:
@@ -150,7 +155,9 @@ def _header(story: Story, width: int) -> RenderableType:
 
 
 def _served_text(served: ServedView) -> Text:
-    judged = f", {share_text(served.accuracy)} of {served.examples:,}" if served.accuracy is not None else ""
+    judged = f", {metrics_text(served.metrics)}" if served.metrics else ""
+    if served.accuracy is not None:
+        judged = f", {share_text(served.accuracy)} of {served.examples:,}"
     text = Text(f"serves version {served.version:,}{judged}")
     if served.hold:
         return text.append(f"  held back: {clean(served.hold)}", style="yellow")
@@ -191,12 +198,18 @@ def _epoch_line(story: Story, width: int) -> RenderableType:
 
 def _quality_line(story: Story) -> RenderableType:
     progress = story.progress
-    accuracy = progress.accuracy if progress else None
-    line = Text.assemble(("accuracy ", "dim"), (share_text(accuracy), "bold green" if accuracy is not None else "dim"))
-    if curve := sparkline(story.accuracies, _SPARKLINE_CHARS):
+    metrics = progress.metrics if progress else ()
+    first = measure(progress, story.judged_by) if progress else None
+    name, figure = (first.name, metric_text(first)) if first is not None else ("accuracy", NOTHING)
+    line = Text.assemble((f"{clean(name, 30)} ", "dim"), (figure, "bold green" if first is not None else "dim"))
+    if curve := sparkline(story.curve, _SPARKLINE_CHARS):
         line.append(f"  {curve}", style="green")
-    line.append("   loss ", style="dim").append(number_text(progress.loss if progress else None))
+    others = [metric for metric in metrics if metric.name not in (name, "loss")]
+    if name != "loss":
+        line.append("   loss ", style="dim").append(number_text(progress.loss if progress else None))
     line.append("   training loss ", style="dim").append(number_text(progress.train_loss if progress else None))
+    for metric in others[:_METRICS_SHOWN]:
+        line.append(f"   {clean(metric.name, 30)} ", style="dim").append(metric_text(metric))
     return _one_line(line)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from shoal.learning.metrics import METRICS_MAX, MetricSum, difference, merge_all, values_problem, weight_problem
+from shoal.roles.evaluation_rows import figures_text
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.suspicion import Suspicion
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease, Ledger, Refusal
-from shoal.wire.messages import Evaluated, EvaluationView, JobSpec
+from shoal.wire.messages import Evaluated, EvaluationView, JobSpec, views_of
 
 #: Held-out examples a worker evaluates on one lease.
 EVALUATION_CHUNK = 1000
@@ -31,8 +34,8 @@ class Evaluation:
         self._examples = examples
         self.ledger = Ledger(batches=math.ceil(examples / EVALUATION_CHUNK), epoch=epoch)
         self._counted = 0
-        self._loss_sum = 0.0
-        self._correct = 0
+        #: Metric -> its sums so far.
+        self._sums: dict[str, MetricSum] = {}
 
     @property
     def finished(self) -> bool:
@@ -44,27 +47,36 @@ class Evaluation:
         expected = sum(stop - start for start, stop in ranges)
         if result.version != self.version:
             return f"evaluated version {result.version}, not {self.version}"
-        if result.examples != expected or not 0 <= result.correct <= expected:
-            return f"{result.correct} right of {result.examples} examples; the lease holds {expected}"
-        if not math.isfinite(result.loss_sum):
-            return "a loss that is not finite: try a lower learning rate"
+        if result.examples != expected:
+            return f"an evaluation over {result.examples} examples; the lease holds {expected}"
+        return (
+            values_problem(result.metrics)
+            or weight_problem(result.metrics, examples=expected)
+            or self._disagreement(result.metrics)
+        )
+
+    def _disagreement(self, metrics: Sequence[MetricSum]) -> str | None:
+        """Why these do not add up with the other workers' results."""
+        for metric in metrics:
+            if (mine := self._sums.get(metric.name)) is not None and (why := difference(mine, metric)) is not None:
+                return why
+        if len({*self._sums, *(metric.name for metric in metrics)}) > METRICS_MAX:
+            return f"more than {METRICS_MAX} metrics in one evaluation"
         return None
 
     def add(self, result: Evaluated, lease: Lease) -> None:
         self.ledger.merge(lease)
         self.ledger.apply(self.version)
         self._counted += result.examples
-        self._loss_sum += result.loss_sum
-        self._correct += result.correct
+        self._sums = {each.name: each for each in merge_all((tuple(self._sums.values()), result.metrics))}
 
     def view(self, *, seconds: float) -> EvaluationView:
         return EvaluationView(
             version=self.version,
             epoch=self._epoch,
-            accuracy=self._correct / self._counted,
-            loss=self._loss_sum / self._counted,
             examples=self._counted,
             seconds=seconds,
+            metrics=views_of(self._sums.values()),
         )
 
 
@@ -130,7 +142,7 @@ class Evaluations:
         view = self.now.view(seconds=self._training.elapsed_s)
         self.now = None
         self._judge(view)
-        told = f"{view.accuracy:.2%} right, loss {view.loss:.4f} on {view.examples} held-out examples"
+        told = f"{figures_text(view.metrics)} on {view.examples} held-out examples"
         self._machine.record("evaluated", f"version {view.version} after epoch {view.epoch}: {told}")
         return True
 
@@ -144,8 +156,8 @@ class Evaluations:
         if view is None:
             return
         self._judge(view)
-        told = f"{view.accuracy:.2%} of {view.examples} new examples right before they were trained on"
-        self._machine.record("evaluated", f"epoch {epoch}: {told}, loss {view.loss:.4f}")
+        told = f"{figures_text(view.metrics)} on {view.examples} new examples before they were trained on"
+        self._machine.record("evaluated", f"epoch {epoch}: {told}")
 
     def _judge(self, view: EvaluationView) -> None:
         self._training.on_evaluated(view)

@@ -35,6 +35,7 @@ from shoal.roles.events import (
 from shoal.roles.leader.checkpointing import Durability
 from shoal.roles.leader.evaluation import Evaluations
 from shoal.roles.leader.fixed_shares import FixedShares
+from shoal.roles.leader.goals import UnknownGoals, reached_by
 from shoal.roles.leader.leases import LATE, LEASE_GRACE_S, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
@@ -91,6 +92,7 @@ class Leader(Machine):
         self._shares = FixedShares(work=plan.work)
         self._durability = Durability(self)
         self._suspicion = Suspicion()
+        self._goals = UnknownGoals(plan.until)
         self._batch_failures = BatchFailures()
         #: Where examples are the devices' own.
         self._online = Online(self, plan) if plan.data == "local" else None
@@ -723,9 +725,11 @@ class Leader(Machine):
         if self._ending is not None:
             self._end(*self._ending)
             return
-        if until.accuracy is not None and latest is not None and latest.accuracy >= until.accuracy:
-            self._end("finished", f"reached {latest.accuracy:.2%}, the goal was {until.accuracy:.2%}")
+        if latest is not None and (reached := reached_by(until, self._training.evaluations)) is not None:
+            self._end("finished", reached)
             return
+        if latest is not None and (unknown := self._goals.unknown(latest)) is not None:
+            self.record("goal", unknown)
         if until.epochs is not None and self._training.ledger.epoch >= until.epochs:
             self._end("finished", f"all {until.epochs} epochs are done")
             return
@@ -864,6 +868,7 @@ class Leader(Machine):
             batches_total=self._training.ledger.batches,
             accuracy=latest.accuracy if latest else None,
             loss=latest.loss if latest else None,
+            metrics=latest.metrics if latest else (),
             train_loss=self._training.train_loss,
             rounds_per_s=rounds_per_s,
             examples_per_s=examples_per_s,

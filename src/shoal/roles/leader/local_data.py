@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shoal.errors import Misuse, PeerViolation
+from shoal.learning.metrics import METRICS_MAX, MetricSum, difference, merge, values_problem, weight_problem
 from shoal.plan import Plan
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
@@ -21,8 +22,8 @@ from shoal.scheduling.profile.features import LIMITS, Features
 from shoal.scheduling.profile.logrls import LogRls
 from shoal.scheduling.requests import Accepted, Budget, Intake, Rules, WorkRequest
 from shoal.scheduling.steering import Steering
-from shoal.wire.limits import LABELS_MAX, LOSS_SUM_MAX
-from shoal.wire.messages import DeviceState, EvaluationView, Tensors, Update
+from shoal.wire.limits import LABELS_MAX
+from shoal.wire.messages import DeviceState, EvaluationView, Tensors, Update, views_of
 
 #: The tensors of profilers in a checkpoint have names that begin so.
 PROFILE = "shoal.profile."
@@ -55,8 +56,9 @@ class Online:
         self._lent: dict[int, int] = {}
         #: Node -> the labels of its last update.
         self._labels: dict[str, np.ndarray] = {}
-        self._fresh = self._fresh_correct = 0
-        self._fresh_loss_sum = 0.0
+        self._fresh = 0
+        #: Metric -> its sums over the new examples of this epoch.
+        self._fresh_sums: dict[str, MetricSum] = {}
 
     # Lending ---------------------------------------------------------------------------------------------
 
@@ -119,12 +121,17 @@ class Online:
 
     def check(self, update: Update, *, examples_max: int) -> None:
         """An update's figures about examples that only its device has seen must at least add up."""
-        if not 0 <= update.fresh_correct <= update.fresh <= examples_max:
-            raise PeerViolation(
-                f"{update.fresh_correct} of {update.fresh} new examples right, in a lease of {examples_max}"
-            )
-        if not -LOSS_SUM_MAX <= update.fresh_loss_sum <= LOSS_SUM_MAX:
-            raise PeerViolation(f"a loss of {update.fresh_loss_sum:.3g} over new examples")
+        if not 0 <= update.fresh <= examples_max:
+            raise PeerViolation(f"{update.fresh} new examples in a lease of {examples_max}")
+        why = values_problem(update.fresh_metrics) or weight_problem(update.fresh_metrics, examples=update.fresh)
+        if why is not None:
+            raise PeerViolation(f"new examples: {why}")
+        for metric in update.fresh_metrics:
+            mine = self._fresh_sums.get(metric.name, metric)
+            if (why := difference(mine, metric)) is not None:
+                raise PeerViolation(f"new examples: {why}")
+        if len({*self._fresh_sums, *(metric.name for metric in update.fresh_metrics)}) > METRICS_MAX:
+            raise PeerViolation(f"new examples: more than {METRICS_MAX} metrics in one epoch")
         if update.labels and not self._plan.share_labels:
             raise PeerViolation("labels are counted where the plan does not allow it")
 
@@ -145,8 +152,13 @@ class Online:
         """An update is in the next version. Until then it may have to be sent again, and its lease is remembered."""
         self._lent.pop(lease, None)
         self._fresh += update.fresh
-        self._fresh_correct += update.fresh_correct
-        self._fresh_loss_sum += update.fresh_loss_sum
+        for metric in update.fresh_metrics:
+            mine = self._fresh_sums.get(metric.name)
+            if mine is None:
+                self._fresh_sums[metric.name] = metric
+            elif difference(mine, metric) is None:
+                # Two updates that disagree may both have been checked before either was merged: the first one counts.
+                self._fresh_sums[metric.name] = merge(mine, metric)
 
     def view(self, *, version: int, epoch: int, seconds: float) -> EvaluationView | None:
         """How the model did on what was new in this epoch, before it was trained on it; None: nothing was."""
@@ -155,13 +167,12 @@ class Online:
         view = EvaluationView(
             version=version,
             epoch=epoch,
-            accuracy=self._fresh_correct / self._fresh,
-            loss=self._fresh_loss_sum / self._fresh,
             examples=self._fresh,
             seconds=seconds,
+            metrics=views_of(self._fresh_sums.values()),
         )
-        self._fresh = self._fresh_correct = 0
-        self._fresh_loss_sum = 0.0
+        self._fresh = 0
+        self._fresh_sums = {}
         return view
 
 

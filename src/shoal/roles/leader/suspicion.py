@@ -18,9 +18,10 @@ from shoal.wire.messages import EvaluationView
 WITNESSES_LEAST = 2
 
 #: An evaluation is sound unless it is both this much worse than the best: a loss so many times as high, and less than
-#: this share of its accuracy.
+#: this share of its accuracy. Where there is no accuracy, a loss alone tells less, and has to be worse.
 LOSS_TIMES = 2.0
 ACCURACY_SHARE = 0.5
+LOSS_ALONE_TIMES = 10.0
 
 
 #: A batch that failed this often, and not on one broken device among good ones, fails the job: its code or data is
@@ -84,9 +85,15 @@ class Suspicion:
 
     def is_sound(self, view: EvaluationView) -> bool:
         """Whether an evaluation says that the model is as good as one can expect."""
-        is_worse = view.loss > LOSS_TIMES * self._best_loss and view.accuracy < ACCURACY_SHARE * self._best_accuracy
-        self._best_loss = min(self._best_loss, view.loss)
-        self._best_accuracy = max(self._best_accuracy, view.accuracy)
+        loss, accuracy = view.loss, view.accuracy
+        if accuracy is None:
+            # Below 0 no factor says what is worse.
+            is_worse = loss is not None and 0 < LOSS_ALONE_TIMES * self._best_loss < loss
+        else:
+            is_lossy = loss is None or loss > LOSS_TIMES * self._best_loss
+            is_worse = is_lossy and accuracy < ACCURACY_SHARE * self._best_accuracy
+            self._best_accuracy = max(self._best_accuracy, accuracy)
+        self._best_loss = min(self._best_loss, self._best_loss if loss is None else loss)
         return not is_worse
 
     def on_found_good(self) -> None:

@@ -21,6 +21,7 @@ from shoal.learning.partial import Partial
 from shoal.learning.similarity import LabelMemory, boosted
 from shoal.learning.staleness import PER_PARAMETER, Lateness
 from shoal.roles.aggregation.formation import ArrivedUpdate
+from shoal.roles.evaluation_rows import latest_within, row_of, view_of
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.local_data import padded
 from shoal.roles.machine import Machine
@@ -241,7 +242,7 @@ class TrainingState:
 
     def on_evaluated(self, view: EvaluationView) -> None:
         self.evaluations.append(view)
-        del self.evaluations[:-EVALUATIONS_KEPT]
+        del self.evaluations[: len(self.evaluations) - latest_within(self.evaluations, most=EVALUATIONS_KEPT)]
 
     @property
     def latest(self) -> EvaluationView | None:
@@ -267,7 +268,7 @@ class TrainingState:
         tensors = {**self._layout.views(self.model), VELOCITY: self.velocity}
         if self.residual is not None:
             tensors[RESIDUAL] = self.residual
-        rows = [{f: getattr(e, f) for f in EvaluationView.__dataclass_fields__} for e in self.evaluations]
+        rows = [row_of(view) for view in self.evaluations]
         state = {
             "version": self.version,
             "ledger": self.ledger.snapshot(),
@@ -292,7 +293,7 @@ class TrainingState:
             self._touches = _touches(self._layout.size, version=self.version)
         self.ledger = Ledger.restore(state["ledger"])
         self._elapsed_before_s = float(state["elapsed_s"])
-        self.evaluations = [EvaluationView(**row) for row in state["evaluations"]]
+        self.evaluations = [view_of(row) for row in state["evaluations"]]
         self._good = self._remembered()
 
 

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shoal.errors import Refused
+from shoal.learning.metrics import ACCURACY
 from shoal.learning.significance import at_least
 from shoal.plan import Plan
-from shoal.wire.messages import EvaluationView
+from shoal.roles.evaluation_rows import figures_text
+from shoal.wire.messages import EvaluationView, MetricView, Progress, plain_views
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +34,7 @@ class Published:
     #: By the manager's clock.
     at_s: float
     reason: str
+    metrics: tuple[MetricView, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +74,19 @@ def rule_of(plan: Plan) -> str:
 
 
 def is_sound(view: EvaluationView) -> bool:
-    """Whether an evaluation can be true. A leader's figures are its own: an accuracy must be a share of examples."""
-    return view.examples > 0 and 0 <= view.accuracy <= 1
+    """Whether an evaluation says what can be true. A leader's figures are its own: an accuracy must be a share of
+    examples."""
+    return view.examples > 0 and bool(view.metrics) and (view.accuracy is None or 0 <= view.accuracy <= 1)
+
+
+def measure(judged: EvaluationView | Published | Progress, judged_by: str = "") -> MetricView | None:
+    """The metric by which versions are compared: the one that the plan names, else accuracy, else loss, else the first;
+    None: there is none that has a figure."""
+    metrics = judged.metrics or plain_views(accuracy=judged.accuracy, loss=judged.loss)
+    known = {metric.name: metric for metric in metrics if metric.value is not None}
+    if judged_by:
+        return known.get(judged_by)
+    return known.get("accuracy") or known.get("loss") or next(iter(known.values()), None)
 
 
 def news(evaluations: Sequence[EvaluationView], serving: Serving) -> EvaluationView | None:
@@ -82,24 +96,40 @@ def news(evaluations: Sequence[EvaluationView], serving: Serving) -> EvaluationV
     return latest if latest is not None and latest.version != serving.judged else None
 
 
-def weigh(rule: str, served: Published | None, serving: Serving, view: EvaluationView) -> Publish | KeepServed:
-    """Whether a version that was just evaluated shall be served."""
+def weigh(
+    rule: str, served: Published | None, serving: Serving, view: EvaluationView, judged_by: str = ""
+) -> Publish | KeepServed:
+    """Whether a version that was just evaluated shall be served. An accuracy has to be better by more than chance
+    explains; nothing is known of the spread of other metrics, so they are compared as they are."""
+    had = f"version {view.version:,} had {describe(view, judged_by)}"
     if rule == "asked":
-        return KeepServed(f"version {view.version:,} had {describe(view)}: it is published when an operator says so")
+        return KeepServed(f"{had}: it is published when an operator says so")
     if serving.hold is not None:
-        until = serving.until_accuracy
-        if until is None or at_least(view.accuracy, view.examples) < until:
-            return KeepServed(f"version {view.version:,} had {describe(view)}, and is held back: {serving.hold}")
+        until, accuracy = serving.until_accuracy, view.accuracy
+        if until is None or accuracy is None or at_least(accuracy, view.examples) < until:
+            return KeepServed(f"{had}, and is held back: {serving.hold}")
         return Publish(f"it surely has the {percent(until)} that were asked for")
     if served is None:
         return Publish("the first that was evaluated")
     if rule == "every":
         return Publish("the newest that was evaluated")
-    if served.accuracy is None:
-        return Publish(f"version {served.version:,} was not evaluated, and this one was")
-    if at_least(view.accuracy, view.examples) > at_least(served.accuracy, served.examples):
-        return Publish(f"better than version {served.version:,}, {percent(served.accuracy)}")
-    return KeepServed(_no_better(view, served, served.accuracy))
+    new = measure(view, judged_by)
+    if new is None or new.value is None:
+        known = ", ".join(metric.name for metric in view.metrics) or "no metric"
+        return KeepServed(f"version {view.version:,} has no {judged_by}, by which versions are judged; it has {known}")
+    old = measure(served, new.name)
+    if old is None or old.value is None:
+        by = f" by {new.name}" if served.metrics else ""
+        return Publish(f"version {served.version:,} was not evaluated{by}, and this one was")
+    if new.name == ACCURACY:
+        if at_least(new.value, view.examples) > at_least(old.value, served.examples):
+            return Publish(f"better than version {served.version:,}, {percent(old.value)}")
+        return KeepServed(_no_better(view, new.value, served, old.value))
+    if new.value < old.value if new.lower else new.value > old.value:
+        return Publish(f"better than version {served.version:,}, {new.name} {old.value:.4g}")
+    word = "no better" if new.value == old.value else "worse"
+    against = f"{new.name} {new.value:.4g} against {old.value:.4g}"
+    return KeepServed(f"version {view.version:,} is {word}, {against}: keeping version {served.version:,}")
 
 
 def judged_at(evaluations: Sequence[EvaluationView], version: int) -> EvaluationView | None:
@@ -161,18 +191,24 @@ def surplus(kept: Sequence[Published], *, served: int, keep: int) -> list[Publis
     return others[: max(0, len(others) - room)]
 
 
-def describe(view: EvaluationView) -> str:
-    return f"{percent(view.accuracy)} of {view.examples:,} examples right"
+def describe(view: EvaluationView, judged_by: str = "") -> str:
+    """Its accuracy, or the metric by which it is judged, or all it has."""
+    metric = measure(view, judged_by)
+    if metric is None or metric.value is None:
+        return f"{figures_text(view.metrics)} on {view.examples:,} examples"
+    if metric.name == ACCURACY:
+        return f"{percent(metric.value)} of {view.examples:,} examples right"
+    return f"{metric.name} {metric.value:.4g} on {view.examples:,} examples"
 
 
 def percent(share: float) -> str:
     return f"{100 * share:.2f} %"
 
 
-def _no_better(view: EvaluationView, served: Published, accuracy: float) -> str:
+def _no_better(view: EvaluationView, share: float, served: Published, accuracy: float) -> str:
     keeping = f"keeping version {served.version:,}"
-    if view.accuracy > accuracy:
+    if share > accuracy:
         of = f"{percent(accuracy)} of {served.examples:,} examples right"
-        return f"version {view.version:,} had {describe(view)}, too few to be sure against {of}: {keeping}"
-    word = "worse" if view.accuracy < accuracy else "no better"
-    return f"version {view.version:,} is {word}, {percent(view.accuracy)} against {percent(accuracy)}: {keeping}"
+        return f"version {view.version:,} had {describe(view, ACCURACY)}, too few to be sure against {of}: {keeping}"
+    word = "worse" if share < accuracy else "no better"
+    return f"version {view.version:,} is {word}, {percent(share)} against {percent(accuracy)}: {keeping}"

@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
 from shoal.roles.actions import Save
+from shoal.roles.evaluation_rows import view_of
 from shoal.roles.leader.training_state import OURS
 from shoal.scheduling.ledger import Applied, Ledger
 from shoal.wire import tensors as tensor_files
@@ -49,7 +50,7 @@ class StoredVersion:
 
     @property
     def evaluations(self) -> tuple[EvaluationView, ...]:
-        return tuple(EvaluationView(**row) for row in self.state["evaluations"])
+        return tuple(view_of(row) for row in self.state["evaluations"])
 
 
 def gaps_in(state: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
@@ -108,7 +109,8 @@ def _check(version: StoredVersion, checkpoint: Checkpoint) -> None:
     _check_progress(state)
     _check_gaps(state, last=checkpoint.version)
     for view in version.evaluations:
-        counts, measures = (view.version, view.epoch, view.examples), (view.accuracy, view.loss, view.seconds)
+        counts = (view.version, view.epoch, view.examples)
+        measures = (view.seconds, *(each.value for each in view.metrics if each.value is not None))
         if not all(type(count) is int for count in counts) or not all(
             type(value) in (int, float) for value in measures
         ):

@@ -212,9 +212,7 @@ class SimWorkerDriver:
                 tensors={"delta": trained.delta},
             )
         judged = training.evaluate(spec, model, action.chunks)
-        return EvaluationDone(
-            lease=action.lease, examples=judged.examples, loss_sum=judged.loss_sum, correct=judged.correct
-        )
+        return EvaluationDone(lease=action.lease, examples=judged.examples, metrics=judged.metrics)
 
     def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:
         spec, node = self._job.spec, self._around.process.node
@@ -226,8 +224,7 @@ class SimWorkerDriver:
             seconds=seconds,
             tensors={"delta": learned.trained.delta},
             fresh=learned.fresh,
-            fresh_correct=learned.fresh_correct,
-            fresh_loss_sum=learned.fresh_loss_sum,
+            fresh_metrics=learned.fresh_metrics,
             labels=learned.labels if spec.plan.share_labels else (),
             state=self._state(learned.held),
         )

@@ -8,6 +8,7 @@ from dataclasses import field
 from shoal.errors import PeerViolation
 from shoal.wire.limits import LABELLED_MAX, PEERS_MAX
 from shoal.wire.messages.base import Message, Tensors, is_id, is_sha256, message
+from shoal.wire.messages.metrics import MetricView, check_views
 
 #: What a peer of a flock may be at, and what its coordinator may call for.
 PEER_PHASES = ("idle", "training", "holding", "resting", "failed")
@@ -45,10 +46,11 @@ class PeerStatus(Message):
     spent_joules: float = 0.0
     #: How the model of this version did on its held-out examples.
     tested: int = -1
-    correct: int = 0
     examples: int = 0
     #: It has the last version and goes.
     is_over: bool = False
+    #: Of that test.
+    metrics: tuple[MetricView, ...] = ()
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -59,7 +61,8 @@ class PeerStatus(Message):
             raise PeerViolation(f"a peer that is {self.phase[:40]!r}")
         if not (0 <= self.weight < math.inf and 0 <= self.spent_joules < math.inf):
             raise PeerViolation("a weight or an energy that cannot be")
-        if min(self.correct, self.examples, self.made_of) < 0 or self.correct > self.examples:
+        check_views(self.metrics)
+        if min(self.examples, self.made_of) < 0:
             raise PeerViolation("a test that cannot be")
 
 

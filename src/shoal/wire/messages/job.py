@@ -9,6 +9,7 @@ from shoal.plan import Plan
 from shoal.states import ENDED, REPORTED
 from shoal.wire.limits import BATCHES_MAX
 from shoal.wire.messages.base import Message, Tensors, is_id, is_sha256, message
+from shoal.wire.messages.metrics import MetricView, check_views
 
 
 @message()
@@ -169,9 +170,12 @@ class Progress(Message):
     #: Batches applied under this term, and how many workers trained them.
     term_batches: int = 0
     term_workers: int = 0
+    #: Of the latest evaluation.
+    metrics: tuple[MetricView, ...] = ()
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
+        check_views(self.metrics)
         if self.state not in REPORTED:
             raise PeerViolation(f"{self.state[:80]!r} is not a state of a job")
 

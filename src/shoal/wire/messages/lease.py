@@ -6,8 +6,10 @@ import math
 from dataclasses import field
 
 from shoal.errors import PeerViolation
+from shoal.learning.metrics import MetricSum
 from shoal.wire.limits import LABELLED_MAX, LABELS_MAX, SECONDS_MAX
 from shoal.wire.messages.base import Message, Tensors, message
+from shoal.wire.messages.metrics import check_sums
 
 #: The term and version of the model that a job begins with: it is the same under every leader.
 FIRST_HELD = (0, 0)
@@ -143,11 +145,8 @@ class Update(Message):
     loss_sum: float = 0.0
     train_s: float = 0.0
     formation: int = 0
-    #: With local data: examples that had come since the last lease, how many of them the model got right before it was
-    #: trained on them, and their losses (test, then train).
+    #: With local data: examples that had come since the last lease.
     fresh: int = 0
-    fresh_correct: int = 0
-    fresh_loss_sum: float = 0.0
     #: How many of each label it was trained on, where the plan says that this is told.
     labels: tuple[int, ...] = ()
     #: What it took, if that is known; and whether it was measured, or estimated.
@@ -155,6 +154,8 @@ class Update(Message):
     joules_measured: bool = False
     #: How the device is now.
     state: DeviceState | None = None
+    #: How the model did on the fresh examples before it was trained on them (test, then train).
+    fresh_metrics: tuple[MetricSum, ...] = ()
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -164,6 +165,8 @@ class Update(Message):
         if self.labels and sum(self.labels) > self.examples:
             # They are summed up over all devices: one that counts more than it trained on would outweigh the others.
             raise PeerViolation(f"{sum(self.labels)} labels in an update over {self.examples} examples")
+        if self.fresh_metrics:
+            check_sums(self.fresh_metrics)
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
@@ -175,8 +178,11 @@ class Evaluated(Message):
     lease: int
     version: int
     examples: int
-    loss_sum: float
-    correct: int
+    metrics: tuple[MetricSum, ...] = ()
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        check_sums(self.metrics)
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shoal.errors import PeerViolation
 from shoal.wire.messages.base import Message, is_sha256, message
+from shoal.wire.messages.metrics import MetricView, check_views
 
 
 @message()
@@ -21,6 +22,11 @@ class ServedView(Message):
     hold: str = ""
     #: What came of the latest evaluation.
     verdict: str = ""
+    metrics: tuple[MetricView, ...] = ()
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        check_views(self.metrics)
 
 
 @message(said_by={"Fetch": ("node", "operator"), "Store": ("operator",)})
@@ -64,6 +70,11 @@ class PublishedView(Message):
     #: Seconds since 1970 by the manager's clock.
     at_s: float = 0.0
     reason: str = ""
+    metrics: tuple[MetricView, ...] = ()
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        check_views(self.metrics)
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})

@@ -8,6 +8,7 @@ from shoal.plan import Plan
 from shoal.states import JobState
 from shoal.wire.messages.base import Message, message
 from shoal.wire.messages.job import JobSpec, Progress
+from shoal.wire.messages.metrics import MetricView, check_views, figure_of, plain_views
 from shoal.wire.messages.model import ServedView
 from shoal.wire.messages.offload import ExecutorView
 from shoal.wire.messages.session import Facts
@@ -111,12 +112,25 @@ class EventView(Message):
 
 @message()
 class EvaluationView(Message):
+    """How a version did on examples that it was not trained on."""
+
     version: int
     epoch: int
-    accuracy: float
-    loss: float
+    #: The figures of the metrics of these names; None: no metric is called so.
+    accuracy: float | None = None
+    loss: float | None = None
     examples: int
     seconds: float
+    metrics: tuple[MetricView, ...] = ()
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        check_views(self.metrics)
+        if self.metrics:
+            object.__setattr__(self, "accuracy", figure_of(self.metrics, "accuracy"))
+            object.__setattr__(self, "loss", figure_of(self.metrics, "loss"))
+        else:
+            object.__setattr__(self, "metrics", plain_views(accuracy=self.accuracy, loss=self.loss))
 
 
 @message()

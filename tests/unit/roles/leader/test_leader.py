@@ -636,7 +636,7 @@ def test_evaluation_is_leased_and_its_result_decides(begin: Start) -> None:
     story.evaluated("b", of_b, correct=300, examples=500)
     # 1200 of 1500.
     assert story.records("evaluated") == [
-        "version 2 after epoch 1: 80.00% right, loss 0.0013 on 1500 held-out examples"
+        "version 2 after epoch 1: 80.00% right, loss 0.001333 on 1500 held-out examples"
     ]
     assert story.progress.accuracy == 0.8
     work = story.work("a")
@@ -689,11 +689,11 @@ def test_impossible_results_are_refused_and_counted(begin: Start) -> None:
     work = story.work("a")
     story.evaluated("a", work, correct=1001)
     (refused,) = story.told("a", UpdateRefused)
-    assert refused.reason == "1001 right of 1000 examples; the lease holds 1000"
+    assert refused.reason == "an accuracy of 1001 right of 1000"
     story.evaluated("a", work, correct=1)
-    assert story.told("a", UpdateRefused)[0].reason.startswith("lease 5 was refused: 1001 right")
+    assert story.told("a", UpdateRefused)[0].reason.startswith("lease 5 was refused: an accuracy of 1001 right")
     story.lost("a")
-    story.says("b", Evaluated(job="digits", term=1, lease=77, version=4, examples=1, loss_sum=0.0, correct=0))
+    story.says("b", Evaluated(job="digits", term=1, lease=77, version=4, examples=1))
     assert story.told("b", UpdateRefused)[0].reason == "lease 77 is not known to this leader"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from shoal.errors import PeerViolation
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import judged_sums
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Action, Record, Save, Send
 from shoal.roles.events import Received, Saved, Started
@@ -134,13 +136,20 @@ def test_what_was_lent_is_not_remembered_without_end() -> None:
     assert online.examples_max(LENT_KEPT) == 5
 
 
+def fresh(examples: int, correct: int, loss_sum: float = 0.0) -> dict[str, Any]:
+    """How an update says that new examples did."""
+    sums = judged_sums(examples=examples, loss_sum=loss_sum, correct=correct)
+    return {"fresh": examples, "fresh_metrics": sums}
+
+
 @pytest.mark.parametrize(
     ("told", "why"),
     [
-        ({"fresh": 3, "fresh_correct": 4}, "4 of 3 new examples right"),
-        ({"fresh": 65, "fresh_correct": 4}, "in a lease of 64"),
-        ({"fresh": -1, "fresh_correct": -2}, "new examples right"),
-        ({"fresh": 1, "fresh_loss_sum": 1e300}, "a loss of 1e"),
+        (fresh(3, 4), "an accuracy of 4 right of 3"),
+        (fresh(65, 4), "65 new examples in a lease of 64"),
+        (fresh(-1, -2), "-1 new examples"),
+        (fresh(1, 1, 1e300), "a loss of 1e"),
+        (fresh(1, 1) | {"fresh": 0}, "metric accuracy weighs 1 over 0 examples"),
         ({"labels": (1, 2)}, "where the plan does not allow it"),
     ],
 )
@@ -152,12 +161,20 @@ def test_what_cannot_be_is_refused(told: dict[str, Any], why: str) -> None:
 def test_new_examples_make_an_evaluation_once() -> None:
     online = sized()
     assert online.view(version=3, epoch=1, seconds=9.0) is None
-    online.on_merged(1, update(1, fresh=10, fresh_correct=7, fresh_loss_sum=5.0))
-    online.on_merged(2, update(2, fresh=30, fresh_correct=23, fresh_loss_sum=7.0))
+    online.on_merged(1, update(1, **fresh(10, 7, 5.0)))
+    online.on_merged(2, update(2, **fresh(30, 23, 7.0)))
     view = online.view(version=3, epoch=1, seconds=9.0)
     assert view is not None
     assert (view.version, view.examples, view.accuracy, view.loss) == (3, 40, 0.75, 0.3)
     assert online.view(version=4, epoch=2, seconds=9.0) is None
+
+
+def test_devices_must_agree_on_what_a_metric_of_new_examples_is() -> None:
+    online = sized()
+    online.on_merged(1, update(1, **fresh(10, 7)))
+    other = tuple(replace(metric, kind="ratio") for metric in judged_sums(examples=5, loss_sum=1.0, correct=5))
+    with pytest.raises(PeerViolation, match="metric accuracy is a mean here and a ratio there"):
+        online.check(update(2, fresh=5, fresh_metrics=other), examples_max=64)
 
 
 def test_figures_that_no_device_has_are_not_known() -> None:
@@ -201,12 +218,12 @@ def test_a_lease_is_one_of_an_epoch_and_names_its_examples(begin: Callable[..., 
     (work,) = story.says(Ready(job="digits", state=HELD))
     assert isinstance(work, Work)
     assert (work.batches, work.examples) == ((0,), 2)
-    (second,) = story.says(delta(work, fresh=2, fresh_correct=1, state=HELD), 2.0)
+    (second,) = story.says(delta(work, **fresh(2, 1), state=HELD), 2.0)
     assert isinstance(second, Work)
     assert second.batches == (1,)
-    story.says(delta(second, fresh=2, fresh_correct=2, state=HELD), 3.0)
+    story.says(delta(second, **fresh(2, 2), state=HELD), 3.0)
     told = [action.reason for action in story.actions if isinstance(action, Record) and action.kind == "evaluated"]
-    assert told == ["epoch 1: 75.00% of 4 new examples right before they were trained on, loss 0.0000"]
+    assert told == ["epoch 1: 75.00% right, loss 0 on 4 new examples before they were trained on"]
     assert story.leader.progress().accuracy == 0.75
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import judged_sums
 from shoal.plan import Until
 from shoal.roles.actions import Record, Save, Send
 from shoal.roles.events import Event, Received, Saved, Started
@@ -21,6 +22,8 @@ from shoal.wire.messages import Evaluated, JobSpec, Message, Ready, Update, Work
 
 #: Of each lease, how long it took and how much of that was training.
 Leases = list[tuple[float, float]]
+
+HALF_RIGHT = judged_sums(examples=1000, loss_sum=0.5, correct=500)
 
 
 def lease(issued_s: float) -> Lease:
@@ -254,12 +257,14 @@ class Led:
         self.now_s += lease_s
         for node, work in sorted(self.holds.items()):
             del self.holds[node]
-            same: dict[str, Any] = {"job": "digits", "term": 1, "lease": work.lease, "loss_sum": 0.5}
+            same: dict[str, Any] = {"job": "digits", "term": 1, "lease": work.lease}
             if work.kind == "evaluate":
-                told: Message = Evaluated(**same, version=work.version, examples=1000, correct=500)
+                told: Message = Evaluated(**same, version=work.version, examples=1000, metrics=HALF_RIGHT)
             else:
                 delta = np.ones(2, np.float32)
-                told = Update(**same, version=work.version, examples=1, train_s=1.0, tensors={"delta": delta})
+                told = Update(
+                    **same, version=work.version, examples=1, loss_sum=0.5, train_s=1.0, tensors={"delta": delta}
+                )
             self.happens(Received(sender=node, message=told, size_bytes=0))
 
     @property

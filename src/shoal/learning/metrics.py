@@ -1,0 +1,287 @@
+"""Metrics as named sums that add up over batches, devices and leases. Pure; knows no wire and no torch.
+
+Every metric is a few sums, and its figure is a formula over them. So parts that were measured apart, in any order, give
+what the whole would: a mean of means would not. The kinds are a closed set, because the leader computes them and runs
+no code of a task:
+
+    mean        total, weight                         total / weight
+    ratio       numerator, denominator                numerator / denominator
+    f1          true and false positives, false negatives    2 tp / (2 tp + fp + fn)
+    confusion   C * C counts, a row a label, a column a prediction    the mean of each class's F1 (macro F1)
+    histogram   counts of positives and of negatives by bins of their score    the area under the ROC curve (AUC)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shoal.errors import Misuse
+from shoal.until import METRIC_NAME_MAX_CHARS, is_metric_name
+
+#: Metrics of one evaluation, sums of one metric, and sums of all of them: an envelope has room for these.
+METRICS_MAX = 32
+SUMS_MAX = 4096
+SUMS_TOTAL_MAX = 16384
+
+#: A sum beyond this is none: no merge of sums below it overflows.
+SUM_MAX = 1e100
+
+#: Classes of a confusion: their square is the most sums that one metric may have.
+CLASSES_MAX = 64
+
+#: Elements of one example that a metric may count, such as the pixels of a segmentation.
+ELEMENTS_MAX = 1 << 24
+
+#: Bins of a histogram.
+BINS = 1024
+
+#: Kind -> how many sums it has; None: see ``_shape_problem``.
+KINDS: dict[str, int | None] = {"mean": 2, "ratio": 2, "f1": 3, "confusion": None, "histogram": 2 * BINS}
+
+#: Kinds whose sums are counts.
+_COUNTS = ("f1", "confusion", "histogram")
+
+#: Words in the name of a metric of which less is better.
+_LOWER = frozenset(("loss", "losses", "error", "errors", "mae", "mse", "rmse", "mape", "perplexity", "ppl", "nll"))
+_LOWER_ENDS = ("loss", "error")
+
+#: A histogram of one of these names is told as average precision, any other as AUC.
+AVERAGE_PRECISION = frozenset(("ap", "average_precision"))
+
+#: What percent is written for, and what has a statistical test: the share of examples that are right.
+ACCURACY, LOSS = "accuracy", "loss"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricSum:
+    """A metric's sums over some examples. ``problem`` says whether they can be: a trainer may give any number."""
+
+    name: str
+    kind: str
+    sums: tuple[float, ...]
+    #: Less is better.
+    lower: bool = False
+
+
+def lower_is_better(name: str) -> bool:
+    """By the words in a metric's name: of a loss and an error less is better, of all else more."""
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    return any(word in _LOWER or word.endswith(_LOWER_ENDS) for word in words)
+
+
+def judged_sums(*, examples: float, loss_sum: float, correct: float) -> tuple[MetricSum, ...]:
+    """The two metrics of a classifier: its mean loss, and the share of examples that it gets right."""
+    return (
+        MetricSum(name=ACCURACY, kind="mean", sums=(float(correct), float(examples))),
+        MetricSum(name=LOSS, kind="mean", sums=(float(loss_sum), float(examples)), lower=True),
+    )
+
+
+# Bounds ---------------------------------------------------------------------------------------------------
+
+
+def problem(metric: MetricSum) -> str | None:
+    """Why a metric cannot be; None: it can."""
+    return shape_problem(metric) or value_problem(metric)
+
+
+def shape_problem(metric: MetricSum) -> str | None:
+    """Why it is no metric, whatever its numbers are."""
+    if not is_metric_name(metric.name):
+        return f"a metric's name has 1 to {METRIC_NAME_MAX_CHARS} printable characters, not {metric.name[:80]!r}"
+    if metric.kind not in KINDS:
+        return f"metric {metric.name} is of kind {metric.kind[:40]!r}; there is: {', '.join(KINDS)}"
+    many, wanted = len(metric.sums), KINDS[metric.kind]
+    if metric.kind == "confusion" and not (many == math.isqrt(many) ** 2 and 4 <= many <= SUMS_MAX):
+        return f"metric {metric.name} has {many} counts, which are no square of 2 to {CLASSES_MAX} classes"
+    if wanted is not None and many != wanted:
+        return f"metric {metric.name} has {many} sums; a {metric.kind} has {wanted}"
+    return None
+
+
+def value_problem(metric: MetricSum) -> str | None:
+    """Why its numbers cannot be."""
+    if not all(map(math.isfinite, metric.sums)):
+        return f"{_a(metric.name)} that is not finite: try a lower learning rate"
+    if any(abs(number) > SUM_MAX for number in metric.sums):
+        return f"{_a(metric.name)} of {max(metric.sums, key=abs):.3g}: try a lower learning rate"
+    if metric.kind in _COUNTS and min(metric.sums) < 0:
+        return f"{_a(metric.name)} with a count below 0"
+    if metric.kind == "mean" and metric.sums[1] < 0:
+        return f"{_a(metric.name)} with a weight below 0"
+    if metric.name == ACCURACY and metric.kind in ("mean", "ratio") and not 0 <= metric.sums[0] <= metric.sums[1]:
+        return f"an accuracy of {metric.sums[0]:g} right of {metric.sums[1]:g}"
+    return None
+
+
+def problem_of_all(metrics: Sequence[MetricSum]) -> str | None:
+    """Why these cannot be the metrics of one evaluation; None: they can."""
+    return shapes_problem(metrics) or values_problem(metrics)
+
+
+def shapes_problem(metrics: Sequence[MetricSum]) -> str | None:
+    """Why these are not metrics of one evaluation, whatever their numbers are: a message that has them is not read."""
+    if len(metrics) > METRICS_MAX:
+        return f"{len(metrics)} metrics, at most {METRICS_MAX}"
+    if len({metric.name for metric in metrics}) != len(metrics):
+        return "two metrics of one name"
+    if sum(len(metric.sums) for metric in metrics) > SUMS_TOTAL_MAX:
+        return f"metrics of more than {SUMS_TOTAL_MAX:,} sums together"
+    return next((found for metric in metrics if (found := shape_problem(metric)) is not None), None)
+
+
+def values_problem(metrics: Sequence[MetricSum]) -> str | None:
+    """Why the numbers of metrics cannot be: the device that sent them is at fault, or the model."""
+    return next((found for metric in metrics if (found := value_problem(metric)) is not None), None)
+
+
+def weight_problem(metrics: Sequence[MetricSum], *, examples: int) -> str | None:
+    """Why metrics cannot be over so many examples: one result must not outweigh all others by a number it made up."""
+    most = float(examples) * ELEMENTS_MAX
+    for metric in metrics:
+        weight = metric.sums[1] if metric.kind == "mean" else sum(metric.sums) if metric.kind in _COUNTS else 0.0
+        if weight > most:
+            return f"metric {metric.name} weighs {weight:.3g} over {examples} examples"
+    return None
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+# Merging --------------------------------------------------------------------------------------------------
+
+
+def difference(a: MetricSum, b: MetricSum) -> str | None:
+    """Why two sums of one name do not add up; None: they do."""
+    if a.kind != b.kind:
+        return f"metric {a.name} is a {a.kind} here and a {b.kind} there"
+    if len(a.sums) != len(b.sums):
+        return f"metric {a.name} has {len(a.sums)} sums here and {len(b.sums)} there"
+    if a.lower != b.lower:
+        return f"metric {a.name} is better lower here and higher there"
+    return None
+
+
+def merge(a: MetricSum, b: MetricSum) -> MetricSum:
+    """The metric over what both are over."""
+    if a.name != b.name or (why := difference(a, b)) is not None:
+        raise Misuse(why if a.name == b.name else f"metrics {a.name} and {b.name} do not add up")
+    return replace(a, sums=tuple(mine + theirs for mine, theirs in zip(a.sums, b.sums, strict=True)))
+
+
+def merge_all(parts: Iterable[Sequence[MetricSum]]) -> tuple[MetricSum, ...]:
+    """The metrics over all parts, by their names, in the order in which they first come."""
+    merged: dict[str, MetricSum] = {}
+    for part in parts:
+        for metric in part:
+            mine = merged.get(metric.name)
+            merged[metric.name] = metric if mine is None else merge(mine, metric)
+    return tuple(merged.values())
+
+
+# Figures --------------------------------------------------------------------------------------------------
+
+
+def value(metric: MetricSum) -> float | None:
+    """A metric's figure; None: there is none yet, such as the mean of nothing."""
+    match metric.kind:
+        case "mean" | "ratio":
+            figure = _quotient(metric.sums[0], metric.sums[1])
+        case "f1":
+            figure = _f1(*metric.sums)
+        case "confusion":
+            figure = _macro_f1(metric.sums)
+        case "histogram" if metric.name.lower() in AVERAGE_PRECISION:
+            figure = average_precision(metric.sums)
+        case "histogram":
+            figure = area_under_curve(metric.sums)
+        case _:
+            figure = None
+    return figure if figure is not None and math.isfinite(figure) else None
+
+
+def _quotient(above: float, below: float) -> float | None:
+    return above / below if below else None
+
+
+def _f1(true_positives: float, false_positives: float, false_negatives: float) -> float | None:
+    return _quotient(2 * true_positives, 2 * true_positives + false_positives + false_negatives)
+
+
+def _macro_f1(counts: Sequence[float]) -> float | None:
+    """The mean F1 of the classes that occur, as label or as prediction."""
+    classes = math.isqrt(len(counts))
+    table = np.asarray(counts, dtype=np.float64).reshape(classes, classes)
+    right, labels, predicted = np.diagonal(table), table.sum(axis=1), table.sum(axis=0)
+    occurs = labels + predicted > 0
+    if not occurs.any():
+        return None
+    return float((2 * right[occurs] / (labels + predicted)[occurs]).mean())
+
+
+def area_under_curve(counts: Sequence[float]) -> float | None:
+    """The share of pairs of a positive and a negative in which the positive scores higher; half of a tie.
+
+    Scores of one bin are ties, so it differs from the exact AUC by at most ``auc_error_max``.
+    """
+    positives, negatives = _halves(counts)
+    below = np.cumsum(negatives) - negatives
+    return _quotient(float(positives @ (below + negatives / 2)), float(positives.sum() * negatives.sum()))
+
+
+def auc_error_max(counts: Sequence[float]) -> float:
+    """Half of the share of pairs that lie in one bin: no order within the bins moves the AUC by more."""
+    positives, negatives = _halves(counts)
+    return _quotient(float(positives @ negatives) / 2, float(positives.sum() * negatives.sum())) or 0.0
+
+
+def average_precision(counts: Sequence[float]) -> float | None:
+    """The sum of (recall - recall before) * precision, from the highest bin down."""
+    positives, negatives = _halves(counts)
+    found, wrong = np.cumsum(positives[::-1]), np.cumsum(negatives[::-1])
+    flagged = found + wrong
+    precision = np.divide(found, flagged, out=np.zeros(BINS), where=flagged > 0)
+    return _quotient(float(positives[::-1] @ precision), float(positives.sum()))
+
+
+def _halves(counts: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    both = np.asarray(counts, dtype=np.float64)
+    return both[:BINS], both[BINS:]
+
+
+# Bins of scores -------------------------------------------------------------------------------------------
+
+
+def _edges() -> np.ndarray:
+    """The same borders for every model, so that counts of any two devices add up: fine where scores usually lie.
+
+    Probabilities have 320 bins from 0 to 1, logits a bin each 0.1 from -16 to 16, and the rest follows a scale of equal
+    ratios from 1e-8 to 1e8, for errors of any size.
+    """
+    shares = np.arange(321) / 320
+    logits = np.arange(-160, 161) / 10
+    ratios = np.geomspace(1e-8, 1e8, 196)
+    return np.unique(np.concatenate([shares, logits, ratios, -ratios]))
+
+
+_EDGES: np.ndarray = _edges()
+assert _EDGES.size == BINS - 1, _EDGES.size
+
+
+def bins_of(scores: np.ndarray) -> np.ndarray:
+    """The bin of each score: a score that is not lower is in a bin that is not lower."""
+    return np.searchsorted(_EDGES, scores, side="right")
+
+
+def histogram_of(scores: np.ndarray, is_positive: np.ndarray) -> tuple[float, ...]:
+    """The sums of a histogram: counts of positives by bins, then of negatives."""
+    place = bins_of(scores)
+    positives = np.bincount(place[is_positive], minlength=BINS)
+    negatives = np.bincount(place[~is_positive], minlength=BINS)
+    return tuple(np.concatenate([positives, negatives]).astype(np.float64).tolist())
