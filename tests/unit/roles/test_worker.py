@@ -140,16 +140,9 @@ def test_a_lease_is_trained_and_its_update_sent(device: Device) -> None:
 def test_an_evaluation_is_done_and_its_sums_sent(device: Device) -> None:
     device.hears(work(kind="evaluate", batches=(2,)))
     assert device.does(Evaluate)[0].chunks == (2,)
-    device.happens(
-        EvaluationDone(
-            lease=1,
-            examples=100,
-            metrics=judged_sums(examples=100, metrics=judged_sums(examples=100, loss_sum=9.0, correct=80)),
-        )
-    )
-    assert device.says(Evaluated) == [
-        Evaluated(job="digits", term=1, lease=1, version=0, examples=100, loss_sum=9.0, correct=80)
-    ]
+    sums = judged_sums(examples=100, loss_sum=9.0, correct=80)
+    device.happens(EvaluationDone(lease=1, examples=100, metrics=sums))
+    assert device.says(Evaluated) == [Evaluated(job="digits", term=1, lease=1, version=0, examples=100, metrics=sums)]
 
 
 def test_a_version_it_holds_needs_no_model(device: Device) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from shoal.errors import Refused
 from shoal.plan import Plan, Until
+from shoal.roles.evaluation_rows import row_of
 from shoal.roles.manager.publishing import Serving
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.runtime.publisher import Publisher
@@ -76,7 +77,7 @@ def durable(version: int, *shares: float) -> StoredVersion:
         EvaluationView(version=10 * n, epoch=n, accuracy=share, loss=0.5, examples=1000, seconds=1.0)
         for n, share in enumerate(shares, start=1)
     ]
-    rows = [{f: getattr(view, f) for f in EvaluationView.__dataclass_fields__} for view in views]
+    rows = [row_of(view) for view in views]
     tensors = {"w": np.full(4, version, np.float32), "shoal.velocity": np.zeros(4, np.float32)}
     return StoredVersion(
         version=version, tensors=tensors, state={"evaluations": rows, "ledger": {"epoch": len(shares)}}

@@ -159,7 +159,7 @@ def test_with_tensors_keeps_everything_else() -> None:
 def test_every_message_between_nodes_has_one_recipient() -> None:
     answers = {"Done", "Denied", "Status", "Blob", "AskModel", "TokenMade", "TokenList", "Renewed", "VersionList"}
     views = {"TopologyView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
-    views |= {"ServedView", "PublishedView", "ExecutorView"}
+    views |= {"ServedView", "PublishedView", "ExecutorView", "MetricView"}
     parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", *views}
     every = set(messages.MESSAGES)
     recipients = {name: kind.rule.to for name, kind in messages.MESSAGES.items() if kind.rule.to}

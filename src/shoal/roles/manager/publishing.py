@@ -119,7 +119,8 @@ def weigh(
         return KeepServed(f"version {view.version:,} has no {judged_by}, by which versions are judged; it has {known}")
     old = measure(served, new.name)
     if old is None or old.value is None:
-        return Publish(f"version {served.version:,} was not evaluated by {new.name}, and this one was")
+        by = f" by {new.name}" if served.metrics else ""
+        return Publish(f"version {served.version:,} was not evaluated{by}, and this one was")
     if new.name == ACCURACY:
         if at_least(new.value, view.examples) > at_least(old.value, served.examples):
             return Publish(f"better than version {served.version:,}, {percent(old.value)}")

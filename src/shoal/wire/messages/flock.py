@@ -46,10 +46,11 @@ class PeerStatus(Message):
     spent_joules: float = 0.0
     #: How the model of this version did on its held-out examples.
     tested: int = -1
-    metrics: tuple[MetricView, ...] = ()
     examples: int = 0
     #: It has the last version and goes.
     is_over: bool = False
+    #: Of that test.
+    metrics: tuple[MetricView, ...] = ()
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)

@@ -145,10 +145,8 @@ class Update(Message):
     loss_sum: float = 0.0
     train_s: float = 0.0
     formation: int = 0
-    #: With local data: examples that had come since the last lease, and how the model did on them before it was trained
-    #: on them (test, then train).
+    #: With local data: examples that had come since the last lease.
     fresh: int = 0
-    fresh_metrics: tuple[MetricSum, ...] = ()
     #: How many of each label it was trained on, where the plan says that this is told.
     labels: tuple[int, ...] = ()
     #: What it took, if that is known; and whether it was measured, or estimated.
@@ -156,6 +154,8 @@ class Update(Message):
     joules_measured: bool = False
     #: How the device is now.
     state: DeviceState | None = None
+    #: How the model did on the fresh examples before it was trained on them (test, then train).
+    fresh_metrics: tuple[MetricSum, ...] = ()
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -57,7 +57,7 @@ def test_shares_add_up() -> None:
         ({"correct": -1}, "an accuracy of -1 right of 1000"),
         ({"examples": 999}, "an evaluation over 999 examples; the lease holds 1000"),
         ({"metrics": (mean("mae", 1.0, 1e12),)}, "metric mae weighs 1e+12 over 1000 examples"),
-        ({"metrics": (mean("mae", math.nan, 1.0),)}, "a mae that is not finite"),
+        ({"metrics": (mean("mae", math.inf, 1.0),)}, "a mae that is not finite"),
         ({"metrics": (replace(mean("f", 0.0, 0.0), kind="f1", sums=(1.0, -1.0, 1.0)),)}, "a f with a count below 0"),
         ({"metrics": ()}, None),
         ({"loss_sum": math.inf}, "a loss that is not finite: try a lower learning rate"),

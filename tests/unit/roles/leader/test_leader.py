@@ -689,9 +689,9 @@ def test_impossible_results_are_refused_and_counted(begin: Start) -> None:
     work = story.work("a")
     story.evaluated("a", work, correct=1001)
     (refused,) = story.told("a", UpdateRefused)
-    assert refused.reason == "1001 right of 1000 examples; the lease holds 1000"
+    assert refused.reason == "an accuracy of 1001 right of 1000"
     story.evaluated("a", work, correct=1)
-    assert story.told("a", UpdateRefused)[0].reason.startswith("lease 5 was refused: 1001 right")
+    assert story.told("a", UpdateRefused)[0].reason.startswith("lease 5 was refused: an accuracy of 1001 right")
     story.lost("a")
     story.says("b", Evaluated(job="digits", term=1, lease=77, version=4, examples=1))
     assert story.told("b", UpdateRefused)[0].reason == "lease 77 is not known to this leader"
