@@ -1,7 +1,7 @@
 """Training and evaluation of batches with torch, in this process. Knows no pipe, no process, no peer.
 
 Plain SGD and nothing else: the leader keeps the momentum, so that a worker has no state that dies with it (EDDL §4.4)
-and the update of a lease is a function of the model, the seed, the epoch and the batch numbers alone.
+and the update of a lease is a function of the model, the seed, the epoch, the batch numbers and the rate alone.
 """
 
 from __future__ import annotations
@@ -100,10 +100,11 @@ class TorchTrainer:
             engine=f"torch {torch.__version__}",
         )
 
-    def train(self, epoch: int, batches: list[int]) -> TrainResult:
+    def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
         """Take one SGD step a batch, in order, and leave what changed in the update region."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         write_from(self._shared.model, self._model, self._layout)
+        self._set_rate(rate)
         self._model.train()
         examples, loss_sum = 0, 0.0
         for batch in batches:
@@ -119,7 +120,7 @@ class TorchTrainer:
             cpu_s=time.process_time() - began_cpu_s,
         )
 
-    def learn(self, epoch: int, lease: int, examples: int) -> TrainResult:
+    def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
         """Judge what is new here, then train on so many of this device's own examples."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         local, settings = self._local, self._settings
@@ -129,6 +130,7 @@ class TorchTrainer:
         if not held:
             raise Misuse(f"{type(self._task).__name__}.examples('train') holds no examples on this device yet")
         write_from(self._shared.model, self._model, self._layout)
+        self._set_rate(rate)
         fresh = local.fresh()
         judged = fresh[::-1][:examples]
         fresh_loss_sum, fresh_correct = self._judge(local.take(judged)) if len(judged) else (0.0, 0)
@@ -156,6 +158,11 @@ class TorchTrainer:
             labels=tuple(max(0, round(float(count))) for count in counts),
             cpu_s=time.process_time() - began_cpu_s,
         )
+
+    def _set_rate(self, rate: float) -> None:
+        """The learning rate of this lease; 0: that of the settings."""
+        for group in self._optimiser.param_groups:
+            group["lr"] = rate or self._settings.learning_rate
 
     def _leave_update(self, loss_sum: float) -> bool:
         """What changed goes to the update region. False: there are values that are no numbers."""

@@ -776,10 +776,10 @@ def test_values_are_staged_and_trained_once_they_are_whole(routed: Device) -> No
     assert routed.does(StageModel)
     assert not routed.does(Train), "no lease names them yet"
     routed.hears(work(version=3, values_by=1, tensors={}, formation=1))
-    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), staged=True)]
+    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), version=3, staged=True)]
     routed.happens(trained())
     routed.hears(work(2, version=3, values_by=1, tensors={}))
-    assert routed.does(Train) == [Train(lease=2, epoch=0, batches=(4,))], "the trainer holds them"
+    assert routed.does(Train) == [Train(lease=2, epoch=0, batches=(4,), version=3)], "the trainer holds them"
 
 
 def test_a_lease_waits_for_its_values(routed: Device) -> None:
@@ -878,7 +878,7 @@ def test_what_was_staged_is_the_trainers_once(routed: Device) -> None:
 
 def test_a_model_that_comes_whole_needs_no_values(routed: Device) -> None:
     routed.hears(work(version=3, values_by=1))
-    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,))]
+    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), version=3)]
     assert routed.does(Train)[0].tensors == MODEL
 
 
