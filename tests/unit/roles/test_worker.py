@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from shoal.errors import PeerViolation
 from shoal.roles.actions import (
     Action,
     CancelTimer,
@@ -120,6 +121,17 @@ def test_it_prepares_first_and_is_ready_once_there_is_a_session_too(make_spec: C
     assert worker.handle(Prepared(), 0.0) == []
     ready = Send(to="home", message=Ready(job="digits", holds_term=0, holds_version=-1))
     assert worker.handle(Connected(node="home"), 0.0) == [ready]
+
+
+def test_a_lease_is_trained_with_the_rate_it_names(device: Device) -> None:
+    device.hears(work(version=7, rate=0.25))
+    assert device.does(Train) == [Train(lease=1, epoch=0, batches=(4,), rate=0.25, version=7)]
+
+
+@pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
+def test_a_rate_that_cannot_be_is_refused(rate: float) -> None:
+    with pytest.raises(PeerViolation):
+        work(rate=rate)
 
 
 def test_a_lease_is_trained_and_its_update_sent(device: Device) -> None:
