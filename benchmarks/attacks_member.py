@@ -220,7 +220,7 @@ class Spare:
         if self._is_slow or self.worker.model is None:
             return None
         self._shared.model[:] = self.worker.model
-        done = self._trainer.train(lease.epoch, list(lease.batches))
+        done = self._trainer.train(lease.epoch, list(lease.batches), rate=lease.rate)
         said = {"loss_sum": done.loss_sum, "train_s": done.seconds}
         return update_for(lease, self._shared.update.copy(), examples=done.examples, **said) if done.finite else None
 

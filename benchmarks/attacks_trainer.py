@@ -122,8 +122,9 @@ class PointsTrainer:
     def loaded(self) -> TaskLoaded:
         return TaskLoaded(train_examples=len(self._train), test_examples=len(self._test), seconds=0.0, engine="numpy")
 
-    def train(self, epoch: int, batches: list[int]) -> TrainResult:
+    def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
         began_s = time.monotonic()
+        rate = rate or self._settings.learning_rate
         trained = np.array(self._shared.model)
         model = LAYOUT.views(trained)
         order = epoch_order(len(self._train), seed=self._settings.seed, epoch=epoch)
@@ -131,7 +132,7 @@ class PointsTrainer:
         with np.errstate(all="ignore"):
             for batch in batches:
                 x, y = as_pair(self._train.take(batch_indices(order, batch, self._settings.batch_size)))
-                loss_sum += len(y) * descend(model, seen(model, x), y, learning_rate=self._settings.learning_rate)
+                loss_sum += len(y) * descend(model, seen(model, x), y, learning_rate=rate)
                 examples += len(y)
             np.subtract(trained, self._shared.model, out=self._shared.update)
         time.sleep(max(0.0, began_s + self._settings.pace_s * len(batches) - time.monotonic()))

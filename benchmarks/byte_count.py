@@ -81,26 +81,44 @@ class Account(Encoded):
 
 class Remembered:
     """Trains what was not trained before. Runs that differ in what becomes of an update begin with the same ones, and
-    an update is a function of the model, the epoch and the batches alone."""
+    an update is a function of the model and its number, the epoch, the batches and the rate alone."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._results: dict[tuple[bytes, int, tuple[int, ...]], TrainingResult] = {}
+        self._results: dict[tuple[bytes, int, tuple[int, ...], float, int], TrainingResult] = {}
 
-    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
-        key = (hashlib.sha256(model.data).digest(), epoch, batches)
+    def train(
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        epoch: int,
+        batches: tuple[int, ...],
+        *,
+        rate: float = 0.0,
+        version: int = 0,
+    ) -> TrainingResult:
+        key = (hashlib.sha256(model.data).digest(), epoch, batches, rate, version)
         result = self._results.get(key)
         if result is None:
-            result = self._results[key] = self._training.train(spec, model, epoch, batches)
+            result = self._results[key] = self._training.train(spec, model, epoch, batches, rate=rate, version=version)
         return result
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
         return self._training.evaluate(spec, model, chunks)
 
     def learn(
-        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        node: str,
+        epoch: int,
+        lease: int,
+        examples: int,
+        *,
+        rate: float = 0.0,
+        version: int = 0,
     ) -> LearningResult:
-        return self._training.learn(spec, model, node, epoch, lease, examples)
+        return self._training.learn(spec, model, node, epoch, lease, examples, rate=rate, version=version)
 
 
 class Watch:

@@ -95,7 +95,7 @@ class PacedTrainer:
             train_examples=len(self._train), test_examples=len(self._test), seconds=0.0, engine="numpy, paced"
         )
 
-    def train(self, epoch: int, batches: list[int]) -> TrainResult:
+    def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
         began_s = time.monotonic()
         self._hang_if_told()
         trained = np.array(self._shared.model)
@@ -104,7 +104,7 @@ class PacedTrainer:
         for batch in batches:
             indices = batch_indices(self._order_of(epoch), batch, self._settings.batch_size)
             x, y = self._inputs(*as_pair(self._train.take(indices)))
-            loss_sum += len(y) * descend(model, x, y, learning_rate=self._settings.learning_rate)
+            loss_sum += len(y) * descend(model, x, y, learning_rate=rate or self._settings.learning_rate)
             examples += len(y)
         model[TALLY][batches] += 1
         np.subtract(trained, self._shared.model, out=self._shared.update)

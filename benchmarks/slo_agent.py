@@ -28,13 +28,20 @@ def _limit(cores: float | None) -> None:
 
 
 async def learn_within_quota(
-    self: TrainerHost, epoch: int, lease: int, examples: int, *, timeout_s: float = ANSWER_TIMEOUT_S
+    self: TrainerHost,
+    epoch: int,
+    lease: int,
+    examples: int,
+    *,
+    rate: float = 0.0,
+    version: int = 0,
+    timeout_s: float = ANSWER_TIMEOUT_S,
 ) -> TrainResult:
     _limit(json.loads(Path(os.environ[TURN_VARIABLE]).read_text())["cores"])
     try:
         # What it took too much of before is paid back.
         await asyncio.sleep(REST_S)
-        return await _learn(self, epoch, lease, examples, timeout_s=timeout_s)
+        return await _learn(self, epoch, lease, examples, rate=rate, version=version, timeout_s=timeout_s)
     finally:
         _limit(None)
 

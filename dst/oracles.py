@@ -15,7 +15,9 @@ import numpy as np
 from dst.sum_oracle import LeaderAt
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
-from shoal.learning.outer import momentum_step
+from shoal.learning.outer import OuterState, outer_step
+from shoal.learning.outer_rule import ADAPTIVE
+from shoal.learning.schedule import Schedule
 from shoal.roles.actions import Send
 from shoal.roles.leader.training_state import RESIDUAL
 from shoal.roles.node.checkpoint_transfer import gaps_in
@@ -41,13 +43,13 @@ class _Paper:
 
     spec: JobSpec
     model: np.ndarray = field(default_factory=lambda: FIRST_MODEL)
-    velocity: np.ndarray = field(default_factory=lambda: np.zeros(LAYOUT.parameters_size, dtype=np.float32))
+    outer: OuterState = field(init=False)
     version: int = 0
     #: Versions whose evaluation is durable.
     evaluated: dict[int, float] = field(default_factory=dict)
-    #: The model of each version so far, and what it and its momentum were worked out to be.
+    #: The model of each version so far, and what it and the state of the outer step were worked out to be.
     models: dict[int, np.ndarray] = field(default_factory=dict)
-    worked_out: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    worked_out: dict[int, tuple[np.ndarray, OuterState]] = field(default_factory=dict)
     #: Version -> the number it had before it was given this one.
     numbers: dict[int, int] = field(default_factory=dict)
     #: (term, lease) -> the version that was lent, which is what its update was made against.
@@ -60,6 +62,9 @@ class _Paper:
     moved: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     #: (term, lease) -> what its leader had an aggregator count it for, and at which version.
     counted: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.outer = OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size)
 
     @property
     def is_coded(self) -> bool:
@@ -87,26 +92,27 @@ class _Paper:
             self._step(list(group), term)
             self.version = version
             self.models[version] = self.moved[term, version] if self.is_coded else self.model
-            self.worked_out[version] = (self.model, self.velocity)
+            self.worked_out[version] = (self.model, self.outer)
 
     def go_back(self, version: int) -> None:
         """Versions after this one are another leader's, and were discarded."""
         self.version = max((known for known in self.worked_out if known <= version), default=0)
-        first = (FIRST_MODEL, np.zeros(LAYOUT.parameters_size, dtype=np.float32))
-        self.model, self.velocity = self.worked_out.get(self.version, first)
+        first = (FIRST_MODEL, OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size))
+        self.model, self.outer = self.worked_out.get(self.version, first)
         self.evaluated = {known: score for known, score in self.evaluated.items() if known <= version}
 
     def renumber(self, version: int) -> None:
         """The last version goes by another number from here on."""
         self.models[version] = self.models[self.version]
         self.numbers[version] = self.version
-        self.worked_out[version] = (self.model, self.velocity)
+        self.worked_out[version] = (self.model, self.outer)
         self.version = version
 
     def _step(self, rows: list[Applied], term: int) -> None:
         leases: dict[int, list[Applied]] = {}
         for row in rows:
             leases.setdefault(row.lease, []).append(row)
+        plan, schedule = self.spec.plan, Schedule.parse(self.spec.plan.schedule)
         total, weight = np.zeros(LAYOUT.size), 0
         past = self.late.setdefault(term, [])
         for lease, lent in leases.items():
@@ -114,20 +120,16 @@ class _Paper:
             examples = self.owned[term, lease] or examples_to_train(self.spec, batches)
             version = self.lent[term, lease]
             late = lent[0].version - 1 - version
-            update = self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches))
+            factor = 1.0 if plan.outer in ADAPTIVE else schedule.factor(version)
+            update = self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches, factor=factor))
             total += examples * self._worth(term, lease, late, past) * update * self._damped(term, version, late)
             weight += examples
             past.append(late)
         mean = (total / weight).astype(np.float32)
-        self.model, self.velocity = momentum_step(
-            self.model,
-            self.velocity,
-            mean,
-            momentum=self.spec.plan.momentum,
-            parameters_size=LAYOUT.parameters_size,
-            rate=self.spec.plan.outer_rate,
-            nesterov=self.spec.plan.nesterov,
-        )
+        rate = plan.outer_rate * (schedule.factor(rows[0].version - 1) if plan.outer in ADAPTIVE else 1.0)
+        weights = self.model[: LAYOUT.parameters_size]
+        change, self.outer = outer_step(plan.outer_rule, self.outer, mean, rate=rate, weights=weights)
+        self.model = self.model + change
 
     def _sent(self, update: np.ndarray) -> np.ndarray:
         """What a codec without feedback leaves of it."""

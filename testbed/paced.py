@@ -43,9 +43,9 @@ class Paced:
         loaded = self._trainer.loaded()
         return replace(loaded, engine=f"{loaded.engine}, paced")
 
-    def train(self, epoch: int, batches: list[int]) -> TrainResult:
+    def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
         began_s = time.monotonic()
-        result = self._trainer.train(epoch, batches)
+        result = self._trainer.train(epoch, batches, rate=rate, version=version)
         wanted_s = self._pace() * len(batches)
         left_s = began_s + wanted_s - time.monotonic()
         if wanted_s and left_s < 0:

@@ -9,6 +9,8 @@ from typing import Any
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse
+from shoal.learning.outer_rule import ADAPTIVE, BETA2, EPSILON, OUTER_KINDS, RATES, OuterRule
+from shoal.learning.schedule import Schedule
 from shoal.until import Until as Until
 from shoal.until import accuracy as accuracy
 from shoal.until import check_metric_name
@@ -53,7 +55,7 @@ INNER_STATES = ("fresh", "kept")
 
 #: Optimisers of ``torch.optim`` that divide by an average of squared gradients: with few steps a lease that average is
 #: mostly its own bias correction.
-ADAPTIVE = ("adam", "adamw", "adamax", "nadam", "radam", "rmsprop", "adadelta", "adagrad", "adafactor")
+INNER_ADAPTIVE = ("adam", "adamw", "adamax", "nadam", "radam", "rmsprop", "adadelta", "adagrad", "adafactor")
 FRESH_STEPS_LEAST = 8
 
 #: How many times as many places a version moves in as one update names, where a plan does not say.
@@ -107,8 +109,10 @@ class Plan:
     lease_batches: int = 1
     #: How far a step goes, and how much of a weight it takes away.
     learning_rate: float = 0.05
-    #: Kept by the leader, so that workers stay stateless (EDDL §4.4). Left out: what suits the pace (``MOMENTUM``).
+    #: Kept by the leader, so that workers stay stateless (EDDL §4.4). Of an adaptive ``outer`` it is beta1. Left out:
+    #: what suits the pace (``MOMENTUM``); none for Adagrad, which has none (Reddi et al. 2021).
     momentum: float = _UNSAID
+    #: Taken off by each step of a worker; with ``outer = "adamw"`` by the leader's step instead.
     weight_decay: float = 0.0
 
     #: What steps through a lease on a device: any of ``torch.optim`` by its name in small letters.
@@ -151,9 +155,10 @@ class Plan:
     #: What crosses the wire to the workers: how a version differs from the one before. Left out: what suits ``codec``.
     #: What is not sent of a change, the leader keeps and adds to the next, with or without ``+ef``.
     codec_down: str = ""
-    #: How far the leader goes along the mean update, and whether it looks ahead (Nesterov). With many batches a lease,
-    #: 0.7 and True with momentum 0.9 are DiLoCo's.
-    outer_rate: float = 1.0
+    #: How far the leader goes: along the mean update, or, where ``outer`` is adaptive, in every value. Left out: what
+    #: suits ``outer`` (``RATES``). With many batches a lease, nesterov with 0.7 and momentum 0.9 is DiLoCo's.
+    outer_rate: float = _UNSAID
+    #: Another way to say ``outer = "nesterov"``, and true for it.
     nesterov: bool = False
     #: Leases lent for one version, to those who waited longest; 0: one to whoever is ready.
     cohort: int = 0
@@ -181,14 +186,21 @@ class Plan:
     #: The metric by which versions are compared. Left out: accuracy where a job has it, else loss.
     judged_by: str = ""
 
+    #: The leader's step (``learning.outer``). Left out: ``sgd``, or ``nesterov`` where that is said.
+    outer: str = ""
+    outer_beta2: float = BETA2
+    outer_epsilon: float = EPSILON
+    #: How the rate changes from version to version (``learning.schedule``): the ``learning_rate`` of leases, or, where
+    #: ``outer`` is adaptive, the ``outer_rate``. Empty: not at all.
+    schedule: str = ""
+
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
             _check_choice(choice, getattr(self, choice), answers)
         _check_choice("staleness", self.staleness, STALENESS)
         if self.publish:
             _check_choice("publish", self.publish, PUBLISH)
-        if self.momentum is _UNSAID:
-            object.__setattr__(self, "momentum", MOMENTUM[self.pace])
+        self._settle_outer()
         if not 1 <= self.workers_min <= self.workers_max:
             raise Misuse(f"workers {self.workers_min}:{self.workers_max}: MIN is at least 1 and at most MAX")
         for name in ("batch_size", "lease_batches", "accumulate", "evaluate_every_epochs", "buffer"):
@@ -213,12 +225,16 @@ class Plan:
             raise Misuse(f"a cohort is of one version, for which others wait: with pace {self.pace!r} it is 0")
         if self.lease_batches > LEASE_BATCHES_MAX:
             raise Misuse(f"lease_batches is at most {LEASE_BATCHES_MAX}, not {self.lease_batches}")
-        if not 0 < self.learning_rate < math.inf:
-            raise Misuse(f"learning_rate is positive, not {self.learning_rate}")
-        if not 0 < self.outer_rate < math.inf:
-            raise Misuse(f"outer_rate is positive, not {self.outer_rate}")
-        if not 0 <= self.momentum < 1:
-            raise Misuse(f"momentum is in [0, 1), not {self.momentum}")
+        # Built once to be told now what is wrong with a number of it.
+        rule = self.outer_rule
+        if rule.is_adaptive and self.outer_rate >= 1:
+            raise Misuse(
+                f"outer = {self.outer!r} with outer_rate = {self.outer_rate:g} moves every value by about as much in"
+                " each version: set outer_rate to what the learning rate of that optimiser would be, such as 0.001"
+            )
+        if rule.is_adaptive and self.topology == "chain":
+            raise Misuse(f"a chain of pairs has no leader that could take a step by {self.outer!r}: leave outer out")
+        Schedule.parse(self.schedule)
         for name in ("weight_decay", "lease_s", "checkpoint_every_s"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
@@ -242,7 +258,7 @@ class Plan:
             raise Misuse(f"accumulate = {self.accumulate} batches a step: a lease has {self.lease_batches}")
         steps = self.lease_batches // self.accumulate
         is_fresh = self.inner_state == "fresh" and self.work != "sized"
-        if self.inner in ADAPTIVE and is_fresh and steps < FRESH_STEPS_LEAST:
+        if self.inner in INNER_ADAPTIVE and is_fresh and steps < FRESH_STEPS_LEAST:
             raise Misuse(too_fresh(self.inner, steps))
 
     def _check_online(self) -> None:
@@ -267,6 +283,49 @@ class Plan:
         if self.staleness == "similar" and not self.share_labels:
             raise Misuse("staleness = 'similar' weighs labels: it needs share_labels = True, or take 'exponential'")
 
+    def _settle_outer(self) -> None:
+        """Fill in what was left out about the leader's step."""
+        outer = "nesterov" if self.nesterov and self.outer in ("", "sgd") else self.outer or "sgd"
+        _check_choice("outer", outer, OUTER_KINDS)
+        if self.nesterov and outer != "nesterov":
+            raise Misuse(f"outer = {outer!r} does not look ahead: leave nesterov out, or choose outer = 'nesterov'")
+        object.__setattr__(self, "outer", outer)
+        object.__setattr__(self, "nesterov", outer == "nesterov")
+        if self.momentum is _UNSAID:
+            object.__setattr__(self, "momentum", usual_momentum(outer, self.pace))
+        if self.outer_rate is _UNSAID:
+            object.__setattr__(self, "outer_rate", RATES[outer])
+
+    @property
+    def outer_rule(self) -> OuterRule:
+        """The leader's step, as aggregators take it too."""
+        return OuterRule(
+            kind=self.outer,
+            rate=self.outer_rate,
+            momentum=self.momentum,
+            beta2=self.outer_beta2,
+            epsilon=self.outer_epsilon,
+            weight_decay=self.weight_decay if self.outer == "adamw" else 0.0,
+            inner_rate=self.learning_rate,
+        )
+
+    @property
+    def worker_weight_decay(self) -> float:
+        """What each step of a worker takes off: nothing where the leader's step does."""
+        return 0.0 if self.outer == "adamw" else self.weight_decay
+
+    def rate_at(self, version: int) -> float:
+        """The learning rate of a version's leases; 0: ``learning_rate``, since no schedule changes it."""
+        if not self.schedule or self.outer in ADAPTIVE:
+            return 0.0
+        return self.learning_rate * Schedule.parse(self.schedule).factor(version)
+
+    def outer_rate_at(self, version: int) -> float:
+        """How far the leader goes in the step that leads from this version to the next; 0: ``outer_rate``."""
+        if not self.schedule or self.outer not in ADAPTIVE:
+            return 0.0
+        return self.outer_rate * Schedule.parse(self.schedule).factor(version)
+
     @property
     def down(self) -> str:
         """What crosses the wire to the workers. Where that is not said: a version is made of many updates, and momentum
@@ -276,6 +335,11 @@ class Plan:
             return self.codec_down or self.codec
         percent = min(100, max(1, DOWN_TIMES * codec.share_ppm // 10_000))
         return f"top{percent}%" + (f"+{codec.bits}bit" if codec.bits < 32 else "")
+
+
+def usual_momentum(outer: str, pace: str) -> float:
+    """How much of the last step is kept where a plan does not say."""
+    return 0.0 if outer == "adagrad" else MOMENTUM.get(pace, 0.0)
 
 
 def _check_choice(name: str, answer: str, answers: tuple[str, ...]) -> None:

@@ -22,7 +22,7 @@ class TallyTrainer:
     def loaded(self) -> TaskLoaded:
         return TaskLoaded(train_examples=0, test_examples=0, seconds=0.0, engine="tally")
 
-    def train(self, epoch: int, batches: list[int]) -> TrainResult:
+    def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
         # Read anew for each lease: a test slows training down for a fault and lets it run once it has seen enough.
         pace_s = max(self._settings.pace_s, float(Path(self._settings.arguments["pace"]).read_text()))
         time.sleep(pace_s * len(batches))

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from clouds_task import Clouds
 from torch import nn
 
+from shoal.learning.schedule import Schedule
 from shoal.plan import Plan, Until
 from shoal.roles.actions import Save
 from shoal.scheduling.batches import batch_indices, epoch_order
@@ -83,8 +84,8 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> ReadyTask:
     return asyncio.run(make_ready(CLOUDS, "clouds_task:Clouds", out=out, plan={"seed": SEED}))
 
 
-def simulate(ready: ReadyTask, *, torch_threads: int) -> Outcome:
-    job = simulated_job(ready, PLAN, train=True, torch_threads=torch_threads)
+def simulate(ready: ReadyTask, *, torch_threads: int, plan: Plan = PLAN) -> Outcome:
+    job = simulated_job(ready, plan, train=True, torch_threads=torch_threads)
     try:
         # One of three takes longer, so that rounds and leases do not fall into step.
         builds = [device(0.05), device(0.06), device(0.09)]
@@ -154,6 +155,41 @@ def test_the_model_is_what_one_loop_over_the_history_makes(ready: ReadyTask, out
     # The comparison could fail: the short batch met others, and training moved the model much further.
     assert sizes == {0, COUNT % BATCH}
     assert worst_difference(outcome.model, first_model(ready)) > 0.1
+
+
+@pytest.mark.parametrize("topology", ["star", "shard", "tree"])
+@pytest.mark.parametrize("schedule", ["", "warmup 5 cosine 30"])
+def test_with_adamw_outside_it_is_one_adamw_on_all_examples_of_each_round(
+    ready: ReadyTask, topology: str, schedule: str
+) -> None:
+    plan = replace(PLAN, outer="adamw", outer_rate=0.01, weight_decay=0.1, topology=topology, schedule=schedule)
+    found = simulate(ready, torch_threads=1, plan=replace(plan, until=Until(epochs=5)))
+    reference = first_model(ready)
+    optimiser = torch.optim.AdamW(reference.parameters(), lr=0.01, betas=(0.9, 0.999), weight_decay=0.1)
+    versions = 0
+    for x, y in rounds(found.history):
+        for group in optimiser.param_groups:
+            group["lr"] = 0.01 * Schedule.parse(schedule).factor(versions)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(reference(x), y).backward()
+        optimiser.step()
+        versions += 1
+    assert versions >= 20
+    assert worst_difference(found.model, reference) < 1e-5
+    assert worst_difference(found.model, first_model(ready)) > 0.05
+
+
+def test_a_schedule_is_the_rate_of_the_leases(ready: ReadyTask) -> None:
+    found = simulate(ready, torch_threads=1, plan=replace(PLAN, momentum=0.0, schedule="warmup 4 linear 8"))
+    reference = first_model(ready)
+    optimiser = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for version, (x, y) in enumerate(rounds(found.history)):
+        for group in optimiser.param_groups:
+            group["lr"] = 0.1 * Schedule.parse("warmup 4 linear 8").factor(version)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(reference(x), y).backward()
+        optimiser.step()
+    assert worst_difference(found.model, reference) < 1e-5
 
 
 def test_the_last_evaluation_is_that_of_the_model(outcome: Outcome) -> None:

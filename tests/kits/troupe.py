@@ -16,6 +16,7 @@ import numpy as np
 from shoal.compress.sparse import add_to
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import judged_sums
+from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.staleness import root
 from shoal.plan import Plan, Until
 from shoal.roles.actions import (
@@ -466,9 +467,9 @@ class Troupe:
         for row in self.rows:
             leases.setdefault(row.version, {})[row.lease] = None
         assert list(leases) == list(range(1, len(leases) + 1))
-        size, momentum = self.layout.parameters_size, self.spec.plan.momentum
+        size, plan = self.layout.parameters_size, self.spec.plan
         model = self.versions[0].astype(np.float64)
-        velocity = np.zeros(size)
+        velocity, outer = np.zeros(size), OuterState.zeros(plan.outer_rule, size)
         for version, of in leases.items():
             made = [self.made[lease] for lease in of]
             weight = sum(one.examples for one in made)
@@ -477,8 +478,14 @@ class Troupe:
                 scale * one.examples * one.delta.astype(np.float64) for scale, one in zip(late, made, strict=True)
             )
             mean = mean / weight
-            velocity = momentum * velocity + mean[:size]
-            model = model + np.concatenate([velocity if momentum else mean[:size], mean[size:]])
+            if plan.outer_rule.is_adaptive:
+                rate, weights = plan.outer_rate_at(version - 1), model[:size].astype(np.float32)
+                step = mean.astype(np.float32)
+                change, outer = outer_step(plan.outer_rule, outer, step, rate=rate, weights=weights)
+                model = model + change
+            else:
+                velocity = plan.momentum * velocity + mean[:size]
+                model = model + np.concatenate([velocity if plan.momentum else mean[:size], mean[size:]])
             np.testing.assert_allclose(self.versions[version], model, rtol=1e-6, atol=1e-6 * (1 + version))
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.metrics import MetricSum
+from shoal.learning.outer_rule import OUTER_KINDS
 from shoal.plan import CHOICES, PUBLISH, STALENESS, Plan, Until
 from shoal.states import REPORTED
 from shoal.until import Goal, Plateau
@@ -59,6 +60,7 @@ from shoal.wire.messages import (
     TileTask,
     Update,
     Wait,
+    Work,
 )
 
 SHA = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -135,6 +137,7 @@ PLANS = st.builds(
     staleness=st.sampled_from(STALENESS),
     topology=st.sampled_from(("star", "tree", "auto")),
     aggregators=st.integers(0, 99),
+    schedule=st.sampled_from(("", "warmup 20 cosine 2000", "step 7 x0.5")),
 ) | st.builds(
     Plan,
     data=st.just("local"),
@@ -149,6 +152,10 @@ PLANS = st.builds(
     versions_kept=st.integers(1, 100),
     until=st.builds(Until, endless=st.just(True)),
     cohort=st.integers(0, 99),
+    outer=st.sampled_from(OUTER_KINDS),
+    outer_rate=st.none() | st.floats(1e-9, 0.9),
+    outer_beta2=st.floats(0, 0.9999),
+    outer_epsilon=st.floats(1e-12, 1),
 )
 #: Where the parts of a model begin and end: one after the other.
 CUTS = st.lists(st.integers(1, 1 << 40), min_size=1, max_size=4, unique=True).map(sorted)
@@ -170,10 +177,18 @@ def route(job: str, term: int, formation: int, cuts: list[int], data: str) -> Ro
     return Route(job=job, term=term, formation=formation, hops=tuple(hops))
 
 
-def count(job: str, term: int, formation: int, rows: list[tuple[int, float, float]], last: bool) -> Reduce:
+def count(job: str, term: int, formation: int, rows: list[tuple[int, float, float]], last: bool, rate: float) -> Reduce:
     leases, weights, scales = zip(*rows, strict=True) if rows else ((), (), ())
     return Reduce(
-        job=job, term=term, formation=formation, version=3, leases=leases, weights=weights, scales=scales, last=last
+        job=job,
+        term=term,
+        formation=formation,
+        version=3,
+        leases=leases,
+        weights=weights,
+        scales=scales,
+        last=last,
+        outer_rate=rate,
     )
 
 
@@ -216,6 +231,13 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         version=INTEGER,
         parameters=st.integers(0, 1),
         momentum=st.floats(0, 0.999),
+        outer=st.sampled_from(OUTER_KINDS),
+        outer_rate=POSITIVE,
+        outer_beta2=st.floats(0, 0.9999),
+        outer_epsilon=POSITIVE,
+        weight_decay=RATE,
+        inner_rate=POSITIVE,
+        outer_steps=NATURAL,
         members=st.lists(ID, max_size=3).map(tuple),
     ),
     AggregatorReady: st.builds(AggregatorReady, **OF, endpoint=ENDPOINT | st.just(""), reason=TEXT),
@@ -245,7 +267,7 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         weight=st.floats(0, LABELLED_MAX, exclude_min=True),
     ),
     Reduce: st.builds(
-        count, **OF, rows=st.lists(st.tuples(INTEGER, POSITIVE, POSITIVE), max_size=3), last=st.booleans()
+        count, **OF, rows=st.lists(st.tuples(INTEGER, POSITIVE, POSITIVE), max_size=3), last=st.booleans(), rate=RATE
     ),
     DeviceState: STATES,
     Ready: st.builds(Ready, job=ID, up_bytes_per_s=RATE, down_bytes_per_s=RATE, medium=SHOWN, state=st.none() | STATES),
@@ -327,6 +349,8 @@ def built(cls: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls) if field.name != "tensors"]
     own: dict[str, st.SearchStrategy[Any]] = {"job": ID | st.just(""), "node": ID}
+    if cls is Work:
+        own["rate"] = RATE
     if cls is Progress:
         own["state"] = st.sampled_from(sorted(REPORTED))
     return st.builds(cls, **{name: own[name] if name in own else of(hints[name]) for name in names})

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from shoal.compress.sparse import Sparse
+from shoal.learning.outer import OuterState
 from shoal.learning.pace import Buffered, Sync
 from shoal.learning.parameter_staleness import ParameterStaleness
 from shoal.learning.partial import Partial
@@ -1104,9 +1105,9 @@ def share_without_momentum() -> Patched:
 def share_begins_at_rest() -> Patched:
     """An aggregator of a shard does not look at the velocity that it is given."""
 
-    def part_of(form: SetUpAggregator) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def part_of(form: SetUpAggregator) -> tuple[np.ndarray, OuterState, np.ndarray | None]:
         residual = np.array(form.tensors["residual"]) if "residual" in form.tensors else None
-        return np.array(form.tensors["model"]), np.zeros_like(form.tensors["velocity"]), residual
+        return np.array(form.tensors["model"]), OuterState.zeros(form.outer_rule, form.parameters), residual
 
     return patch("shoal.roles.aggregation.aggregator._part_of", part_of)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
 
 from dst.fuzz import CheckedRun, fuzz
+from shoal.learning.outer_rule import ADAPTIVE
 from shoal.roles.actions import Send, Train
 from shoal.sim.faults import HOME, Crash, Deaf, Mute, PartitionFault
-from shoal.sim.fuzz_case import fuzz_case
+from shoal.sim.fuzz_case import OUTER_AFTER, fuzz_case
 from shoal.sim.observe import Mark, Step
 from shoal.wire.messages import ReduceResult
 
 SEEDS = 300
 BLOCK = 30
+#: Of those that draw the leader's step.
+OUTER_SEEDS = 90
 
 #: Seeds beyond these that once broke an invariant, or seemed to.
 KEPT = (651, 904, 1084, 1724, 1822, 1933, 8715)
@@ -28,6 +32,27 @@ def test_no_invariant_breaks(block: int) -> None:
         except BaseException as error:
             error.add_note(f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl")
             raise
+
+
+@pytest.mark.parametrize("block", range(OUTER_SEEDS // BLOCK))
+def test_no_invariant_breaks_by_an_adaptive_step_or_a_schedule(block: int) -> None:
+    for seed in range(OUTER_AFTER + 1 + block * BLOCK, OUTER_AFTER + 1 + (block + 1) * BLOCK):
+        try:
+            fuzz(seed)
+        except BaseException as error:
+            error.add_note(f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl")
+            raise
+
+
+def test_seeds_above_a_number_draw_every_outer_step_and_those_below_none() -> None:
+    before = [job.spec.plan for seed in range(200) for job in fuzz_case(seed).jobs]
+    assert {plan.outer for plan in before} == {"sgd", "nesterov"}
+    assert not any(plan.schedule for plan in before)
+    seeds = range(OUTER_AFTER + 1, OUTER_AFTER + 1 + OUTER_SEEDS)
+    after = [job.spec.plan for seed in seeds for job in fuzz_case(seed).jobs]
+    assert {(plan.topology, plan.outer) for plan in after} >= set(itertools.product(("star", "shard"), ADAPTIVE))
+    assert {bool(plan.schedule) for plan in after if plan.outer in ADAPTIVE} == {False, True}
+    assert {plan.pace for plan in after if plan.outer in ADAPTIVE} == {"sync", "buffered", "async"}
 
 
 @pytest.mark.parametrize("seed", KEPT)

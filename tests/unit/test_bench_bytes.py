@@ -33,7 +33,16 @@ class Climb(SystemOnly):
         super().__init__(LAYOUT.size)
         self.trainings = 0
 
-    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
+    def train(
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        epoch: int,
+        batches: tuple[int, ...],
+        *,
+        rate: float = 0.0,
+        version: int = 0,
+    ) -> TrainingResult:
         self.trainings += 1
         delta = np.zeros(LAYOUT.size, dtype=np.float32)
         delta[::100] = 1.0

@@ -9,6 +9,7 @@ import pytest
 
 import shoal.plan as plans
 from shoal.errors import Misuse
+from shoal.learning.outer_rule import OUTER_KINDS
 from shoal.plan import CHOICES, SIZED_ONLY, Plan, Until, parse_workers
 
 
@@ -116,3 +117,60 @@ def test_which_versions_are_served_is_one_of_a_few_rules() -> None:
         Plan(publish="never")
     with pytest.raises(Misuse, match="versions_kept is from 1 to 100 whole models, not 0"):
         Plan(versions_kept=0)
+
+
+def test_the_outer_step_has_numbers_that_suit_it_unless_they_are_said() -> None:
+    told = {outer: (Plan(outer=outer).momentum, Plan(outer=outer).outer_rate) for outer in OUTER_KINDS}
+    assert told == {
+        "sgd": (0.9, 1.0),
+        "nesterov": (0.9, 1.0),
+        "adam": (0.9, 1e-3),
+        "adamw": (0.9, 1e-3),
+        "yogi": (0.9, 1e-3),
+        "adagrad": (0.0, 1e-3),
+    }
+    assert Plan(outer="adam", outer_rate=0.02, momentum=0.5).outer_rule.rate == 0.02
+    assert (Plan().outer, Plan().outer_beta2, Plan().outer_epsilon) == ("sgd", 0.999, 1e-8)
+
+
+def test_nesterov_may_be_said_in_two_ways() -> None:
+    assert Plan(nesterov=True) == Plan(outer="nesterov")
+    assert Plan(outer="nesterov").nesterov
+    assert replace(Plan(), nesterov=True).outer == "nesterov"
+    with pytest.raises(Misuse, match="outer = 'adam' does not look ahead: leave nesterov out"):
+        Plan(outer="adam", nesterov=True)
+
+
+def test_only_adamw_decays_weights_at_the_leader() -> None:
+    for outer in OUTER_KINDS:
+        plan = Plan(outer=outer, weight_decay=0.1)
+        there, here = plan.worker_weight_decay, plan.outer_rule.weight_decay
+        assert (there, here) == ((0.0, 0.1) if outer == "adamw" else (0.1, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"outer": "lion"}, "outer = 'lion' is not a choice.*there is: sgd, nesterov, adam, adamw, yogi, adagrad"),
+        ({"outer_rate": 0.0}, "outer_rate is positive"),
+        ({"outer_rate": math.inf}, "outer_rate is positive"),
+        ({"outer_beta2": 1.0}, r"outer_beta2 is in \[0, 1\)"),
+        ({"outer_beta2": math.nan}, r"outer_beta2 is in \[0, 1\)"),
+        ({"outer_epsilon": 0.0}, "outer_epsilon is positive"),
+        ({"outer": "yogi", "outer_rate": 1.0}, "moves every value by about as much.*such as 0.001"),
+        ({"outer": "adam", "topology": "chain", "data": "local"}, "no leader that could take a step by 'adam'"),
+        ({"schedule": "sawtooth 5"}, "schedule = 'sawtooth 5' is none that Shoal knows; write warmup N"),
+    ],
+)
+def test_an_outer_step_that_cannot_work_is_refused(wrong: dict[str, object], told: str) -> None:
+    with pytest.raises(Misuse, match=told):
+        Plan(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_schedule_is_of_the_rate_that_decides_how_far_a_version_goes() -> None:
+    plain = Plan(learning_rate=0.1)
+    assert (plain.rate_at(3), plain.outer_rate_at(3)) == (0.0, 0.0)
+    leased = Plan(learning_rate=0.1, schedule="warmup 4")
+    assert (leased.rate_at(1), leased.outer_rate_at(1)) == (0.05, 0.0)
+    stepped = Plan(learning_rate=0.1, outer="adamw", outer_rate=0.02, schedule="warmup 4")
+    assert (stepped.rate_at(1), stepped.outer_rate_at(1)) == (0.0, 0.01)

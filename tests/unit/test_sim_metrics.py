@@ -65,7 +65,16 @@ BOARD = Build(
 class Rising:
     """Every version is 1 % better than the one before."""
 
-    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
+    def train(
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        epoch: int,
+        batches: tuple[int, ...],
+        *,
+        rate: float = 0.0,
+        version: int = 0,
+    ) -> TrainingResult:
         return TrainingResult(100 * len(batches), 1.0, np.full(SIZE, 0.01, dtype=np.float32))
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:

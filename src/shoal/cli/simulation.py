@@ -24,7 +24,7 @@ from shoal.sim.real import close, simulated_job
 from shoal.sim.study import Glance, Study, simulate
 from shoal.sim.trace import Comparison, Difference, TraceWriter, read_header
 from shoal.trainer.find import find_task
-from shoal.trainer.package import ReadyTask, make_ready, plan_from
+from shoal.trainer.package import ReadyTask, laid_over, make_ready, plan_from
 
 if TYPE_CHECKING:
     from shoal.sim.outcome import Outcome
@@ -126,7 +126,7 @@ class Question:
         )
 
     def _play(self, ready: ReadyTask, plan: Mapping[str, Any], observers: Sequence[Observer] = ()) -> SimulationAnswer:
-        whole = plan_from({**ready.prepared.plan, **plan})
+        whole = plan_from(laid_over(ready.prepared.plan, plan))
         job = simulated_job(ready, whole, train=self.train, job=_JOB)
         study = Study(job=job, devices=self.devices, profile=self.profile, seed=self.seed, faults=self.faults)
         try:

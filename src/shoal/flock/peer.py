@@ -515,7 +515,17 @@ class Peer(Machine):
         model = {"model": self.version.model}
         examples = self._settings.examples or LABELLED_MAX
         self.timer(TRAINING, self._settings.train_max_s)
-        self.act(Train(lease=self._lease, epoch=number, batches=(number,), examples=examples, tensors=model))
+        version = self.version.number
+        train = Train(
+            lease=self._lease,
+            epoch=number,
+            batches=(number,),
+            rate=self._spec.plan.rate_at(version),
+            version=version,
+            examples=examples,
+            tensors=model,
+        )
+        self.act(train)
 
     @property
     def _is_tested(self) -> bool:

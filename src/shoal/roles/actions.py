@@ -112,6 +112,9 @@ class Train:
     lease: int
     epoch: int
     batches: tuple[int, ...]
+    #: The learning rate; 0: the plan's. And the number of the model.
+    rate: float = 0.0
+    version: int = 0
     #: With local data: train on so many of the device's own.
     examples: int = 0
     #: The model to start from; empty when the trainer already holds it, or what makes it of the one that it holds:

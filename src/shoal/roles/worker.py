@@ -273,6 +273,8 @@ class Worker(WorkerMachine):
             lease=work.lease,
             epoch=work.epoch,
             batches=work.batches,
+            rate=work.rate,
+            version=work.version,
             examples=work.examples,
             tensors=model,
             changes=changes,

@@ -21,7 +21,7 @@ from shoal.runtime.paths import Paths
 from shoal.store.files import AtomicFile, telling_disk_full
 from shoal.store.readable import let_others_read
 from shoal.trainer.find import find_task
-from shoal.trainer.package import ReadyTask, Tell, job_id, listing_of, make_ready, plan_from, spec_of
+from shoal.trainer.package import ReadyTask, Tell, job_id, laid_over, listing_of, make_ready, plan_from, spec_of
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
@@ -205,7 +205,7 @@ class Operator:
     async def submit(self, ready: ReadyTask, *, plan: Mapping[str, Any], on_progress: Tell = lambda text: None) -> str:
         """Upload what the cluster lacks and queue the job; returns its id once that is durable."""
         prepared = ready.prepared
-        whole = plan_from({**prepared.plan, **plan})
+        whole = plan_from(laid_over(prepared.plan, plan))
         await self._upload_bytes(ready.bundle)
         await self._link.store(prepared.model_sha256, Path(prepared.model))
         if prepared.base:

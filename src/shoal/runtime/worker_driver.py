@@ -246,7 +246,7 @@ class WorkerDriver:
                 if self._is_local:
                     result, spent = await self._learn(action)
                 else:
-                    result, spent = await self._trainer.train(action.epoch, action.batches), None
+                    result, spent = await self._trained(action), None
             except (ShoalError, OSError) as error:
                 host.post(await self._failure(action.lease, error))
                 return
@@ -270,10 +270,15 @@ class WorkerDriver:
                 )
         host.post(trained)
 
+    async def _trained(self, action: Train) -> TrainResult:
+        return await self._trainer.train(action.epoch, action.batches, rate=action.rate, version=action.version)
+
     async def _learn(self, action: Train) -> tuple[TrainResult, EnergySpent]:
         """Train on the device's own examples, and see what that takes."""
         before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
-        result = await self._trainer.learn(action.epoch, action.batches[0], action.examples)
+        result = await self._trainer.learn(
+            action.epoch, action.batches[0], action.examples, rate=action.rate, version=action.version
+        )
         spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
         if self._seen is not None:
             # Before anyone hears of it: what was trained on is never judged again, whatever happens next.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from shoal.learning.outer_rule import ADAPTIVE
 from shoal.plan import STALENESS, Plan, Until
 from shoal.sim.devices import Build
 from shoal.sim.fault_draw import draw
@@ -66,6 +67,10 @@ _MOMENTS = (
     "end",
 )
 
+#: Only seeds above this number draw the leader's step: those below stand for what they always did, and tables of them
+#: are kept.
+OUTER_AFTER = 10_000
+
 #: What the manager's disk may take to make a small write durable: an SSD, or a bad SD card that others use too. The
 #: longest is longer than it takes to miss a leader.
 _SYNCS_S = (0.01, 0.2, 1.0, 2.5)
@@ -110,6 +115,9 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     specs = [replace(spec, plan=replace(spec.plan, work=_work(works))) for spec in _shaped(specs, shapes)]
     specs = [replace(spec, plan=_coded(spec.plan, codecs)) for spec in specs]
     specs = [replace(spec, plan=_owned(spec.plan, owners)) for spec in specs]
+    if seed > OUTER_AFTER:
+        steps = Rng(seed).stream("outer")
+        specs = [replace(spec, plan=_stepped(spec.plan, steps)) for spec in specs]
     least = sum(spec.plan.workers_min for spec in specs)
     workers = max(3, min(8, least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
@@ -382,6 +390,24 @@ def _owned(plan: Plan, stream: Stream) -> Plan:
         requests_per_s=stream.pick((0.0, 2.0)) if is_sized else 0.0,
         share_labels=shares_labels,
         staleness="similar" if shares_labels and plan.staleness == "exponential" else plan.staleness,
+    )
+
+
+def _stepped(plan: Plan, stream: Stream) -> Plan:
+    """The leader's step and its schedule, drawn from a stream of their own."""
+    schedule = stream.pick(("", "", "warmup 5 cosine 30", "constant 4 linear 20", "step 6 x0.5"))
+    if stream.happens(0.3):
+        return replace(plan, schedule=schedule)
+    return replace(
+        plan,
+        outer=stream.pick(ADAPTIVE),
+        nesterov=False,
+        outer_rate=stream.pick((1e-3, 0.02)),
+        # Sums are rounded in different orders here and on paper. The larger of the two is that of Reddi et al. 2021.
+        outer_epsilon=stream.pick((1e-6, 1e-3)),
+        outer_beta2=stream.pick((0.99, 0.999)),
+        weight_decay=stream.pick((0.0, 0.1)),
+        schedule=schedule,
     )
 
 

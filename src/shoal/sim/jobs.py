@@ -53,14 +53,35 @@ def judged(examples: int, loss_sum: float, correct: int) -> EvaluationResult:
 
 
 class Training(Protocol):
-    """What a trainer answers: a function of the model and the lease, the same on every device."""
+    """What a trainer answers: a function of the model and the lease, the same on every device.
 
-    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult: ...
+    ``rate`` is the learning rate of the lease; 0: the plan's. ``version`` is the number of the model.
+    """
+
+    def train(
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        epoch: int,
+        batches: tuple[int, ...],
+        *,
+        rate: float = 0.0,
+        version: int = 0,
+    ) -> TrainingResult: ...
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult: ...
 
     def learn(
-        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        node: str,
+        epoch: int,
+        lease: int,
+        examples: int,
+        *,
+        rate: float = 0.0,
+        version: int = 0,
     ) -> LearningResult:
         """As ``train``, on so many of what this device has of its own."""
         ...
@@ -78,7 +99,16 @@ class SystemOnly:
             self._delta += 1e-3 * np.sin(1.0 + np.arange(size, dtype=np.float32))
         self._delta.flags.writeable = False
 
-    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
+    def train(
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        epoch: int,
+        batches: tuple[int, ...],
+        *,
+        rate: float = 0.0,
+        version: int = 0,
+    ) -> TrainingResult:
         examples = examples_to_train(spec, batches)
         return TrainingResult(examples, float(examples), self._delta)
 
@@ -87,7 +117,16 @@ class SystemOnly:
         return judged(examples, float(examples), 0)
 
     def learn(
-        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        node: str,
+        epoch: int,
+        lease: int,
+        examples: int,
+        *,
+        rate: float = 0.0,
+        version: int = 0,
     ) -> LearningResult:
         trained = TrainingResult(examples, float(examples), self._delta)
         return LearningResult(trained, EXAMPLES_HELD, fresh=1, fresh_metrics=_NOTHING_LEARNED)

@@ -1,7 +1,7 @@
 """From a task to a simulated job, with real training if asked for. Devices and time are modelled elsewhere.
 
-One trainer answers for all simulated devices: an update depends on the model, the seed, the epoch and the batches, not
-on who makes it.
+One trainer answers for all simulated devices: an update depends on the model, the seed, the epoch, the batches and the
+rate, not on who makes it.
 """
 
 from __future__ import annotations
@@ -68,10 +68,19 @@ class TorchTraining:
             self.close()
             raise
 
-    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
+    def train(
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        epoch: int,
+        batches: tuple[int, ...],
+        *,
+        rate: float = 0.0,
+        version: int = 0,
+    ) -> TrainingResult:
         self._shared.model[:] = model
         with self._telling_where():
-            result = self._trainer.train(epoch, list(batches))
+            result = self._trainer.train(epoch, list(batches), rate=rate, version=version)
         if not result.finite:
             raise TrainerError("training gave values that are not finite: try a lower learning rate")
         # Its own memory: the next device's update overwrites the shared one while this is still under way.
@@ -80,7 +89,16 @@ class TorchTraining:
         return TrainingResult(result.examples, result.loss_sum, delta)
 
     def learn(
-        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        node: str,
+        epoch: int,
+        lease: int,
+        examples: int,
+        *,
+        rate: float = 0.0,
+        version: int = 0,
     ) -> LearningResult:
         raise Misuse("devices' own examples are on devices: simulate data = 'local' with --system-only")
 

@@ -24,11 +24,12 @@ FIRST_MODEL.flags.writeable = False
 _ONE_RIGHT = judged_sums(examples=1, loss_sum=0.0, correct=1)
 
 
-def toy_update(model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> np.ndarray:
-    """A tenth of the way towards each batch's point, one batch after the other."""
+def toy_update(model: np.ndarray, epoch: int, batches: tuple[int, ...], *, factor: float = 1.0) -> np.ndarray:
+    """A tenth of the way towards each batch's point, one batch after the other; or such a part of it as a schedule
+    leaves of the rate."""
     new = model.astype(np.float64)
     for batch in batches:
-        new += 0.1 * (np.sin(np.arange(model.size) + 7 * epoch + 3 * batch) - new)
+        new += 0.1 * factor * (np.sin(np.arange(model.size) + 7 * epoch + 3 * batch) - new)
     update: np.ndarray = (new - model).astype(np.float32)
     return update
 
@@ -46,15 +47,38 @@ def judge(spec: JobSpec, model: np.ndarray) -> int:
     return sum(judge_chunk(spec, model, chunk) for chunk in range(chunks))
 
 
+def _factor(spec: JobSpec, rate: float) -> float:
+    return rate / spec.plan.learning_rate if rate else 1.0
+
+
 class Toy:
-    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
+    def train(
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        epoch: int,
+        batches: tuple[int, ...],
+        *,
+        rate: float = 0.0,
+        version: int = 0,
+    ) -> TrainingResult:
         examples = examples_to_train(spec, batches)
-        return TrainingResult(examples, float(examples), toy_update(model, epoch, batches))
+        return TrainingResult(examples, float(examples), toy_update(model, epoch, batches, factor=_factor(spec, rate)))
 
     def learn(
-        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+        self,
+        spec: JobSpec,
+        model: np.ndarray,
+        node: str,
+        epoch: int,
+        lease: int,
+        examples: int,
+        *,
+        rate: float = 0.0,
+        version: int = 0,
     ) -> LearningResult:
-        trained = TrainingResult(examples, float(examples), toy_update(model, epoch, (lease,)))
+        delta = toy_update(model, epoch, (lease,), factor=_factor(spec, rate))
+        trained = TrainingResult(examples, float(examples), delta)
         return LearningResult(trained, held=1000, fresh=1, fresh_metrics=_ONE_RIGHT, labels=(examples,))
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import faulthandler
 import json
+import math
 import os
 import queue
 import signal
@@ -16,7 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from shoal.errors import Misuse, ShoalError
 from shoal.trainer.channel import Channel, Message
@@ -32,10 +33,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Trainer(Protocol):
-    """What a process like this serves. The model comes in, and the update goes out, by shared memory."""
+    """What a process like this serves. The model comes in, and the update goes out, by shared memory.
+
+    ``rate`` is the learning rate of a lease; 0: that of the settings. ``version`` is the number of the model.
+    """
 
     def loaded(self) -> TaskLoaded: ...
-    def train(self, epoch: int, batches: list[int]) -> TrainResult: ...
+    def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult: ...
     def evaluate(self, start: int, stop: int) -> EvalResult: ...
 
 
@@ -43,7 +47,7 @@ class Trainer(Protocol):
 class Learner(Protocol):
     """A trainer that also learns from what the device has of its own."""
 
-    def learn(self, epoch: int, lease: int, examples: int) -> TrainResult: ...
+    def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult: ...
 
 
 Build: TypeAlias = Callable[[TrainerSettings, SharedVectors], Trainer]
@@ -159,12 +163,25 @@ class _Service:
                 self._trainer = self._build(settings, shared)
                 return answer("loaded", self._trainer.loaded())
             case {"kind": "train", "epoch": int(epoch), "batches": list(batches)} if self._trainer:
-                return answer("trained", self._trainer.train(epoch, batches))
+                return answer("trained", self._trainer.train(epoch, batches, **_lease_of(command)))
             case {"kind": "learn", "epoch": int(epoch), "lease": int(lease), "examples": int(examples)} if learner:
-                return answer("trained", learner.learn(epoch, lease, examples))
+                return answer("trained", learner.learn(epoch, lease, examples, **_lease_of(command)))
             case {"kind": "evaluate", "start": int(start), "stop": int(stop)} if self._trainer:
                 return answer("evaluated", self._trainer.evaluate(start, stop))
         raise Misuse(f"the trainer cannot {command['kind']} now" if self._trainer else "nothing is loaded yet")
+
+
+class _LeaseNumbers(TypedDict):
+    rate: float
+    version: int
+
+
+def _lease_of(command: Message) -> _LeaseNumbers:
+    """What a lease says besides its examples."""
+    match command:
+        case {"rate": float(rate), "version": int(version)} if 0 <= rate < math.inf:
+            return {"rate": rate, "version": version}
+    raise Misuse(f"the agent asked to {command['kind']} without a learning rate and a version")
 
 
 def _reason(error: BaseException, limit_bytes: int) -> str:

@@ -24,13 +24,13 @@ class EchoTrainer:
     def loaded(self) -> TaskLoaded:
         return TaskLoaded(train_examples=0, test_examples=0, seconds=0.0, engine="echo")
 
-    def train(self, epoch: int, batches: list[int]) -> TrainResult:
+    def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
         began_s = time.monotonic()
         time.sleep(self._settings.pace_s * len(batches))
         examples = len(batches) * self._settings.batch_size
         return TrainResult(examples=examples, loss_sum=1.0 * examples, seconds=time.monotonic() - began_s, finite=True)
 
-    def learn(self, epoch: int, lease: int, examples: int) -> TrainResult:
+    def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
         """As if this device had one batch of its own."""
         return dataclasses.replace(self.train(epoch, [lease]), held=self._settings.batch_size)
 

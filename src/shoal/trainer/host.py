@@ -138,16 +138,34 @@ class TrainerHost:
             raise
 
     async def train(
-        self, epoch: int, batches: list[int] | tuple[int, ...], *, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        epoch: int,
+        batches: list[int] | tuple[int, ...],
+        *,
+        rate: float = 0.0,
+        version: int = 0,
+        timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> TrainResult:
-        """Train these batches, one after the other, from ``shared.model``; what changed is in ``shared.update``."""
-        command = {"kind": "train", "epoch": epoch, "batches": list(batches)}
-        return await self._train(command, timeout_s)
+        """Train these batches, one after the other, from ``shared.model``; what changed is in ``shared.update``.
 
-    async def learn(self, epoch: int, lease: int, examples: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> TrainResult:
+        ``rate``: the learning rate; 0: that of the settings. ``version``: the number of the model.
+        """
+        command = {"kind": "train", "epoch": epoch, "batches": list(batches)}
+        return await self._train(command | {"rate": float(rate), "version": version}, timeout_s)
+
+    async def learn(
+        self,
+        epoch: int,
+        lease: int,
+        examples: int,
+        *,
+        rate: float = 0.0,
+        version: int = 0,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> TrainResult:
         """As ``train``, on so many of the device's own examples."""
         command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples}
-        return await self._train(command, timeout_s)
+        return await self._train(command | {"rate": float(rate), "version": version}, timeout_s)
 
     async def evaluate(self, start: int, stop: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> EvalResult:
         """Judge ``shared.model`` on held-out examples ``start`` to ``stop`` (not included)."""

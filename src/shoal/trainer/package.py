@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import Misuse
-from shoal.plan import Plan
+from shoal.learning.outer_rule import RATES
+from shoal.plan import Plan, usual_momentum
 from shoal.trainer.bundle import pack
 from shoal.trainer.prepared_job import PreparedJob
 from shoal.trainer.shards import Manifest
@@ -98,6 +99,24 @@ def job_id(name: str) -> str:
     """A short id a person can type: the task's name and four random letters."""
     stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "job"
     return f"{stem}-{secrets.token_hex(2)}"
+
+
+def laid_over(own: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a task's own plan with what a person typed laid over them.
+
+    A plan that was made has every number. Where another outer step is typed, the numbers that only suited the task's
+    own step are left out, so that they suit the typed one: a rate of 1 is SGD's, and a thousand times too far for Adam.
+    """
+    kept = dict(own)
+    if not {"outer", "nesterov"} & set(typed):
+        return kept | dict(typed)
+    was = kept.pop("outer", "") or ("nesterov" if kept.get("nesterov") else "sgd")
+    kept.pop("nesterov", None)
+    if kept.get("outer_rate") == RATES.get(was):
+        kept.pop("outer_rate", None)
+    if kept.get("momentum") == usual_momentum(was, str(kept.get("pace", ""))):
+        kept.pop("momentum", None)
+    return kept | dict(typed)
 
 
 def plan_from(values: Mapping[str, Any]) -> Plan:

@@ -23,7 +23,6 @@ _OF_PLAN = (
     "seed",
     "batch_size",
     "learning_rate",
-    "weight_decay",
     "inner",
     "inner_state",
     "lease_batches",
@@ -97,7 +96,8 @@ class TrainerSettings:
     @classmethod
     def of_plan(cls, plan: Plan, **rest: Any) -> TrainerSettings:
         """What a plan says of the work of a trainer, and the rest as it is given."""
-        return cls(**{name: getattr(plan, name) for name in _OF_PLAN}, **rest)
+        taken = {name: getattr(plan, name) for name in _OF_PLAN}
+        return cls(**taken, weight_decay=plan.worker_weight_decay, **rest)
 
     def to_message(self) -> Message:
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

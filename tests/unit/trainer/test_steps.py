@@ -94,6 +94,18 @@ def reference(job, flat, x, y, *, steps, learning_rate, weight_decay=0.0):
     return after
 
 
+def test_a_lease_is_trained_with_its_own_rate_and_the_next_with_that_of_the_settings(load):
+    x, y = examples(64)
+    trainer, shared, _ = load(LINEAR, (x, y), batch_size=16)
+    updates = []
+    for rate in (0.0, 0.05, 0.0):
+        trainer.train(0, [1], rate=rate, version=3)
+        updates.append(shared.update.copy())
+    assert np.array_equal(updates[0], updates[2])
+    # The settings say 0.1, and one step is in proportion to the rate.
+    assert np.allclose(updates[1], updates[0] / 2, atol=1e-7)
+
+
 def test_the_mean_of_four_workers_is_one_big_batch_of_sgd(load):
     x, y = examples(64)
     trainer, shared, job = load(LINEAR, (x, y), batch_size=16, weight_decay=0.01)

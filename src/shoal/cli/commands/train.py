@@ -177,7 +177,7 @@ def overrides(
 
 def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
     """What the task's own plan may say for a typed choice to make sense. Whether it does is seen when the two meet."""
-    from shoal.plan import ADAPTIVE, FRESH_STEPS_LEAST, SIZED_ONLY
+    from shoal.plan import FRESH_STEPS_LEAST, INNER_ADAPTIVE, SIZED_ONLY
 
     wanted: dict[str, Any] = {}
     if typed.get("work") == "sized" or ("work" not in typed and any(typed.get(name) for name in SIZED_ONLY)):
@@ -186,7 +186,7 @@ def _companions(typed: Mapping[str, Any]) -> dict[str, Any]:
             wanted["budget_s"] = 1.0
     if typed.get("staleness") == "similar":
         wanted["share_labels"] = True
-    if typed.get("inner") in ADAPTIVE and "lease_batches" not in typed:
+    if typed.get("inner") in INNER_ADAPTIVE and "lease_batches" not in typed:
         wanted["lease_batches"] = FRESH_STEPS_LEAST * typed.get("accumulate", 1)
     elif typed.get("accumulate", 1) > 1 and "lease_batches" not in typed:
         wanted["lease_batches"] = typed["accumulate"]

@@ -20,7 +20,7 @@ import numpy as np
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import BadValues, PeerViolation
-from shoal.learning.outer import outer_change
+from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.partial import Partial
 from shoal.roles.actions import End
 from shoal.roles.events import Event, Received, StopRequested
@@ -73,7 +73,8 @@ class Aggregator(Machine):
         self._bytes_up = self._bytes_down = 0
         #: The state of its part in a shard. The leader sends it when the formation begins to hold.
         self._model: np.ndarray | None = None
-        self._velocity: np.ndarray | None = None
+        self._rule = form.outer_rule
+        self._outer: OuterState | None = None
         #: The rest of the outer step that the codec has not given out yet.
         self._residual: np.ndarray | None = None
 
@@ -100,7 +101,7 @@ class Aggregator(Machine):
     def _on_form(self, form: SetUpAggregator) -> None:
         self._members, self._norm_max = form.members, form.norm_max or None
         if form.tensors:
-            self._model, self._velocity, self._residual = _part_of(form)
+            self._model, self._outer, self._residual = _part_of(form)
         if form.kind == "tree":
             # The leader has had counted what it wanted of members that left. The tray would keep the rest for ever.
             self._tray = {lease: kept for lease, kept in self._tray.items() if kept.member in form.members}
@@ -167,7 +168,7 @@ class Aggregator(Machine):
             if form.kind == "shard":
                 # No later version takes the pieces that the leader did not have counted.
                 self._tray.clear()
-                given = self._step(mean, count.version)
+                given = self._step(mean, count)
                 base = -1 if "model" in given else count.version - 1
                 values = self._values(count.version, given, base=base)
                 if base >= 0:
@@ -192,26 +193,23 @@ class Aggregator(Machine):
         mean.flags.writeable = False
         return {"mean": mean} if self._codec.form == "dense" else encode_exact(mean, name="mean")
 
-    def _step(self, mean: np.ndarray, version: int) -> Tensors:
+    def _step(self, mean: np.ndarray, count: Reduce) -> Tensors:
         """Move its part of the model, as the leader would. Returns the tensors to give out."""
-        form = self._form
         assert self._model is not None
-        assert self._velocity is not None
-        change, self._velocity = outer_change(
-            self._velocity,
-            mean,
-            momentum=form.momentum,
-            parameters_size=form.parameters,
-            rate=form.outer_rate,
-            nesterov=form.nesterov,
-        )
+        assert self._outer is not None
+        weights = None
+        if self._rule.decays:
+            parameters = slice(0, self._form.parameters)
+            weights = self._model[parameters]
+            weights = weights if self._residual is None else weights + self._residual[parameters]
+        change, self._outer = outer_step(self._rule, self._outer, mean, rate=count.outer_rate, weights=weights)
         self._model = self._model.copy()
         if self._residual is None:
             add_to(self._model, change)
             return {"model": self._model}
         coded, self._residual = code_with(self._down, self._residual, change, self._sizes)
         add_to(self._model, coded.values)
-        return coded.tensors(name=str(version))
+        return coded.tensors(name=str(count.version))
 
     def _values(self, version: int, tensors: Tensors, *, base: int) -> ModelShard:
         """Values of a version for every member. Their bytes count from here on."""
@@ -237,12 +235,13 @@ class Aggregator(Machine):
             self.send(member, values)
 
 
-def _part_of(form: SetUpAggregator) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The state of this part (model, velocity, residual), in memory of its own."""
+def _part_of(form: SetUpAggregator) -> tuple[np.ndarray, OuterState, np.ndarray | None]:
+    """The state of this part (model, what its step keeps, residual), in memory of its own."""
     size = form.stop - form.start
 
     def own(name: str, size: int) -> np.ndarray:
         return np.array(flat(name, {name: form.tensors[name]} if name in form.tensors else {}, size=size))
 
     residual = own("residual", size) if form.codec_down != "dense" else None
-    return own("model", size), own("velocity", form.parameters), residual
+    second = own("second", form.parameters) if form.outer_rule.is_adaptive else np.zeros(0, dtype=np.float32)
+    return own("model", size), OuterState(own("velocity", form.parameters), second, form.outer_steps), residual

@@ -130,16 +130,19 @@ class Formations:
         self._machine.send(share.node, self._form(formation, share, with_part=with_part))
 
     def _form(self, formation: Formation, share: AggregatorShare, *, with_part: bool = False) -> SetUpAggregator:
-        """What an aggregator is told of its share; ``with_part``: also the model, velocity and residual of it."""
+        """What an aggregator is told of its share; ``with_part``: also where it stands."""
         size = self._layout.parameters_size
         parameters = min(max(size - share.start, 0), share.stop - share.start)
+        plan = self._spec.plan
         tensors: dict[str, np.ndarray] = {}
         if with_part:
             tensors["model"] = self._training.model[share.start : share.stop]
             tensors["velocity"] = self._training.velocity[share.start : share.start + parameters]
+            if plan.outer_rule.is_adaptive:
+                tensors["second"] = self._training.second[share.start : share.start + parameters]
             if self._training.residual is not None:
                 tensors["residual"] = self._training.residual[share.start : share.stop]
-        plan = self._spec.plan
+        rule = plan.outer_rule
         return SetUpAggregator(
             job=self._spec.job,
             term=self._term,
@@ -149,14 +152,19 @@ class Formations:
             start=share.start,
             stop=share.stop,
             parameters=parameters,
-            momentum=plan.momentum,
+            momentum=rule.momentum,
             members=tuple(sorted(share.members)),
             codec=plan.codec,
             sizes=self._part_sizes(share),
             entries=min(self._entries, share.stop - share.start),
             codec_down=plan.down,
-            outer_rate=plan.outer_rate,
-            nesterov=plan.nesterov,
+            outer_rate=rule.rate,
+            outer=rule.kind,
+            outer_beta2=rule.beta2,
+            outer_epsilon=rule.epsilon,
+            weight_decay=rule.weight_decay,
+            inner_rate=rule.inner_rate,
+            outer_steps=self._training.outer_steps if rule.is_adaptive else 0,
             norm_max=self._norm_told(),
             tensors=tensors,
         )
@@ -501,6 +509,7 @@ class Formations:
             scales=tuple(report.scale for report in reports),
             last=last,
             norm_max=self._norm_told(),
+            outer_rate=self._spec.plan.outer_rate_at(self._training.version) if last else 0.0,
         )
 
     def gather(self, leases: Sequence[Lease]) -> bool:
@@ -622,8 +631,11 @@ class Formations:
         """The most that a part can move by: its residual, its momentum, and this mean."""
         plan, training, part = self._spec.plan, self._training, slice(share.start, share.stop)
         held_back = norm_of(training.residual[part]) if training.residual is not None else 0.0
+        if plan.outer_rule.is_adaptive:
+            # No norm bounds it as tightly as the step itself, which the leader can take for any part.
+            return held_back + norm_of(training.step_of(mean, part)[0])
         velocity = norm_of(training.velocity[part]) * plan.momentum + norm_of(mean)
-        looked_ahead = plan.momentum * velocity + norm_of(mean) if plan.nesterov else 0.0
+        looked_ahead = plan.momentum * velocity + norm_of(mean) if plan.outer == "nesterov" else 0.0
         return held_back + max(1.0, plan.outer_rate) * max(velocity, looked_ahead)
 
     def _whole(self, now: Formation, reports: tuple[ArrivedUpdate, ...], weight: float) -> Summed:

@@ -102,6 +102,7 @@ class Lending:
             base=base,
             examples=examples,
             began=self.began,
+            rate=self._spec.plan.rate_at(lease.version) if is_training else 0.0,
             tensors=tensors,
         )
 

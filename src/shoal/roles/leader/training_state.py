@@ -1,6 +1,6 @@
 """The course of a training: the model, how far it is, and what survives a crash. Pure state.
 
-Model, momentum, version and ledger change here and nowhere else, so that they cannot disagree.
+Model, outer state, version and ledger change here and nowhere else, so that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy as np
 
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
+from shoal.errors import Corrupt
 from shoal.learning.layout import Layout
-from shoal.learning.outer import outer_change
+from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.parameter_staleness import ENTRIES_PER_PLACE, ParameterStaleness, scale_of
 from shoal.learning.partial import Partial
 from shoal.learning.similarity import LabelMemory, boosted
@@ -43,6 +44,7 @@ ENTRIES_LEAST = 1 << 14
 #: Tensors of a checkpoint besides the model have names that begin so.
 OURS = "shoal."
 VELOCITY = f"{OURS}velocity"
+SECOND = f"{OURS}second"
 RESIDUAL = f"{OURS}residual"
 
 
@@ -52,7 +54,7 @@ class _Good:
 
     version: int
     model: np.ndarray
-    velocity: np.ndarray
+    outer: OuterState
     residual: np.ndarray | None
     ledger: dict[str, Any]
 
@@ -63,7 +65,9 @@ class TrainingState:
         self._spec = spec
         self._layout = layout
         self.model = model
-        self.velocity = np.zeros(layout.parameters_size, dtype=np.float32)
+        self._rule = spec.plan.outer_rule
+        #: What the leader's step keeps (``learning.outer``): as every array here, replaced and never written to.
+        self.velocity, self.second, self.outer_steps = _kept(OuterState.zeros(self._rule, layout.parameters_size))
         self._down = Codec.parse(spec.plan.down)
         self._sizes = sizes_of(layout)
         #: The part of past steps that was not sent yet, by which the model did not move; None: all is sent.
@@ -163,15 +167,8 @@ class TrainingState:
 
     def advance(self) -> list[Applied]:
         """Turn the merged updates into the next version; returns their rows in the history."""
-        plan = self._spec.plan
-        change, self.velocity = outer_change(
-            self.velocity,
-            self._partial.mean(),
-            momentum=plan.momentum,
-            parameters_size=self._layout.parameters_size,
-            rate=plan.outer_rate,
-            nesterov=plan.nesterov,
-        )
+        change, outer = self.step_of(self._partial.mean(), slice(0, self._layout.size))
+        self.velocity, self.second, self.outer_steps = _kept(outer)
         self._move(change)
         self.model.flags.writeable = False
         self.version += 1
@@ -180,6 +177,18 @@ class TrainingState:
         self.train_loss, self._loss_sum = self._loss_sum / examples, 0.0
         self._partial.clear()
         return self.ledger.apply(self.version)
+
+    def step_of(self, mean: np.ndarray, part: slice) -> tuple[np.ndarray, OuterState]:
+        """The change that this mean of a part makes, and the outer state after it. Nothing moves by it yet."""
+        parameters = slice(part.start, min(part.stop, self._layout.parameters_size))
+        weights = None
+        if self._rule.decays:
+            weights = self.model[parameters]
+            # What is still to be sent of past steps belongs to them.
+            weights = weights if self.residual is None else weights + self.residual[parameters]
+        state = OuterState(self.velocity[part], self.second[part], self.outer_steps)
+        rate = self._spec.plan.outer_rate_at(self.version)
+        return outer_step(self._rule, state, mean, rate=rate, weights=weights)
 
     def _move(self, change: np.ndarray) -> None:
         """All workers hold the same version, bit for bit: the model moves by the coded change, and the rest is kept."""
@@ -212,7 +221,8 @@ class TrainingState:
     # Back to what was good ------------------------------------------------------------------------------
 
     def _remembered(self) -> _Good:
-        return _Good(self.version, self.model, self.velocity, self.residual, self.ledger.snapshot())
+        outer = OuterState(self.velocity, self.second, self.outer_steps)
+        return _Good(self.version, self.model, outer, self.residual, self.ledger.snapshot())
 
     def on_found_good(self) -> None:
         """The present version is one to go back to."""
@@ -228,7 +238,8 @@ class TrainingState:
         good = self._good
         self.version += 1
         self.went_back = (*self.went_back, (good.version, self.version))
-        self.model, self.velocity, self.residual = good.model, good.velocity, good.residual
+        self.model, self.residual = good.model, good.residual
+        self.velocity, self.second, self.outer_steps = _kept(good.outer)
         self.ledger = Ledger.restore(good.ledger)
         self._partial.clear()
         self._moved, self._loss_sum = None, 0.0
@@ -266,6 +277,8 @@ class TrainingState:
     def snapshot(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything a successor needs, as tensors and JSON values. No array of it changes later."""
         tensors = {**self._layout.views(self.model), VELOCITY: self.velocity}
+        if self._rule.is_adaptive:
+            tensors[SECOND] = self.second
         if self.residual is not None:
             tensors[RESIDUAL] = self.residual
         rows = [row_of(view) for view in self.evaluations]
@@ -276,6 +289,8 @@ class TrainingState:
             "evaluations": rows,
             "went_back": [list(pair) for pair in self.went_back],
         }
+        if self._rule.is_adaptive:
+            state["outer_steps"] = self.outer_steps
         return tensors, state
 
     def restore(self, *, tensors: Tensors, state: dict[str, Any]) -> None:
@@ -286,6 +301,12 @@ class TrainingState:
         model.flags.writeable = False
         self.model = model
         self.velocity = np.array(tensors[VELOCITY], dtype=np.float32)
+        if self._rule.is_adaptive:
+            if SECOND not in tensors or "outer_steps" not in state:
+                # With zeros in their place the next step would be many times too long.
+                raise Corrupt(f"the checkpoint lacks the squares of gradients that {self._rule.kind!r} divides by")
+            self.second = np.array(tensors[SECOND], dtype=np.float32)
+            self.outer_steps = int(state["outer_steps"])
         if self.residual is not None and RESIDUAL in tensors:
             self.residual = np.array(tensors[RESIDUAL], dtype=np.float32)
         self.version = int(state["version"])
@@ -295,6 +316,10 @@ class TrainingState:
         self._elapsed_before_s = float(state["elapsed_s"])
         self.evaluations = [view_of(row) for row in state["evaluations"]]
         self._good = self._remembered()
+
+
+def _kept(outer: OuterState) -> tuple[np.ndarray, np.ndarray, int]:
+    return outer.velocity, outer.second, outer.steps
 
 
 def _touches(size: int, *, version: int = 0) -> ParameterStaleness:

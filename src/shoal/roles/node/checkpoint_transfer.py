@@ -129,6 +129,9 @@ def _check_progress(state: Mapping[str, Any]) -> None:
         raise PeerViolation(f"a checkpoint with a ledger that cannot be: {error}") from error
     if type(elapsed_s) not in (int, float) or not 0 <= elapsed_s <= SECONDS_MAX:
         raise PeerViolation("a checkpoint that took no time that can be")
+    steps = state.get("outer_steps", 0)
+    if type(steps) is not int or not 0 <= steps <= state["version"]:
+        raise PeerViolation("a checkpoint after a number of steps that cannot be")
     if ending is not None and not (isinstance(ending, list) and list(map(type, ending)) == [str, str]):
         raise PeerViolation("a checkpoint with an end that is none")
 

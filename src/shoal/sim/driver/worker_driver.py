@@ -203,7 +203,9 @@ class SimWorkerDriver:
         if isinstance(action, Train) and spec.plan.data == "local":
             return self._learned(action, model, seconds)
         if isinstance(action, Train):
-            trained = training.train(spec, model, action.epoch, action.batches)
+            trained = training.train(
+                spec, model, action.epoch, action.batches, rate=action.rate, version=action.version
+            )
             return Trained(
                 lease=action.lease,
                 examples=trained.examples,
@@ -216,7 +218,16 @@ class SimWorkerDriver:
 
     def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:
         spec, node = self._job.spec, self._around.process.node
-        learned = self._job.training.learn(spec, model, node, action.epoch, action.batches[0], action.examples)
+        learned = self._job.training.learn(
+            spec,
+            model,
+            node,
+            action.epoch,
+            action.batches[0],
+            action.examples,
+            rate=action.rate,
+            version=action.version,
+        )
         return Trained(
             lease=action.lease,
             examples=learned.trained.examples,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import field
 
-from shoal.errors import PeerViolation
+from shoal.errors import Misuse, PeerViolation
 from shoal.learning.layout import ENTRIES_MAX
+from shoal.learning.outer_rule import BETA2, EPSILON, OuterRule
 from shoal.wire.limits import COUNTED_MAX, TOLD_BYTES_MAX
 from shoal.wire.messages.base import Message, Tensors, check_codecs, is_endpoint, is_id, message
 
@@ -40,18 +41,31 @@ class SetUpAggregator(Message):
     #: Of a shard, whose aggregator takes the step: how what it gives out is coded, and how far it goes.
     codec_down: str = "dense"
     outer_rate: float = 1.0
-    nesterov: bool = False
+    outer: str = "sgd"
     #: The largest norm of a piece that is taken; 0: any that is finite.
     norm_max: float = 0.0
-    #: In a shard: ``model`` and ``velocity``, and with a codec the ``residual``, which was not given out yet.
+    #: The rest of the step that it takes (``learning.outer_rule``), and how many steps were taken before.
+    outer_beta2: float = BETA2
+    outer_epsilon: float = EPSILON
+    weight_decay: float = 0.0
+    inner_rate: float = 1.0
+    outer_steps: int = 0
+    #: In a shard: ``model`` and ``velocity``; of an adaptive step ``second``; and with a codec the ``residual``, which
+    #: was not given out yet.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not 0 <= self.start < self.stop or not 0 <= self.parameters <= self.stop - self.start:
             raise PeerViolation(f"no part of a model: {self.start} to {self.stop}, {self.parameters} parameters")
-        if self.kind not in ("tree", "shard") or not 0 <= self.momentum < 1 or not 0 < self.outer_rate < math.inf:
-            raise PeerViolation(f"no formation that this release knows: {self.kind[:80]!r}, {self.momentum}")
+        if self.kind not in ("tree", "shard"):
+            raise PeerViolation(f"no formation that this release knows: {self.kind[:80]!r}")
+        if self.outer_steps < 0:
+            raise PeerViolation(f"an aggregator after {self.outer_steps} steps")
+        try:
+            _ = self.outer_rule
+        except Misuse as error:
+            raise PeerViolation(f"no step that this release knows: {str(error)[:200]}") from None
         _check_norm(self.norm_max)
         if self.codec != "dense" or self.codec_down != "dense":
             if len(self.sizes) > ENTRIES_MAX or any(size < 1 for size in self.sizes):
@@ -61,6 +75,19 @@ class SetUpAggregator(Message):
             check_codecs(self.codec, self.codec_down)
         if not all(is_id(node) for node in self.members):
             raise PeerViolation("a member is named by its id")
+
+    @property
+    def outer_rule(self) -> OuterRule:
+        """The step that an aggregator of a shard takes."""
+        return OuterRule(
+            kind=self.outer,
+            rate=self.outer_rate,
+            momentum=self.momentum,
+            beta2=self.outer_beta2,
+            epsilon=self.outer_epsilon,
+            weight_decay=self.weight_decay,
+            inner_rate=self.inner_rate,
+        )
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
@@ -190,6 +217,9 @@ class Reduce(Message):
     last: bool = False
     #: As in ``SetUpAggregator``, for the pieces that come next.
     norm_max: float = 0.0
+    #: In a shard: how far the step of this version goes; 0: as ``SetUpAggregator`` said. The leader says it, so that no
+    #: two machines work out a schedule in different last bits.
+    outer_rate: float = 0.0
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -198,6 +228,8 @@ class Reduce(Message):
             raise PeerViolation(f"each lease has a weight and a scale, and at most {COUNTED_MAX} are counted at a time")
         if not all(0 < number < math.inf for number in (*self.weights, *self.scales)):
             raise PeerViolation("a weight or a scale that is not positive")
+        if not 0 <= self.outer_rate < math.inf:
+            raise PeerViolation(f"a step that goes as far as {self.outer_rate}")
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")})

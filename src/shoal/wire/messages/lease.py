@@ -89,9 +89,16 @@ class Work(Message):
     #: The version this leader began with. Updates made against it or later for an older leader are in no version: their
     #: batches are trained once more.
     began: int = 0
+    #: The learning rate; 0: the plan's.
+    rate: float = 0.0
     #: The ``model``, or what makes it of the one the worker holds: a tensor for each version in between, named by its
     #: number. None where the worker already holds this version, or its values come from aggregators.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.rate < math.inf:
+            raise PeerViolation(f"a lease to be trained with a learning rate of {self.rate}")
 
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from shoal.errors import PeerViolation
-from shoal.learning.outer import momentum_step
+from shoal.learning.outer import OuterState, momentum_step, outer_step
+from shoal.learning.outer_rule import ADAPTIVE
 from shoal.roles.actions import Action, End, Record, Send
 from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.events import Received, StopRequested, TimerFired
@@ -262,6 +263,63 @@ def test_in_a_shard_the_step_is_taken_here(momentum: float) -> None:
         assert values[0][1].tensors["model"].tobytes() == model.tobytes()
     # By hand, with momentum 0.5: 10 + (1 + 16) = 27, then 27 + (8.5 + 19) = 54.5; the buffer has none.
     assert model.tolist() == ([54.5, 22.0] if momentum else [45.0, 22.0])
+
+
+@pytest.mark.parametrize("kind", ADAPTIVE)
+@pytest.mark.parametrize("codec_down", ["dense", "top100%"])
+def test_in_a_shard_an_adaptive_step_goes_on_from_the_squares_it_is_given(kind: str, codec_down: str) -> None:
+    step = {"outer": kind, "outer_rate": 0.01, "weight_decay": 0.5, "inner_rate": 0.1, "outer_steps": 7}
+    given: dict[str, Any] = {"start": 3, "stop": 5, "parameters": 1, "momentum": 0.5, "codec_down": codec_down} | step
+    given |= {"sizes": (2,), "entries": 2} if codec_down != "dense" else {}
+    summing = Summing("shard", **given)
+    part = {"model": array(10, 20), "velocity": array(2), "second": array(9), "residual": array(1, 0)}
+    summing.hears("home", form_of("shard", tensors=part, **given))
+    rule, state = summing.form.outer_rule, OuterState(array(2), array(9), 7)
+    held_back = part["residual"] if codec_down != "dense" else array(0, 0)
+    for version, rate in ((5, 0.0), (6, 0.004)):
+        for lease, member in enumerate(MEMBERS, start=3 * version):
+            summing.piece(member, lease, 1, 1)
+        summing.count(*range(3 * version, 3 * version + 3), version=version, last=True, outer_rate=rate)
+        weights = (part["model"] + held_back)[:1]
+        change, state = outer_step(rule, state, array(1, 1), rate=rate, weights=weights)
+        part["model"], held_back = part["model"] + (held_back + change), array(0, 0)
+        (_, values), *_ = summing.said(ModelShard)
+        if codec_down == "dense":
+            assert values.tensors["model"].tobytes() == part["model"].tobytes()
+    assert state.steps == 9
+    model = summing.sub._model
+    assert model is not None
+    assert np.abs(model - part["model"]).max() < 1e-5
+
+
+def test_an_adaptive_part_without_its_squares_is_not_whole() -> None:
+    summing = Summing("shard", outer="adam")
+    with pytest.raises(PeerViolation):
+        summing.hears("home", form_of("shard", outer="adam", tensors={"model": array(1, 2), "velocity": array(1, 2)}))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"outer": "lion"},
+        {"outer_rate": float("nan")},
+        {"momentum": 1.0},
+        {"outer_beta2": 1.0},
+        {"outer_epsilon": 0.0},
+        {"weight_decay": -1.0},
+        {"inner_rate": 0.0},
+        {"outer_steps": -1},
+    ],
+)
+def test_a_step_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(PeerViolation):
+        form_of("shard", **wrong)
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+def test_a_step_that_goes_nowhere_known_is_refused(rate: float) -> None:
+    with pytest.raises(PeerViolation):
+        Summing().count(1, outer_rate=rate)
 
 
 def test_in_a_shard_what_was_not_counted_is_of_no_version() -> None:

@@ -358,6 +358,36 @@ def test_the_parts_of_a_shard_are_told_where_they_stand(shaped: Shaped) -> None:
     assert forms["b"].tensors["velocity"].tolist() == pytest.approx([0.4]), "buffers have no momentum"
 
 
+def test_the_parts_of_a_shard_get_their_squares_and_the_steps_taken(make_spec: Callable[..., JobSpec]) -> None:
+    plan: dict[str, Any] = {"outer": "adamw", "outer_rate": 0.01, "weight_decay": 0.2, "learning_rate": 0.4}
+    shaped = Shaped(make_spec(**plan, schedule="warmup 4"))
+    shaped.training.second = np.array([1, 2, 3, 4], dtype=np.float32)
+    shaped.training.outer_steps = 5
+    forms = dict(sent(shaped.set_up("shard"), SetUpAggregator))
+    assert forms["a"].tensors["second"].tolist() == [1, 2, 3]
+    assert forms["b"].tensors["second"].tolist() == [4], "buffers have none"
+    assert {form.outer_steps for form in forms.values()} == {5}
+    assert {form.outer_rule for form in forms.values()} == {shaped.training._rule}
+    # How far a step goes the leader says with the last count.
+    assert shaped.shape._count([], last=True).outer_rate == pytest.approx(0.01 / 4)
+    assert shaped.shape._count([]).outer_rate == 0.0
+
+
+def test_a_step_of_a_part_is_no_longer_than_the_adaptive_step_that_it_should_be(
+    make_spec: Callable[..., JobSpec],
+) -> None:
+    shaped = Shaped(make_spec(outer="adam", outer_rate=0.01, codec_down="top100%"))
+    shaped.set_up("shard")
+    assert shaped.shape.now is not None
+    a, b = shaped.shape.now.shares
+    mean = np.array([1, -2, 3], dtype=np.float32)
+    # First steps of Adam from nothing but this mean: all of its values move, each by about the rate.
+    shaped.training.velocity = np.zeros(4, np.float32)
+    assert shaped.shape._step_max(mean, a) == pytest.approx(0.01 * 3**0.5, rel=1e-3)
+    # One parameter and two buffers, which take the mean itself.
+    assert shaped.shape._step_max(mean, b) == pytest.approx((0.01**2 + 2**2 + 3**2) ** 0.5, rel=1e-3)
+
+
 def test_a_part_without_parameters_has_no_velocity(shaped: Shaped) -> None:
     shares = [AggregatorShare("a", 0, 5, list(WORKERS)), AggregatorShare("b", 5, 6, list(WORKERS))]
     forms = dict(sent(shaped.does(shaped.shape.begin, "shard", shares, reason=""), SetUpAggregator))

@@ -82,6 +82,20 @@ def test_a_ready_worker_gets_a_batch_and_the_model_in_one_message(begin: Start) 
     assert story.progress.state == "training"
 
 
+def test_a_lease_names_the_rate_of_its_version_where_a_schedule_does(begin: Start) -> None:
+    story = begin()
+    story.ready("a")
+    assert story.work("a").rate == 0.0, "the plan's"
+    story = begin(learning_rate=0.4, schedule="warmup 4")
+    for version in range(3):
+        story.ready("a")
+        assert (story.work("a").version, story.work("a").rate) == (version, pytest.approx(0.1 * (version + 1)))
+        story.update("a", story.work("a"), 0.1, 0.1)
+    story = begin(outer="adam", schedule="warmup 4")
+    story.ready("a")
+    assert story.work("a").rate == 0.0, "an adaptive step goes so far itself"
+
+
 def test_a_worker_that_holds_the_model_is_not_sent_it_again(begin: Start) -> None:
     story = begin()
     story.says("a", Ready(job="digits", holds_term=1, holds_version=0))
