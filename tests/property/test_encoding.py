@@ -101,6 +101,8 @@ PLANS = st.builds(
     staleness=st.sampled_from(STALENESS),
     topology=st.sampled_from(("star", "tree", "auto")),
     aggregators=st.integers(0, 99),
+    shuffle=st.just("window"),
+    cache_mb=st.integers(0, 1 << 40),
 ) | st.builds(
     Plan,
     data=st.just("local"),

@@ -37,6 +37,10 @@ class TrainerSettings:
     train: tuple[str, ...]
     test: tuple[str, ...] = ()
     layout: Layout
+    #: Where examples are mixed in windows of so many shards (0: they are not): the rows of each shard. There ``train``
+    #: is empty, and the agent opens and shuts shards by number, as leases need them.
+    window: int = 0
+    train_rows: tuple[int, ...] = ()
     seed: int
     batch_size: int
     learning_rate: float
@@ -68,7 +72,7 @@ class TrainerSettings:
     @classmethod
     def from_message(cls, message: Message) -> TrainerSettings:
         plain = {name: value for name, value in message.items() if name not in ("kind", "seq")}
-        plain |= {"train": tuple(plain["train"]), "test": tuple(plain["test"])}
+        plain |= {name: tuple(plain[name]) for name in ("train", "test", "train_rows")}
         return cls(**plain | {"layout": Layout.from_json(plain["layout"])})
 
 

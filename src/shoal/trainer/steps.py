@@ -10,7 +10,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse
 from shoal.learning.similarity import capped_counts, noisy_counts
-from shoal.scheduling.batches import Indices, batch_indices, epoch_order, mix
+from shoal.scheduling.batches import mix
 from shoal.task import Task
 from shoal.trainer.flat import layout_of, read_into, write_from
 from shoal.trainer.importer import make_task
 from shoal.trainer.local_examples import LocalExamples
+from shoal.trainer.order import BatchOrder, training_set
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shards import Array, Examples, as_pair, labels_of
 from shoal.trainer.shared import SharedVectors
@@ -86,10 +87,10 @@ class TorchTrainer:
         self._optimiser = _optimiser_of(settings, self._model)
         if settings.local_folder:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
-        self._train = Examples(settings.train)
+        self._train = training_set(settings)
+        self._batches = BatchOrder(settings, len(self._train))
         self._local = LocalExamples(self._task, seen=settings.local_seen) if settings.is_local else None
         self._test = Examples(settings.test)
-        self._order: tuple[int, Indices] | None = None
         self._load_s = time.monotonic() - began_s
 
     def loaded(self) -> TaskLoaded:
@@ -100,6 +101,12 @@ class TorchTrainer:
             engine=f"torch {torch.__version__}",
         )
 
+    def open_shard(self, number: int, file: BinaryIO) -> None:
+        self._train.open(number, file)
+
+    def shut_shard(self, number: int) -> None:
+        self._train.shut(number)
+
     def train(self, epoch: int, batches: list[int]) -> TrainResult:
         """Take one SGD step a batch, in order, and leave what changed in the update region."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
@@ -107,7 +114,7 @@ class TorchTrainer:
         self._model.train()
         examples, loss_sum = 0, 0.0
         for batch in batches:
-            indices = batch_indices(self._order_of(epoch), batch, self._settings.batch_size)
+            indices = self._batches.indices(epoch, batch)
             loss = self._step(as_pair(self._train.take(indices)), (epoch, batch))
             examples += len(indices)
             loss_sum += loss * len(indices)
@@ -202,12 +209,6 @@ class TorchTrainer:
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
         return loss.item()
-
-    def _order_of(self, epoch: int) -> Indices:
-        if self._order is None or self._order[0] != epoch:
-            order = epoch_order(len(self._train), seed=self._settings.seed, epoch=epoch)
-            self._order = (epoch, order)
-        return self._order[1]
 
     def _inputs(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[Any, Tensor]:
         return self._task.batch(torch.from_numpy(x), torch.from_numpy(y))
