@@ -42,6 +42,10 @@ SIZED_ONLY = ("budget_s", "budget_joules", "refuse_smallest", "refuse_alike", "r
 #: is judged, or none.
 PUBLISH = ("better", "every", "asked")
 
+#: How the examples of a shared set are mixed: over all of them, or over a few shards at a time, so that a device need
+#: not hold them all.
+SHUFFLES = ("full", "window")
+
 #: Published versions are whole models on the manager's disk.
 VERSIONS_KEPT_MAX = 100
 
@@ -163,6 +167,11 @@ class Plan:
     #: Leases lent for one version, to those who waited longest; 0: one to whoever is ready.
     cohort: int = 0
 
+    #: How examples are mixed (``SHUFFLES``). With windows, devices fetch the shards that their leases name.
+    shuffle: str = "full"
+    #: With windows, the megabytes of training examples that a device keeps on its disk; 0: all that it fetched.
+    cache_mb: int = 0
+
     #: With local data nobody knows how many examples there are: an epoch is so many leases.
     epoch_leases: int = 100
     #: What a lease of sized work may take of a device: seconds of training, and joules; 0: as much as it takes.
@@ -240,6 +249,11 @@ class Plan:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
         self._check_inner()
         self._check_online()
+        _check_choice("shuffle", self.shuffle, SHUFFLES)
+        if self.cache_mb < 0 or (self.cache_mb and self.shuffle != "window"):
+            raise Misuse(f"cache_mb is a number from 0, with shuffle = 'window' alone, not {self.cache_mb}")
+        if self.shuffle == "window" and self.data != "shared":
+            raise Misuse("shuffle = 'window' is for data = 'shared': a device's own examples are all on its disk")
         if not 1 <= self.versions_kept <= VERSIONS_KEPT_MAX:
             raise Misuse(f"versions_kept is from 1 to {VERSIONS_KEPT_MAX} whole models, not {self.versions_kept}")
         if self.judged_by:

@@ -138,6 +138,8 @@ PLANS = st.builds(
     topology=st.sampled_from(("star", "tree", "auto")),
     aggregators=st.integers(0, 99),
     schedule=st.sampled_from(("", "warmup 20 cosine 2000", "step 7 x0.5")),
+    shuffle=st.just("window"),
+    cache_mb=st.integers(0, 1 << 40),
 ) | st.builds(
     Plan,
     data=st.just("local"),

@@ -44,6 +44,10 @@ def test_a_choice_shoal_does_not_have_is_named_with_those_it_has(choice: str) ->
         ({"lease_s": -1.0}, "lease_s is a number from 0"),
         ({"checkpoint_every_s": -1.0}, "checkpoint_every_s is a number from 0"),
         ({"until": Until()}, "a job needs an end"),
+        ({"shuffle": "some"}, "shuffle = 'some' is not a choice.*there is: full, window"),
+        ({"cache_mb": 5}, "cache_mb is a number from 0, with shuffle = 'window' alone, not 5"),
+        ({"cache_mb": -1, "shuffle": "window"}, "cache_mb is a number from 0"),
+        ({"shuffle": "window", "data": "local"}, "shuffle = 'window' is for data = 'shared'"),
     ],
 )
 def test_numbers_that_cannot_work_are_refused(wrong: dict[str, object], told: str) -> None:

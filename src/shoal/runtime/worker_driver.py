@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -31,6 +32,7 @@ from shoal.runtime import sensors
 from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.seen_examples import SeenExamples
+from shoal.runtime.shard_cache import ShardCache
 from shoal.store.blobs import BlobStore
 from shoal.trainer.bundle import unpack
 from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
@@ -86,6 +88,8 @@ class WorkerDriver:
         self._is_local = spec.plan.data == "local"
         self._local_folder = os.environ.get(LOCAL_VARIABLE, "") if self._is_local else ""
         self._seen = SeenExamples(own, of=self._local_folder) if self._is_local and own is not None else None
+        #: The training set of a plan that mixes it in windows; None: all of it is here before the first batch.
+        self._windows: ShardCache | None = None
         self._meter = EnergyMeter(machine=platform.machine())
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
@@ -116,6 +120,8 @@ class WorkerDriver:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
+        if self._windows is not None:
+            log.info("[%s] shards: %s", self._spec.job, self._windows.told())
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -136,6 +142,8 @@ class WorkerDriver:
                 signer = await asyncio.to_thread(self._check_signature)
                 settings, first = await self._settings()
                 await self._trainer.kill()
+                if self._windows is not None:
+                    self._windows.trainer_ended()
                 loaded = await self._trainer.start(settings)
                 self._given = first if self._takes_changes else None
                 state = self._sense(loaded.train_examples)
@@ -168,8 +176,10 @@ class WorkerDriver:
         await self._around.fetch(spec.initial)
         for part in spec.base:
             await self._around.fetch(part)
-        train = await self._shards(spec.train)
         test = await self._shards(spec.test)
+        if spec.plan.shuffle == "window":
+            self._windows = self._windows or await self._window_cache()
+        train = await self._shards(spec.train) if self._windows is None else ()
         bundle_dir = await asyncio.to_thread(self._unpack, spec.bundle)
         layout, first = first_model(self._blobs.path(spec.initial))
         settings = TrainerSettings.of_plan(
@@ -181,6 +191,8 @@ class WorkerDriver:
             test=test,
             base=tuple(str(self._blobs.path(part)) for part in spec.base),
             layout=layout,
+            window=self._windows.window if self._windows is not None else 0,
+            train_rows=self._windows.rows if self._windows is not None else (),
             device=device_of(os.environ),
             torch_threads=threads_of(os.environ),
             is_local=self._is_local,
@@ -191,13 +203,28 @@ class WorkerDriver:
         return settings, first
 
     async def _shards(self, dataset: Dataset) -> tuple[str, ...]:
-        if not dataset.examples:
-            return ()
-        await self._around.fetch(dataset.manifest)
-        manifest = Manifest.from_json(self._blobs.path(dataset.manifest).read_bytes())
+        manifest = await self._manifest(dataset)
         for shard in manifest.shards:
             await self._around.fetch(shard.sha256)
         return tuple(str(self._blobs.path(shard.sha256)) for shard in manifest.shards)
+
+    async def _manifest(self, dataset: Dataset) -> Manifest:
+        if not dataset.examples:
+            return Manifest(examples=0, shards=())
+        await self._around.fetch(dataset.manifest)
+        return Manifest.from_json(self._blobs.path(dataset.manifest).read_bytes())
+
+    async def _window_cache(self) -> ShardCache:
+        plan, held_out = self._spec.plan, await self._manifest(self._spec.test)
+        return ShardCache(
+            await self._manifest(self._spec.train),
+            self._blobs,
+            self._around.fetch,
+            seed=plan.seed,
+            batch_size=plan.batch_size,
+            cache_bytes=plan.cache_mb * 1_000_000,
+            pinned=[shard.sha256 for shard in held_out.shards],
+        )
 
     def _unpack(self, sha256: str) -> Path:
         """Unpack a bundle once; a half-unpacked one is never seen under its name."""
@@ -246,6 +273,7 @@ class WorkerDriver:
                 if self._is_local:
                     result, spent = await self._learn(action)
                 else:
+                    await self._bring_shards(action)
                     result, spent = await self._trained(action), None
             except (ShoalError, OSError) as error:
                 host.post(await self._failure(action.lease, error))
@@ -272,6 +300,19 @@ class WorkerDriver:
 
     async def _trained(self, action: Train) -> TrainResult:
         return await self._trainer.train(action.epoch, action.batches, rate=action.rate, version=action.version)
+
+    async def _bring_shards(self, action: Train) -> None:
+        """Of a set that is mixed in windows, have the shards of this lease. The next ones come while it is trained."""
+        if self._windows is None:
+            return
+        await self._windows.bring(self._trainer, action.epoch, action.batches)
+        self._begin(self._fetch_ahead(action.epoch, max(action.batches)))
+
+    async def _fetch_ahead(self, epoch: int, batch: int) -> None:
+        assert self._windows is not None
+        # Only ahead of time: the lease that needs them tries again, and says why if it cannot.
+        with contextlib.suppress(ShoalError, OSError):
+            await self._windows.fetch_ahead(epoch, batch)
 
     async def _learn(self, action: Train) -> tuple[TrainResult, EnergySpent]:
         """Train on the device's own examples, and see what that takes."""

@@ -17,12 +17,13 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypedDict, runtime_checkable
+from typing import BinaryIO, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 from shoal.errors import Misuse, ShoalError
 from shoal.trainer.channel import Channel, Message
 from shoal.trainer.confine import Reserve, says_no_memory, too_much_memory
 from shoal.trainer.guard import TRAINER_VARIABLE
+from shoal.trainer.open_files import receive_file
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult, answer
 from shoal.trainer.shared import SharedVectors
 from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
@@ -50,19 +51,27 @@ class Learner(Protocol):
     def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult: ...
 
 
+@runtime_checkable
+class ShardReader(Protocol):
+    """A trainer whose examples come shard by shard, while it runs."""
+
+    def open_shard(self, number: int, file: BinaryIO) -> None: ...
+    def shut_shard(self, number: int) -> None: ...
+
+
 Build: TypeAlias = Callable[[TrainerSettings, SharedVectors], Trainer]
 
 
 def main(build: Build) -> None:
     """Run until told to stop or until the agent is gone. The descriptors are those the agent passed down."""
     parser = argparse.ArgumentParser(description="A trainer process. Started by the agent, not by hand.")
-    for name in ("socket", "shared", "stacks"):
+    for name in ("socket", "shared", "stacks", "files"):
         parser.add_argument(f"--{name}-fd", type=int, required=True)
     parser.add_argument(
         "--confined", type=json.loads, default=[], help="what is in force, as shoal.trainer.launch says"
     )
     given = parser.parse_args()
-    for fd in (given.socket_fd, given.shared_fd, given.stacks_fd):
+    for fd in (given.socket_fd, given.shared_fd, given.stacks_fd, given.files_fd):
         os.set_inheritable(fd, False)
     sys.argv = ["shoal-trainer"]
     os.environ[TRAINER_VARIABLE] = "1"
@@ -72,7 +81,7 @@ def main(build: Build) -> None:
     faulthandler.register(signal.SIGUSR1, file=given.stacks_fd, all_threads=True)
     channel = Channel(socket.socket(fileno=given.socket_fd))
     channel.send({"kind": "ready", "confined": given.confined})
-    _Service(channel, given.shared_fd, build).run()
+    _Service(channel, given.shared_fd, socket.socket(fileno=given.files_fd), build).run()
 
 
 def print_to_stderr() -> None:
@@ -114,8 +123,9 @@ def reason_of(error: BaseException) -> str:
 
 
 class _Service:
-    def __init__(self, channel: Channel, shared_fd: int, build: Build) -> None:
+    def __init__(self, channel: Channel, shared_fd: int, files: socket.socket, build: Build) -> None:
         self._channel = channel
+        self._files = files
         self._shared_fd = shared_fd
         self._build = build
         self._trainer: Trainer | None = None
@@ -155,6 +165,7 @@ class _Service:
     def _do(self, command: Message) -> Message:
         trainer: object = self._trainer
         learner = trainer if isinstance(trainer, Learner) else None
+        reader = trainer if isinstance(trainer, ShardReader) else None
         match command:
             case {"kind": "load"}:
                 settings = TrainerSettings.from_message(command)
@@ -168,6 +179,12 @@ class _Service:
                 return answer("trained", learner.learn(epoch, lease, examples, **_lease_of(command)))
             case {"kind": "evaluate", "start": int(start), "stop": int(stop)} if self._trainer:
                 return answer("evaluated", self._trainer.evaluate(start, stop))
+            case {"kind": "open", "shard": int(shard)} if reader:
+                reader.open_shard(shard, receive_file(self._files, shard))
+                return {"kind": "opened"}
+            case {"kind": "shut", "shard": int(shard)} if reader:
+                reader.shut_shard(shard)
+                return {"kind": "shut"}
         raise Misuse(f"the trainer cannot {command['kind']} now" if self._trainer else "nothing is loaded yet")
 
 

@@ -20,6 +20,7 @@ from shoal.trainer.cgroups import ran_out_of_memory
 from shoal.trainer.channel import Message
 from shoal.trainer.confine import Limits, device_memory_bytes, says_no_memory, too_much_memory
 from shoal.trainer.launch import REFUSED_CODE
+from shoal.trainer.open_files import send_file
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerError, TrainerSettings, TrainResult
 from shoal.trainer.sandbox import Room
 from shoal.trainer.shared import SharedVectors
@@ -172,6 +173,18 @@ class TrainerHost:
         command = {"kind": "evaluate", "start": start, "stop": stop}
         return self._sound(protocol.read_evaluated, await self._ask(command, "evaluated", timeout_s))
 
+    async def open_shard(self, number: int, path: Path) -> None:
+        """Hand over a shard of the training examples that has come. The process gets the open file, and no path."""
+        if self._running is None:
+            raise TrainerError("the trainer does not run: start() it first")
+        with contextlib.suppress(ConnectionError):
+            send_file(self._running.files, number, path)
+        await self._ask({"kind": "open", "shard": number}, "opened", ANSWER_TIMEOUT_S)
+
+    async def shut_shard(self, number: int) -> None:
+        """Let the process forget a shard, so that its file can be removed: what is mapped stays on the disk."""
+        await self._ask({"kind": "shut", "shard": number}, "shut", ANSWER_TIMEOUT_S)
+
     async def stop(self) -> None:
         """Ask the process to end, insist after a few seconds, and give the shared memory back. Safe to call twice."""
         if self._running is not None:
@@ -302,10 +315,13 @@ class _Running:
         stacks: BinaryIO,
         answers: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         log: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        files: socket.socket,
         last_words: deque[str],
         room: Room,
     ) -> None:
         self.process = process
+        #: Where open files go that the process has no right to open.
+        self.files = files
         self.memory_bytes = room.limits.memory_bytes
         self._room = room
         self.ready = False
@@ -328,13 +344,16 @@ class _Running:
         threads = room.settings.torch_threads
         ours, theirs = socket.socketpair()
         log_ours, log_theirs = socket.socketpair()
+        files_ours, files_theirs = socket.socketpair()
+        files_ours.setblocking(False)
         # Appending, so that dumps land at the end wherever this side has cut the file.
         stacks: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115
         fds = {"socket": theirs.fileno(), "shared": shared_fd, "stacks": stacks.fileno()}
+        fds["files"] = files_theirs.fileno()
         answers = await asyncio.open_unix_connection(sock=ours)
         log = await asyncio.open_unix_connection(sock=log_ours)
         try:
-            with theirs, log_theirs:
+            with theirs, log_theirs, files_theirs:
                 process = await spawn(
                     *("shoal.trainer.launch", str(room.plan), module),
                     *(part for name, fd in fds.items() for part in (f"--{name}-fd", str(fd))),
@@ -347,10 +366,10 @@ class _Running:
                     changes={"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
                 )
         except BaseException:
-            for open_file in (answers[1], log[1], stacks):
+            for open_file in (answers[1], log[1], stacks, files_ours):
                 open_file.close()
             raise
-        return cls(process, stacks, answers, log, last_words, room)
+        return cls(process, stacks, answers, log, files_ours, last_words, room)
 
     async def exited(self, timeout_s: float) -> int | None:
         """The exit status, or None if there is none in time."""
@@ -377,6 +396,7 @@ class _Running:
             with contextlib.suppress(OSError):
                 await _bounded(writer.wait_closed(), 1.0)
         self._stacks.close()
+        self.files.close()
         await asyncio.to_thread(self._room.close)
         while self.answers.full():
             self.answers.get_nowait()

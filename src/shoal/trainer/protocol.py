@@ -59,6 +59,10 @@ class TrainerSettings:
     #: The files of the frozen base, where the model has one.
     base: tuple[str, ...] = ()
     layout: Layout
+    #: Where examples are mixed in windows of so many shards (0: they are not): the rows of each shard. There ``train``
+    #: is empty, and the agent opens and shuts shards by number, as leases need them.
+    window: int = 0
+    train_rows: tuple[int, ...] = ()
     seed: int
     batch_size: int
     learning_rate: float
@@ -106,7 +110,7 @@ class TrainerSettings:
     @classmethod
     def from_message(cls, message: Message) -> TrainerSettings:
         plain = {name: value for name, value in message.items() if name not in ("kind", "seq")}
-        plain |= {name: tuple(plain[name]) for name in ("train", "test", "base")}
+        plain |= {name: tuple(plain[name]) for name in ("train", "test", "base", "train_rows")}
         return cls(**plain | {"layout": Layout.from_json(plain["layout"])})
 
 

@@ -232,8 +232,8 @@ class Examples:
 
     def open(self, number: int, file: BinaryIO) -> None:
         """Take in a shard that has come. The file is closed; what is mapped stays readable."""
-        self._check_number(number)
         with file:
+            self._check_number(number)
             columns = self._fitting(_read_shard(file, f"shard {number}"))
         if _rows_in(columns) != self._starts[number + 1] - self._starts[number]:
             raise Corrupt(f"shard {number} holds another number of examples than its manifest says")

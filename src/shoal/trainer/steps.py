@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse
 from shoal.learning.metrics import MetricSum, merge_all
 from shoal.learning.similarity import capped_counts, noisy_counts
-from shoal.scheduling.batches import Indices, batch_indices, epoch_order, mix
+from shoal.scheduling.batches import mix
 from shoal.task import Task
 from shoal.trainer.arrays import rows_to_torch
 from shoal.trainer.base import load_base
@@ -33,6 +33,7 @@ from shoal.trainer.judging import loss_of, metrics_of
 from shoal.trainer.lease import Lease
 from shoal.trainer.local_examples import LocalExamples
 from shoal.trainer.optimisers import InnerOptimiser
+from shoal.trainer.order import BatchOrder, training_set
 from shoal.trainer.placement import place, to_training
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shards import Examples, labels_of
@@ -87,10 +88,10 @@ class TorchTrainer:
         self._is_rounded = any(tensor.dtype != torch.float32 for tensor in self._tensors.values())
         if settings.local_folder:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
-        self._train = Examples(settings.train)
+        self._train = training_set(settings)
+        self._order = BatchOrder(settings, len(self._train))
         self._local = LocalExamples(self._task, seen=settings.local_seen) if settings.is_local else None
         self._test = Examples(settings.test)
-        self._order: tuple[int, Indices] | None = None
         self._load_s = time.monotonic() - began_s
 
     def loaded(self) -> TaskLoaded:
@@ -101,14 +102,19 @@ class TorchTrainer:
             engine=f"torch {torch.__version__} on {self._device}, {_threads(self._settings.torch_threads)}",
         )
 
+    def open_shard(self, number: int, file: BinaryIO) -> None:
+        self._train.open(number, file)
+
+    def shut_shard(self, number: int) -> None:
+        self._train.shut(number)
+
     # Training ------------------------------------------------------------------------------------------------
 
     def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
         """Train these batches, in order, and leave what changed in the update region."""
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         lease = self._begin(epoch, rate, version)
-        order, size = self._order_of(epoch), self._settings.batch_size
-        chosen = [batch_indices(order, batch, size) for batch in batches]
+        chosen = [self._order.indices(epoch, batch) for batch in batches]
         rows = ((self._train.take(indices), (epoch, batch)) for indices, batch in zip(chosen, batches, strict=True))
         loss_sum = self._run(rows, [len(indices) for indices in chosen], lease)
         return TrainResult(
@@ -257,12 +263,6 @@ class TorchTrainer:
 
     def _collated(self, rows: Any, *, training: bool) -> Any:
         return move(self._task.collate(rows_to_torch(rows), training=training), self._device)
-
-    def _order_of(self, epoch: int) -> Indices:
-        if self._order is None or self._order[0] != epoch:
-            order = epoch_order(len(self._train), seed=self._settings.seed, epoch=epoch)
-            self._order = (epoch, order)
-        return self._order[1]
 
 
 def _threads(count: int) -> str:

@@ -1,0 +1,39 @@
+"""Open files that an agent hands to its trainer, by number. Standard library only.
+
+A trainer may have no right to open what the agent can, and shall not get it: it is given the one open file it needs, to
+read, over a socket between the two (``SCM_RIGHTS``).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import BinaryIO
+
+from shoal.errors import Misuse
+
+_NUMBER_BYTES = 8
+#: The file is sent before the command that speaks of it.
+_WAIT_S = 10.0
+
+
+def send_file(to: socket.socket, number: int, path: Path) -> None:
+    """Open a file to read, and hand it over."""
+    with path.open("rb") as file:
+        socket.send_fds(to, [number.to_bytes(_NUMBER_BYTES, "big")], [file.fileno()])
+
+
+def receive_file(from_: socket.socket, number: int) -> BinaryIO:
+    """The file that was sent under this number. Others before it were for a command that was given up."""
+    from_.settimeout(_WAIT_S)
+    while True:
+        try:
+            said, descriptors, _, _ = socket.recv_fds(from_, _NUMBER_BYTES, 1)
+        except OSError:
+            said, descriptors = b"", []
+        if not descriptors:
+            raise Misuse(f"file {number} did not come with the command to open it")
+        if said == number.to_bytes(_NUMBER_BYTES, "big"):
+            return os.fdopen(descriptors[0], "rb")
+        os.close(descriptors[0])
