@@ -14,30 +14,63 @@ from typing import TYPE_CHECKING, Any
 from shoal.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from shoal import data
-    from shoal.api import Result, fit
+    from shoal import callbacks, data
+    from shoal.api import fit, job, jobs, load, submit
+    from shoal.callbacks import STOP, Callback
+    from shoal.handle import Job
+    from shoal.history import History
     from shoal.offload.api import offload
     from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
+    from shoal.result import Result
     from shoal.task import Task
 
-__all__ = ["Plan", "Result", "Task", "Until", "accuracy", "data", "endless", "epochs", "fit", "offload", "seconds"]
+__all__ = [
+    "STOP",
+    "Callback",
+    "History",
+    "Job",
+    "Plan",
+    "Result",
+    "Task",
+    "Until",
+    "accuracy",
+    "callbacks",
+    "data",
+    "endless",
+    "epochs",
+    "fit",
+    "job",
+    "jobs",
+    "load",
+    "offload",
+    "seconds",
+    "submit",
+]
 
 _HOME = {
+    "STOP": "shoal.callbacks",
+    "Callback": "shoal.callbacks",
+    "History": "shoal.history",
+    "Job": "shoal.handle",
     "Plan": "shoal.plan",
-    "Result": "shoal.api",
+    "Result": "shoal.result",
     "Task": "shoal.task",
     "Until": "shoal.plan",
     "accuracy": "shoal.plan",
     "endless": "shoal.plan",
     "epochs": "shoal.plan",
     "fit": "shoal.api",
+    "job": "shoal.api",
+    "jobs": "shoal.api",
+    "load": "shoal.api",
     "seconds": "shoal.plan",
+    "submit": "shoal.api",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "offload"):
-        # The latter is a package that can be called: see there.
+    if name in ("callbacks", "data", "offload"):
+        # The last is a package that can be called: see there.
         return import_module(f"shoal.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)

@@ -105,6 +105,8 @@ class LocalCluster:
                 # The task is the caller's own, and was run as the caller to prepare it: where Python cannot be read by
                 # another user, that is no reason to refuse it.
                 changes={ROOT_VARIABLE: os.environ.get(ROOT_VARIABLE, "yes"), "PYTHONUNBUFFERED": "1"},
+                # Ctrl-C reaches every process of a terminal; the cluster stays, and saves the job's last version.
+                own_session=True,
             )
 
     def log_tail(self, name: str, lines: int = 5) -> str:
