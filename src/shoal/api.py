@@ -114,6 +114,7 @@ def submit(
 
 def jobs(cluster: str | Path | None = None) -> list[Job]:
     """Every job that a cluster knows, oldest first."""
+    stop_if_importing()
     home = _home(cluster)
     with PlainOperator(at_home(home)) as operator:
         return [Job(view.job, home) for view in operator.ask(lambda each: each.status()).jobs]
@@ -123,6 +124,7 @@ def job(id: str, cluster: str | Path | None = None, *, task: Task | None = None)
     """The job with this id, or this start of an id. With its ``task``, its result can make the model."""
     from shoal.cli.select_job import pick_job
 
+    stop_if_importing()
     home = _home(cluster)
     if not id:
         raise Misuse("a job is found by its id: shoal.jobs() lists them")

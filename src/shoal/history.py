@@ -31,7 +31,7 @@ class HistoryRow:
     accuracy: float | None
     #: Every metric by name; None where there was nothing to count.
     metrics: Mapping[str, float | None] = field(default_factory=dict)
-    #: The metrics of which less is better.
+    #: Metrics that are better when they are lower.
     lower: frozenset[str] = frozenset({"loss"})
 
     @classmethod

@@ -8,18 +8,23 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-from kit import HERE, cluster_in, run
+from kit import HERE, Site, cluster_in, run
 
 import shoal
-from shoal.errors import Misuse, Unreachable
+from shoal.errors import Misuse, Refused, Unreachable
+from shoal.trainer.find import find_task
+from shoal.wire import tensors
 
+ROOT = HERE.parents[1]
 CLOUDS = (HERE / "clouds_task.py").read_text()
 FAULTY = (HERE / "faulty_task.py").read_text()
 
@@ -39,8 +44,8 @@ def running(folder: Path, text: str) -> Iterator[subprocess.Popen[str]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def said(process: subprocess.Popen[str]) -> tuple[list[str], str]:
-    output, errors = process.communicate(timeout=110)
+def said(process: subprocess.Popen[str], timeout_s: float = 110) -> tuple[list[str], str]:
+    output, errors = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, errors
     return output.splitlines(), errors
 
@@ -179,6 +184,20 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     assert output == ["left None", "interrupted"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_the_program_of_the_guide_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- program:.*?-->\n```python\n(.*?)```", text, flags=re.DOTALL)
+    assert found
+    with running(tmp_path, found[1]) as process:
+        output, _ = said(process, timeout_s=220)
+    assert output[0].startswith(("finished ", "stopped "))
+    assert output[1] == "torch.Size([1, 3])"
+    assert (tmp_path / "clouds.csv").read_text().startswith("version,epoch,seconds,examples,loss,accuracy")
+    assert (tmp_path / "clouds.safetensors").is_file()
+
+
 FAILING = """
 import json
 from shoal.errors import JobFailed
@@ -201,6 +220,60 @@ def test_the_logs_of_a_job_that_fails_are_kept(tmp_path: Path) -> None:
     assert str(logs) in told["text"]
     assert {"manager.log", "device-1.log", "events.txt", "tracebacks.txt"} <= {each.name for each in logs.iterdir()}
     assert "example 7 is poison" in (logs / "tracebacks.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_first_model_is_that_of_a_file_a_job_or_a_version(tmp_path: Path) -> None:
+    async def first(site: Site, start: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        ready = await site.operator.prepare(*find_task(str(HERE / "clouds_task.py")), start=start)
+        return dict(tensors.read(Path(ready.prepared.model), mmap=False)[0]), ready.notes
+
+    async def story() -> None:
+        async with cluster_in(tmp_path, workers=1, options=()) as site:
+            job = await site.submit_task(HERE / "clouds_task.py", until={"epochs": 3})
+            await site.ended(job)
+            await site.operator.publish(job)
+            (published,) = (await site.operator.versions(job)).versions
+            wanted = await site.model(job)
+            file = tmp_path / f"{job}.safetensors"
+            assert file.is_file()
+            for start in (file, job, f"{job}@{published.version}"):
+                found, notes = await first(site, start)
+                assert found.keys() == wanted.keys()
+                for name, array in wanted.items():
+                    np.testing.assert_array_equal(found[name], array, err_msg=f"{start}: {name}")
+            # The same values, from wherever they come, are prepared once: only the first file was told of.
+            assert notes in ((), ("started from 4 tensors of the file",))
+            assert not np.array_equal((await first(site, ""))[0]["0.weight"], wanted["0.weight"])
+            for start, error, words in (
+                ("absent-0000", Misuse, "neither a file nor a job"),
+                (f"{job}@best", Misuse, "JOB@VERSION"),
+                (f"{job}@999", Refused, "version 999"),
+            ):
+                with pytest.raises(error, match=words):
+                    await first(site, start)
+
+    asyncio.run(asyncio.wait_for(story(), 190))
+
+
+def test_a_file_is_loaded_into_the_model_of_its_task(tmp_path: Path) -> None:
+    from clouds_task import Clouds
+
+    values = {name: array.detach().numpy() for name, array in Clouds().model().state_dict().items()}
+    path = tmp_path / "model.safetensors"
+    with path.open("wb") as file:
+        tensors.write(file, values, {})
+    loaded = shoal.load(path, Clouds())
+    assert not loaded.training
+    for name, tensor in loaded.state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), values[name])
+    with pytest.raises(Misuse, match="there is no file"):
+        shoal.load(tmp_path / "absent", Clouds())
+    with path.open("wb") as file:
+        tensors.write(file, {"other": np.ones(2, np.float32)}, {})
+    with pytest.raises(Misuse, match="does not hold a model of Clouds"):
+        shoal.load(path, Clouds())
 
 
 @pytest.mark.slow
