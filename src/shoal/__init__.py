@@ -14,38 +14,55 @@ from typing import TYPE_CHECKING, Any
 from shoal.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from shoal import data
-    from shoal.api import Result, fit
+    from shoal import callbacks, data
+    from shoal.api import fit, job, jobs, load, submit
+    from shoal.callbacks import STOP, Callback
+    from shoal.handle import Job
+    from shoal.history import History
     from shoal.metrics import auc, confusion, f1, mean, ratio
     from shoal.offload.api import offload
     from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
+    from shoal.result import Result
     from shoal.task import Task
     from shoal.until import metric, plateau
 
 __all__ = [
+    "STOP",
+    "Callback",
+    "History",
+    "Job",
     "Plan",
     "Result",
     "Task",
     "Until",
     "accuracy",
     "auc",
+    "callbacks",
     "confusion",
     "data",
     "endless",
     "epochs",
     "f1",
     "fit",
+    "job",
+    "jobs",
+    "load",
     "mean",
     "metric",
     "offload",
     "plateau",
     "ratio",
     "seconds",
+    "submit",
 ]
 
 _HOME = {
+    "STOP": "shoal.callbacks",
+    "Callback": "shoal.callbacks",
+    "History": "shoal.history",
+    "Job": "shoal.handle",
     "Plan": "shoal.plan",
-    "Result": "shoal.api",
+    "Result": "shoal.result",
     "Task": "shoal.task",
     "Until": "shoal.plan",
     "accuracy": "shoal.until",
@@ -55,17 +72,21 @@ _HOME = {
     "epochs": "shoal.until",
     "f1": "shoal.metrics",
     "fit": "shoal.api",
+    "job": "shoal.api",
+    "jobs": "shoal.api",
+    "load": "shoal.api",
     "mean": "shoal.metrics",
     "metric": "shoal.until",
     "plateau": "shoal.until",
     "ratio": "shoal.metrics",
     "seconds": "shoal.until",
+    "submit": "shoal.api",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "offload"):
-        # The latter is a package that can be called: see there.
+    if name in ("callbacks", "data", "offload"):
+        # The last is a package that can be called: see there.
         return import_module(f"shoal.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)

@@ -1,20 +1,21 @@
-"""``shoal.fit``: train a task on local processes or on a cluster, and get the model back. No torch here."""
+"""``shoal.fit`` and friends: train a task on local processes or on a cluster, and get the model back. No torch here."""
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.errors import Misuse, ShoalError
+from shoal.callbacks import Callback
+from shoal.errors import Corrupt, JobFailed, Misuse, Unreachable
+from shoal.handle import PATIENCE_S, Follower, Following, Job, closing_display, failure_with_logs
 from shoal.plan import Plan, Until
-from shoal.states import JobState
+from shoal.progress import Display, display_here
+from shoal.result import Result as Result
+from shoal.runtime.paths import default_home
+from shoal.runtime.plain_operator import PlainOperator, at_home, for_a_while
 from shoal.task import Task
 from shoal.trainer.find import source_of
 from shoal.trainer.guard import stop_if_importing
@@ -22,35 +23,10 @@ from shoal.trainer.guard import stop_if_importing
 if TYPE_CHECKING:
     from torch import nn
 
-    from shoal.wire.messages import JobView, Status
+    from shoal.wire.messages import Status
 
-POLL_S = 0.5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
-    """What a job came to."""
-
-    job: str
-    state: JobState
-    reason: str
-    #: Share of held-out examples that are right; None if the task has none.
-    accuracy: float | None
-    loss: float | None
-    seconds: float
-    version: int
-    workers: int
-    #: The model as a safetensors file.
-    path: Path
-    task: Task
-    #: With which the job built its model.
-    seed: int = 0
-
-    def model(self) -> nn.Module:
-        """The task's model with the trained parameters, in evaluation mode."""
-        from shoal.trainer.trained import trained_model
-
-        return trained_model(self.task, self.path, seed=self.seed)
+#: A manager on this machine that does not answer for this long is gone.
+LOCAL_PATIENCE_S = 30.0
 
 
 def fit(
@@ -59,114 +35,149 @@ def fit(
     workers: int = 4,
     until: Until | None = None,
     plan: Plan | None = None,
+    start: str | Path | Result | None = None,
     cluster: str | Path | None = None,
     save: str | Path | None = None,
     on_status: Callable[[Status], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
 ) -> Result:
     """Train ``task`` and wait for the result.
 
     Without ``cluster``, ``workers`` agents start on this machine for the time of the call: real processes, real TLS,
     a throw-away authority. With ``cluster`` (the home of a cluster you operate, such as ``~/.shoal``) the same job
-    runs on its nodes, and ``workers`` is the most it may use. ``plan`` says how, such as ``Plan(shape="auto")`` or
+    runs on its nodes, and ``workers`` is the most it may use. ``plan`` says how, such as ``Plan(topology="auto")`` or
     ``Plan(pace="async")``. ``save`` names the file the model is written to.
+
+    ``start`` is a model to begin with: a safetensors file, an earlier result, or with ``cluster`` the id of a job of
+    it, or ``JOB@VERSION``. Tensors with the same name and shape are copied; the others are named.
+
+    Ctrl-C stops the job: its last version is saved, and the result has it. A second Ctrl-C leaves at once. If the job
+    fails, ``shoal.errors.JobFailed`` names the job and where its logs are. ``progress=False`` shows nothing.
     """
     stop_if_importing()
     if workers < 1:
         raise Misuse(f"training takes at least one worker, not {workers}")
-    work = _fit(
-        task,
-        workers=workers,
-        until=until,
-        plan=plan,
-        cluster=Path(cluster).expanduser() if cluster else None,
-        save=Path(save) if save else None,
+    began_s = time.monotonic()
+    share = {"workers_max": workers} if cluster else {"workers_min": workers, "workers_max": workers}
+    chosen = _chosen(plan, until, share)
+    place = at_home(Path(cluster).expanduser()) if cluster else for_a_while(workers)
+    watch = Following(
+        callbacks=tuple(callbacks),
         on_status=on_status or (lambda status: None),
+        stops_on_interrupt=True,
+        patience_s=PATIENCE_S if cluster else LOCAL_PATIENCE_S,
+        save=Path(save) if save else None,
+        began_s=began_s,
     )
-    return _run(work)
-
-
-def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end, also where an event loop runs already (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    outcome: list[Result | BaseException] = []
-
-    def run() -> None:
+    with closing_display(display_here(wanted=progress)) as display, PlainOperator(place) as operator:
+        job = _submitted(operator, task, chosen, _start(start), display)
         try:
-            outcome.append(asyncio.run(work))
+            return Follower(job, operator, display, watch).run()
+        except (JobFailed, Unreachable) as error:
+            if cluster is None:
+                raise failure_with_logs(error, job, operator) from error
+            error.add_note(f"`shoal jobs show {job.id} --traceback` shows more of it")
+            raise
         except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, name="shoal-fit")
-    thread.start()
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
+            if cluster is not None:
+                error.add_note(f"job {job.id} may still run: shoal.job({job.id!r}, cluster={str(cluster)!r})")
+            raise
 
 
-async def _fit(
+def submit(
     task: Task,
     *,
-    workers: int,
-    until: Until | None,
-    plan: Plan | None,
-    cluster: Path | None,
-    save: Path | None,
-    on_status: Callable[[Status], None],
-) -> Result:
-    from shoal.runtime.operator import Operator
+    workers: int | None = None,
+    until: Until | None = None,
+    plan: Plan | None = None,
+    start: str | Path | Result | None = None,
+    cluster: str | Path | None = None,
+    progress: bool = True,
+) -> Job:
+    """Start ``task`` on a cluster that runs, and return at once with a handle; the job needs this program no longer.
+
+    ``cluster`` is the home of the cluster you operate, ``~/.shoal`` if not said. ``workers`` is the most it may use.
+    """
+    stop_if_importing()
+    if workers is not None and workers < 1:
+        raise Misuse(f"training takes at least one worker, not {workers}")
+    home = _home(cluster)
+    chosen = _chosen(plan, until, {} if workers is None else {"workers_max": workers})
+    with closing_display(display_here(wanted=progress)) as display, PlainOperator(at_home(home)) as operator:
+        # Before anything is prepared: a cluster that does not run should be told at once.
+        operator.ask(lambda each: each.status())
+        job = _submitted(operator, task, chosen, _start(start), display)
+        display.note(f"job {job.id} is queued")
+    return Job(job.id, home, task=task)
+
+
+def jobs(cluster: str | Path | None = None) -> list[Job]:
+    """Every job that a cluster knows, oldest first."""
+    stop_if_importing()
+    home = _home(cluster)
+    with PlainOperator(at_home(home)) as operator:
+        return [Job(view.job, home) for view in operator.ask(lambda each: each.status()).jobs]
+
+
+def job(id: str, cluster: str | Path | None = None, *, task: Task | None = None) -> Job:
+    """The job with this id, or this start of an id. With its ``task``, its result can make the model."""
+    from shoal.cli.select_job import pick_job
+
+    stop_if_importing()
+    home = _home(cluster)
+    if not id:
+        raise Misuse("a job is found by its id: shoal.jobs() lists them")
+    with PlainOperator(at_home(home)) as operator:
+        found = pick_job(operator.ask(lambda each: each.status()), id).job
+    return Job(found, home, task=task)
+
+
+def load(path: str | Path, task: Task, *, seed: int = 0) -> nn.Module:
+    """The task's model with the values of a safetensors file, in evaluation mode.
+
+    ``seed`` is the job's: what ``Task.model`` draws and does not keep in the file is drawn again.
+    """
+    from shoal.trainer.trained import trained_model
+
+    if not Path(path).is_file():
+        raise Misuse(f"there is no file {path}: `shoal model pull` writes one")
+    try:
+        return trained_model(task, Path(path), seed=seed)
+    except (KeyError, RuntimeError, Corrupt) as error:
+        raise Misuse(f"{path} does not hold a model of {type(task).__name__}: {error}") from None
+
+
+def _home(cluster: str | Path | None) -> Path:
+    return Path(cluster).expanduser() if cluster else default_home()
+
+
+def _chosen(plan: Plan | None, until: Until | None, share: dict[str, int]) -> dict[str, Any]:
+    """What differs from the task's own plan, as plain values."""
     from shoal.wire.encoding import to_json
 
-    path, entry = source_of(task)
-    changes: dict[str, Any] = {"workers_max": workers} if cluster else {"workers_min": workers, "workers_max": workers}
-    if until is not None:
-        changes["until"] = until
-    chosen = {**(to_json(plan) if plan else {}), **changes}
-    target = save or Path(tempfile.mkdtemp(prefix="shoal-")) / "model.safetensors"
-    started_s = time.monotonic()
-    async with _home(cluster, workers) as home, Operator.open(home) as operator:
-        ready = await operator.prepare(path, entry, kwargs=task.arguments, plan=chosen)
-        job = await operator.submit(ready, plan=chosen)
-        while True:
-            status = await operator.status(job)
-            on_status(status)
-            view = status.jobs[0]
-            if view.state.is_ended:
-                break
-            await asyncio.sleep(POLL_S)
-        if view.state is JobState.FAILED:
-            raise ShoalError(f"job {job} failed: {view.reason}")
-        await operator.pull_model(job, target)
-    return _result(view, task=task, path=target, seconds=time.monotonic() - started_s)
+    ends = {} if until is None else {"until": until}
+    return {**(to_json(plan) if plan else {}), **share, **ends}
 
 
-def _result(view: JobView, *, task: Task, path: Path, seconds: float) -> Result:
-    progress = view.progress
-    return Result(
-        job=view.job,
-        state=view.state,
-        reason=view.reason,
-        accuracy=progress.accuracy if progress else None,
-        loss=progress.loss if progress else None,
-        seconds=seconds,
-        version=progress.version if progress else 0,
-        workers=len(progress.workers) if progress else 0,
-        path=path,
-        task=task,
-        seed=view.plan.seed,
-    )
+def _start(start: str | Path | Result | None) -> str | Path:
+    if isinstance(start, Result):
+        if start.path is None:
+            raise Misuse(f"job {start.job} has no model to start from")
+        return start.path
+    return start or ""
 
 
-@asynccontextmanager
-async def _home(cluster: Path | None, workers: int) -> AsyncIterator[Path]:
-    """The home of the cluster to train on: the given one, or one that lives as long as the call."""
-    from shoal.runtime.local import LocalCluster
-
-    if cluster is not None:
-        yield cluster
-        return
-    async with LocalCluster(workers=workers) as local:
-        yield local.home
+def _submitted(operator: PlainOperator, task: Task, chosen: dict[str, Any], start: str | Path, display: Display) -> Job:
+    with tempfile.TemporaryDirectory(prefix="shoal-task-") as scratch:
+        path, entry = source_of(task, Path(scratch))
+        ready = operator.ask_telling(
+            lambda each, tell: each.prepare(
+                path, entry, kwargs=task.arguments, plan=chosen, start=start, on_progress=tell
+            ),
+            display.step,
+        )
+    for note in ready.notes:
+        display.note(note)
+    found = operator.ask_telling(lambda each, tell: each.submit(ready, plan=chosen, on_progress=tell), display.step)
+    return Job(found, operator.home, task=task, operator=operator)

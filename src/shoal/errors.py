@@ -33,3 +33,13 @@ class Unreachable(ShoalError):
 
 class Refused(ShoalError):
     """The cluster understood the request and said no, with a reason."""
+
+
+class JobFailed(ShoalError):
+    """A job that was followed failed. Carries which, and where its logs were kept."""
+
+    def __init__(self, reason: str, *, job: str, logs: str = "") -> None:
+        super().__init__(reason)
+        self.job = job
+        #: A folder on this machine; empty: the logs are on the cluster's devices.
+        self.logs = logs

@@ -111,6 +111,8 @@ class LocalCluster:
                     THREADS_VARIABLE: os.environ.get(THREADS_VARIABLE, "") or str(share_of_cores(self._workers)),
                     "PYTHONUNBUFFERED": "1",
                 },
+                # Ctrl-C reaches every process of a terminal; the cluster stays, and saves the job's last version.
+                own_session=True,
             )
 
     def log_tail(self, name: str, lines: int = 5) -> str:

@@ -181,11 +181,14 @@ class Operator:
         name: str = "",
         kwargs: Mapping[str, Any] | None = None,
         plan: Mapping[str, Any] | None = None,
+        start: str | Path = "",
         on_progress: Tell = lambda text: None,
     ) -> str:
         """From ``examples/mnist`` to a running job. ``plan`` holds only what differs from the task's own plan."""
         path, entry = find_task(task)
-        ready = await self.prepare(path, entry, name=name, kwargs=kwargs, plan=plan, on_progress=on_progress)
+        ready = await self.prepare(
+            path, entry, name=name, kwargs=kwargs, plan=plan, start=start, on_progress=on_progress
+        )
         return await self.submit(ready, plan=plan or {}, on_progress=on_progress)
 
     async def prepare(
@@ -196,11 +199,40 @@ class Operator:
         name: str = "",
         kwargs: Mapping[str, Any] | None = None,
         plan: Mapping[str, Any] | None = None,
+        start: str | Path = "",
         on_progress: Tell = lambda text: None,
     ) -> ReadyTask:
-        """Pack the code; build the first model and the data shards in a process of their own."""
-        out = self._places.prepared
-        return await make_ready(path, entry, out=out, name=name, kwargs=kwargs, plan=plan, on_progress=on_progress)
+        """Pack the code; build the first model and the data shards in a process of their own.
+
+        The first model takes the tensors of ``start`` that fit: a safetensors file, ``JOB``, or ``JOB@VERSION``.
+        """
+        with tempfile.TemporaryDirectory(prefix="shoal-start-") as scratch:
+            return await make_ready(
+                path,
+                entry,
+                out=self._places.prepared,
+                name=name,
+                kwargs=kwargs,
+                plan=plan,
+                start=await self._start_file(start, Path(scratch)) if start else None,
+                on_progress=on_progress,
+            )
+
+    async def _start_file(self, start: str | Path, scratch: Path) -> Path:
+        """The file itself, or the model of a job of this cluster: its newest version, or one that was published."""
+        if (path := Path(start).expanduser()).is_file():
+            return path
+        job, at, version = str(start).partition("@")
+        if job not in {view.job for view in (await self.status()).jobs}:
+            raise Misuse(
+                f"start {str(start)!r} is neither a file nor a job of this cluster: "
+                "`shoal model pull` writes the model of a job of another cluster to a file"
+            )
+        if at and not version.isdecimal():
+            raise Misuse(f"start {str(start)!r}: write JOB@VERSION with a number, see `shoal model versions {job}`")
+        pulled = scratch / "start.safetensors"
+        await self.pull_model(job, pulled, version=int(version or 0), newest=not at)
+        return pulled
 
     async def submit(self, ready: ReadyTask, *, plan: Mapping[str, Any], on_progress: Tell = lambda text: None) -> str:
         """Upload what the cluster lacks and queue the job; returns its id once that is durable."""

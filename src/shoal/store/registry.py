@@ -31,7 +31,7 @@ from shoal.store.rows import (
     EpochAudit,
     EvaluationRow,
     Event,
-    Job,
+    JobRow,
     NodeRow,
     Redeemed,
     Token,
@@ -355,10 +355,10 @@ class Registry:
     def save_terms(self, job: str, terms_json: str) -> None:
         self._change_job(job, "UPDATE jobs SET terms_json = ? WHERE job = ?", (terms_json, job))
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[JobRow]:
         return [_job(row) for row in self._rows("SELECT * FROM jobs ORDER BY created_s, job")]
 
-    def job(self, job: str) -> Job | None:
+    def job(self, job: str) -> JobRow | None:
         rows = self._rows("SELECT * FROM jobs WHERE job = ?", (job,))
         return _job(rows[0]) if rows else None
 
@@ -712,8 +712,8 @@ def _free_name(wanted: str, *, taken: Set[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _job(row: sqlite3.Row) -> Job:
-    return Job(**{**dict(row), "state": JobState(row["state"])})
+def _job(row: sqlite3.Row) -> JobRow:
+    return JobRow(**{**dict(row), "state": JobState(row["state"])})
 
 
 def _plain(row: EvaluationRow | Published) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class JobRow:
     """A job and how far it came. ``term`` counts its leaders."""
 
     job: str

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import tempfile
 from pathlib import Path
 
 from shoal.errors import Misuse
 from shoal.task import Task
 from shoal.trainer.importer import parse_entry
+from shoal.trainer.notebook_source import typed_in, written_module
 from shoal.wire.limits import BUNDLE_FILE_MAX_BYTES
 
 
@@ -40,8 +42,11 @@ def find_task(text: str) -> tuple[Path, str]:
     raise Misuse(f"{path} defines {len(choices)} tasks; name one: {named}")
 
 
-def source_of(task: Task) -> tuple[Path, str]:
-    """The file that defines a live task, and the entry in it, so that other devices can build the same."""
+def source_of(task: Task, scratch: Path | None = None) -> tuple[Path, str]:
+    """The file that defines a live task, and the entry in it, so that other devices can build the same.
+
+    A task of a notebook's cell is written to a file in ``scratch`` first, with the names that it uses.
+    """
     cls = type(task)
     if "<locals>" in cls.__qualname__ or "." in cls.__qualname__:
         raise Misuse(f"{cls.__qualname__} is defined inside something else; move it to the top level of its file")
@@ -51,12 +56,17 @@ def source_of(task: Task) -> tuple[Path, str]:
         name = name or inspect.getfile(cls)
     except (OSError, TypeError):
         name = None
-    if not name or not Path(name).is_file() or Path(name).suffix != ".py":
+    file = Path(name or "")
+    is_file = file.is_file() and file.suffix == ".py"
+    if cls.__module__ == "__main__" and (not is_file or typed_in(cls)):
+        path = written_module(cls, scratch or Path(tempfile.mkdtemp(prefix="shoal-task-")))
+        return path, _entry(path, cls.__name__)
+    if not is_file:
         raise Misuse(
             f"{cls.__name__} is not defined in a file, so other devices cannot import it: "
             "put the class in a file such as task.py and import it from there"
         )
-    path = Path(name).resolve()
+    path = file.resolve()
     return path, _entry(path, cls.__name__)
 
 

@@ -41,6 +41,8 @@ class ReadyTask:
     arguments: dict[str, Any]
     bundle: bytes
     prepared: PreparedJob
+    #: What a person should know of it: files left out, tensors that it did not start from.
+    notes: tuple[str, ...] = ()
 
 
 async def make_ready(
@@ -51,19 +53,28 @@ async def make_ready(
     name: str = "",
     kwargs: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
+    start: Path | None = None,
     on_progress: Tell = lambda text: None,
 ) -> ReadyTask:
-    """Pack the code; build the first model and the data shards in a process of their own, below ``out``."""
+    """Pack the code; build the first model and the data shards in a process of their own, below ``out``.
+
+    ``start`` is a safetensors file whose tensors the first model takes, where they fit.
+    """
     arguments = dict(kwargs or {})
     notes: list[str] = []
     bundle = await asyncio.to_thread(pack, path, entry, notes.append)
     on_progress(f"packed {path} ({len(bundle):,} bytes)")
     for note in notes:
         on_progress(note)
+    out.mkdir(parents=True, exist_ok=True)
     seed, data = int((plan or {}).get("seed", 0)), str((plan or {}).get("data", ""))
-    prepared = await _prepare_in_child(bundle, entry, arguments, seed, data, out, on_progress)
+    begins = ("--start", str(start.absolute())) if start else ()
+    options = ("--seed", str(seed), "--data", data, "--out", str(out), *begins)
+    prepared, started = await _prepare_in_child(bundle, entry, arguments, options, on_progress)
     title = name or (path.name if path.is_dir() else path.stem)
-    return ReadyTask(name=title, entry=entry, arguments=arguments, bundle=bundle, prepared=prepared)
+    return ReadyTask(
+        name=title, entry=entry, arguments=arguments, bundle=bundle, prepared=prepared, notes=(*notes, *started)
+    )
 
 
 # The job it becomes ------------------------------------------------------------------------------------
@@ -135,18 +146,19 @@ def plan_from(values: Mapping[str, Any]) -> Plan:
 
 
 async def _prepare_in_child(
-    bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str, out: Path, tell: Tell
-) -> PreparedJob:
-    out.mkdir(parents=True, exist_ok=True)
+    bundle: bytes, entry: str, arguments: dict[str, Any], options: tuple[str, ...], tell: Tell
+) -> tuple[PreparedJob, list[str]]:
+    """What it prepared, and what it started from."""
     with tempfile.NamedTemporaryFile(suffix=".zip") as file:
         file.write(bundle)
         file.flush()
         outcome: dict[str, Any] = {}
+        started: list[str] = []
         step = ""
         async with child(
             "shoal.trainer.prepare_child",
             *("--bundle", file.name, "--entry", entry, "--arguments", json.dumps(arguments)),
-            *("--seed", str(seed), "--data", data, "--out", str(out)),
+            *options,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         ) as process:
@@ -158,9 +170,10 @@ async def _prepare_in_child(
                 if "step" in outcome:
                     step = outcome["step"]
                     tell(_told(outcome))
+                    started += [str(outcome["told"])] if step == "start" else []
             await process.wait()
     if "prepared" in outcome:
-        return PreparedJob.from_plain(outcome["prepared"])
+        return PreparedJob.from_plain(outcome["prepared"]), started
     if "failed" in outcome:
         failed = outcome["failed"]
         where = f", at {failed['where']}" if failed.get("where") else ""
@@ -187,6 +200,8 @@ def _told(step: dict[str, Any]) -> str:
             return "building the first model"
         case {"step": "base", "bytes": size_bytes}:
             return f"writing the frozen base, {size_bytes / 1e6:,.0f} MB"
+        case {"step": "start", "told": told}:
+            return str(told)
         case {"step": "trial"}:
             return "trying one batch"
         case {"step": "untried", "reason": why}:

@@ -39,6 +39,7 @@ from shoal.trainer.importer import make_task
 from shoal.trainer.placement import Placed, place
 from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob, cache_key
 from shoal.trainer.shards import Examples, Manifest
+from shoal.trainer.start import start_from
 from shoal.trainer.steps import build_model
 from shoal.trainer.trial import try_batch
 from shoal.wire import tensors
@@ -60,6 +61,7 @@ def prepare(
     key: str,
     report: Report,
     data: str = "",
+    start: Path | None = None,
 ) -> PreparedJob:
     """Build the model, write it and the examples below ``out``, try one batch, and describe what was written.
 
@@ -75,6 +77,8 @@ def prepare(
     layout = placed.layout
     flat = np.empty(layout.size, np.float32)
     read_into(flat, {name: tensor for name, (tensor, _) in placed.shared.items()}, layout)
+    if start is not None:
+        report({"step": "start", "told": str(start_from(flat, layout, start))})
     write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()}))
     if placed.frozen:
         report({"step": "base", "bytes": sum(tensor.nbytes for tensor in placed.frozen.values())})
@@ -168,6 +172,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="where the cache lives")
     parser.add_argument("--data", default="", help="where examples live, if that is not what the task's plan says")
+    parser.add_argument("--start", type=Path, help="a safetensors file whose tensors the first model takes")
     parser.add_argument("--fresh", action="store_true", help="ignore what was prepared before")
     given = parser.parse_args()
     # The real standard output carries our lines; what the task prints goes to the log.
@@ -197,13 +202,22 @@ def _cached(given: argparse.Namespace, directory: Path, report: Report) -> Prepa
     bundle = given.bundle.read_bytes()
     arguments = json.loads(given.arguments)
     out = given.out.resolve()
-    key = cache_key(bundle, given.entry, arguments, given.seed, given.data)
+    start = hashlib.sha256(given.start.read_bytes()).hexdigest() if given.start else ""
+    key = cache_key(bundle, given.entry, arguments, given.seed, given.data, start)
     if not given.fresh and (found := PreparedJob.find(out, key)):
         report({"step": "cached"})
         return found
     unpack(bundle, directory)
     prepared = prepare(
-        directory, given.entry, arguments, seed=given.seed, out=out, key=key, report=report, data=given.data
+        directory,
+        given.entry,
+        arguments,
+        seed=given.seed,
+        out=out,
+        key=key,
+        report=report,
+        data=given.data,
+        start=given.start,
     )
     _write_json(out / key / "prepared.json", prepared.to_plain())
     return prepared

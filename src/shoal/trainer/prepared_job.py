@@ -112,10 +112,12 @@ class PreparedJob:
         return found if sound else None
 
 
-def cache_key(bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str = "") -> str:
-    """Names a prepared task by all that decides it: its code, its arguments, its seed, and where examples live."""
+def cache_key(bundle: bytes, entry: str, arguments: dict[str, Any], seed: int, data: str = "", start: str = "") -> str:
+    """Names a prepared task by all that decides it: its code, its arguments, its seed, where examples live, and the
+    hash of the file that it starts from."""
     code = hashlib.sha256(bundle).hexdigest()
-    decided_by = json.dumps([_FORMAT, code, entry, arguments, seed, data], sort_keys=True)
+    begins = [start] if start else []
+    decided_by = json.dumps([_FORMAT, code, entry, arguments, seed, data, *begins], sort_keys=True)
     return hashlib.sha256(decided_by.encode()).hexdigest()
 
 

@@ -65,6 +65,12 @@ def train(
         list[str] | None,
         typer.Option("--plan", metavar="KEY=VALUE", help="Any other number of the plan; may be repeated."),
     ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|JOB|JOB@VERSION", help="Begin with the tensors of this model that fit.", show_default=False
+        ),
+    ] = "",
     name: Annotated[str, typer.Option(help="What to call the job.", show_default="the task's folder or file")] = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start the job and return at once.")] = False,
     home: Home = DEFAULT_HOME,
@@ -106,16 +112,16 @@ def train(
     find_task(task)
     started = ""
 
-    async def start(operator: Operator) -> Story | None:
+    async def begin(operator: Operator) -> Story | None:
         nonlocal started
         started = await operator.prepare_and_submit(
-            task, name=name, kwargs=arguments, plan=chosen, on_progress=console.Teller(console.err())
+            task, name=name, kwargs=arguments, plan=chosen, start=start, on_progress=console.Teller(console.err())
         )
         console.say(f"Job {started} is queued.")
         return None if detach else await watch_job(operator, started, to_stderr=json)
 
     try:
-        story = with_operator(home, start)
+        story = with_operator(home, begin)
     except KeyboardInterrupt:
         raise left(started) from None
     if story is not None:
