@@ -14,7 +14,15 @@ from benchmarks.digits_cnn import DigitsCnn
 from shoal.compress.codec import Codec
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
-from shoal.sim.jobs import EvaluationResult, SimulatedJob, SystemOnly, TrainingResult, bare_spec, examples_to_judge
+from shoal.sim.jobs import (
+    EvaluationResult,
+    SimulatedJob,
+    SystemOnly,
+    TrainingResult,
+    bare_spec,
+    examples_to_judge,
+    judged,
+)
 from shoal.sim.profiles import builds, home_line
 from shoal.sim.rng import Rng
 from shoal.wire.coded import code, sizes_of
@@ -50,7 +58,7 @@ class Climb(SystemOnly):
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
         examples = examples_to_judge(spec, chunks)
-        return EvaluationResult(examples, 1.0, int(examples * min(1.0, float(model[0]) / 5)))
+        return judged(examples, 1.0, int(examples * min(1.0, float(model[0]) / 5)))
 
 
 def _job(**changes: object) -> SimulatedJob:

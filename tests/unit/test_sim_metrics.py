@@ -23,7 +23,15 @@ from shoal.sim.fault_text import parse
 from shoal.sim.fuzz_case import fuzz_case
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Violation
-from shoal.sim.jobs import EvaluationResult, SimulatedJob, SystemOnly, Training, TrainingResult, examples_to_judge
+from shoal.sim.jobs import (
+    EvaluationResult,
+    SimulatedJob,
+    SystemOnly,
+    Training,
+    TrainingResult,
+    examples_to_judge,
+    judged,
+)
 from shoal.sim.metrics import Metrics, coarser, drawn
 from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Step
@@ -79,7 +87,7 @@ class Rising:
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
         examples = examples_to_judge(spec, chunks)
-        return EvaluationResult(examples, float(examples), round(examples * float(model[0])))
+        return judged(examples, float(examples), round(examples * float(model[0])))
 
 
 class Watch:

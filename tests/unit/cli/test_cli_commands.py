@@ -404,6 +404,8 @@ def test_statuses_become_json() -> None:
         "epochs": 5,
         "seconds": None,
         "endless": False,
+        "goals": [],
+        "plateaus": [],
     }
     assert to_plain({"x": float("inf")}) == {"x": None}
     assert plain["jobs"][0]["job"] == JOB

@@ -248,5 +248,6 @@ def test_lines_for_people_and_for_programs(tmp_path: Path, monkeypatch: pytest.M
         "accuracy": 0.94,
         "examples": 1204,
         "reason": "better\x1b[2J than 22",
+        "metrics": {},
     }
     assert text == "version 31, 94.00 % of 1,204 examples right: better [2J than 22"

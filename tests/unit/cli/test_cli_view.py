@@ -225,7 +225,7 @@ def test_a_story_adds_up_what_statuses_tell() -> None:
     second = story.take(status(events=(event(2), event(3)), evaluations=(evaluation(1, 0.9), evaluation(2, 0.95))))
     assert (second.state, [e.seq for e in second.events]) == ("", [3])
     assert [view.accuracy for view in second.evaluations] == [0.95]
-    assert (story.last_event, list(story.accuracies), story.ended) == (3, [0.9, 0.95], False)
+    assert (story.last_event, list(story.curve), story.ended) == (3, [0.9, 0.95], False)
 
 
 def test_a_story_of_a_job_that_is_gone() -> None:

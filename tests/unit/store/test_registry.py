@@ -7,6 +7,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.store.registry import Registry
 from shoal.store.rows import EpochAudit, EvaluationRow, Event, Redeemed
+from shoal.store.schema import MIGRATIONS
 from shoal.wire.limits import (
     EVENTS_KEPT_PER_JOB,
     NODE_NAME_MAX_CHARS,
@@ -23,6 +25,7 @@ from shoal.wire.limits import (
     TRACEBACK_MAX_CHARS,
     TRACEBACKS_KEPT_PER_JOB,
 )
+from shoal.wire.messages import MetricView
 
 
 @pytest.fixture
@@ -384,6 +387,28 @@ def test_an_evaluation_is_replaced_and_may_have_diverged(with_job: Registry) -> 
     first, second = with_job.evaluations("j1")
     assert first == evaluation(1, loss=0.25)
     assert second.loss is None
+
+
+def test_metrics_are_kept_and_rows_of_an_older_schema_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "registry.db"
+    metrics = (MetricView(name="f1", value=0.5), MetricView(name="mae", value=None, lower=True))
+    before = sqlite3.connect(path)
+    older = len(MIGRATIONS) - 1
+    for statement in itertools.chain.from_iterable(MIGRATIONS[:older]):
+        before.execute(statement)
+    before.execute(
+        "INSERT INTO jobs (job, name, spec_json, state, reason, term, created_s, progress_json)"
+        " VALUES ('j1', 'm', '{}', 'running', '', 1, 1.0, '{}')"
+    )
+    before.execute("INSERT INTO evaluations VALUES ('j1', 1, 0, 0.9, 0.5, 100, 5.0)")
+    before.execute(f"PRAGMA user_version = {older}")
+    before.commit()
+    before.close()
+    with Registry(path) as registry:
+        registry.add_evaluation("j1", replace(evaluation(2), accuracy=None, loss=None, metrics=metrics))
+        first, second = registry.evaluations("j1")
+    assert first == evaluation(1)
+    assert (second.accuracy, second.metrics) == (None, metrics)
 
 
 def test_of_many_evaluations_the_latest_are_given_oldest_first(with_job: Registry) -> None:

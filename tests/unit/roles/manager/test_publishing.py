@@ -25,7 +25,7 @@ from shoal.roles.manager.publishing import (
     target,
     weigh,
 )
-from shoal.wire.messages import EvaluationView
+from shoal.wire.messages import EvaluationView, MetricView
 
 
 def seen(version: int, share: float, examples: int = 1000) -> EvaluationView:
@@ -158,3 +158,39 @@ def test_what_is_served_by_itself_never_becomes_worse(rounds: list[tuple[float, 
     assert served.accuracy is not None
     best = max(at_least(share, examples) for share, examples in rounds)
     assert at_least(served.accuracy, served.examples) == best
+
+
+def judged(version: int, **figures: float) -> EvaluationView:
+    metrics = tuple(MetricView(name=name, value=value, lower=name == "mae") for name, value in figures.items())
+    return EvaluationView(version=version, epoch=1, examples=1000, seconds=1.0, metrics=metrics)
+
+
+def of(view: EvaluationView) -> Published:
+    return replace(made(view.version, share=view.accuracy), loss=view.loss, metrics=view.metrics)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "judged_by", "is_better"),
+    [
+        ({"mae": 2.0}, {"mae": 1.5}, "", True),
+        ({"mae": 2.0}, {"mae": 2.5}, "", False),
+        ({"mae": 2.0}, {"mae": 2.0}, "", False),
+        ({"f1": 0.5, "loss": 1.0}, {"f1": 0.6, "loss": 2.0}, "f1", True),
+        ({"f1": 0.5, "loss": 1.0}, {"f1": 0.4, "loss": 0.5}, "f1", False),
+        ({"accuracy": 0.9, "f1": 0.5}, {"accuracy": 0.5, "f1": 0.6}, "f1", True),
+        # Without a name it is the accuracy that counts.
+        ({"accuracy": 0.9, "f1": 0.5}, {"accuracy": 0.5, "f1": 0.6}, "", False),
+        ({"loss": 1.0}, {"loss": 1.0, "f1": 0.6}, "f1", True),
+        ({"f1": 0.5}, {"loss": 0.1}, "f1", False),
+    ],
+)
+def test_versions_are_compared_by_the_plans_metric(
+    old: dict[str, float], new: dict[str, float], judged_by: str, is_better: bool
+) -> None:
+    decision = weigh("better", of(judged(20, **old)), Serving(version=20), judged(30, **new), judged_by)
+    assert isinstance(decision, Publish) == is_better, decision.reason
+
+
+def test_a_metric_that_is_not_there_is_named() -> None:
+    decision = weigh("better", of(judged(20, mae=1.0)), Serving(version=20), judged(30, mae=0.5), "f1")
+    assert decision == KeepServed("version 30 has no f1, by which versions are judged; it has mae")
