@@ -17,7 +17,7 @@ _NAMED_MAX = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Started:
+class StartCopy:
     """What of a file became part of the first model."""
 
     copied: tuple[str, ...]
@@ -45,7 +45,7 @@ def _plural(count: int) -> str:
     return f"{count} tensor" + ("s" if count != 1 else "")
 
 
-def start_from(flat: np.ndarray[Any, Any], layout: Layout, file: Path) -> Started:
+def start_from(flat: np.ndarray[Any, Any], layout: Layout, file: Path) -> StartCopy:
     """Copy each tensor of the file that has the name and the shape of one in the layout into ``flat``."""
     try:
         raw = memoryview(np.memmap(file, np.uint8, "r"))  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def start_from(flat: np.ndarray[Any, Any], layout: Layout, file: Path) -> Starte
         raise Misuse(
             f"no tensor of {file.name} fits the model: it has {_few(arrays.keys())}, the model has {_few(views.keys())}"
         )
-    return Started(
+    return StartCopy(
         copied=tuple(copied),
         missing=tuple(sorted(views.keys() - arrays.keys())),
         misfits=tuple(misfits),
