@@ -48,7 +48,12 @@ def say(text: str) -> None:
 
 
 def finish(result: dict[str, Any]) -> None:
-    print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in result.items()}), flush=True)
+    print(json.dumps({k: _rounded(v) if isinstance(v, float) else v for k, v in result.items()}), flush=True)
+
+
+def _rounded(value: float) -> float:
+    """Four decimals; of a small number, three digits that count."""
+    return round(value, 4) if abs(value) >= 0.01 else float(f"{value:.3g}")
 
 
 def echo_job(directory: Path, *, values: int, batches: int) -> ReadyTask:

@@ -76,7 +76,7 @@ KINDS: dict[str, Kind] = {
     "autoencoder": Kind("Autoencoder", metric="loss", goal=4.0, lower=True, quick=True),
     "detection_ragged": Kind("Detection", {"until": {"epochs": 4}}, metric="loss", goal=1.2, lower=True),
     "iterable": Kind("Streamed"),
-    "columns": Kind("Columns", metric="f1", goal=0.6),
+    "columns": Kind("Columns", metric="f1", goal=0.6, quick=True),
     "bytes": Kind("Bytes", {"until": {"epochs": 5}}, goal=0.4),
     "larger_than_disk": Kind("Classifier", {"shuffle": "window"}),
     "augmentation": Kind("Augmented", {"until": {"epochs": 5}}),
