@@ -103,8 +103,8 @@ class Remembered:
             result = self._results[key] = self._training.train(spec, model, epoch, batches, rate=rate, version=version)
         return result
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
-        return self._training.evaluate(spec, model, chunks)
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
+        return self._training.evaluate(spec, model, chunks, size=size)
 
     def learn(
         self,

@@ -56,7 +56,7 @@ class Halving:
     ) -> LearningResult:
         raise NotImplementedError
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
         examples = examples_to_judge(spec, chunks)
         error = max(1.0, 64.0 * 0.5 ** float(model[0]))
         sums = (error * examples, float(examples))

@@ -56,7 +56,7 @@ class Climb(SystemOnly):
         delta[::100] = 1.0
         return TrainingResult(10 * len(batches), 1.0, delta)
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
         examples = examples_to_judge(spec, chunks)
         return judged(examples, 1.0, int(examples * min(1.0, float(model[0]) / 5)))
 

@@ -85,7 +85,7 @@ class Rising:
     ) -> TrainingResult:
         return TrainingResult(100 * len(batches), 1.0, np.full(SIZE, 0.01, dtype=np.float32))
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
         examples = examples_to_judge(spec, chunks)
         return judged(examples, float(examples), round(examples * float(model[0])))
 

@@ -131,6 +131,8 @@ class Evaluate:
 
     lease: int
     chunks: tuple[int, ...]
+    #: Examples of a chunk; 0: as many as one has at most.
+    size: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
     changes: tuple[np.ndarray | Sparse, ...] = field(default=(), compare=False, repr=False)
     staged: bool = False

@@ -267,7 +267,15 @@ class Worker(WorkerMachine):
         # Changes that the trainer has made already are not made twice.
         model = work.tensors if "model" in work.tensors else {}
         if phase is WorkerPhase.EVALUATING:
-            self.act(Evaluate(lease=work.lease, chunks=work.batches, tensors=model, changes=changes, staged=staged))
+            evaluate = Evaluate(
+                lease=work.lease,
+                chunks=work.batches,
+                size=work.examples,
+                tensors=model,
+                changes=changes,
+                staged=staged,
+            )
+            self.act(evaluate)
             return
         train = Train(
             lease=work.lease,

@@ -27,7 +27,7 @@ from shoal.learning.metrics import merge_all
 from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, StageModel, Train
 from shoal.roles.aggregation.staging import put
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
-from shoal.roles.leader.evaluation import chunk_range
+from shoal.roles.leader.evaluation import EVALUATION_CHUNK, chunk_range
 from shoal.runtime import sensors
 from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
 from shoal.runtime.role_host import RoleHost
@@ -332,7 +332,8 @@ class WorkerDriver:
             try:
                 self._load_model(model)
                 for chunk in action.chunks:
-                    start, stop = chunk_range(chunk, examples=self._spec.test.examples)
+                    size = action.size or EVALUATION_CHUNK
+                    start, stop = chunk_range(chunk, examples=self._spec.test.examples, size=size)
                     parts.append(await self._trainer.evaluate(start, stop))
                 metrics = merge_all(part.metrics for part in parts)
             except (ShoalError, OSError) as error:

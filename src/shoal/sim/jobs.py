@@ -10,7 +10,7 @@ import numpy as np
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import MetricSum, judged_sums
 from shoal.plan import Plan
-from shoal.roles.leader.evaluation import chunk_range
+from shoal.roles.leader.evaluation import EVALUATION_CHUNK, chunk_range
 from shoal.scheduling.batches import examples_in
 from shoal.wire.messages import Dataset, JobSpec
 
@@ -69,7 +69,9 @@ class Training(Protocol):
         version: int = 0,
     ) -> TrainingResult: ...
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult: ...
+    def evaluate(
+        self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0
+    ) -> EvaluationResult: ...
 
     def learn(
         self,
@@ -112,8 +114,8 @@ class SystemOnly:
         examples = examples_to_train(spec, batches)
         return TrainingResult(examples, float(examples), self._delta)
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
-        examples = examples_to_judge(spec, chunks)
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
+        examples = examples_to_judge(spec, chunks, size=size)
         return judged(examples, float(examples), 0)
 
     def learn(
@@ -189,6 +191,7 @@ def examples_to_train(spec: JobSpec, batches: tuple[int, ...]) -> int:
     return examples_in(batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
 
 
-def examples_to_judge(spec: JobSpec, chunks: tuple[int, ...]) -> int:
-    ranges = [chunk_range(chunk, examples=spec.test.examples) for chunk in chunks]
+def examples_to_judge(spec: JobSpec, chunks: tuple[int, ...], *, size: int = 0) -> int:
+    size = size or EVALUATION_CHUNK
+    ranges = [chunk_range(chunk, examples=spec.test.examples, size=size) for chunk in chunks]
     return sum(stop - start for start, stop in ranges)

@@ -23,7 +23,7 @@ import numpy as np
 from shoal.errors import Misuse
 from shoal.learning.metrics import merge_all
 from shoal.plan import Plan, Until
-from shoal.roles.leader.evaluation import chunk_range
+from shoal.roles.leader.evaluation import EVALUATION_CHUNK, chunk_range
 from shoal.sim.jobs import EvaluationResult, LearningResult, SimulatedJob, SystemOnly, Training, TrainingResult
 from shoal.trainer import child
 from shoal.trainer.bundle import unpack
@@ -102,10 +102,13 @@ class TorchTraining:
     ) -> LearningResult:
         raise Misuse("devices' own examples are on devices: simulate data = 'local' with --system-only")
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
         self._shared.model[:] = model
         with self._telling_where():
-            parts = [self._trainer.evaluate(*chunk_range(chunk, examples=spec.test.examples)) for chunk in chunks]
+            ranges = [
+                chunk_range(chunk, examples=spec.test.examples, size=size or EVALUATION_CHUNK) for chunk in chunks
+            ]
+            parts = [self._trainer.evaluate(start, stop) for start, stop in ranges]
         return EvaluationResult(
             examples=sum(part.examples for part in parts),
             metrics=merge_all(part.metrics for part in parts),

@@ -6,12 +6,11 @@ import numpy as np
 
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import judged_sums
-from shoal.roles.leader.evaluation import EVALUATION_CHUNK
+from shoal.roles.leader.evaluation import EVALUATION_CHUNK, chunk_range
 from shoal.sim.jobs import (
     EvaluationResult,
     LearningResult,
     TrainingResult,
-    examples_to_judge,
     examples_to_train,
     judged,
 )
@@ -34,17 +33,22 @@ def toy_update(model: np.ndarray, epoch: int, batches: tuple[int, ...], *, facto
     return update
 
 
-def judge_chunk(spec: JobSpec, model: np.ndarray, chunk: int) -> int:
-    """How many examples of a chunk this model gets right: another number for another model."""
-    examples = examples_to_judge(spec, (chunk,))
-    share = 0.5 + 0.5 * float(np.sin(1e3 * model.astype(np.float64).sum() + chunk))
-    return int(share * examples)
-
-
 def judge(spec: JobSpec, model: np.ndarray) -> int:
-    """Of all held-out examples."""
-    chunks = -(-spec.test.examples // EVALUATION_CHUNK)
-    return sum(judge_chunk(spec, model, chunk) for chunk in range(chunks))
+    """How many held-out examples this model gets right: another number for another model."""
+    return _right_before(spec.test.examples, model)
+
+
+def judge_range(model: np.ndarray, start: int, stop: int) -> int:
+    """Of the examples from ``start`` to ``stop``: ranges add up, however the set is cut."""
+    return _right_before(stop, model) - _right_before(start, model)
+
+
+def _right_before(stop: int, model: np.ndarray) -> int:
+    """Of the examples before ``stop``. Every thousand has a share of its own."""
+    whole, rest = divmod(stop, EVALUATION_CHUNK)
+    value = 1e3 * model.astype(np.float64).sum()
+    counts = [(chunk, EVALUATION_CHUNK) for chunk in range(whole)] + [(whole, rest)]
+    return sum(int((0.5 + 0.5 * float(np.sin(value + chunk))) * count) for chunk, count in counts)
 
 
 def _factor(spec: JobSpec, rate: float) -> float:
@@ -81,6 +85,7 @@ class Toy:
         trained = TrainingResult(examples, float(examples), delta)
         return LearningResult(trained, held=1000, fresh=1, fresh_metrics=_ONE_RIGHT, labels=(examples,))
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...]) -> EvaluationResult:
-        examples = examples_to_judge(spec, chunks)
-        return judged(examples, float(examples), sum(judge_chunk(spec, model, chunk) for chunk in chunks))
+    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
+        ranges = [chunk_range(each, examples=spec.test.examples, size=size or EVALUATION_CHUNK) for each in chunks]
+        examples = sum(stop - start for start, stop in ranges)
+        return judged(examples, float(examples), sum(judge_range(model, start, stop) for start, stop in ranges))

@@ -15,24 +15,39 @@ from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease, Ledger, Refusal
 from shoal.wire.messages import Evaluated, EvaluationView, JobSpec, views_of
 
-#: Held-out examples a worker evaluates on one lease.
+#: Held-out examples a worker evaluates on one lease, at most.
 EVALUATION_CHUNK = 1000
 
+#: Seconds that such a lease is to take, and the part of a training step that a forward pass is. A detector on a board
+#: would be at 1,000 examples for a quarter of an hour, and all of it would be lost with the board.
+CHUNK_S = 10.0
+FORWARD_SHARE = 1 / 3
 
-def chunk_range(chunk: int, *, examples: int) -> tuple[int, int]:
+
+def chunk_range(chunk: int, *, examples: int, size: int = EVALUATION_CHUNK) -> tuple[int, int]:
     """The held-out examples of a chunk: [start, stop)."""
-    start = chunk * EVALUATION_CHUNK
-    return start, min(start + EVALUATION_CHUNK, examples)
+    start = chunk * size
+    return start, min(start + size, examples)
+
+
+def chunk_size(example_s: float | None, *, batch_size: int) -> int:
+    """Held-out examples of a chunk, as a device takes ``example_s`` to train one; None: not known."""
+    if not example_s:
+        return EVALUATION_CHUNK
+    batches = math.ceil(CHUNK_S / (FORWARD_SHARE * example_s) / batch_size)
+    return min(EVALUATION_CHUNK, batches * batch_size)
 
 
 class Evaluation:
     """One evaluation of a version on held-out data. Pure state."""
 
-    def __init__(self, *, version: int, epoch: int, examples: int) -> None:
+    def __init__(self, *, version: int, epoch: int, examples: int, size: int = EVALUATION_CHUNK) -> None:
         self.version = version
+        #: Examples of a chunk.
+        self.size = size
         self._epoch = epoch
         self._examples = examples
-        self.ledger = Ledger(batches=math.ceil(examples / EVALUATION_CHUNK), epoch=epoch)
+        self.ledger = Ledger(batches=math.ceil(examples / size), epoch=epoch)
         self._counted = 0
         #: Metric -> its sums so far.
         self._sums: dict[str, MetricSum] = {}
@@ -43,7 +58,7 @@ class Evaluation:
 
     def problem(self, result: Evaluated, lease: Lease) -> str | None:
         """Why a result is impossible; None: it is possible."""
-        ranges = [chunk_range(chunk, examples=self._examples) for chunk in lease.batches]
+        ranges = [chunk_range(chunk, examples=self._examples, size=self.size) for chunk in lease.batches]
         expected = sum(stop - start for start, stop in ranges)
         if result.version != self.version:
             return f"evaluated version {result.version}, not {self.version}"
@@ -99,6 +114,8 @@ class Evaluations:
         self._durability = durability
         self._suspicion = suspicion
         self._online = online
+        #: Seconds that devices took of late to train an example; None: not known.
+        self._example_s: float | None = None
         #: The evaluation that runs; None: the job trains.
         self.now: Evaluation | None = None
 
@@ -113,8 +130,19 @@ class Evaluations:
     def begin(self) -> None:
         """Evaluate the present version."""
         self.now = Evaluation(
-            version=self._training.version, epoch=self._training.ledger.epoch, examples=self._spec.test.examples
+            version=self._training.version,
+            epoch=self._training.ledger.epoch,
+            examples=self._spec.test.examples,
+            size=chunk_size(self._example_s, batch_size=self._spec.plan.batch_size),
         )
+
+    def on_trained(self, *, examples: int, train_s: float) -> None:
+        """A worker trained a lease: its pace tells how many examples an evaluation lease should have."""
+        if examples > 0 and train_s > 0:
+            took_s = train_s / examples
+            # The slower ones weigh more: they hold an evaluation up.
+            before_s = self._example_s or took_s
+            self._example_s = before_s + (0.5 if took_s > before_s else 0.05) * (took_s - before_s)
 
     def cancel(self) -> None:
         self.now = None

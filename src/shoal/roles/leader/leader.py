@@ -524,6 +524,7 @@ class Leader(Machine):
             self._online.on_delivered(worker, update)
         self._leases.on_delivered(worker, lease)
         worker.trainings_s.append(update.train_s)
+        self._evaluations.on_trained(examples=update.examples, train_s=update.train_s)
         worker.batches += len(lease.batches)
         worker.is_failing = False
         worker.contributed_to = lease.version

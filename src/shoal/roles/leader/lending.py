@@ -100,7 +100,7 @@ class Lending:
             formation=formation,
             values_by=values_by,
             base=base,
-            examples=examples,
+            examples=examples if self._evaluations.now is None else self._evaluations.now.size,
             began=self.began,
             rate=self._spec.plan.rate_at(lease.version) if is_training else 0.0,
             tensors=tensors,

@@ -182,7 +182,7 @@ class SimWorkerDriver:
             examples = action.examples or examples_to_train(job.spec, action.batches)
             work = ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=self._steps(action))
         else:
-            examples = examples_to_judge(job.spec, action.chunks)
+            examples = examples_to_judge(job.spec, action.chunks, size=action.size)
             batches = -(-examples // job.spec.plan.batch_size)
             work = ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches, trains=False)
         return self._device.seconds_for(work, begin_s)
@@ -213,7 +213,7 @@ class SimWorkerDriver:
                 seconds=seconds,
                 tensors={"delta": trained.delta},
             )
-        judged = training.evaluate(spec, model, action.chunks)
+        judged = training.evaluate(spec, model, action.chunks, size=action.size)
         return EvaluationDone(lease=action.lease, examples=judged.examples, metrics=judged.metrics)
 
     def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:

@@ -84,7 +84,8 @@ class Work(Message):
     values_by: int = 0
     #: The version that the tensors change, one after the other, where they are changes.
     base: int = -1
-    #: With local data: of its own examples it trains on so many, or on all it has.
+    #: With local data: of its own examples it trains on so many, or on all it has. In an evaluation: the examples of
+    #: a chunk.
     examples: int = 0
     #: The version this leader began with. Updates made against it or later for an older leader are in no version: their
     #: batches are trained once more.

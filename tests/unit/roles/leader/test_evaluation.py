@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.learning.metrics import MetricSum, judged_sums
-from shoal.roles.leader.evaluation import Evaluation, chunk_range
+from shoal.roles.leader.evaluation import Evaluation, chunk_range, chunk_size
 from shoal.scheduling.ledger import Lease
 from shoal.wire.messages import Evaluated
 
@@ -91,3 +91,14 @@ def test_workers_must_agree_on_what_a_metric_is() -> None:
     view = exam.view(seconds=1.0)
     assert [(each.name, each.value) for each in view.metrics] == [("mae", 2.0), ("bias", -0.5)]
     assert (view.accuracy, view.loss, view.examples) == (None, None, 3000)
+
+
+def test_an_evaluation_lease_takes_seconds_not_a_thousand_examples() -> None:
+    assert chunk_size(None, batch_size=32) == 1000
+    assert chunk_size(0.001, batch_size=32) == 1000, "a fast model is judged in few leases, as ever"
+    slow = chunk_size(1.0, batch_size=8)
+    assert slow == 32, "a detector on a board: ten seconds, in whole batches"
+    assert chunk_size(600.0, batch_size=8) == 8
+    evaluation = Evaluation(version=3, epoch=1, examples=70, size=slow)
+    assert evaluation.ledger.batches == 3
+    assert [chunk_range(chunk, examples=70, size=slow) for chunk in range(3)] == [(0, 32), (32, 64), (64, 70)]
