@@ -287,6 +287,7 @@ class SimWorkerDriver:
     def _arrive(self, host: Host, generation: int, event: Event) -> None:
         if generation != self._generation or host.ended:
             return
-        if isinstance(event, Trained | EvaluationDone | TrainerFailed):
-            self._at = None
+        if isinstance(event, Trained | EvaluationDone | TrainerFailed) and self._at is not None:
+            # A lease that came meanwhile waits behind this one, and may hang: it can still be interrupted.
+            self._at = None if self._at.lease == event.lease else self._at
         host.post(event)
