@@ -18,11 +18,13 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from shoal.errors import Misuse
 from shoal.plan import Plan
@@ -39,7 +41,7 @@ from shoal.trainer.importer import make_task
 from shoal.trainer.placement import Placed, place
 from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob, cache_key
 from shoal.trainer.shards import Examples, Manifest
-from shoal.trainer.start import start_from
+from shoal.trainer.start import StartPlace, start_from
 from shoal.trainer.steps import build_model
 from shoal.trainer.trial import try_batch
 from shoal.wire import tensors
@@ -78,7 +80,7 @@ def prepare(
     flat = np.empty(layout.size, np.float32)
     read_into(flat, {name: tensor for name, (tensor, _) in placed.shared.items()}, layout)
     if start is not None:
-        report({"step": "start", "told": str(start_from(flat, layout, start))})
+        report({"step": "start", "told": str(start_from(flat, layout, start, frozen=_places(placed)))})
     write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()}))
     if placed.frozen:
         report({"step": "base", "bytes": sum(tensor.nbytes for tensor in placed.frozen.values())})
@@ -103,6 +105,17 @@ def prepare(
         plan=to_json(task.plan) if task.plan else {},
         gmacs_per_example=cost,
     )
+
+
+def _places(placed: Placed) -> dict[str, StartPlace]:
+    """Where values of a checkpoint go that nobody trains: into the model, before its base is written."""
+
+    def put(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
+        with torch.no_grad():
+            tensor.copy_(torch.from_numpy(np.array(array)))
+
+    shapes = {name: tuple(tensor.shape) for name, tensor in placed.frozen.items()}
+    return {name: StartPlace(shape=shapes[name], put=partial(put, placed.frozen[name])) for name in shapes}
 
 
 def _try(

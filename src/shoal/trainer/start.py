@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,25 @@ class StartCopy:
         return "; ".join(parts)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartPlace:
+    """A place for a tensor of the file: its shape, and what puts values there."""
+
+    shape: tuple[int, ...]
+    put: Callable[[np.ndarray[Any, Any]], object]
+
+
 def _plural(count: int) -> str:
     return f"{count} tensor" + ("s" if count != 1 else "")
 
 
-def start_from(flat: np.ndarray[Any, Any], layout: Layout, file: Path) -> StartCopy:
-    """Copy each tensor of the file that has the name and the shape of one in the layout into ``flat``."""
+def start_from(
+    flat: np.ndarray[Any, Any], layout: Layout, file: Path, *, frozen: Mapping[str, StartPlace] | None = None
+) -> StartCopy:
+    """Copy each tensor of the file that has the name and the shape of one in the layout into ``flat``.
+
+    ``frozen``: the model's other tensors by name, with their shapes and what puts values into them.
+    """
     try:
         raw = memoryview(np.memmap(file, np.uint8, "r"))  # type: ignore[arg-type]
         header = tensors.parse_header(raw, total_bytes=len(raw))
@@ -54,24 +68,31 @@ def start_from(flat: np.ndarray[Any, Any], layout: Layout, file: Path) -> StartC
     except (OSError, ValueError, Corrupt) as error:
         raise Misuse(f"{file.name} is not a safetensors file that can be read: {error}") from None
     views = layout.views(flat)
+    wanted = {name: StartPlace(shape=view.shape, put=_putting(view)) for name, view in views.items()} | dict(
+        frozen or {}
+    )
     copied, misfits = [], []
-    for name in sorted(arrays.keys() & views.keys()):
-        array, view = arrays[name], views[name]
-        if array.shape != view.shape:
-            misfits.append(f"{name} {list(array.shape)} to {list(view.shape)}")
+    for name in sorted(arrays.keys() & wanted.keys()):
+        array, place = arrays[name], wanted[name]
+        if array.shape != place.shape:
+            misfits.append(f"{name} {list(array.shape)} to {list(place.shape)}")
             continue
-        view[...] = _floats(array) if header.tensors[name].dtype == "BF16" else array
+        place.put(_floats(array) if header.tensors[name].dtype == "BF16" else array)
         copied.append(name)
     if not copied:
         raise Misuse(
-            f"no tensor of {file.name} fits the model: it has {_few(arrays.keys())}, the model has {_few(views.keys())}"
+            f"no tensor of {file.name} fits the model: it has {_few(arrays.keys())}, the model has {_few(wanted.keys())}"
         )
     return StartCopy(
         copied=tuple(copied),
-        missing=tuple(sorted(views.keys() - arrays.keys())),
+        missing=tuple(sorted(wanted.keys() - arrays.keys())),
         misfits=tuple(misfits),
-        unused=tuple(sorted(arrays.keys() - views.keys())),
+        unused=tuple(sorted(arrays.keys() - wanted.keys())),
     )
+
+
+def _putting(view: np.ndarray[Any, Any]) -> Callable[[np.ndarray[Any, Any]], object]:
+    return lambda array: view.__setitem__(..., array)
 
 
 def _few(names: Any) -> str:

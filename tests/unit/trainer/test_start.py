@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shoal.errors import Misuse
 from shoal.learning.layout import Layout
 from shoal.trainer.prepared_job import cache_key
-from shoal.trainer.start import start_from
+from shoal.trainer.start import StartPlace, start_from
 from shoal.wire import tensors
 
 LAYOUT = Layout.of([("a", (2, 3), "parameter"), ("b", (3,), "parameter"), ("mean", (1,), "buffer")])
@@ -75,3 +75,13 @@ def test_the_file_is_part_of_what_names_a_prepared_task() -> None:
     keys = {cache_key(b"code", "task:T", {}, 0, "", start) for start in ("", "0" * 64, "1" * 64)}
     assert len(keys) == 3
     assert cache_key(b"code", "task:T", {}, 0) in keys
+
+
+def test_a_frozen_tensor_of_a_checkpoint_is_taken_too(tmp_path):
+    flat = np.zeros(LAYOUT.size, np.float32)
+    body = np.zeros(3, np.float32)
+    place = StartPlace(shape=(3,), put=lambda array: body.__setitem__(..., array))
+    file = written(tmp_path, {"body.weight": np.arange(3, dtype=np.float32)})
+    started = start_from(flat, LAYOUT, file, frozen={"body.weight": place})
+    assert started.copied == ("body.weight",)
+    assert body.tolist() == [0, 1, 2]
