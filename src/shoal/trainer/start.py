@@ -81,7 +81,7 @@ def start_from(
         copied.append(name)
     if not copied:
         raise Misuse(
-            f"no tensor of {file.name} fits the model: it has {_few(arrays.keys())}, the model has {_few(wanted.keys())}"
+            f"no tensor of {file.name} fits: it has {_few(arrays.keys())}, the model has {_few(wanted.keys())}"
         )
     return StartCopy(
         copied=tuple(copied),
