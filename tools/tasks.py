@@ -245,9 +245,9 @@ def lock(extra: Sequence[str]) -> int:
 
 
 def locked(package: dict[str, dict[str, object]]) -> str:
-    """One line of the lock, from an entry of pip's report; empty for shoal itself."""
+    """One line of the lock, from an entry of pip's report; empty for shoal itself and for torch."""
     name, version = str(package["metadata"]["name"]), package["metadata"]["version"]
-    if name == "shoal":
+    if name in ("shoal", "torch"):
         return ""
     archive = package["download_info"].get("archive_info")
     sha256 = archive.get("hashes", {}).get("sha256", "") if isinstance(archive, dict) else ""

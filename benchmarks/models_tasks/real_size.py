@@ -12,7 +12,7 @@ import shoal
 
 
 class RealSize(shoal.Task):
-    plan = shoal.Plan(batch_size=1, learning_rate=0.1, lease_batches=1, codec="dense")
+    plan = shoal.Plan(batch_size=1, learning_rate=0.1, lease_batches=1, codec="bf16")
 
     def model(self) -> nn.Module:
         from peft import LoraConfig, get_peft_model
