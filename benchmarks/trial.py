@@ -1,4 +1,4 @@
-"""A newcomer's first hour, by the documents alone: from a clean virtual environment to a first own model on three agents.
+"""A newcomer's start, by the documents alone: from a clean virtual environment to a first own model on three agents.
 
 python -m benchmarks.trial --json
 
