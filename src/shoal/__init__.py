@@ -19,8 +19,22 @@ if TYPE_CHECKING:
     from shoal.offload.api import offload
     from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
     from shoal.task import Task
+    from shoal.trainer.exporting import export
 
-__all__ = ["Plan", "Result", "Task", "Until", "accuracy", "data", "endless", "epochs", "fit", "offload", "seconds"]
+__all__ = [
+    "Plan",
+    "Result",
+    "Task",
+    "Until",
+    "accuracy",
+    "data",
+    "endless",
+    "epochs",
+    "export",
+    "fit",
+    "offload",
+    "seconds",
+]
 
 _HOME = {
     "Plan": "shoal.plan",
@@ -30,6 +44,7 @@ _HOME = {
     "accuracy": "shoal.plan",
     "endless": "shoal.plan",
     "epochs": "shoal.plan",
+    "export": "shoal.trainer.exporting",
     "fit": "shoal.api",
     "seconds": "shoal.plan",
 }
