@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from kit import cluster_in, run
+from kit import cluster_in
 
 from shoal.errors import Misuse, PeerViolation, Refused
 from shoal.runtime.operator import Operator
@@ -237,6 +237,13 @@ def test_a_model_that_takes_one_size_is_exported_for_one_example(site):
     assert exported.difference < 1e-5
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("executorch"), reason="needs executorch")
+@pytest.mark.filterwarnings("ignore")
+def test_executorch_takes_one_example_at_a_time(site):
+    exported = site.here("Frozen", "executorch")
+    assert (exported.batch, exported.examples, exported.difference < 1e-5) == (1, 41, True)
+
+
 def test_a_file_that_differs_is_refused_and_removed(site):
     kept = site.out / "Sly.pt2"
     kept.write_bytes(b"what was there before")
@@ -320,6 +327,7 @@ class Small(Task):
 """
 
 
+@pytest.mark.timeout(240)
 def test_a_job_is_exported_with_the_code_that_an_operator_signed(tmp_path):
     """Agents that do not train: this is about where the code and the examples come from."""
 
@@ -350,7 +358,8 @@ def test_a_job_is_exported_with_the_code_that_an_operator_signed(tmp_path):
             with pytest.raises(PeerViolation, match=r"not what .* signed"):
                 await liar.task_files(job)
 
-    run(story())
+    # Three starts of PyTorch, one after the other.
+    asyncio.run(asyncio.wait_for(story(), 220))
 
 
 class Liar(Operator):
