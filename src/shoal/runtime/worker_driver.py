@@ -22,18 +22,20 @@ from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse, ShoalError
 from shoal.identity.identity import Identity
 from shoal.identity.signing import check
-from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, StageModel, Train
+from shoal.learning.layout import Layout
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, SettleOwn, StageModel, Train
 from shoal.roles.aggregation.staging import put
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.roles.leader.evaluation import chunk_range
 from shoal.runtime import sensors
 from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
+from shoal.runtime.own_part import OwnPartFile
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.seen_examples import SeenExamples
 from shoal.store.blobs import BlobStore
 from shoal.trainer.bundle import unpack
 from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
-from shoal.trainer.prepared_job import first_model
+from shoal.trainer.prepared_job import first_model, own_layout
 from shoal.trainer.processors import device_of, threads_of
 from shoal.trainer.protocol import TrainResult
 from shoal.trainer.shards import Manifest
@@ -85,6 +87,9 @@ class WorkerDriver:
         self._is_local = spec.plan.data == "local"
         self._local_folder = os.environ.get(LOCAL_VARIABLE, "") if self._is_local else ""
         self._seen = SeenExamples(own, of=self._local_folder) if self._is_local and own is not None else None
+        #: Where the device keeps what is its own, and its own part of the model, if the model has one.
+        self._own_folder = own
+        self._own: OwnPartFile | None = None
         self._meter = EnergyMeter(machine=platform.machine())
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
@@ -102,6 +107,10 @@ class WorkerDriver:
                 self._begin(self._train(host, action, self._model_for(action)))
             case Evaluate():
                 self._begin(self._evaluate(host, action, self._model_for(action)))
+            case SettleOwn():
+                # Before the next lease begins: it goes on from there.
+                if self._own is not None:
+                    await asyncio.to_thread(self._own.settle, action.lease, taken=action.taken)
             case Interrupt():
                 self._begin(self._interrupt(action))
             case End():
@@ -136,6 +145,9 @@ class WorkerDriver:
                 settings, first = await self._settings()
                 await self._trainer.kill()
                 loaded = await self._trainer.start(settings)
+                if settings.own is not None:
+                    self._own = self._own or self._own_part(settings.own)
+                    self._own.begin_with(self._trainer.shared.own)
                 self._given = first if self._takes_changes else None
                 state = self._sense(loaded.train_examples)
             except (ShoalError, OSError, ValueError, KeyError) as error:
@@ -145,7 +157,13 @@ class WorkerDriver:
         log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
         log.info("[%s] ready: %s", self._spec.job, ready)
         # Only where no model is received in the trainer's memory, over the first one.
-        host.post(Prepared(sizes=sizes_of(settings.layout), holds_first=self._takes_changes, state=state))
+        sizes, has_own = sizes_of(settings.layout), settings.own is not None
+        host.post(Prepared(sizes=sizes, holds_first=self._takes_changes, state=state, has_own=has_own))
+
+    def _own_part(self, layout: Layout) -> OwnPartFile:
+        if self._own_folder is None:
+            raise Misuse("a part of this model is each device's own, and this device keeps none")
+        return OwnPartFile(self._own_folder, self._spec.job, layout)
 
     def _sense(self, examples: int) -> DeviceState | None:
         """The state of the device and its number of own examples; None where the plan does not ask for it."""
@@ -180,6 +198,7 @@ class WorkerDriver:
             test=test,
             base=tuple(str(self._blobs.path(part)) for part in spec.base),
             layout=layout,
+            own=own_layout(self._blobs.path(spec.initial)),
             device=device_of(os.environ),
             torch_threads=threads_of(os.environ),
             is_local=self._is_local,
@@ -242,6 +261,8 @@ class WorkerDriver:
         async with self._busy:
             try:
                 self._load_model(model)
+                if self._own is not None and self._own.values is not None:
+                    self._trainer.shared.own[:] = self._own.values
                 if self._is_local:
                     result, spent = await self._learn(action)
                 else:
@@ -249,6 +270,8 @@ class WorkerDriver:
             except (ShoalError, OSError) as error:
                 host.post(await self._failure(action.lease, error))
                 return
+            if self._own is not None:
+                self._own.made(action.lease, self._trainer.shared.own_after)
             trained = Trained(
                 lease=action.lease,
                 examples=result.examples,

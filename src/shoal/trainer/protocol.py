@@ -58,6 +58,8 @@ class TrainerSettings:
     #: The files of the frozen base, where the model has one.
     base: tuple[str, ...] = ()
     layout: Layout
+    #: The part of the model that is this device's own; None: there is none.
+    own: Layout | None = None
     seed: int
     batch_size: int
     learning_rate: float
@@ -97,15 +99,21 @@ class TrainerSettings:
         """What a plan says of the work of a trainer, and the rest as it is given."""
         return cls(**{name: getattr(plan, name) for name in _OF_PLAN}, **rest)
 
+    @property
+    def own_size(self) -> int:
+        return self.own.size if self.own is not None else 0
+
     def to_message(self) -> Message:
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return plain | {"kind": "load", "layout": self.layout.to_json()}
+        own = self.own.to_json() if self.own is not None else ""
+        return plain | {"kind": "load", "layout": self.layout.to_json(), "own": own}
 
     @classmethod
     def from_message(cls, message: Message) -> TrainerSettings:
         plain = {name: value for name, value in message.items() if name not in ("kind", "seq")}
         plain |= {name: tuple(plain[name]) for name in ("train", "test", "base")}
-        return cls(**plain | {"layout": Layout.from_json(plain["layout"])})
+        own = Layout.from_json(plain["own"]) if plain["own"] else None
+        return cls(**plain | {"layout": Layout.from_json(plain["layout"]), "own": own})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
