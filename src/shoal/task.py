@@ -136,7 +136,7 @@ class Task:
         """Where a tensor of the model lives: ``"shared"``, ``"frozen"`` or ``"own"``; None, the default, decides.
 
         By default a parameter is frozen where ``requires_grad`` is False, and so are the buffers of a frozen module
-        (BatchNorm's running means); all else is shared.
+        (BatchNorm's running means); all else is shared. What is own never leaves the device, and needs local data.
         """
         return None
 

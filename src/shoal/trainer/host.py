@@ -274,7 +274,7 @@ class TrainerHost:
             self._running = None
         await running.close()
 
-    def _renew_shared(self, size: int, own: int) -> None:
+    def _renew_shared(self, size: int, own: int = 0) -> None:
         if self._shared is not None:
             self._shared.close()
         self._shared = SharedVectors.create(size, own)

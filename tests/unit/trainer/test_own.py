@@ -2,18 +2,24 @@
 
 import contextlib
 import json
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shoal.errors import Misuse
 from shoal.learning.metrics import value
+from shoal.trainer.arrays import write_examples
 from shoal.trainer.flat import read_into
 from shoal.trainer.importer import make_task
 from shoal.trainer.placement import place
+from shoal.trainer.prepare_child import prepare
+from shoal.trainer.prepared_job import own_layout
 from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.shared import SharedVectors
 from shoal.trainer.steps import TorchTrainer, build_model
+from shoal.wire import tensors
 
 TASK = """
 import numpy as np
@@ -79,7 +85,8 @@ def test_own_tensors_are_trained_and_in_no_update(load):
 
 
 def test_a_lease_is_a_function_of_the_own_values_it_is_given(load):
-    trainer, shared, _ = load()
+    # Which examples a lease takes depends on which are new: none are.
+    trainer, shared, _ = load(local_seen=96)
     first = shared.own.copy()
 
     def lease(own):
@@ -95,20 +102,30 @@ def test_a_lease_is_a_function_of_the_own_values_it_is_given(load):
     assert np.abs(onward - after).max() > 0
 
 
+def loss_in(sums):
+    (found,) = [each for each in sums if each.name == "loss"]
+    return value(found)
+
+
 def test_new_examples_are_judged_with_the_own_values(load):
-    shares = []
-    for spoilt in (False, True):
-        trainer, shared, _ = load()
-        for lease in range(20):
-            trainer.learn(0, lease, 96)
-            shared.model += shared.update
-            shared.own[:] = 0 if spoilt else shared.own_after
-        # All are new to a trainer that begins.
-        judging, fresh, _ = load()
-        fresh.model[:], fresh.own[:] = shared.model, shared.own
-        (found,) = [each for each in judging.learn(1, 0, 96).fresh_metrics if each.name == "loss"]
-        shares.append(value(found))
-    assert shares[0] < shares[1] - 0.1
+    trainer, shared, _ = load()
+    shared.own[:] = 0
+    # A head of zeros gives every class a third.
+    assert loss_in(trainer.learn(0, 0, 96).fresh_metrics) == pytest.approx(math.log(3), abs=1e-5)
+    trainer, shared, _ = load()
+    assert abs(loss_in(trainer.learn(0, 0, 96).fresh_metrics) - math.log(3)) > 1e-3
+
+
+def test_held_out_examples_are_judged_with_the_first_models_values_on_every_device(load, tmp_path):
+    chance = np.random.default_rng(5)
+    held_out = (chance.normal(size=(40, 4)).astype(np.float32), chance.integers(0, 3, 40))
+    manifest = write_examples(held_out, tmp_path)
+    trainer, shared, _ = load(test=tuple(str(tmp_path / shard.sha256) for shard in manifest.shards))
+    first = loss_in(trainer.evaluate(0, 40).metrics)
+    shared.own[:] = 0
+    assert loss_in(trainer.evaluate(0, 40).metrics) == first
+    trainer.learn(0, 0, 32)
+    assert loss_in(trainer.evaluate(0, 40).metrics) == first
 
 
 def test_batch_norm_of_its_own(load):
@@ -143,14 +160,24 @@ def test_another_own_part_than_the_jobs_is_refused(load, tmp_path):
         TorchTrainer(settings, shared)
 
 
+def test_an_own_part_needs_local_data(load, tmp_path):
+    load()
+    ask = {"bundle_dir": tmp_path, "entry": "task:Sample", "arguments": {}, "seed": 0, "out": tmp_path / "out"}
+    with pytest.raises(Misuse, match=r'own for 3\.weight: .* set data = "local"'):
+        prepare(**ask, key="a", report=lambda line: None)
+    prepared = prepare(**ask, key="b", report=lambda line: None, data="local")
+    assert [entry.name for entry in own_layout(Path(prepared.model)).entries] == ["3.weight", "3.bias"]
+    assert "3.weight" not in tensors.read(Path(prepared.model))[0]
+
+
 def test_memory_for_two_vectors_more():
     ours = SharedVectors.create(5, 3)
     theirs = SharedVectors.attach(ours.fd, 5, 3)
     ours.own[:], theirs.own_after[:] = 1, 2
     theirs.update[:] = 4
     assert (theirs.own.tolist(), ours.own_after.tolist(), ours.update.tolist()) == ([1] * 3, [2] * 3, [4] * 5)
-    with pytest.raises(Misuse, match="two vectors of 5 values and two of 4"):
-        SharedVectors.attach(ours.fd, 5, 4)
+    with pytest.raises(Misuse, match="two vectors of 5 values and two of 5000"):
+        SharedVectors.attach(ours.fd, 5, 5000)
     assert SharedVectors.create(5).own.size == 0
 
 
