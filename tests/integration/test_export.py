@@ -14,6 +14,7 @@ import pytest
 import torch
 from kit import cluster_in
 
+import shoal
 from shoal.errors import Misuse, PeerViolation, Refused
 from shoal.runtime.operator import Operator
 from shoal.trainer import export_child
@@ -192,14 +193,19 @@ class Site:
         return export_here(settings, lambda line: None)
 
 
-def test_a_process_writes_and_checks_a_file(site):
-    steps = []
-    exported = site.export("Digits", "pt2", tell=steps.append)
+def test_a_program_exports_what_it_trained(site, monkeypatch):
+    spec = importlib.util.spec_from_file_location("task_to_export", site.folder / "task.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    path, _, _, _ = site.trained("Digits")
+    exported = shoal.export(path, module.Digits(), to="pt2", seed=5)
+    assert exported.path == str(site.folder / "Digits.pt2")
     assert (exported.batch, exported.examples, exported.inputs) == (0, 41, ("input",))
     assert exported.difference < 1e-5
-    assert exported.size_bytes == (site.out / "Digits.pt2").stat().st_size
-    assert steps[-1] == "running the file on 41 held-out examples"
-    assert os.listdir(site.out) == ["Digits.pt2"]
+    assert exported.size_bytes == (site.folder / "Digits.pt2").stat().st_size
+    with pytest.raises(Misuse, match="needs the task whose model this is"):
+        shoal.export(path, to="pt2")
 
 
 @pytest.mark.parametrize("to", FORMS)
@@ -299,8 +305,10 @@ def test_code_that_came_with_a_job_is_confined(site):
         base=tuple(str(site.folder / "base" / part) for part in base),
         foreign=True,
     )
-    exported = export_model(path, files, to="pt2", out=site.out / "Frozen.pt2")
+    steps = []
+    exported = export_model(path, files, to="pt2", out=site.out / "Frozen.pt2", tell=steps.append)
     assert exported.difference < 1e-5
+    assert steps == ["building the model", "writing it as pt2", "running the file on 41 held-out examples"]
     assert os.listdir(site.out) == ["Frozen.pt2"]
     if os.geteuid() == 0:
         with pytest.raises(Misuse, match="a task as root"):
@@ -326,6 +334,30 @@ class Small(Task):
         return np.random.default_rng(count).random((count, 6), dtype=np.float32), np.arange(count) % 3
 """
 
+SLY = """
+
+class Last(nn.Linear):
+    def forward(self, x):
+        import torch
+
+        return super().forward(x) + 0.1 * torch.compiler.is_exporting()
+
+
+class Sly(Small):
+    def model(self):
+        return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), Last(5, 3))
+"""
+
+
+async def exported_by_command(site, job, out, *options):
+    """`shoal model export` as it is typed: its exit code, and what it says."""
+    command = ("model", "export", job, "--to", "pt2", "--out", out, "--json", "--home", site.cluster.home, *options)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "shoal.cli.main", *map(str, command), stdout=asyncio.subprocess.PIPE
+    )
+    said = (await process.communicate())[0]
+    return process.returncode, json.loads(said) if said else None
+
 
 @pytest.mark.timeout(240)
 def test_a_job_is_exported_with_the_code_that_an_operator_signed(tmp_path):
@@ -342,15 +374,17 @@ def test_a_job_is_exported_with_the_code_that_an_operator_signed(tmp_path):
             task.unlink()
             shutil.rmtree(site.cluster.home / "prepared")
             out = tmp_path / "small.pt2"
-            command = ("model", "export", job, "--to", "pt2", "--out", str(out), "--json", "--home", site.cluster.home)
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "shoal.cli.main", *map(str, command), stdout=asyncio.subprocess.PIPE
-            )
-            told = json.loads((await process.communicate())[0])
-            assert process.returncode == 0
+            code, told = await exported_by_command(site, job, out)
+            assert code == 0
             assert (told["examples"], told["batch"], told["path"]) == (19, 0, str(out))
             assert told["difference"] < 1e-5
             assert out.is_file()
+
+            out.unlink()
+            sly = tmp_path / "sly.py"
+            sly.write_text(JOB + SLY)
+            code, told = await exported_by_command(site, job, out, "--task", f"{sly}:Sly")
+            assert (code, told, out.exists()) == (1, None, False)
 
             with pytest.raises(Refused, match="there is no job other"):
                 await site.operator.job_spec("other")
