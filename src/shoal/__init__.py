@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
     from shoal.result import Result
     from shoal.task import Task
+    from shoal.trainer.exporting import export
     from shoal.until import metric, plateau
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "data",
     "endless",
     "epochs",
+    "export",
     "f1",
     "fit",
     "job",
@@ -70,6 +72,7 @@ _HOME = {
     "confusion": "shoal.metrics",
     "endless": "shoal.until",
     "epochs": "shoal.until",
+    "export": "shoal.trainer.exporting",
     "f1": "shoal.metrics",
     "fit": "shoal.api",
     "job": "shoal.api",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoal.plan import Plan
-    from shoal.trainer.lease import Lease
+    from shoal.trainer.lease import TaskLease
 
 Split = Literal["train", "test"]
 
@@ -108,7 +108,7 @@ class Task:
             return self.batch(*rows)
         return rows
 
-    def step(self, model: nn.Module, batch: Any, lease: Lease) -> Tensor:
+    def step(self, model: nn.Module, batch: Any, lease: TaskLease) -> Tensor:
         """The loss of one batch, to be minimised. By default, ``loss(model(x), y)`` of a pair (x, y)."""
         x, y = batch
         return self.loss(model(x), y)
@@ -125,7 +125,7 @@ class Task:
         """The optimiser that steps through a lease. By default (None) the plan's ``inner``, over what is trained."""
         return None
 
-    def train(self, model: nn.Module, batches: Iterator[Any], lease: Lease) -> None:
+    def train(self, model: nn.Module, batches: Iterator[Any], lease: TaskLease) -> None:
         """Train a whole lease, with two optimisers, for instance. By default, one ``step`` a batch.
 
         Take every batch, and ``lease.log("loss", total, weight)``. Build optimisers here: a lease is a pure function.
@@ -136,7 +136,7 @@ class Task:
         """Where a tensor of the model lives: ``"shared"``, ``"frozen"`` or ``"own"``; None, the default, decides.
 
         By default a parameter is frozen where ``requires_grad`` is False, and so are the buffers of a frozen module
-        (BatchNorm's running means); all else is shared.
+        (BatchNorm's running means); all else is shared. What is own never leaves the device, and needs local data.
         """
         return None
 

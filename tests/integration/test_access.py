@@ -85,8 +85,8 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "Fetch": {"node": "Blob", "operator": "Blob"},
     "Operate": {
-        "operator": "Submit StopJob TransferJob AskStatus AskModel AskVersions PublishModel RollBackModel MakeToken"
-        " AskTokens RevokeToken RevokeNode ApproveNode DrainNode UndrainNode"
+        "operator": "Submit StopJob TransferJob AskStatus AskModel AskSpec AskVersions PublishModel RollBackModel"
+        " MakeToken AskTokens RevokeToken RevokeNode ApproveNode DrainNode UndrainNode"
     },
     "Store": {"operator": "Blob"},
     "Renew": {"node": "Renew", "operator": "Renew", "pending": "Renew"},
@@ -110,7 +110,7 @@ ANSWER: dict[str, dict[str, str]] = {
     },
 }
 #: What is said in answer to a call that is no stream.
-REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList"
+REPLIES = "Done Denied Status TokenMade TokenList Renewed VersionList SubmittedJob"
 
 #: A checkpoint goes up to be kept, and down to be gone on from; a scheduler passes on what a client and an executor
 #: say to each other.

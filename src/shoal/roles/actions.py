@@ -139,6 +139,14 @@ class Evaluate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SettleOwn:
+    """Go on from the own part of the model that this lease made, durably; not taken: from the one before it."""
+
+    lease: int
+    taken: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StageModel:
     """Keep a part of a model beside the one the trainer has, from ``start`` on, until all of it is there."""
 
@@ -200,6 +208,7 @@ Action = (
     | Prepare
     | Train
     | Evaluate
+    | SettleOwn
     | StageModel
     | Interrupt
     | Multiply

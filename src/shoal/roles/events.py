@@ -175,6 +175,8 @@ class Prepared:
     holds_first: bool = False
     #: With local data: how the device is, and what it has.
     state: DeviceState | None = None
+    #: A part of the model is the device's own.
+    has_own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,6 +38,7 @@ from shoal.roles.events import (
     Trained,
     TrainerFailed,
 )
+from shoal.roles.own_part import OwnPart
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.states import WorkerPhase
 from shoal.wire.checks import flat
@@ -106,6 +107,7 @@ class Worker(WorkerMachine):
         self._routes = Routes(self)
         self._delivery = UpdateDelivery(self, self._routes)
         self._staging = Staging()
+        self._own = OwnPart(self)
         self._link = LinkMeasured()
         #: With local data: the state of the device at the last training.
         self._state: DeviceState | None = None
@@ -116,6 +118,7 @@ class Worker(WorkerMachine):
                 self.act(Prepare(spec=self._spec))
             case Prepared():
                 self._prepared = True
+                self._own.is_there = event.has_own
                 self._holds = FIRST_HELD if event.holds_first else NOTHING_HELD
                 self._sizes = event.sizes
                 self._state = event.state
@@ -165,13 +168,20 @@ class Worker(WorkerMachine):
             case UpdateRefused():
                 self._on_refused(message)
             case Finished():
+                self._settle_own()
                 self.cancel(_DEADLINE)
                 self.act(End(reason=message.reason))
             case _:
                 pass
 
+    def _settle_own(self) -> None:
+        """The leader speaks: an update that left before, and that it does not refuse, was taken."""
+        if self._held is None or self._held.is_reported:
+            self._own.taken(self.term)
+
     def _on_wait(self, wait: Wait) -> None:
         self.become(WorkerPhase.WAITING, wait.reason)
+        self._settle_own()
         if not wait.retry_after_s:
             return
         if self._held is not None and self._held.is_reported:
@@ -183,6 +193,7 @@ class Worker(WorkerMachine):
         if work.term < self.term or not self._prepared:
             return
         self.term = work.term
+        self._settle_own()
         self._drop_lost_residual(work)
         self._take_on(work)
 
@@ -294,6 +305,7 @@ class Worker(WorkerMachine):
         held = self._held
         if held is None and (message.term, message.lease) == self._newest and message.formation:
             # The update went to aggregators that are gone, and is not here any longer: another worker will train it.
+            self._own.refused(message.term, message.lease)
             self._ask_for_work()
         elif held is not None and held.is_of(message) and self._delivery.on_go(held, message):
             self._held = None
@@ -309,6 +321,7 @@ class Worker(WorkerMachine):
             self.become(WorkerPhase.WAITING, f"the update was refused: {message.reason}")
         if self._made is not None and self._made[0] == (message.term, message.lease):
             self._take_back()
+        self._own.refused(message.term, message.lease)
         self.record("refused", message.reason, job=self.job)
         if message.holds and message.term == self.term and (message.term, message.holds) > self._newest:
             self._ask_for_work()
@@ -406,6 +419,7 @@ class Worker(WorkerMachine):
             held.coded = self._code(held.work, event.tensors["delta"])
             tensors = held.coded.tensors()
         self._state = event.state
+        self._own.trained(held.work.term, held.work.lease)
         return Update(
             job=self.job,
             term=held.work.term,
@@ -447,6 +461,7 @@ class Worker(WorkerMachine):
 
     def _unsend(self, held: Held) -> None:
         """An update that was made will not be sent."""
+        self._own.lost()
         if held.result is not None and self._made is not None and self._made[0] == (held.work.term, held.work.lease):
             self._take_back()
 
@@ -474,6 +489,9 @@ class Worker(WorkerMachine):
         self._staging.spend()
         self._failures += 1
         self.cancel(_DEADLINE)
+        if self._held is not None and not self._held.is_reported:
+            # With the trainer goes an update that is still here.
+            self._own.lost()
         self.record("trainer-failed", event.reason, job=self.job)
         held, self._held = self._held, None
         if held is not None and held.work.lease == event.lease and self.is_connected and not held.is_reported:
@@ -537,6 +555,9 @@ class Worker(WorkerMachine):
             self._routes.on_aggregator_lost()
             return
         self.is_connected = False
+        if self._held is None:
+            # Whether the last update came is not known.
+            self._own.lost()
         if self._down.form == "dense":
             # A model may have been on its way into the trainer's memory: the memory may hold half of it.
             self._holds = NOTHING_HELD

@@ -61,6 +61,7 @@ from shoal.wire.encoding import from_json, to_json
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
+    AskSpec,
     AskStatus,
     AskVersions,
     Assign,
@@ -84,6 +85,7 @@ from shoal.wire.messages import (
     RollBackModel,
     Status,
     Submit,
+    SubmittedJob,
     UndrainNode,
     Welcome,
     clip,
@@ -430,6 +432,8 @@ class ManagerNode:
                 return await asyncio.to_thread(self._roll_back, message)
             case AskVersions():
                 return await asyncio.to_thread(self._versions, message)
+            case AskSpec():
+                return self._submitted(message)
             case Submit():
                 await self._check_signature(message.spec)
                 self._check_blobs(message.spec)
@@ -558,6 +562,12 @@ class ManagerNode:
     def _versions(self, asked: AskVersions) -> Message:
         self._require(asked.job)
         return self._publisher.versions(asked.job)
+
+    def _submitted(self, asked: AskSpec) -> Message:
+        spec = self._manager.spec(asked.job)
+        if spec is None:
+            raise Refused(f"there is no job {asked.job}")
+        return SubmittedJob(spec=spec)
 
     def _require(self, job: str) -> None:
         if self._registry.job(job) is None:

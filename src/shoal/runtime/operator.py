@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
 import time
@@ -11,26 +13,31 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import Misuse, Refused, ShoalError
+from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.identity.enrolment import Enrolled
 from shoal.identity.identity import Identity
-from shoal.identity.signing import sign
+from shoal.identity.signing import check, sign
 from shoal.net.grpc import GrpcLink
 from shoal.net.renewal import kept_fresh
 from shoal.runtime.paths import Paths
 from shoal.store.files import AtomicFile, telling_disk_full
 from shoal.store.readable import let_others_read
+from shoal.trainer.bundle import pack
+from shoal.trainer.exporting import TaskFiles
 from shoal.trainer.find import find_task
 from shoal.trainer.package import ReadyTask, Tell, job_id, laid_over, listing_of, make_ready, plan_from, spec_of
+from shoal.trainer.shards import Manifest
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
+    AskSpec,
     AskStatus,
     AskTokens,
     AskVersions,
     Blob,
     Done,
     DrainNode,
+    JobSpec,
     MakeToken,
     Message,
     PublishModel,
@@ -40,6 +47,7 @@ from shoal.wire.messages import (
     Status,
     StopJob,
     Submit,
+    SubmittedJob,
     TokenList,
     TokenMade,
     TokenView,
@@ -47,6 +55,14 @@ from shoal.wire.messages import (
     UndrainNode,
     VersionList,
 )
+
+
+def _holds(path: Path, sha256: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except FileNotFoundError:
+        return False
 
 
 def _link_of(access: Enrolled) -> GrpcLink:
@@ -162,17 +178,69 @@ class Operator:
         durable one, also where none is served. The file is the old one or the new one, whole."""
         blob = await self._link.operate(AskModel(job=job, version=version, newest=newest))
         assert isinstance(blob, Blob)
+        await self._fetch(blob.sha256, path, what="the model")
+
+    async def _fetch(self, sha256: str, path: Path, *, what: str) -> None:
         with telling_disk_full(path.parent):
             pending = AtomicFile(path.parent)
             try:
-                async for chunk in self._link.fetch(blob.sha256, on_size=lambda _: None):
+                async for chunk in self._link.fetch(sha256, on_size=lambda _: None):
                     pending.file.write(chunk)
-                if pending.sha256 != blob.sha256:
-                    raise ShoalError("the model was damaged on the way: try again")
+                if pending.sha256 != sha256:
+                    raise ShoalError(f"{what} was damaged on the way: try again")
                 let_others_read(pending.file)
                 pending.commit(path)
             finally:
                 pending.abort()
+
+    async def job_spec(self, job: str) -> JobSpec:
+        """A job as an operator of this cluster signed it. Without such a signature, nothing of it runs here."""
+        answer = await self._link.operate(AskSpec(job=job))
+        assert isinstance(answer, SubmittedJob)
+        own = self._identity
+        check(answer.spec, ca_pem=own.ca_pem, cluster=own.cluster, now_s=None)
+        if answer.spec.job != job:
+            raise PeerViolation(f"the manager gave job {answer.spec.job} where {job} was asked for")
+        return answer.spec
+
+    async def task_files(self, job: str, task: str = "") -> TaskFiles:
+        """A job's code, frozen base and held-out examples, as files here. ``task`` names other code to take.
+
+        What was prepared on this machine, or fetched before, is not fetched again.
+        """
+        spec = await self.job_spec(job)
+        folder = self._places.prepared / "shards"
+        folder.mkdir(parents=True, exist_ok=True)
+
+        async def kept(sha256: str, what: str) -> Path:
+            path = folder / sha256
+            if not await asyncio.to_thread(_holds, path, sha256):
+                await self._fetch(sha256, path, what=what)
+            return path
+
+        test: tuple[str, ...] | None = ()
+        if spec.test.examples:
+            listed = Manifest.from_json((await kept(spec.test.manifest, "the list of examples")).read_bytes())
+            test = tuple([str(await kept(shard.sha256, "the held-out set")) for shard in listed.shards])
+        elif task:
+            # The task that is named may have some by now.
+            test = None
+        base = tuple([str(await kept(part, "the frozen base")) for part in spec.base])
+        arguments, seed = json.loads(spec.kwargs_json), spec.plan.seed
+        if task:
+            path, entry = find_task(task)
+            bundle = await asyncio.to_thread(pack, path, entry, lambda note: None)
+        else:
+            entry, bundle = spec.entry, (await kept(spec.bundle, "the code")).read_bytes()
+        return TaskFiles(
+            bundle=bundle,
+            entry=entry,
+            arguments=arguments,
+            seed=seed,
+            base=base,
+            test=test,
+            foreign=not task,
+        )
 
     async def prepare_and_submit(
         self,

@@ -23,20 +23,22 @@ from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse, ShoalError
 from shoal.identity.identity import Identity
 from shoal.identity.signing import check
+from shoal.learning.layout import Layout
 from shoal.learning.metrics import merge_all
-from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, StageModel, Train
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, SettleOwn, StageModel, Train
 from shoal.roles.aggregation.staging import put
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.roles.leader.evaluation import EVALUATION_CHUNK, chunk_range
 from shoal.runtime import sensors
 from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
+from shoal.runtime.own_part import OwnPartFile
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.seen_examples import SeenExamples
 from shoal.runtime.shard_cache import ShardCache
 from shoal.store.blobs import BlobStore
 from shoal.trainer.bundle import unpack
 from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
-from shoal.trainer.prepared_job import first_model
+from shoal.trainer.prepared_job import first_model, own_layout
 from shoal.trainer.processors import device_of, threads_of
 from shoal.trainer.protocol import TrainResult
 from shoal.trainer.shards import Manifest
@@ -90,6 +92,9 @@ class WorkerDriver:
         self._seen = SeenExamples(own, of=self._local_folder) if self._is_local and own is not None else None
         #: The training set of a plan that mixes it in windows; None: all of it is here before the first batch.
         self._windows: ShardCache | None = None
+        #: Where the device keeps what is its own, and its own part of the model, if the model has one.
+        self._own_folder = own
+        self._own: OwnPartFile | None = None
         self._meter = EnergyMeter(machine=platform.machine())
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
@@ -107,6 +112,10 @@ class WorkerDriver:
                 self._begin(self._train(host, action, self._model_for(action)))
             case Evaluate():
                 self._begin(self._evaluate(host, action, self._model_for(action)))
+            case SettleOwn():
+                # Before the next lease begins: it goes on from there.
+                if self._own is not None:
+                    await asyncio.to_thread(self._own.settle, action.lease, taken=action.taken)
             case Interrupt():
                 self._begin(self._interrupt(action))
             case End():
@@ -145,6 +154,9 @@ class WorkerDriver:
                 if self._windows is not None:
                     self._windows.trainer_ended()
                 loaded = await self._trainer.start(settings)
+                if settings.own is not None:
+                    self._own = self._own or self._own_part(settings.own)
+                    self._own.begin_with(self._trainer.shared.own)
                 self._given = first if self._takes_changes else None
                 state = self._sense(loaded.train_examples)
             except (ShoalError, OSError, ValueError, KeyError) as error:
@@ -154,7 +166,13 @@ class WorkerDriver:
         log.info("[%s] trainer: %s", self._spec.job, ", ".join(self._trainer.confined))
         log.info("[%s] ready: %s", self._spec.job, ready)
         # Only where no model is received in the trainer's memory, over the first one.
-        host.post(Prepared(sizes=sizes_of(settings.layout), holds_first=self._takes_changes, state=state))
+        sizes, has_own = sizes_of(settings.layout), settings.own is not None
+        host.post(Prepared(sizes=sizes, holds_first=self._takes_changes, state=state, has_own=has_own))
+
+    def _own_part(self, layout: Layout) -> OwnPartFile:
+        if self._own_folder is None:
+            raise Misuse("a part of this model is each device's own, and this device keeps none")
+        return OwnPartFile(self._own_folder, self._spec.job, layout)
 
     def _sense(self, examples: int) -> DeviceState | None:
         """The state of the device and its number of own examples; None where the plan does not ask for it."""
@@ -193,6 +211,7 @@ class WorkerDriver:
             layout=layout,
             window=self._windows.window if self._windows is not None else 0,
             train_rows=self._windows.rows if self._windows is not None else (),
+            own=own_layout(self._blobs.path(spec.initial)),
             device=device_of(os.environ),
             torch_threads=threads_of(os.environ),
             is_local=self._is_local,
@@ -270,6 +289,8 @@ class WorkerDriver:
         async with self._busy:
             try:
                 self._load_model(model)
+                if self._own is not None and self._own.values is not None:
+                    self._trainer.shared.own[:] = self._own.values
                 if self._is_local:
                     result, spent = await self._learn(action)
                 else:
@@ -278,6 +299,8 @@ class WorkerDriver:
             except (ShoalError, OSError) as error:
                 host.post(await self._failure(action.lease, error))
                 return
+            if self._own is not None:
+                self._own.made(action.lease, self._trainer.shared.own_after)
             trained = Trained(
                 lease=action.lease,
                 examples=result.examples,

@@ -20,6 +20,7 @@ from shoal.plan import Plan
 from shoal.trainer.bundle import unpack
 from shoal.trainer.host import TrainerHost
 from shoal.trainer.package import ReadyTask
+from shoal.trainer.prepared_job import own_layout
 from shoal.trainer.protocol import EvalResult, TrainerSettings
 
 #: Held-out examples that are judged, to see which metrics there are.
@@ -60,6 +61,7 @@ async def check_task(ready: ReadyTask, plan: Plan, *, local_folder: str = "", th
             test=prepared.paths(prepared.test),
             base=prepared.base_paths,
             layout=prepared.layout,
+            own=own_layout(Path(prepared.model)),
             torch_threads=threads,
             is_local=plan.data == "local",
             local_folder=local_folder,

@@ -170,7 +170,7 @@ class _Service:
             case {"kind": "load"}:
                 settings = TrainerSettings.from_message(command)
                 self._bundle_dir = settings.bundle_dir
-                shared = SharedVectors.attach(self._shared_fd, settings.layout.size)
+                shared = SharedVectors.attach(self._shared_fd, settings.layout.size, settings.own_size)
                 self._trainer = self._build(settings, shared)
                 return answer("loaded", self._trainer.loaded())
             case {"kind": "train", "epoch": int(epoch), "batches": list(batches)} if self._trainer:

@@ -84,6 +84,8 @@ class TrainerHost:
     def shared(self) -> SharedVectors:
         """Write ``shared.model`` before ``train`` or ``evaluate``; read ``shared.update`` after ``train``.
 
+        ``shared.own`` holds the device's own part, from the first model's on; ``shared.own_after`` what training made.
+
         Outlives the process: it is valid until ``stop`` or the next ``start``. Write to it only between two answers.
         """
         if self._shared is None:
@@ -119,7 +121,7 @@ class TrainerHost:
         if self._child_module != _TASK_MODULE:
             limits = limits.for_own_code()
         self._last_words.clear()
-        self._renew_shared(settings.layout.size)
+        self._renew_shared(settings.layout.size, settings.own_size)
         # In a thread: it copies the task's code, and sweeps up after agents that were killed.
         room = await asyncio.to_thread(Room, settings, limits, self._rooms)
         self._bundle_dir, self._copied_to = settings.bundle_dir, room.settings.bundle_dir
@@ -133,6 +135,9 @@ class TrainerHost:
             ready = await self._expect(self._running, "ready", self._start_timeout_s)
             self._confined = _words(ready.get("confined"))
             loaded = await self._ask(settings.to_message(), "loaded", self._start_timeout_s)
+            # The first model's own part: what a device begins with that has none yet.
+            self.shared.take()
+            self.shared.own[:] = self.shared.own_after
             return self._sound(protocol.read_loaded, loaded)
         except BaseException:
             await self.kill()
@@ -300,10 +305,10 @@ class TrainerHost:
             self._running = None
         await running.close()
 
-    def _renew_shared(self, size: int) -> None:
+    def _renew_shared(self, size: int, own: int = 0) -> None:
         if self._shared is not None:
             self._shared.close()
-        self._shared = SharedVectors.create(size)
+        self._shared = SharedVectors.create(size, own)
 
 
 class _Running:

@@ -11,16 +11,16 @@ from shoal.errors import Misuse
 from shoal.learning.metrics import MetricSum
 from shoal.metrics import mean, named
 from shoal.task import Task
-from shoal.trainer.lease import Lease
+from shoal.trainer.lease import TaskLease
 
 
-def loss_of(task: Task, model: nn.Module, batch: Any, lease: Lease) -> Tensor:
+def loss_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease) -> Tensor:
     """The loss of a batch, as the task has it."""
     hook = "step" if task._overrides("step") else "loss"
     return _checked_loss(task, hook, task.step(model, batch, lease))
 
 
-def metrics_of(task: Task, model: nn.Module, batch: Any, lease: Lease, *, examples: int) -> tuple[MetricSum, ...]:
+def metrics_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease, *, examples: int) -> tuple[MetricSum, ...]:
     """Named sums over one batch. The task's own, and the loss; by default, loss and accuracy of one forward pass."""
     if task._overrides("metrics"):
         found = task.metrics(model, batch)

@@ -16,7 +16,7 @@ from shoal.errors import Misuse
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lease:
+class TaskLease:
     """Given to ``Task.step`` and ``Task.train``. Everything in it is the same on every device that trains the lease."""
 
     version: int

@@ -39,7 +39,7 @@ from shoal.trainer.flat import read_into
 from shoal.trainer.guard import TRAINER_VARIABLE
 from shoal.trainer.importer import make_task
 from shoal.trainer.placement import Placed, place
-from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob, cache_key
+from shoal.trainer.prepared_job import LAYOUT_NOTE, OWN_NOTE, PreparedJob, cache_key
 from shoal.trainer.shards import Examples, Manifest
 from shoal.trainer.start import StartPlace, start_from
 from shoal.trainer.steps import build_model
@@ -81,11 +81,17 @@ def prepare(
     read_into(flat, {name: tensor for name, (tensor, _) in placed.shared.items()}, layout)
     if start is not None:
         report({"step": "start", "told": str(start_from(flat, layout, start, frozen=_places(placed)))})
-    write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()}))
+    notes = {LAYOUT_NOTE: layout.to_json()} | ({OWN_NOTE: placed.own_layout.to_json()} if placed.own_layout else {})
+    write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), notes))
     if placed.frozen:
         report({"step": "base", "bytes": sum(tensor.nbytes for tensor in placed.frozen.values())})
     base = write_base(placed.frozen, out / "shards")
     is_local = (data or (task.plan.data if task.plan else "")) == "local"
+    if placed.own and not is_local:
+        raise Misuse(
+            f"{type(task).__name__}.placement says own for {next(iter(placed.own))}: a device has a part of its own "
+            'only where it has examples of its own; set data = "local" in the plan'
+        )
     splits = _SPLITS[1:] if is_local else _SPLITS
     manifests = {"train": _NOTHING} | {split: _split(task, split, out / "shards", report) for split in splits}
     if not manifests["train"].examples and not is_local:

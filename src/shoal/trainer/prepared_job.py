@@ -19,6 +19,8 @@ from shoal.wire.messages import is_sha256
 
 #: The note in the first model's file that holds its layout.
 LAYOUT_NOTE = "layout"
+#: The note that holds the layout of the part that is each device's own, if there is one.
+OWN_NOTE = "own"
 #: Part of every cache key: raise it when the files change.
 _FORMAT = 5
 
@@ -31,6 +33,12 @@ def first_model(path: Path) -> tuple[Layout, np.ndarray]:
     for name, view in layout.views(model).items():
         view[...] = arrays[name]
     return layout, model
+
+
+def own_layout(path: Path) -> Layout | None:
+    """The part of a job's model that is each device's own, from the file of its first model."""
+    _, notes = tensors.read(path, mmap=True)
+    return Layout.from_json(notes[OWN_NOTE]) if OWN_NOTE in notes else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,6 +63,8 @@ class TrainerSettings:
     #: is empty, and the agent opens and shuts shards by number, as leases need them.
     window: int = 0
     train_rows: tuple[int, ...] = ()
+    #: The part of the model that is this device's own; None: there is none.
+    own: Layout | None = None
     seed: int
     batch_size: int
     learning_rate: float
@@ -103,15 +105,21 @@ class TrainerSettings:
         taken = {name: getattr(plan, name) for name in _OF_PLAN}
         return cls(**taken, weight_decay=plan.worker_weight_decay, **rest)
 
+    @property
+    def own_size(self) -> int:
+        return self.own.size if self.own is not None else 0
+
     def to_message(self) -> Message:
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return plain | {"kind": "load", "layout": self.layout.to_json()}
+        own = self.own.to_json() if self.own is not None else ""
+        return plain | {"kind": "load", "layout": self.layout.to_json(), "own": own}
 
     @classmethod
     def from_message(cls, message: Message) -> TrainerSettings:
         plain = {name: value for name, value in message.items() if name not in ("kind", "seq")}
         plain |= {name: tuple(plain[name]) for name in ("train", "test", "base", "train_rows")}
-        return cls(**plain | {"layout": Layout.from_json(plain["layout"])})
+        own = Layout.from_json(plain["own"]) if plain["own"] else None
+        return cls(**plain | {"layout": Layout.from_json(plain["layout"]), "own": own})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,6 @@
-"""Two float32 vectors that an agent and its trainer both see: the model going in, the update coming out. No torch.
+"""Float32 vectors that an agent and its trainer both see: the model going in, the update coming out. No torch.
+
+Where a part of the model is the device's own there are two more, for its values before a lease and after it.
 
 The memory has no name, so nothing is left behind when both die however they die. multiprocessing.shared_memory would
 start a third process to clean up after names.
@@ -32,46 +34,58 @@ class SharedVectors:
 
     model: Vector
     update: Vector
+    #: The device's own part: as a lease begins, and as it ends.
+    own: Vector
+    own_after: Vector
 
-    def __init__(self, fd: int, size: int, *, mapped: bool = True) -> None:
+    def __init__(self, fd: int, size: int, own: int = 0, *, mapped: bool = True) -> None:
         self.fd = fd
-        self._map: mmap.mmap | None = mmap.mmap(fd, _total_bytes(size)) if mapped else None
+        self._map: mmap.mmap | None = mmap.mmap(fd, _total_bytes(size, own)) if mapped else None
         self._open = True
+        #: Of the last two.
+        self._own_at = _total_bytes(size), _total_bytes(size) + _region_bytes(own)
         if self._map is None:
             self.model, self.update = np.zeros(size, np.float32), np.zeros(size, np.float32)
+            self.own, self.own_after = np.zeros(own, np.float32), np.zeros(own, np.float32)
         else:
             self.model = np.frombuffer(self._map, np.float32, size)
             self.update = np.frombuffer(self._map, np.float32, size, offset=_region_bytes(size))
+            none = np.zeros(0, np.float32)
+            self.own, self.own_after = (
+                np.frombuffer(self._map, np.float32, own, offset=at) if own else none for at in self._own_at
+            )
 
     @classmethod
-    def create(cls, size: int) -> Self:
-        """Reserve memory for two vectors of ``size`` values, all zero."""
-        if not 1 <= size <= SIZE_MAX:
-            raise Misuse(f"a shared vector holds 1 to {SIZE_MAX:,} values, not {size:,}")
+    def create(cls, size: int, own: int = 0) -> Self:
+        """Reserve memory for two vectors of ``size`` values and two of ``own``, all zero."""
+        if not (1 <= size <= SIZE_MAX and 0 <= own <= SIZE_MAX):
+            raise Misuse(f"a shared vector holds 1 to {SIZE_MAX:,} values, not {size:,} and {own:,}")
         fd = anonymous_file()
         try:
-            reserve(fd, _total_bytes(size))
-            return cls(fd, size, mapped=seal(fd, growing=False))
+            reserve(fd, _total_bytes(size, own))
+            return cls(fd, size, own, mapped=seal(fd, growing=False))
         except OSError as error:
             os.close(fd)
-            raise Misuse(f"no room for {_total_bytes(size):,} bytes of shared memory: {error}") from None
+            raise Misuse(f"no room for {_total_bytes(size, own):,} bytes of shared memory: {error}") from None
 
     @classmethod
-    def attach(cls, fd: int, size: int) -> Self:
+    def attach(cls, fd: int, size: int, own: int = 0) -> Self:
         """Map what ``create`` made."""
-        if size < 1 or os.fstat(fd).st_size != _total_bytes(size):
-            raise Misuse(f"the shared memory does not hold two vectors of {size} values")
-        return cls(fd, size)
+        if size < 1 or os.fstat(fd).st_size != _total_bytes(size, own):
+            raise Misuse(f"the shared memory does not hold two vectors of {size} values and two of {own}")
+        return cls(fd, size, own)
 
     def give(self) -> None:
-        """Make ``model`` visible to the other process. Nothing to do where the memory is mapped."""
+        """Make ``model`` and ``own`` visible to the other process. Nothing to do where the memory is mapped."""
         if self._map is None and self._open:
             write_at(self.fd, self.model, 0)
+            write_at(self.fd, self.own, self._own_at[0])
 
     def take(self) -> None:
-        """Fetch ``update`` as the other process left it. Nothing to do where the memory is mapped."""
+        """Fetch ``update`` and ``own_after`` as the other process left it. Nothing to do where the memory is mapped."""
         if self._map is None and self._open:
             read_at(self.fd, self.update, _region_bytes(self.update.size))
+            read_at(self.fd, self.own_after, self._own_at[1])
 
     def close(self) -> None:
         """Let go. A view someone still holds stays valid and keeps the memory until it is dropped."""
@@ -79,7 +93,7 @@ class SharedVectors:
             return
         self._open = False
         mapped, self._map = self._map, None
-        self.model = self.update = np.zeros(0, np.float32)
+        self.model = self.update = self.own = self.own_after = np.zeros(0, np.float32)
         if mapped is not None:
             with contextlib.suppress(BufferError):
                 mapped.close()
@@ -90,8 +104,8 @@ def _region_bytes(size: int) -> int:
     return -(-4 * size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def _total_bytes(size: int) -> int:
-    return 2 * _region_bytes(size)
+def _total_bytes(size: int, own: int = 0) -> int:
+    return 2 * _region_bytes(size) + 2 * _region_bytes(own)
 
 
 def anonymous_file() -> int:

@@ -30,7 +30,7 @@ from shoal.trainer.device import choose, move
 from shoal.trainer.flat import read_into, write_from
 from shoal.trainer.importer import make_task
 from shoal.trainer.judging import loss_of, metrics_of
-from shoal.trainer.lease import Lease
+from shoal.trainer.lease import TaskLease
 from shoal.trainer.local_examples import LocalExamples
 from shoal.trainer.optimisers import InnerOptimiser
 from shoal.trainer.order import BatchOrder, training_set
@@ -75,9 +75,15 @@ class TorchTrainer:
         if self._layout != settings.layout:
             difference = self._layout.difference(settings.layout)
             raise Misuse(f"this device builds another model than the job's: {difference}; do its versions differ?")
+        if self._placed.own_layout != settings.own:
+            raise Misuse("this device builds another own part of the model than the job's; do its versions differ?")
         load_base(self._placed.frozen, settings.base)
         self._model.to(self._device)
         self._tensors = {name: tensor for name, (tensor, _) in self._placed.shared.items()}
+        self._own = {name: tensor for name, (tensor, _) in self._placed.own.items()}
+        self._keep_own()
+        #: The first model's: held-out examples are judged with it, on every device alike.
+        self._own_first = shared.own_after.copy()
         trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self._optimiser = InnerOptimiser(self._task, self._model, trainable, settings)
         self._trainable = trainable
@@ -169,14 +175,15 @@ class TorchTrainer:
             cpu_s=time.process_time() - began_cpu_s,
         )
 
-    def _begin(self, epoch: int, rate: float, version: int) -> Lease:
+    def _begin(self, epoch: int, rate: float, version: int) -> TaskLease:
         """Load the version, and say what the task's code is told of the lease."""
         write_from(self._shared.model, self._tensors, self._layout)
+        self._give_own(self._shared.own)
         if self._is_rounded:
             read_into(self._shared.update, self._tensors, self._layout)
             self._before = self._shared.update.copy()
         to_training(self._model, self._placed)
-        return Lease(
+        return TaskLease(
             version=version,
             epoch=epoch,
             rate=rate or self._settings.learning_rate,
@@ -185,7 +192,7 @@ class TorchTrainer:
             values=self._layout.views(self._shared.model),
         )
 
-    def _run(self, rows: Iterator[tuple[Any, tuple[int, ...]]], counts: list[int], lease: Lease) -> float:
+    def _run(self, rows: Iterator[tuple[Any, tuple[int, ...]]], counts: list[int], lease: TaskLease) -> float:
         """Train a lease by the task's own loop, or by ours; the sum of losses over examples."""
         batches = self._batches(rows)
         if not self._task._overrides("train"):
@@ -212,7 +219,7 @@ class TorchTrainer:
             seeded(self._settings.seed, *at)
             yield self._collated(taken, training=True)
 
-    def _steps(self, batches: Iterator[Any], counts: list[int], lease: Lease) -> float:
+    def _steps(self, batches: Iterator[Any], counts: list[int], lease: TaskLease) -> float:
         """The default loop: forward, backward, and a step after every so many batches."""
         settings, optimiser = self._settings, self._optimiser.for_lease(lease.rate)
         loss_sum, last = 0.0, len(counts) - 1
@@ -234,7 +241,17 @@ class TorchTrainer:
         update = self._shared.update
         read_into(update, self._tensors, self._layout)
         np.subtract(update, self._before if self._is_rounded else self._shared.model, out=update)
-        return math.isfinite(loss_sum) and bool(np.isfinite(update).all())
+        self._keep_own()
+        own = self._shared.own_after
+        return math.isfinite(loss_sum) and bool(np.isfinite(update).all()) and bool(np.isfinite(own).all())
+
+    def _give_own(self, values: np.ndarray[Any, Any]) -> None:
+        if self._placed.own_layout is not None:
+            write_from(values, self._own, self._placed.own_layout)
+
+    def _keep_own(self) -> None:
+        if self._placed.own_layout is not None:
+            read_into(self._shared.own_after, self._own, self._placed.own_layout)
 
     # Evaluation ----------------------------------------------------------------------------------------------
 
@@ -244,12 +261,13 @@ class TorchTrainer:
         if not 0 <= start < stop <= len(self._test):
             raise Misuse(f"there are {len(self._test)} held-out examples; {start} to {stop} is not a range of them")
         lease = self._begin(0, 0.0, 0)
+        self._give_own(self._own_first)
         size = self._settings.batch_size
         spans = [(low, min(low + size, stop)) for low in range(start, stop, size)]
         metrics = self._judge(((self._test.slice(low, high), high - low, (low,)) for low, high in spans), lease)
         return EvalResult(examples=stop - start, metrics=metrics, seconds=time.monotonic() - began_s)
 
-    def _judge(self, parts: Iterator[tuple[Any, int, tuple[int, ...]]], lease: Lease) -> tuple[MetricSum, ...]:
+    def _judge(self, parts: Iterator[tuple[Any, int, tuple[int, ...]]], lease: TaskLease) -> tuple[MetricSum, ...]:
         """Named sums over parts of a set: their rows, their number, and what seeds them."""
         self._model.eval()
         sums: list[tuple[MetricSum, ...]] = []

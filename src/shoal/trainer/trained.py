@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from shoal.errors import Misuse
 from shoal.task import Task
+from shoal.trainer.launch import opened
 from shoal.trainer.steps import build_model
 from shoal.wire import tensors
 
@@ -24,9 +26,12 @@ def trained_model(task: Task, path: Path, *, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         model = build_model(task, seed)
     np.random.set_state(drawn)
-    arrays, _ = tensors.read(path, mmap=False)
+    with opened(path) as file:
+        arrays, _ = tensors.read(file, mmap=False)
     state = model.state_dict()
     for name, array in arrays.items():
+        if name not in state or state[name].shape != array.shape:
+            raise Misuse(f"{path.name} holds {name} {list(array.shape)}, which {type(task).__name__}.model() has not")
         state[name].copy_(torch.from_numpy(np.array(array)))
     model.load_state_dict(state)
     return model.eval()

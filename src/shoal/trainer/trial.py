@@ -16,7 +16,7 @@ from shoal.errors import Misuse
 from shoal.task import Task
 from shoal.trainer.arrays import rows_to_torch
 from shoal.trainer.judging import loss_of, metrics_of
-from shoal.trainer.lease import Lease
+from shoal.trainer.lease import TaskLease
 from shoal.trainer.placement import Placed, to_training
 from shoal.trainer.shards import Examples
 from shoal.trainer.steps import seeded
@@ -46,14 +46,14 @@ def try_batch(
         _checked(task, hook, lambda: metrics_of(task, model, batch, lease, examples=count))
 
 
-def lease_of(task: Task, placed: Placed) -> Lease:
+def lease_of(task: Task, placed: Placed) -> TaskLease:
     """A lease to try the task's code with: the first version, on the processor that every machine has."""
     values = {name: tensor.detach().float().numpy() for name, (tensor, _) in placed.shared.items()}
     rate = task.plan.learning_rate if task.plan else 0.05
-    return Lease(version=0, epoch=0, rate=rate, device=torch.device("cpu"), values=values)
+    return TaskLease(version=0, epoch=0, rate=rate, device=torch.device("cpu"), values=values)
 
 
-def _try_step(task: Task, model: nn.Module, batch: Any, lease: Lease) -> None:
+def _try_step(task: Task, model: nn.Module, batch: Any, lease: TaskLease) -> None:
     hook = "step" if task._overrides("step") else "loss"
     loss = _checked(task, hook, lambda: loss_of(task, model, batch, lease))
     if not math.isfinite(loss.item()):

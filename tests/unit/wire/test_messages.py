@@ -157,7 +157,18 @@ def test_with_tensors_keeps_everything_else() -> None:
 
 
 def test_every_message_between_nodes_has_one_recipient() -> None:
-    answers = {"Done", "Denied", "Status", "Blob", "AskModel", "TokenMade", "TokenList", "Renewed", "VersionList"}
+    answers = {
+        "Done",
+        "Denied",
+        "Status",
+        "Blob",
+        "AskModel",
+        "TokenMade",
+        "TokenList",
+        "Renewed",
+        "VersionList",
+        "SubmittedJob",
+    }
     views = {"TopologyView", "WorkerView", "NodeView", "JobView", "EventView", "EvaluationView", "TokenView"}
     views |= {"ServedView", "PublishedView", "ExecutorView", "MetricView"}
     parts = {"Facts", "Dataset", "DeviceState", "Hop", "JobSpec", *views}

@@ -27,7 +27,7 @@ app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True)
 
 @app.callback()
 def model() -> None:
-    """Fetch a trained model (`pull`), keep a file at what a job serves (`follow`), and say which version that is.
+    """Fetch a trained model (`pull`, `export`), keep a file at what a job serves (`follow`), say which version that is.
 
     `versions` lists what was published; `publish` serves the newest version, `rollback` an earlier one again.
     """
@@ -65,6 +65,72 @@ def pull(
 
     found = with_operator(home, fetch)
     console.say(f"Wrote the model of {found} to {output}, {bytes_text(output.stat().st_size)}.")
+
+
+@app.command()
+def export(
+    job: Job,
+    to: Annotated[str, typer.Option("--to", metavar="FORM", help="onnx, pt2 (torch.export) or executorch.")],
+    output: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = None,
+    task: Annotated[
+        str, typer.Option(metavar="TASK", help="Your own code of the task, such as examples/mnist; else the job's.")
+    ] = "",
+    inputs: Annotated[
+        str, typer.Option(metavar="NAMES", help="Which tensors of a dict batch enter the model, such as ids,mask.")
+    ] = "",
+    version: Annotated[
+        int | None, typer.Option(metavar="VERSION", help="A published version, see `shoal model versions`.", min=1)
+    ] = None,
+    newest: Annotated[bool, typer.Option("--newest", help="The newest durable version, whatever is served.")] = False,
+    home: Home = DEFAULT_HOME,
+    json: Json = False,
+) -> None:
+    """Write a job's model in another form, and check the file: it is run on the held-out examples beside the model.
+
+    Example:  `shoal model export mnist-3fa2 --to onnx`
+
+    Where its outputs differ by more than a thousandth there is no file, and the exit code is 1. The job's code runs
+    here if an operator of this cluster signed it, confined as on a device.
+    """
+    import tempfile
+
+    from shoal.cli import console
+    from shoal.cli.connect import with_operator
+    from shoal.cli.render.format import bytes_text, clean
+    from shoal.cli.render.plain_json import to_plain
+    from shoal.cli.select_job import pick_job
+    from shoal.trainer.exporting import SUFFIXES, ExportDiffers, TaskFiles, export_model
+
+    if to not in SUFFIXES:
+        raise Misuse(f"--to {to}: there is {', '.join(SUFFIXES)}; `shoal model pull` writes safetensors")
+    if version and newest:
+        raise Misuse("--version and --newest are two different models: say one of them")
+    with tempfile.TemporaryDirectory(prefix="shoal-export-") as folder:
+        model = Path(folder) / "model.safetensors"
+
+        async def fetch(operator: Operator) -> tuple[str, TaskFiles]:
+            found = pick_job(await operator.status(), job).job
+            await operator.pull_model(found, model, version=version or 0, newest=newest)
+            return found, await operator.task_files(found, task)
+
+        check_output(output or Path(f"model{SUFFIXES[to]}"))
+        found, files = with_operator(home, fetch)
+        target = output or Path(f"{found}{SUFFIXES[to]}")
+        named = tuple(filter(None, inputs.split(",")))
+        try:
+            made = export_model(model, files, to=to, out=target, inputs=named, tell=console.Teller(console.err()))
+        except ExportDiffers as error:
+            console.say(clean(f"No file was written: {error}"), style="red")
+            raise typer.Exit(Exit.FAILED) from None
+    if json:
+        console.print_json(to_plain(made))
+        return
+    batch = "any number of examples at once" if not made.batch else f"{made.batch} example at a time"
+    console.say(
+        f"Wrote the model of {found} to {target}, {bytes_text(made.size_bytes)}. It takes {', '.join(made.inputs)}, "
+        f"{batch}. On {made.examples:,} held-out examples its largest difference is {made.difference:.1e} of the "
+        "model's largest output."
+    )
 
 
 @app.command()

@@ -28,6 +28,20 @@ class Submit(Message):
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
+class AskSpec(Message):
+    """A job as it was submitted: what its code, its first model and its data are, by their hashes."""
+
+    job: str
+
+
+@message()
+class SubmittedJob(Message):
+    """With the signature: an operator who runs its code checks that as devices do."""
+
+    spec: JobSpec
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
 class StopJob(Message):
     job: str
     reason: str = "stopped by the operator"
