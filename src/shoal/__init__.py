@@ -16,11 +16,25 @@ from shoal.version import __version__ as __version__
 if TYPE_CHECKING:
     from shoal import data
     from shoal.api import Result, fit
+    from shoal.loop import worker
     from shoal.offload.api import offload
     from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
     from shoal.task import Task
 
-__all__ = ["Plan", "Result", "Task", "Until", "accuracy", "data", "endless", "epochs", "fit", "offload", "seconds"]
+__all__ = [
+    "Plan",
+    "Result",
+    "Task",
+    "Until",
+    "accuracy",
+    "data",
+    "endless",
+    "epochs",
+    "fit",
+    "offload",
+    "seconds",
+    "worker",
+]
 
 _HOME = {
     "Plan": "shoal.plan",
@@ -32,12 +46,13 @@ _HOME = {
     "epochs": "shoal.plan",
     "fit": "shoal.api",
     "seconds": "shoal.plan",
+    "worker": "shoal.loop",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("data", "offload"):
-        # The latter is a package that can be called: see there.
+    if name in ("data", "huggingface", "lightning", "offload"):
+        # The last is a package that can be called: see there.
         return import_module(f"shoal.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)

@@ -273,6 +273,7 @@ class Worker(WorkerMachine):
             epoch=work.epoch,
             batches=work.batches,
             examples=work.examples,
+            deadline_s=work.deadline_s,
             tensors=model,
             changes=changes,
             staged=staged,

@@ -273,7 +273,9 @@ class WorkerDriver:
     async def _learn(self, action: Train) -> tuple[TrainResult, EnergySpent]:
         """Train on the device's own examples, and see what that takes."""
         before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
-        result = await self._trainer.learn(action.epoch, action.batches[0], action.examples)
+        result = await self._trainer.learn(
+            action.epoch, action.batches[0], action.examples, deadline_s=action.deadline_s
+        )
         spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
         if self._seen is not None:
             # Before anyone hears of it: what was trained on is never judged again, whatever happens next.

@@ -46,6 +46,15 @@ class Learner(Protocol):
     def learn(self, epoch: int, lease: int, examples: int) -> TrainResult: ...
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A learner that can end a lease early."""
+
+    def due_in(self, deadline_s: float) -> None:
+        """The next lease is due so many seconds after it is asked for; 0: any time."""
+        ...
+
+
 Build: TypeAlias = Callable[[TrainerSettings, SharedVectors], Trainer]
 
 
@@ -151,6 +160,8 @@ class _Service:
     def _do(self, command: Message) -> Message:
         trainer: object = self._trainer
         learner = trainer if isinstance(trainer, Learner) else None
+        if isinstance(trainer, Timed):
+            trainer.due_in(float(command.get("deadline_s", 0.0)))
         match command:
             case {"kind": "load"}:
                 settings = TrainerSettings.from_message(command)

@@ -144,9 +144,11 @@ class TrainerHost:
         command = {"kind": "train", "epoch": epoch, "batches": list(batches)}
         return await self._train(command, timeout_s)
 
-    async def learn(self, epoch: int, lease: int, examples: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> TrainResult:
-        """As ``train``, on so many of the device's own examples."""
-        command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples}
+    async def learn(
+        self, epoch: int, lease: int, examples: int, *, deadline_s: float = 0.0, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> TrainResult:
+        """As ``train``, on so many of the device's own examples. ``deadline_s``: when the lease is due; 0: any time."""
+        command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples, "deadline_s": deadline_s}
         return await self._train(command, timeout_s)
 
     async def evaluate(self, start: int, stop: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> EvalResult:

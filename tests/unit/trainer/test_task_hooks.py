@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from shoal.learning.metrics import value
 from torch import nn
 
 from shoal.errors import Misuse
-from shoal.learning.metrics import value
 from shoal.plan import Plan
 from shoal.scheduling.batches import batch_indices, epoch_order, mix
 from shoal.task import Task
