@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.loop import Stepper, count_of, draw_apart, is_lent
+from shoal.loop import Evaluate, Stepper, count_of, draw_apart, is_lent
 
 try:
     from lightning.pytorch import Callback
@@ -24,9 +24,11 @@ _ENDLESS = -1
 class ShoalCallback(Callback):  # type: ignore[misc]
     """After every so many steps of the optimiser: send what changed, and go on from the next version."""
 
-    def __init__(self, steps: int = 50) -> None:
+    def __init__(self, steps: int = 50, *, evaluate: Evaluate | None = None) -> None:
+        """``evaluate`` is as for ``shoal.worker``."""
         super().__init__()
         self._steps = steps
+        self._evaluate = evaluate
         self._stepper: Stepper | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -42,7 +44,8 @@ class ShoalCallback(Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if is_lent():
             optimizers = trainer.optimizers
-            self._stepper = Stepper(pl_module, optimizers[0] if len(optimizers) == 1 else None, steps=self._steps)
+            optimizer = optimizers[0] if len(optimizers) == 1 else None
+            self._stepper = Stepper(pl_module, optimizer, steps=self._steps, evaluate=self._evaluate)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._stepper is None:

@@ -255,10 +255,10 @@ def count_of(batch: Any) -> int:
 class Stepper:
     """Leases for a loop that a framework owns: Lightning's, Hugging Face's."""
 
-    def __init__(self, model: Any, optimizer: Any = None, *, steps: int) -> None:
+    def __init__(self, model: Any, optimizer: Any = None, *, steps: int, evaluate: Evaluate | None = None) -> None:
         if steps < 1:
             raise Misuse(f"steps={steps}: a lease has at least one step")
-        self._worker = worker(model, optimizer)
+        self._worker = worker(model, optimizer, evaluate=evaluate)
         self._steps = steps
         self._examples, self._loss = 0, 0.0
         #: Waits until the first version is in the model.

@@ -101,10 +101,9 @@ def test_an_error_in_a_loop_is_told_with_its_place_and_traceback(tmp_path: Path)
     async def story() -> None:
         async with cluster_in(tmp_path, workers=1, options=()) as site:
             job = await _submit(site, "plain.py", "2", "fail", workers_min=1, until={"epochs": 1}, epoch_leases=4)
-            line = (LOOPS / "plain.py").read_text().splitlines().index(
-                " " * 20 + 'raise ValueError("the loop broke")'
-            ) + 1
-            event = await site.event(job, "trainer-failed", "the loop broke")
+            source = (LOOPS / "plain.py").read_text().splitlines()
+            line = next(number for number, text in enumerate(source, start=1) if "raise ValueError" in text)
+            event = await site.event(job, "failed", "the loop broke")
             assert f"ValueError: the loop broke, at main (plain.py:{line})" in event.text
             told = await site.operator.status(job, tracebacks=True)
             assert any(f'File "plain.py", line {line}, in main' in event.text for event in told.events)
