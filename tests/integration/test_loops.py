@@ -106,7 +106,7 @@ def test_an_error_in_a_loop_is_told_with_its_place_and_traceback(tmp_path: Path)
             event = await site.event(job, "failed", "the loop broke")
             assert f"ValueError: the loop broke, at main (plain.py:{line})" in event.text
             told = await site.operator.status(job, tracebacks=True)
-            assert any(f'File "plain.py", line {line}, in main' in event.text for event in told.events)
+            assert any(f'File "plain.py", line {line}, in main' in event.traceback for event in told.events)
             await site.operator.stop(job)
             await site.ended(job, "stopped")
             shown = await asyncio.create_subprocess_exec(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Epochs, Home, Json, UntilAccuracy
+from shoal.cli.options import DEFAULT_HOME, Epochs, Home, Json, UntilAccuracy, UntilMetric
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def run(
         int, typer.Option(metavar="N", min=0, help="Not on the cluster: on N agents, on this machine, for this run.")
     ] = 0,
     until_accuracy: UntilAccuracy = None,
+    until: UntilMetric = None,
     epochs: Epochs = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M minutes.")] = None,
     endless: Annotated[bool, typer.Option("--endless", help="Go on until it is stopped.")] = False,
@@ -67,7 +68,7 @@ def run(
     if local and workers:
         raise Misuse("--local N says how many agents there are: leave --workers out")
     folder, entry = find_script(script)
-    ends = ends_typed(until_accuracy=until_accuracy, epochs=epochs, minutes=minutes, endless=endless)
+    ends = ends_typed(until_accuracy=until_accuracy, epochs=epochs, minutes=minutes, endless=endless, until=until or ())
     chosen = overrides(workers=f"{local}:{local}" if local else workers, until=ends, numbers={}, pairs=plan or ())
     _check(chosen)
     title = name or Path(script).stem
