@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -22,7 +23,11 @@ needs_lightning = pytest.mark.skipif(not HAS_LIGHTNING, reason="lightning not in
 
 
 def _python(*command: str, cwd: Path) -> str:
-    told = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=110, check=False, cwd=cwd)
+    # Two threads that wait for each other on a busy machine take minutes over a network this small.
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    told = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=110, check=False, cwd=cwd, env=env
+    )
     assert told.returncode == 0, told.stderr
     return told.stdout
 
