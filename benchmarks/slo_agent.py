@@ -11,10 +11,11 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.slo_trainers import PERIOD_US, REST_S
 from shoal.runtime import agent
-from shoal.trainer.host import ANSWER_TIMEOUT_S, TrainerHost, TrainResult
+from shoal.trainer.host import TrainerHost, TrainResult
 
 #: The file that says what this device is to do next, and the group that it runs in.
 TURN_VARIABLE, GROUP_VARIABLE = "SHOAL_SLO_TURN", "SHOAL_SLO_GROUP"
@@ -27,21 +28,12 @@ def _limit(cores: float | None) -> None:
     (Path(os.environ[GROUP_VARIABLE]) / "cpu.cfs_quota_us").write_text(str(quota_us))
 
 
-async def learn_within_quota(
-    self: TrainerHost,
-    epoch: int,
-    lease: int,
-    examples: int,
-    *,
-    rate: float = 0.0,
-    version: int = 0,
-    timeout_s: float = ANSWER_TIMEOUT_S,
-) -> TrainResult:
+async def learn_within_quota(self: TrainerHost, epoch: int, lease: int, examples: int, **options: Any) -> TrainResult:
     _limit(json.loads(Path(os.environ[TURN_VARIABLE]).read_text())["cores"])
     try:
         # What it took too much of before is paid back.
         await asyncio.sleep(REST_S)
-        return await _learn(self, epoch, lease, examples, rate=rate, version=version, timeout_s=timeout_s)
+        return await _learn(self, epoch, lease, examples, **options)
     finally:
         _limit(None)
 

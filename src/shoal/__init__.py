@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shoal.callbacks import STOP, Callback
     from shoal.handle import Job
     from shoal.history import History
+    from shoal.loop import worker
     from shoal.metrics import auc, confusion, f1, mean, ratio
     from shoal.offload.api import offload
     from shoal.plan import Plan, Until, accuracy, endless, epochs, seconds
@@ -56,6 +57,7 @@ __all__ = [
     "ratio",
     "seconds",
     "submit",
+    "worker",
 ]
 
 _HOME = {
@@ -84,11 +86,12 @@ _HOME = {
     "ratio": "shoal.metrics",
     "seconds": "shoal.until",
     "submit": "shoal.api",
+    "worker": "shoal.loop",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("callbacks", "data", "offload"):
+    if name in ("callbacks", "data", "huggingface", "lightning", "offload"):
         # The last is a package that can be called: see there.
         return import_module(f"shoal.{name}")
     if name in _HOME:

@@ -27,6 +27,9 @@ from shoal.cli.commands import (
     train,
     up,
 )
+from shoal.cli.commands import (
+    run as run_script,
+)
 from shoal.cli.exits import MEANING, Exit, exit_code_of
 from shoal.errors import ShoalError
 from shoal.version import __version__
@@ -59,6 +62,7 @@ app.add_typer(token.app, name="token", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(check.check)
 app.command(rich_help_panel=_WORK)(train.train)
+app.command(rich_help_panel=_WORK)(run_script.run)
 app.command(rich_help_panel=_WORK)(attach.attach)
 app.add_typer(features.provided("command", by="flock"), name="flock", rich_help_panel=_WORK)
 app.command(rich_help_panel=_WORK)(simulate.simulate)

@@ -117,6 +117,8 @@ class Train:
     version: int = 0
     #: With local data: train on so many of the device's own.
     examples: int = 0
+    #: A loop of a script's own ends its lease by then.
+    deadline_s: float = 0.0
     #: The model to start from; empty when the trainer already holds it, or what makes it of the one that it holds:
     #: these are added to that, one after the other.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)

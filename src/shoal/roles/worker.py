@@ -295,6 +295,7 @@ class Worker(WorkerMachine):
             rate=work.rate,
             version=work.version,
             examples=work.examples,
+            deadline_s=work.deadline_s,
             tensors=model,
             changes=changes,
             staged=staged,

@@ -341,7 +341,12 @@ class WorkerDriver:
         """Train on the device's own examples, and see what that takes."""
         before = self._meter.read(now_s=time.monotonic(), cpu_s=0.0)
         result = await self._trainer.learn(
-            action.epoch, action.batches[0], action.examples, rate=action.rate, version=action.version
+            action.epoch,
+            action.batches[0],
+            action.examples,
+            rate=action.rate,
+            version=action.version,
+            deadline_s=action.deadline_s,
         )
         spent = self._meter.spent(before, self._meter.read(now_s=time.monotonic(), cpu_s=result.cpu_s))
         if self._seen is not None:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.trainer.find import parse_source
-from shoal.trainer.importer import parse_entry
+from shoal.trainer.importer import file_of
 from shoal.wire.limits import (
     BUNDLE_FILE_MAX_BYTES,
     BUNDLE_FILES_MAX,
@@ -46,9 +46,8 @@ def pack(path: Path, entry: str, tell: Callable[[str], None] = lambda text: None
     if left_out:
         tell(_told(left_out, root))
     names = [file.relative_to(root).as_posix() for file in files]
-    stem, _ = parse_entry(entry)
-    if f"{stem}.py" not in names:
-        raise Misuse(f"{path} holds no {stem}.py, which {entry} names")
+    if (file_name := file_of(entry)) not in names:
+        raise Misuse(f"{path} holds no {file_name}, which {entry} names")
     if len(files) > BUNDLE_FILES_MAX:
         raise Misuse(f"{path} holds {len(files)} files, more than {BUNDLE_FILES_MAX}: give the task its own directory")
     packed = io.BytesIO()

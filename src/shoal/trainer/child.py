@@ -14,9 +14,15 @@ def build(settings: TrainerSettings, shared: SharedVectors) -> child_loop.Traine
         import torch
     except ImportError as error:
         raise Misuse(f"this device cannot train, for want of PyTorch: pip install 'torch>=2.11' ({error})") from None
-    from shoal.trainer.steps import TorchTrainer
+    from shoal.trainer.importer import is_script
 
     torch.set_num_threads(settings.torch_threads)
+    if is_script(settings.entry):
+        from shoal.trainer.script import ScriptTrainer
+
+        return ScriptTrainer(settings, shared)
+    from shoal.trainer.steps import TorchTrainer
+
     return TorchTrainer(settings, shared)
 
 

@@ -59,6 +59,15 @@ class ShardReader(Protocol):
     def shut_shard(self, number: int) -> None: ...
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A learner that can end a lease early."""
+
+    def due_in(self, deadline_s: float) -> None:
+        """The next lease is due so many seconds after it is asked for; 0: any time."""
+        ...
+
+
 Build: TypeAlias = Callable[[TrainerSettings, SharedVectors], Trainer]
 
 
@@ -166,6 +175,8 @@ class _Service:
         trainer: object = self._trainer
         learner = trainer if isinstance(trainer, Learner) else None
         reader = trainer if isinstance(trainer, ShardReader) else None
+        if isinstance(trainer, Timed):
+            trainer.due_in(float(command.get("deadline_s", 0.0)))
         match command:
             case {"kind": "load"}:
                 settings = TrainerSettings.from_message(command)

@@ -167,10 +167,11 @@ class TrainerHost:
         *,
         rate: float = 0.0,
         version: int = 0,
+        deadline_s: float = 0.0,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> TrainResult:
-        """As ``train``, on so many of the device's own examples."""
-        command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples}
+        """As ``train``, on so many of the device's own examples. ``deadline_s``: when the lease is due; 0: any time."""
+        command = {"kind": "learn", "epoch": epoch, "lease": lease, "examples": examples, "deadline_s": deadline_s}
         return await self._train(command | {"rate": float(rate), "version": version}, timeout_s)
 
     async def evaluate(self, start: int, stop: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> EvalResult:
@@ -368,7 +369,12 @@ class _Running:
                     fds=tuple(fds.values()),
                     own_session=True,
                     # Set before torch loads: OpenMP reads it once, and would take every core.
-                    changes={"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+                    changes={
+                        "OMP_NUM_THREADS": str(threads),
+                        "MKL_NUM_THREADS": str(threads),
+                        # Threads that wait for each other sleep: on a busy machine they would spin away its cores.
+                        "OMP_WAIT_POLICY": "PASSIVE",
+                    },
                 )
         except BaseException:
             for open_file in (answers[1], log[1], stacks, files_ours):

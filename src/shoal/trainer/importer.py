@@ -14,6 +14,7 @@ from shoal.task import Task
 from shoal.trainer.guard import importing
 
 _ENTRY = re.compile(r"([\w-]+):([A-Za-z_]\w*)")
+_SCRIPT = re.compile(r"script:([\w-]+\.py)")
 
 
 def parse_entry(entry: str) -> tuple[str, str]:
@@ -22,6 +23,17 @@ def parse_entry(entry: str) -> tuple[str, str]:
     if match is None:
         raise Misuse(f"{entry!r} does not name a task; write module:Class, such as task:Digits")
     return match[1], match[2]
+
+
+def is_script(entry: str) -> bool:
+    """Whether an entry names a script, whose own loop trains, and not a task: ``script:train.py``."""
+    return _SCRIPT.fullmatch(entry) is not None
+
+
+def file_of(entry: str) -> str:
+    """The file of a bundle that an entry names."""
+    match = _SCRIPT.fullmatch(entry)
+    return match[1] if match else f"{parse_entry(entry)[0]}.py"
 
 
 def make_task(bundle_dir: Path, entry: str, arguments: dict[str, Any]) -> Task:

@@ -196,6 +196,8 @@ def _told(step: dict[str, Any]) -> str:
             return f"reading {split} examples"
         case {"step": "write", "split": split, "examples": done}:
             return f"wrote {done:,} {split} examples"
+        case {"step": "script", "name": name}:
+            return f"running {name} as far as shoal.worker"
         case {"step": "model"}:
             return "building the first model"
         case {"step": "base", "bytes": size_bytes}:

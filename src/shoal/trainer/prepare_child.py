@@ -37,7 +37,7 @@ from shoal.trainer.child_loop import place_of, print_to_stderr, reason_of
 from shoal.trainer.cost import gmacs_per_example
 from shoal.trainer.flat import read_into
 from shoal.trainer.guard import TRAINER_VARIABLE
-from shoal.trainer.importer import make_task
+from shoal.trainer.importer import is_script, make_task
 from shoal.trainer.placement import Placed, place
 from shoal.trainer.prepared_job import LAYOUT_NOTE, OWN_NOTE, PreparedJob, cache_key
 from shoal.trainer.shards import Examples, Manifest
@@ -70,6 +70,10 @@ def prepare(
     Where ``data`` is local, or nothing is said and the task's own plan has it so, nobody is asked for examples to train
     on here: each device has its own.
     """
+    if is_script(entry):
+        from shoal.trainer.prepare_script import prepare_script
+
+        return prepare_script(bundle_dir, entry, arguments, seed=seed, out=out, key=key, report=report)
     report({"step": "model"})
     task = make_task(bundle_dir, entry, arguments)
     model_file = out / key / "model.safetensors"

@@ -58,13 +58,13 @@ def left(job: str) -> typer.Exit:
     return typer.Exit(Exit.INTERRUPTED)
 
 
-def finish(story: Story, *, json: bool) -> None:
+def finish(story: Story, *, json: bool, is_pulled: bool = False) -> None:
     """Say how a followed job ended, and end with the code that says the same."""
     from shoal.cli import console
 
     if json:
         console.print_json(outcome(story))
-    elif story.state == "finished":
+    elif story.state == "finished" and not is_pulled:
         console.say(f"Fetch the model with: shoal model pull {story.job_id} -o model.safetensors")
     raise typer.Exit(exit_for_state(story.state))
 

@@ -41,10 +41,10 @@ def check(
     from shoal.cli.commands.train import overrides, pairs_of
     from shoal.runtime.paths import Paths
     from shoal.trainer.check import check_task
-    from shoal.trainer.find import find_task
+    from shoal.trainer.find_script import find_task_or_script
     from shoal.trainer.package import make_ready, plan_from
 
-    path, entry = find_task(task)
+    path, entry = find_task_or_script(task)
     changes = overrides(workers="", until={}, numbers={}, pairs=plan or ())
     kwargs = pairs_of(arguments or (), option="--set")
     tell = console.Teller(console.err())

@@ -57,6 +57,10 @@ def _print_job(job: str, told: Status) -> None:
     story = Story(job)
     story.take(told)
     screen.print(render(story, width=screen.width, height=max(screen.height, 30)))
+    for view in told.jobs:
+        if view.job == job and view.plan.inner_state == "kept":
+            kept = "each device keeps the state of its optimiser, so a lost lease is trained as a new one"
+            screen.print(f"not replayable: {kept}", style="dim")
     _print_discarded(told)
 
 

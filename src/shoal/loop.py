@@ -1,0 +1,279 @@
+"""``shoal.worker``: the training loop that a script has already, with leases around it. Imports no torch.
+
+    with shoal.worker(model, optimizer) as worker:
+        for lease in worker:
+            for batch in lease.batches(loader, steps=50):
+                ...
+
+The loop stays the script's. Started by hand it trains alone; under ``shoal run`` each device runs the script, and a
+*source* in the trainer's process (``trainer.script``) gives the leases.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
+
+from shoal.errors import Misuse
+
+#: What measures the model on held-out data of the script's own: named sums, or None for "not now".
+Evaluate = Callable[[], Mapping[str, Any] | None]
+
+
+class Source(Protocol):
+    """Where the leases of a script come from."""
+
+    def attach(self, model: Any, optimizer: Any, evaluate: Evaluate | None) -> None:
+        """The script has built its model."""
+        ...
+
+    def draw_apart(self) -> None:
+        """Seed this device's generators with numbers of its own."""
+        ...
+
+    def exchange(self, done: Lease | None) -> Lease | None:
+        """Take a lease that was trained, and give the next; None: that was the last."""
+        ...
+
+
+_source: Source | None = None
+_is_taken = False
+
+
+def connect(source: Source | None) -> None:
+    """From here on the script in this process gets its leases from there. Called before the script runs."""
+    global _source, _is_taken
+    _source, _is_taken = source, False
+
+
+def is_lent() -> bool:
+    """Whether the script runs for a cluster; False: it was started by hand."""
+    return _source is not None
+
+
+def draw_apart() -> None:
+    """From here on each device draws its own numbers: devices with the same data must not train on the same batches.
+
+    ``shoal.worker`` does this; what reads a loader before that calls it earlier.
+    """
+    if _source is not None:
+        _source.draw_apart()
+
+
+def worker(model: Any, optimizer: Any = None, *, evaluate: Evaluate | None = None, leases: int | None = None) -> Worker:
+    """Lend the script's loop: go through what this gives, and train a lease each time.
+
+    ``evaluate`` measures the model on data that this device holds out, as ``{"accuracy": shoal.mean(right, count)}``;
+    it is called before each lease is trained. ``leases`` counts only when the script is started by hand: it then trains
+    so many leases; left out, three, each one pass over its loader.
+    """
+    global _is_taken
+    source = _source
+    if source is None:
+        # By name: the trainer imports this module.
+        source = cast("Source", import_module("shoal.trainer.alone").Alone(leases=leases))
+    elif _is_taken:
+        raise Misuse("shoal.worker was called a second time: a script trains one model, in one loop")
+    else:
+        _is_taken = True
+    source.attach(model, optimizer, evaluate)
+    return Worker(source)
+
+
+class Worker:
+    """The leases of a script, one after the other. Asking for the next one sends what the last one changed."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._lease: Lease | None = None
+        self._loaders = Loaders()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Lease]:
+        return self
+
+    def __next__(self) -> Lease:
+        if self._lease is not None:
+            self._lease.check()
+        done, self._lease = self._lease, None
+        lease = self._source.exchange(done)
+        if lease is None:
+            raise StopIteration
+        lease.loaders = self._loaders
+        self._lease = lease
+        return lease
+
+
+class Lease:
+    """A version of the model, to be trained for a while."""
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        version: int = 0,
+        epoch: int = 0,
+        examples: int = 0,
+        due_in_s: float = math.inf,
+        whole_passes: bool = False,
+    ) -> None:
+        #: Counts the leases of this process.
+        self.number = number
+        #: Of the model, and of the job.
+        self.version = version
+        self.epoch = epoch
+        #: How many examples were taken, and how many may be; 0: any number.
+        self.taken = 0
+        self.steps = 0
+        self._examples_max = examples
+        self._due_s = time.monotonic() + due_in_s
+        self._whole_passes = whole_passes
+        self._loss: tuple[float, float] = (0.0, 0.0)
+        self.loaders = Loaders()
+        #: The size of the set behind the last loader; 0: not known.
+        self.held = 0
+
+    def batches(
+        self, loader: Iterable[Any], *, steps: int | None = None, seconds: float | None = None
+    ) -> Iterator[Any]:
+        """Batches of the loader: so many, or to the end of a pass over it; fewer if the lease is due before.
+
+        The next lease goes on where this one ends.
+        """
+        if steps is not None and steps < 1:
+            raise Misuse(f"lease.batches(loader, steps={steps}): a lease has at least one step")
+        if self._whole_passes and hasattr(loader, "__len__"):
+            steps = None
+        if seconds is not None:
+            self._due_s = min(self._due_s, time.monotonic() + seconds)
+        self.held = size_of(loader) or self.held
+        before = self.steps
+        while (batch := self.loaders.next(loader, may_end=steps is None and self.steps > before)) is not END:
+            self.took(count_of(batch))
+            yield batch
+            if self.is_over(before + steps if steps is not None else None):
+                return
+
+    def took(self, examples: int) -> None:
+        """One more step was trained, with so many examples."""
+        self.steps += 1
+        self.taken += examples
+
+    def is_over(self, steps: int | None = None) -> bool:
+        """Whether the lease has had so many steps, or its examples, or its time."""
+        is_full = bool(self._examples_max) and self.taken >= self._examples_max
+        return is_full or (steps is not None and self.steps >= steps) or time.monotonic() >= self._due_s
+
+    def log(self, name: str, total: float, weight: float = 1.0) -> None:
+        """Add to a sum: ``lease.log("loss", loss.item() * len(batch), len(batch))``. Shoal reports the mean loss."""
+        if name != "loss":
+            raise Misuse(f"lease.log({name!r}): devices report the loss of training; return others from evaluate=")
+        if not (math.isfinite(weight) and weight >= 0):
+            raise Misuse(f"lease.log({name!r}): a weight is a number from 0, not {weight}")
+        self._loss = (self._loss[0] + float(total), self._loss[1] + float(weight))
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of what was logged; None: nothing was."""
+        total, weight = self._loss
+        return total / weight if weight else None
+
+    @property
+    def examples(self) -> int:
+        """What the lease counts for: the examples of its batches, or else the weight that was logged."""
+        return self.taken or math.ceil(self._loss[1])
+
+    def check(self) -> None:
+        if not self.examples:
+            raise Misuse(
+                "the lease trained nothing: go through `lease.batches(loader)`, or tell what you trained on with "
+                "`lease.log('loss', total, weight)`"
+            )
+
+
+#: Ends a pass over a loader.
+END = object()
+
+
+class Loaders:
+    """Where a script is in each of its loaders: leases are shorter than passes."""
+
+    def __init__(self) -> None:
+        #: By the loader's identity; the loader is kept, so that nothing else gets the same.
+        self._at: dict[int, tuple[Iterable[Any], Iterator[Any]]] = {}
+
+    def next(self, loader: Iterable[Any], *, may_end: bool) -> Any:
+        """The next batch. At the end of a pass: END if that may be, else the first of the next pass."""
+        for _ in range(2):
+            known = self._at.get(id(loader))
+            iterator = known[1] if known else iter(loader)
+            self._at[id(loader)] = (loader, iterator)
+            batch = next(iterator, END)
+            if batch is not END:
+                return batch
+            del self._at[id(loader)]
+            if may_end:
+                return END
+            if known is None:
+                break
+        raise Misuse(f"lease.batches: the {type(loader).__name__} has no batches, or cannot be read a second time")
+
+
+def size_of(loader: Any) -> int:
+    """How many examples the set behind a loader has; 0: that is not known."""
+    for each in (getattr(loader, "dataset", None), loader):
+        try:
+            return len(each)  # type: ignore[arg-type]
+        except TypeError:
+            continue
+    return 0
+
+
+def count_of(batch: Any) -> int:
+    """How many examples a batch has: the length of its first tensor or list."""
+    if isinstance(batch, Mapping):
+        return count_of(next(iter(batch.values()), None))
+    if hasattr(batch, "shape"):
+        return int(batch.shape[0]) if len(batch.shape) else 1
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        first = batch[0] if batch else None
+        return count_of(first) if hasattr(first, "shape") or isinstance(first, Mapping) else max(1, len(batch))
+    return 1
+
+
+class Stepper:
+    """Leases for a loop that a framework owns: Lightning's, Hugging Face's."""
+
+    def __init__(self, model: Any, optimizer: Any = None, *, steps: int, evaluate: Evaluate | None = None) -> None:
+        if steps < 1:
+            raise Misuse(f"steps={steps}: a lease has at least one step")
+        self._worker = worker(model, optimizer, evaluate=evaluate)
+        self._steps = steps
+        self._examples, self._loss = 0, 0.0
+        #: Waits until the first version is in the model.
+        self._lease = next(self._worker)
+
+    def batch(self, examples: int, loss: float | None) -> None:
+        """A batch went into the gradient. Where several make a step, their losses add up to the step's mean."""
+        self._examples += examples
+        self._loss += loss or 0.0
+
+    def step(self) -> None:
+        """A step was taken. At the end of a lease: send the update, wait, and put the next version into the model."""
+        lease, examples = self._lease, self._examples
+        lease.took(examples)
+        lease.log("loss", self._loss * examples, examples)
+        self._examples, self._loss = 0, 0.0
+        if lease.is_over(self._steps):
+            self._lease = next(self._worker)

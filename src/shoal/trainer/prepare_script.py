@@ -1,0 +1,104 @@
+"""A script as a job's starting point: it is run as far as ``shoal.worker``, which has the model. Imports torch.
+
+No batch is tried: the data may be on the devices alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from shoal import loop
+from shoal.errors import Misuse
+from shoal.loop import Evaluate, Lease
+from shoal.store.readable import write_readable
+from shoal.task import Task
+from shoal.trainer.base import write_base
+from shoal.trainer.flat import read_into
+from shoal.trainer.importer import file_of
+from shoal.trainer.placement import place
+from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
+from shoal.trainer.script import checked_model, run_script, seed_all
+from shoal.trainer.shards import Manifest
+from shoal.wire import tensors
+
+#: What a job of a script is, unless the person who starts it says otherwise. Each device has its data and keeps its
+#: optimiser, so a lease cannot be trained again elsewhere. A version is the mean of what the devices came to. The
+#: leader does not know batches: ``batch_size`` is the most examples that a lease counts for.
+SCRIPT_PLAN: dict[str, Any] = {
+    "data": "local",
+    "inner_state": "kept",
+    "momentum": 0.0,
+    "batch_size": 1 << 18,
+    "lease_batches": 1,
+}
+
+
+class Reached(BaseException):
+    """Ends a script where it calls ``shoal.worker``. Not an Exception, so that no script catches it by chance."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__("the script has built its model")
+        self.model = model
+
+
+class _Preparing:
+    def attach(self, model: Any, optimizer: Any, evaluate: Evaluate | None) -> None:
+        raise Reached(checked_model(model, optimizer))
+
+    def draw_apart(self) -> None:
+        """The script ends before it draws a batch."""
+
+    def exchange(self, done: Lease | None) -> Lease | None:
+        raise Misuse("no lease is trained while a job is prepared")
+
+
+def prepare_script(
+    bundle_dir: Path,
+    entry: str,
+    arguments: dict[str, Any],
+    *,
+    seed: int,
+    out: Path,
+    key: str,
+    report: Callable[[dict[str, Any]], None],
+) -> PreparedJob:
+    """Run the script until it has a model, and write that below ``out``."""
+    report({"step": "script", "name": file_of(entry)})
+    placed = place(Task(), _model_of(bundle_dir, entry, arguments, seed=seed))
+    layout = placed.layout
+    flat = np.empty(layout.size, np.float32)
+    read_into(flat, {name: tensor for name, (tensor, _) in placed.shared.items()}, layout)
+    model_file = out / key / "model.safetensors"
+    model_file.parent.mkdir(parents=True, exist_ok=True)
+    write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()}))
+    if placed.frozen:
+        report({"step": "base", "bytes": sum(tensor.nbytes for tensor in placed.frozen.values())})
+    nothing = Manifest(examples=0, shards=())
+    return PreparedJob(
+        model=str(model_file),
+        model_sha256=hashlib.sha256(model_file.read_bytes()).hexdigest(),
+        layout=layout,
+        base=write_base(placed.frozen, out / "shards"),
+        train=nothing,
+        test=nothing,
+        shards=str(out / "shards"),
+        plan=SCRIPT_PLAN,
+    )
+
+
+def _model_of(bundle_dir: Path, entry: str, arguments: dict[str, Any], *, seed: int) -> nn.Module:
+    seed_all(seed)
+    loop.connect(_Preparing())
+    try:
+        run_script(bundle_dir, entry, arguments)
+    except Reached as reached:
+        return reached.model
+    finally:
+        loop.connect(None)
+    raise Misuse(f"{file_of(entry)} ended without a call of shoal.worker: see docs/loops.md")
