@@ -126,7 +126,7 @@ def test_it_prepares_first_and_is_ready_once_there_is_a_session_too(make_spec: C
 
 def test_a_lease_is_trained_with_the_rate_it_names(device: Device) -> None:
     device.hears(work(version=7, rate=0.25))
-    assert device.does(Train) == [Train(lease=1, epoch=0, batches=(4,), rate=0.25, version=7)]
+    assert device.does(Train) == [Train(lease=1, epoch=0, batches=(4,), rate=0.25, version=7, deadline_s=60.0)]
 
 
 @pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
@@ -139,7 +139,7 @@ def test_a_lease_is_trained_and_its_update_sent(device: Device) -> None:
     device.hears(work())
     assert device.actions == [
         SetTimer(name="lease-deadline", after_s=60.0),
-        Train(lease=1, epoch=0, batches=(4,), tensors=MODEL),
+        Train(lease=1, epoch=0, batches=(4,), deadline_s=60.0, tensors=MODEL),
     ]
     device.happens(trained())
     assert CancelTimer(name="lease-deadline") in device.actions
@@ -789,10 +789,10 @@ def test_values_are_staged_and_trained_once_they_are_whole(routed: Device) -> No
     assert routed.does(StageModel)
     assert not routed.does(Train), "no lease names them yet"
     routed.hears(work(version=3, values_by=1, tensors={}, formation=1))
-    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), version=3, staged=True)]
+    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), version=3, deadline_s=60.0, staged=True)]
     routed.happens(trained())
     routed.hears(work(2, version=3, values_by=1, tensors={}))
-    assert routed.does(Train) == [Train(lease=2, epoch=0, batches=(4,), version=3)], "the trainer holds them"
+    assert routed.does(Train) == [Train(lease=2, epoch=0, batches=(4,), version=3, deadline_s=60.0)], "the trainer holds them"
 
 
 def test_a_lease_waits_for_its_values(routed: Device) -> None:
@@ -891,7 +891,7 @@ def test_what_was_staged_is_the_trainers_once(routed: Device) -> None:
 
 def test_a_model_that_comes_whole_needs_no_values(routed: Device) -> None:
     routed.hears(work(version=3, values_by=1))
-    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), version=3)]
+    assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), version=3, deadline_s=60.0)]
     assert routed.does(Train)[0].tensors == MODEL
 
 
