@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from shoal.roles.actions import Save
-from shoal.roles.evaluation_rows import row_of
+from shoal.roles.evaluation_rows import row_of as evaluation_row
 from shoal.roles.node.checkpoint_transfer import StoredVersion, version_of
 from shoal.runtime.journal import Journal
 from shoal.scheduling.ledger import Applied
@@ -80,7 +80,7 @@ class Desk:
         evaluations = (evaluation_of(versions[-1], self.term),)
         self.version = versions[-1]
         self.history += [list(asdict(row).values()) for row in rows]
-        self.evaluations += [row_of(view) for view in evaluations]
+        self.evaluations += [evaluation_row(view) for view in evaluations]
         save = Save(
             version=self.version,
             tensors=model_of(self.version),
