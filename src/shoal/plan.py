@@ -35,7 +35,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 #: says nothing.
 STALENESS = ("none", "inverse", "root", "exponential", "parameter", "similar")
 
-#: What only sized work heeds. Elsewhere they would be said in vain, and whoever set a budget would think it held.
+#: What only sized work heeds. Elsewhere they would be said in vain, and a person who set a budget would think it held.
 SIZED_ONLY = ("budget_s", "budget_joules", "refuse_smallest", "refuse_alike", "requests_per_s")
 
 #: Which version of a job is published by itself: one that is judged better than the one that is served, every one that
@@ -100,9 +100,9 @@ class Plan:
     pace: str = "sync"
     #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, or such as ``top1%+ef+4bit`` (docs/codecs.md).
     codec: str = "dense"
-    #: ``leased`` lends the next batch to whoever is ready (EDDL §4.2). ``fixed`` gives every worker as many batches of
-    #: an epoch, which nobody else trains; they are divided anew when someone comes or goes. It is what EDDL compares
-    #: with (Figure 13): where devices differ, the others wait for the slowest at the end of each epoch.
+    #: ``leased`` lends the next batch to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget. ``fixed``
+    #: gives every worker as many batches of an epoch, divided again when a worker comes or goes. EDDL compares with it
+    #: (Figure 13): where devices differ, the others wait for the slowest at the end of each epoch.
     work: str = "leased"
     #: Who is believed: ``identity``, devices with a certificate.
     trust: str = "identity"
@@ -111,7 +111,7 @@ class Plan:
     batch_size: int = 64
     #: Batches a worker trains, one after the other, on one lease.
     lease_batches: int = 1
-    #: How far a step goes, and how much of a weight it takes away.
+    #: How far a step of the inner optimiser goes.
     learning_rate: float = 0.05
     #: Kept by the leader, so that workers stay stateless (EDDL §4.4). Of an adaptive ``outer`` it is beta1. Left out:
     #: what suits the pace (``MOMENTUM``); none for Adagrad, which has none (Reddi et al. 2021).
@@ -164,7 +164,7 @@ class Plan:
     outer_rate: float = _UNSAID
     #: Another way to say ``outer = "nesterov"``, and true for it.
     nesterov: bool = False
-    #: Leases lent for one version, to those who waited longest; 0: one to whoever is ready.
+    #: Leases lent for one version, to the workers that waited longest; 0: one to each worker that is ready.
     cohort: int = 0
 
     #: How examples are mixed (``SHUFFLES``). With windows, devices fetch the shards that their leases name.
@@ -180,10 +180,10 @@ class Plan:
     #: Of a hundred requests for sized work, so many of the smallest are refused, and of the most alike in their labels.
     refuse_smallest: float = 0.0
     refuse_alike: float = 0.0
-    #: Requests a second that a leader of sized work aims at: who comes above that is told when to come again. 0: any.
+    #: Requests a second that a leader of sized work aims at: a device above that is told when to come again. 0: any.
     requests_per_s: float = 0.0
     #: Devices tell how many examples of each label they trained on. It helps to weigh rare labels (``similar``), and it
-    #: tells something of whoever the examples are of, so it is off unless said. With an epsilon, the counts are told
+    #: tells something of the people behind the examples, so it is off unless said. With an epsilon, the counts are told
     #: with noise that gives each example so much deniability a lease.
     share_labels: bool = False
     labels_epsilon: float = 0.0
