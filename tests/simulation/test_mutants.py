@@ -122,7 +122,7 @@ SAID = {
     "what_was_made_beyond_a_cut_is_discarded": "and all of it was discarded for what",
     "leader_fenced_by_a_manager_that_reaches_nobody": "and all of it was discarded for what",
     "older_leader_always_believed": "trained was thrown away for what",
-    "first_word_after_a_cut_decides": "was saved after",
+    "first_word_after_a_cut_decides": "was thrown away for what",
     "history_of_both_sides_kept": "was applied twice",
     "away_for_ever": "nobody has led",
 }
