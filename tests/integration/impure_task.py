@@ -1,4 +1,4 @@
-"""A task that a cluster must not get: what it trains depends on how often it was asked."""
+"""Tasks for `shoal check`: one that a cluster must not get, and one whose examples come while it is looked at."""
 
 from __future__ import annotations
 
@@ -9,6 +9,23 @@ import torch
 from torch import Tensor, nn
 
 import shoal
+
+
+class Growing(shoal.Task):
+    """Each look at the device's own examples finds one more."""
+
+    plan = shoal.Plan(data="local", batch_size=8, learning_rate=0.1)
+
+    def __init__(self) -> None:
+        self._looked = 0
+
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 2)
+
+    def examples(self, split: str) -> Any:
+        self._looked += 1
+        x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)[: 16 + self._looked]
+        return (x, (x[:, 0] > 0).astype(np.int64)) if split == "train" else None
 
 
 class Counting(shoal.Task):

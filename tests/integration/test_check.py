@@ -15,7 +15,8 @@ from kit import HERE
 from readings_task import readings
 
 EXAMPLES = HERE.parents[1] / "examples"
-IMPURE = HERE / "impure_task.py"
+IMPURE = f"{HERE / 'impure_task.py'}:Counting"
+GROWING = f"{HERE / 'impure_task.py'}:Growing"
 
 
 def checked(home: Path, *words: str | Path) -> tuple[int, dict[str, Any], str]:
@@ -81,6 +82,14 @@ def test_examples_held_out_in_the_folder_are_used_and_not_kept(tmp_path: Path) -
     code, told, errors = checked(home, EXAMPLES / "activity")
     assert code == 2
     assert "--data FOLDER" in errors
+
+
+@pytest.mark.slow
+def test_examples_that_come_meanwhile_are_no_fault_of_the_task(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    code, told, errors = checked(tmp_path / "home", GROWING, "--data", tmp_path)
+    assert (code, told) == (2, {})
+    assert "a copy of the folder" in errors
 
 
 @pytest.mark.parametrize(

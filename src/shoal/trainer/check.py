@@ -83,6 +83,8 @@ async def check_task(ready: ReadyTask, plan: Plan, *, local_folder: str = "", th
         finally:
             await host.kill()
             await host.stop()
+    if len({lease.held for lease in (first, other, again, elsewhere)}) > 1:
+        raise Misuse("examples came or went while the task was checked: check it with a copy of the folder")
     differs = _difference(prepared.layout, first.update, again.update, "after another lease in the same process")
     differs = differs or _difference(prepared.layout, first.update, elsewhere.update, "in another process")
     base_bytes = sum(map(os.path.getsize, prepared.base_paths))
@@ -103,6 +105,8 @@ class _Trained:
 
     update: np.ndarray
     batch_s: float
+    #: How many examples of its own this device had.
+    held: int
     #: How the model did on examples that were new on this device, if there were some.
     fresh: EvalResult | None
 
@@ -124,7 +128,9 @@ async def _lease(host: TrainerHost, model: str, plan: Plan, examples: int, *, wh
         raise Misuse("training gave values that are not finite: try a lower learning rate")
     batches = -(-result.examples // plan.batch_size)
     fresh = EvalResult(examples=result.fresh, metrics=result.fresh_metrics, seconds=0.0) if result.fresh else None
-    return _Trained(update=host.shared.update.copy(), batch_s=result.seconds / max(1, batches), fresh=fresh)
+    return _Trained(
+        update=host.shared.update.copy(), batch_s=result.seconds / max(1, batches), held=result.held, fresh=fresh
+    )
 
 
 async def _judge(host: TrainerHost, examples: int) -> EvalResult | None:
