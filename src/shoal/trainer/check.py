@@ -7,6 +7,7 @@ and after another lease.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import tempfile
 from dataclasses import dataclass
@@ -69,22 +70,27 @@ async def check_task(ready: ReadyTask, plan: Plan, *, local_folder: str = "", th
         host = TrainerHost()
         try:
             loaded = await host.start(settings)
-            if not loaded.train_examples:
+            held = loaded.train_examples
+            if not held:
                 raise Misuse("there are no examples to train on here: name a folder of them with --data")
-            first = await _lease(host, prepared.model, plan, loaded.train_examples, which=0)
-            other = await _lease(host, prepared.model, plan, loaded.train_examples, which=1)
-            again = await _lease(host, prepared.model, plan, loaded.train_examples, which=0)
-            judged = await _judge(host, prepared.test.examples)
+            # A device's new examples are judged and come first, once. So that leases compare, none is new after this.
+            fresh = (await _lease(host, prepared.model, plan, held, which=1)).fresh if settings.is_local else None
+            first = await _lease(host, prepared.model, plan, held, which=0)
+            other = await _lease(host, prepared.model, plan, held, which=1)
+            again = await _lease(host, prepared.model, plan, held, which=0)
+            judged = await _judge(host, prepared.test.examples) or fresh
             await host.kill()
-            await host.start(settings)
-            elsewhere = await _lease(host, prepared.model, plan, loaded.train_examples, which=0)
+            await host.start(dataclasses.replace(settings, local_seen=held))
+            elsewhere = await _lease(host, prepared.model, plan, held, which=0)
         finally:
             await host.kill()
             await host.stop()
-    differs = _difference(prepared.layout, first[0], again[0], "after another lease in the same process")
-    differs = differs or _difference(prepared.layout, first[0], elsewhere[0], "in another process")
+    if len({lease.held for lease in (first, other, again, elsewhere)}) > 1:
+        raise Misuse("examples came or went while the task was checked: check it with a copy of the folder")
+    differs = _difference(prepared.layout, first.update, again.update, "after another lease in the same process")
+    differs = differs or _difference(prepared.layout, first.update, elsewhere.update, "in another process")
     base_bytes = sum(map(os.path.getsize, prepared.base_paths))
-    batch_s = min(first[1], other[1], again[1])
+    batch_s = min(first.batch_s, other.batch_s, again.batch_s)
     return TaskCheck(
         differs=differs,
         layout=prepared.layout,
@@ -95,8 +101,20 @@ async def check_task(ready: ReadyTask, plan: Plan, *, local_folder: str = "", th
     )
 
 
-async def _lease(host: TrainerHost, model: str, plan: Plan, examples: int, *, which: int) -> tuple[np.ndarray, float]:
-    """The update of one lease from the first model, and the seconds of a batch."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trained:
+    """What a lease came to."""
+
+    update: np.ndarray
+    batch_s: float
+    #: How many examples of its own this device had.
+    held: int
+    #: How the model did on examples that were new on this device, if there were some.
+    fresh: EvalResult | None
+
+
+async def _lease(host: TrainerHost, model: str, plan: Plan, examples: int, *, which: int) -> _Trained:
+    """Train one lease from the first model."""
     from shoal.trainer.prepared_job import first_model
 
     _, flat = await asyncio.to_thread(first_model, Path(model))
@@ -110,7 +128,11 @@ async def _lease(host: TrainerHost, model: str, plan: Plan, examples: int, *, wh
         result = await host.train(0, numbers)
     if not result.finite:
         raise Misuse("training gave values that are not finite: try a lower learning rate")
-    return host.shared.update.copy(), result.seconds / count
+    batches = -(-result.examples // plan.batch_size)
+    fresh = EvalResult(examples=result.fresh, metrics=result.fresh_metrics, seconds=0.0) if result.fresh else None
+    return _Trained(
+        update=host.shared.update.copy(), batch_s=result.seconds / max(1, batches), held=result.held, fresh=fresh
+    )
 
 
 async def _judge(host: TrainerHost, examples: int) -> EvalResult | None:

@@ -792,7 +792,9 @@ def test_values_are_staged_and_trained_once_they_are_whole(routed: Device) -> No
     assert routed.does(Train) == [Train(lease=1, epoch=0, batches=(4,), version=3, deadline_s=60.0, staged=True)]
     routed.happens(trained())
     routed.hears(work(2, version=3, values_by=1, tensors={}))
-    assert routed.does(Train) == [Train(lease=2, epoch=0, batches=(4,), version=3, deadline_s=60.0)], "the trainer holds them"
+    assert routed.does(Train) == [Train(lease=2, epoch=0, batches=(4,), version=3, deadline_s=60.0)], (
+        "the trainer holds them"
+    )
 
 
 def test_a_lease_waits_for_its_values(routed: Device) -> None:

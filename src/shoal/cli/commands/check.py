@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +13,7 @@ import typer
 
 from shoal.cli.exits import Exit
 from shoal.cli.options import DEFAULT_HOME, Home, Json, TaskArguments
+from shoal.errors import Misuse
 
 if TYPE_CHECKING:
     from shoal.plan import Plan
@@ -32,6 +37,8 @@ def check(
 
     Example:  `shoal check examples/mnist`
 
+    Examples that stay on the devices:  `shoal check examples/activity --data recordings/device-1`
+
     Where a device is lost, another trains its lease again and must get the same update. A task whose plan says
     inner_state = 'kept' does not claim that, and is only shown.
     """
@@ -42,20 +49,21 @@ def check(
     from shoal.runtime.paths import Paths
     from shoal.trainer.check import check_task
     from shoal.trainer.find_script import find_task_or_script
-    from shoal.trainer.package import make_ready, plan_from
+    from shoal.trainer.package import laid_over, make_ready, plan_from
 
     path, entry = find_task_or_script(task)
     changes = overrides(workers="", until={}, numbers={}, pairs=plan or ())
     kwargs = pairs_of(arguments or (), option="--set")
     tell = console.Teller(console.err())
 
-    async def run() -> tuple[TaskCheck, Plan]:
-        ready = await make_ready(path, entry, out=Paths(home).prepared, kwargs=kwargs, plan=changes, on_progress=tell)
-        whole = plan_from({**ready.prepared.plan, **changes})
+    async def run(out: Path) -> tuple[TaskCheck, Plan]:
+        ready = await make_ready(path, entry, out=out, kwargs=kwargs, plan=changes, on_progress=tell)
+        whole = plan_from(laid_over(ready.prepared.plan, changes))
         tell("training one lease three times, in two processes")
         return await check_task(ready, whole, local_folder=str(data.absolute()) if data else ""), whole
 
-    found, whole = asyncio.run(run())
+    with _prepared_in(Paths(home).prepared, data) as out:
+        found, whole = asyncio.run(run(out))
     claims = whole.inner_state == "fresh"
     told = _told(found, whole)
     if json:
@@ -64,6 +72,27 @@ def check(
         for name, value in _lines(told):
             console.out().print(f"  {name:<11} {value}", soft_wrap=True, highlight=False)
     raise typer.Exit(Exit.OK if found.is_pure or not claims else Exit.FAILED)
+
+
+@contextmanager
+def _prepared_in(kept: Path, data: Path | None) -> Iterator[Path]:
+    """Where the task is prepared. A task may hold out examples of the folder too: such a set is kept from jobs."""
+    from shoal.data.local import LOCAL_VARIABLE
+
+    if data is None:
+        yield kept
+        return
+    if not data.is_dir():
+        raise Misuse(f"there is no folder {data}: --data names a folder of examples, as a device has one")
+    before = os.environ.get(LOCAL_VARIABLE)
+    os.environ[LOCAL_VARIABLE] = str(data.absolute())
+    try:
+        with tempfile.TemporaryDirectory(prefix="shoal-check-") as out:
+            yield Path(out)
+    finally:
+        os.environ.pop(LOCAL_VARIABLE)
+        if before is not None:
+            os.environ[LOCAL_VARIABLE] = before
 
 
 def _told(found: TaskCheck, plan: Plan) -> dict[str, Any]:
