@@ -35,7 +35,7 @@ class Source(Protocol):
         """Seed this device's generators with numbers of its own."""
         ...
 
-    def exchange(self, done: Lease | None) -> Lease | None:
+    def exchange(self, done: LoopLease | None) -> LoopLease | None:
         """Take a lease that was trained, and give the next; None: that was the last."""
         ...
 
@@ -64,7 +64,9 @@ def draw_apart() -> None:
         _source.draw_apart()
 
 
-def worker(model: Any, optimizer: Any = None, *, evaluate: Evaluate | None = None, leases: int | None = None) -> Worker:
+def worker(
+    model: Any, optimizer: Any = None, *, evaluate: Evaluate | None = None, leases: int | None = None
+) -> LoopWorker:
     """Lend the script's loop: go through what this gives, and train a lease each time.
 
     ``evaluate`` measures the model on data that this device holds out, as ``{"accuracy": shoal.mean(right, count)}``;
@@ -81,15 +83,15 @@ def worker(model: Any, optimizer: Any = None, *, evaluate: Evaluate | None = Non
     else:
         _is_taken = True
     source.attach(model, optimizer, evaluate)
-    return Worker(source)
+    return LoopWorker(source)
 
 
-class Worker:
+class LoopWorker:
     """The leases of a script, one after the other. Asking for the next one sends what the last one changed."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._lease: Lease | None = None
+        self._lease: LoopLease | None = None
         self._loaders = Loaders()
 
     def __enter__(self) -> Self:
@@ -100,10 +102,10 @@ class Worker:
     ) -> None:
         return None
 
-    def __iter__(self) -> Iterator[Lease]:
+    def __iter__(self) -> Iterator[LoopLease]:
         return self
 
-    def __next__(self) -> Lease:
+    def __next__(self) -> LoopLease:
         if self._lease is not None:
             self._lease.check()
         done, self._lease = self._lease, None
@@ -115,7 +117,7 @@ class Worker:
         return lease
 
 
-class Lease:
+class LoopLease:
     """A version of the model, to be trained for a while."""
 
     def __init__(

@@ -101,8 +101,8 @@ class Plan:
     #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, or such as ``top1%+ef+4bit`` (docs/codecs.md).
     codec: str = "dense"
     #: ``leased`` lends the next batch to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
-    #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes. EDDL compares
-    #: with it (Figure 13): where devices differ, the others wait for the slowest at the end of each epoch.
+    #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes: EDDL's
+    #: comparison (Figure 13), in which the others wait for the slowest device at the end of each epoch.
     work: str = "leased"
     #: Who is believed: ``identity``, devices with a certificate.
     trust: str = "identity"

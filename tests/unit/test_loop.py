@@ -9,7 +9,7 @@ import pytest
 
 from shoal import loop
 from shoal.errors import Misuse
-from shoal.loop import Lease, Loaders, Stepper, Worker, count_of, size_of
+from shoal.loop import Loaders, LoopLease, LoopWorker, Stepper, count_of, size_of
 
 
 class Given:
@@ -17,7 +17,7 @@ class Given:
 
     def __init__(self, leases: int, **of_lease) -> None:
         self.left, self.of_lease = leases, of_lease
-        self.done: list[Lease] = []
+        self.done: list[LoopLease] = []
         self.attached: list[object] = []
 
     def attach(self, model, optimizer, evaluate) -> None:
@@ -30,7 +30,7 @@ class Given:
         if done is not None:
             self.done.append(done)
         self.left -= 1
-        return Lease(number=len(self.done) + 1, **self.of_lease) if self.left >= 0 else None
+        return LoopLease(number=len(self.done) + 1, **self.of_lease) if self.left >= 0 else None
 
 
 @pytest.fixture
@@ -45,32 +45,32 @@ def connected():
 
 def test_leases_go_on_where_the_last_one_ended_and_begin_again_at_the_end_of_a_pass():
     taken = []
-    for lease in Worker(Given(3)):
+    for lease in LoopWorker(Given(3)):
         taken.append(list(lease.batches([[0], [1], [2], [3], [4]], steps=2)))
     assert taken == [[[0], [1]]] * 3, "each list is a loader of its own"
     loader, taken = [[0], [1], [2], [3], [4]], []
-    for lease in Worker(Given(3)):
+    for lease in LoopWorker(Given(3)):
         taken.append(list(lease.batches(loader, steps=2)))
     assert taken == [[[0], [1]], [[2], [3]], [[4], [0]]]
 
 
 def test_without_steps_a_lease_ends_with_the_pass():
     loader, taken = [[0], [1], [2]], []
-    for lease in Worker(Given(2)):
+    for lease in LoopWorker(Given(2)):
         taken.append(list(lease.batches(loader)))
     assert taken == [loader, loader]
 
 
 def test_a_lease_ends_at_its_deadline_its_examples_or_the_seconds_that_the_loop_gives_it():
     loader = [[1, 2, 3]] * 10
-    assert len(list(Lease(number=1, due_in_s=0.0).batches(loader, steps=5))) == 1, "one step is always taken"
-    assert len(list(Lease(number=1, examples=7).batches(loader, steps=5))) == 3
-    assert len(list(Lease(number=1).batches(loader, steps=5, seconds=0.0))) == 1
-    assert len(list(Lease(number=1).batches(loader, steps=5, seconds=60.0))) == 5
+    assert len(list(LoopLease(number=1, due_in_s=0.0).batches(loader, steps=5))) == 1, "one step is always taken"
+    assert len(list(LoopLease(number=1, examples=7).batches(loader, steps=5))) == 3
+    assert len(list(LoopLease(number=1).batches(loader, steps=5, seconds=0.0))) == 1
+    assert len(list(LoopLease(number=1).batches(loader, steps=5, seconds=60.0))) == 5
 
 
 def test_a_lease_that_is_left_early_counts_what_was_trained():
-    lease = Lease(number=1)
+    lease = LoopLease(number=1)
     for _ in lease.batches([[1, 2], [3, 4], [5, 6]], steps=3):
         break
     assert (lease.steps, lease.examples) == (1, 2)
@@ -79,17 +79,17 @@ def test_a_lease_that_is_left_early_counts_what_was_trained():
 @pytest.mark.parametrize("loader", [[], iter(())])
 def test_a_loader_without_batches_is_told(loader):
     with pytest.raises(Misuse, match="has no batches"):
-        list(Lease(number=1).batches(loader, steps=1))
+        list(LoopLease(number=1).batches(loader, steps=1))
 
 
 def test_a_generator_that_ends_cannot_be_read_again():
     loader = (batch for batch in [[1], [2]])
     with pytest.raises(Misuse, match="cannot be read a second time"):
-        list(Lease(number=1).batches(loader, steps=3))
+        list(LoopLease(number=1).batches(loader, steps=3))
 
 
 def test_a_lease_that_trained_nothing_is_told():
-    worker = Worker(Given(2))
+    worker = LoopWorker(Given(2))
     next(worker)
     with pytest.raises(Misuse, match="the lease trained nothing"):
         next(worker)
@@ -97,7 +97,7 @@ def test_a_lease_that_trained_nothing_is_told():
 
 def test_a_loop_without_batches_counts_by_what_it_logs():
     given = Given(1)
-    for lease in Worker(given):
+    for lease in LoopWorker(given):
         lease.log("loss", 3.0, 2)
         lease.log("loss", 1.0, 2)
     assert (given.done[0].examples, given.done[0].loss) == (4, 1.0)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from shoal.errors import Misuse
-from shoal.loop import Evaluate, Lease
+from shoal.loop import Evaluate, LoopLease
 
 #: Passes over its loader that a script makes where it does not say how many.
 PASSES = 3
@@ -29,16 +29,16 @@ class Alone:
     def draw_apart(self) -> None:
         """There is nobody to differ from."""
 
-    def exchange(self, done: Lease | None) -> Lease | None:
+    def exchange(self, done: LoopLease | None) -> LoopLease | None:
         number = 1
         if done is not None:
             number = done.number + 1
             print(f"lease {done.number}: {self._told(done)}", flush=True)
         if number > (self._leases or PASSES):
             return None
-        return Lease(number=number, version=number - 1, whole_passes=self._leases is None)
+        return LoopLease(number=number, version=number - 1, whole_passes=self._leases is None)
 
-    def _told(self, done: Lease) -> str:
+    def _told(self, done: LoopLease) -> str:
         figures = {} if done.loss is None else {"loss": done.loss}
         if self._evaluate is not None:
             figures |= {f"held-out {name}": figure for name, figure in measured(self._model, self._evaluate).items()}

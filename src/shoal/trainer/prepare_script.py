@@ -15,7 +15,7 @@ from torch import nn
 
 from shoal import loop
 from shoal.errors import Misuse
-from shoal.loop import Evaluate, Lease
+from shoal.loop import Evaluate, LoopLease
 from shoal.store.readable import write_readable
 from shoal.task import Task
 from shoal.trainer.base import write_base
@@ -54,7 +54,7 @@ class _Preparing:
     def draw_apart(self) -> None:
         """The script ends before it draws a batch."""
 
-    def exchange(self, done: Lease | None) -> Lease | None:
+    def exchange(self, done: LoopLease | None) -> LoopLease | None:
         raise Misuse("no lease is trained while a job is prepared")
 
 

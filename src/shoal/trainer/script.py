@@ -26,7 +26,7 @@ from shoal import loop
 from shoal.data.local import LOCAL_VARIABLE
 from shoal.errors import Misuse
 from shoal.learning.metrics import MetricSum
-from shoal.loop import Evaluate, Lease
+from shoal.loop import Evaluate, LoopLease
 from shoal.task import Task
 from shoal.trainer.alone import judged
 from shoal.trainer.base import load_base
@@ -109,7 +109,7 @@ class ScriptTrainer:
         to_training(model, self._script.placed)
         factor = rate / self._settings.learning_rate if rate else 1.0
         self._count += 1
-        lent = Lease(number=self._count, version=version, epoch=epoch, examples=examples, due_in_s=self._due_in_s)
+        lent = LoopLease(number=self._count, version=version, epoch=epoch, examples=examples, due_in_s=self._due_in_s)
         self._script.scale_rates(factor)
         self._script.asked.put(lent)
         done = self._heard()
@@ -143,7 +143,7 @@ class ScriptTrainer:
         weight = max((metric.sums[1] for metric in metrics if metric.kind == "mean"), default=1.0)
         return {"fresh": max(1, min(math.ceil(weight), examples)), "fresh_metrics": metrics}
 
-    def _heard(self) -> Lease | None:
+    def _heard(self) -> LoopLease | None:
         """What the script says next; its error, if it failed."""
         said = self._script.told.get()
         if isinstance(said, BaseException):
@@ -179,9 +179,9 @@ class _Script:
         self._evaluate: Evaluate | None = None
         self.is_attached = False
         self.judged: tuple[MetricSum, ...] = ()
-        self.asked: queue.SimpleQueue[Lease] = queue.SimpleQueue()
+        self.asked: queue.SimpleQueue[LoopLease] = queue.SimpleQueue()
         #: A lease that was trained, None for a script that is ready, or an error.
-        self.told: queue.SimpleQueue[Lease | BaseException | None] = queue.SimpleQueue()
+        self.told: queue.SimpleQueue[LoopLease | BaseException | None] = queue.SimpleQueue()
 
     def attach(self, model: Any, optimizer: Any, evaluate: Evaluate | None) -> None:
         self.model = checked_model(model, optimizer)
@@ -201,7 +201,7 @@ class _Script:
     def draw_apart(self) -> None:
         seed_all(secrets.randbits(62))
 
-    def exchange(self, done: Lease | None) -> Lease | None:
+    def exchange(self, done: LoopLease | None) -> LoopLease | None:
         if done is not None:
             self.told.put(done)
         lease = self.asked.get()
