@@ -144,7 +144,7 @@ def load(path: str | Path, task: Task, *, seed: int = 0) -> nn.Module:
         raise Misuse(f"there is no file {path}: `shoal model pull` writes one")
     try:
         return trained_model(task, Path(path), seed=seed)
-    except (KeyError, RuntimeError, Corrupt) as error:
+    except (KeyError, RuntimeError, Corrupt, Misuse) as error:
         raise Misuse(f"{path} does not hold a model of {type(task).__name__}: {error}") from None
 
 
