@@ -16,8 +16,18 @@ from shoal.trainer.lease import TaskLease
 
 def loss_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease) -> Tensor:
     """The loss of a batch, as the task has it."""
-    hook = "step" if task._overrides("step") else "loss"
-    return _checked_loss(task, hook, task.step(model, batch, lease))
+    if task._overrides("step"):
+        return _checked_loss(task, "step", task.step(model, batch, lease))
+    x, y = pair_of(task, batch)
+    return _checked_loss(task, "loss", task.step(model, (x, y), lease))
+
+
+def pair_of(task: Task, batch: Any) -> tuple[Any, Any]:
+    """What the default ``step`` and ``metrics`` take: inputs and labels."""
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], batch[1]
+    found = f"the columns {', '.join(map(str, batch))}" if isinstance(batch, dict) else f"a {type(batch).__name__}"
+    raise Misuse(f"these examples have {found}, not x and y: define step(self, model, batch, lease), or collate")
 
 
 def metrics_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease, *, examples: int) -> tuple[MetricSum, ...]:
@@ -31,7 +41,7 @@ def metrics_of(task: Task, model: nn.Module, batch: Any, lease: TaskLease, *, ex
         return ()
     if task._overrides("step"):
         return named({"loss": _mean_loss(loss_of(task, model, batch, lease), examples)})
-    x, y = batch
+    x, y = pair_of(task, batch)
     output = model(x)
     loss = _checked_loss(task, "loss", task.loss(output, y))
     return named({"loss": _mean_loss(loss, examples), **_accuracy(task, output, y)})
