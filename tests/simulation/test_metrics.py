@@ -47,17 +47,19 @@ BOARD = Build(
 class Halving:
     """A regression: every version has half of the error of the one before, until it rests at 1."""
 
-    def train(self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...]) -> TrainingResult:
+    def train(
+        self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...], **of_lease: float
+    ) -> TrainingResult:
         examples = examples_to_train(spec, batches)
         return TrainingResult(examples, float(examples), np.ones(SIZE, dtype=np.float32))
 
     def learn(
-        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int
+        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int, **of_lease: float
     ) -> LearningResult:
         raise NotImplementedError
 
     def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
-        examples = examples_to_judge(spec, chunks)
+        examples = examples_to_judge(spec, chunks, size=size)
         error = max(1.0, 64.0 * 0.5 ** float(model[0]))
         sums = (error * examples, float(examples))
         return EvaluationResult(examples, (MetricSum(name="mae", kind="mean", sums=sums, lower=True),))

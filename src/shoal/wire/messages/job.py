@@ -38,15 +38,15 @@ class JobSpec(Message):
     kwargs_json: str = "{}"
     bundle: str
     initial: str
-    #: The parts of the model's frozen base, which devices fetch and the leader does not; none: nothing is frozen.
-    base: tuple[str, ...] = ()
     train: Dataset
     test: Dataset
     plan: Plan
-    #: By the operator who submitted it, over everything above (see ``transport.signing``); base64.
+    #: By the operator who submitted it, over everything else (see ``transport.signing``); base64.
     signature: str = ""
     #: That operator's certificate.
     signer_pem: str = ""
+    #: The parts of the model's frozen base, which devices fetch and the leader does not; none: nothing is frozen.
+    base: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)

@@ -140,11 +140,11 @@ class EvaluationView(Message):
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         check_views(self.metrics)
-        if self.metrics:
-            object.__setattr__(self, "accuracy", figure_of(self.metrics, "accuracy"))
-            object.__setattr__(self, "loss", figure_of(self.metrics, "loss"))
-        else:
+        if not self.metrics:
             object.__setattr__(self, "metrics", plain_views(accuracy=self.accuracy, loss=self.loss))
+        # A figure that is no number is none, however it was given.
+        object.__setattr__(self, "accuracy", figure_of(self.metrics, "accuracy"))
+        object.__setattr__(self, "loss", figure_of(self.metrics, "loss"))
 
 
 @message()

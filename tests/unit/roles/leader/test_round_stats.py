@@ -23,7 +23,7 @@ from shoal.wire.messages import Evaluated, JobSpec, Message, Ready, Update, Work
 #: Of each lease, how long it took and how much of that was training.
 Leases = list[tuple[float, float]]
 
-HALF_RIGHT = judged_sums(examples=1000, loss_sum=0.5, correct=500)
+HALF_RIGHT = judged_sums(examples=30, loss_sum=15.0, correct=15)
 
 
 def lease(issued_s: float) -> Lease:
@@ -259,7 +259,7 @@ class Led:
             del self.holds[node]
             same: dict[str, Any] = {"job": "digits", "term": 1, "lease": work.lease}
             if work.kind == "evaluate":
-                told: Message = Evaluated(**same, version=work.version, examples=1000, metrics=HALF_RIGHT)
+                told: Message = Evaluated(**same, version=work.version, examples=30, metrics=HALF_RIGHT)
             else:
                 delta = np.ones(2, np.float32)
                 told = Update(
@@ -275,7 +275,7 @@ class Led:
 def test_a_leader_counts_whole_rounds_and_not_the_first_after_joining_or_an_evaluation(
     make_spec: Callable[..., JobSpec],
 ) -> None:
-    led = Led(make_spec(examples=6, test=1000, until=Until(epochs=9)))
+    led = Led(make_spec(examples=6, test=30, until=Until(epochs=9)))
     # The second came while the first had its lease.
     led.answer(7.0)
     assert led.round_s == 0.0
