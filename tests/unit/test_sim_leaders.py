@@ -148,7 +148,7 @@ def test_a_manager_that_starts_anew_finds_the_leader_it_had() -> None:
 
 
 def test_a_leader_that_only_its_workers_hear_is_followed_and_fenced() -> None:
-    _, watch = play("apart({home, leader}, at=5, for_s=10)")
+    _, watch = play("apart({home, leader}, at=5, for_s=8)")
     assert watch.nodes[0] == "w1"
     assert len(watch.led) >= 2
     assert (HOME, "w1") in watch.said("StepDown")
