@@ -25,6 +25,16 @@ settings.register_profile("shoal", deadline=None)
 settings.load_profile("shoal")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failure when it happens: a run that is stopped at its time limit prints no summary."""
+    if report.failed:
+        why = str(report.longrepr).strip().splitlines()[-12:]
+        lines = (f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)", *why)
+        # The file that pytest itself prints to: sys.stdout is captured here.
+        print("", *lines, sep="\n", file=sys.__stdout__, flush=True)
+
+
 @pytest.fixture(autouse=True)
 def only_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that reaches for another machine fails, wherever it runs."""

@@ -213,7 +213,7 @@ def test(extra: Sequence[str]) -> int:
         print(f"$ {shlex.join(words)} &", flush=True)
         with subprocess.Popen(words, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as beside:
             try:
-                code = module("pytest", "-q", "tests/integration")
+                code = module("pytest", "-q", "--durations=30", "tests/integration")
                 codes = [code, beside.wait()]
             except BaseException:
                 beside.kill()
