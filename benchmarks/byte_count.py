@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.common import say
-from shoal.roles.actions import Send
+from shoal.roles.actions import Evaluate, Send, Train
 from shoal.roles.events import Received
 from shoal.roles.leader.evaluation import EVALUATION_CHUNK
 from shoal.roles.leader.leader import Leader
@@ -87,38 +87,18 @@ class Remembered:
         self._training = training
         self._results: dict[tuple[bytes, int, tuple[int, ...], float, int], TrainingResult] = {}
 
-    def train(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        epoch: int,
-        batches: tuple[int, ...],
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> TrainingResult:
-        key = (hashlib.sha256(model.data).digest(), epoch, batches, rate, version)
+    def train(self, spec: JobSpec, model: np.ndarray, lease: Train) -> TrainingResult:
+        key = (hashlib.sha256(model.data).digest(), lease.epoch, lease.batches, lease.rate, lease.version)
         result = self._results.get(key)
         if result is None:
-            result = self._results[key] = self._training.train(spec, model, epoch, batches, rate=rate, version=version)
+            result = self._results[key] = self._training.train(spec, model, lease)
         return result
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
-        return self._training.evaluate(spec, model, chunks, size=size)
+    def evaluate(self, spec: JobSpec, model: np.ndarray, lease: Evaluate) -> EvaluationResult:
+        return self._training.evaluate(spec, model, lease)
 
-    def learn(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        node: str,
-        epoch: int,
-        lease: int,
-        examples: int,
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> LearningResult:
-        return self._training.learn(spec, model, node, epoch, lease, examples, rate=rate, version=version)
+    def learn(self, spec: JobSpec, model: np.ndarray, node: str, lease: Train) -> LearningResult:
+        return self._training.learn(spec, model, node, lease)
 
 
 class Watch:
@@ -169,8 +149,8 @@ class Watch:
 
     def _judge(self, model: np.ndarray) -> None:
         spec = self._job.spec
-        chunks = range(-(-spec.test.examples // EVALUATION_CHUNK))
-        result = self._job.training.evaluate(spec, model, tuple(chunks))
+        chunks = tuple(range(-(-spec.test.examples // EVALUATION_CHUNK)))
+        result = self._job.training.evaluate(spec, model, Evaluate(lease=0, chunks=chunks))
         self.accuracy = figure_of(views_of(result.metrics), "accuracy") or 0.0
         up_bytes, down_bytes = crossed(self._world)
         say(f"  version {self.version}: {self.accuracy:.2%}, {up_bytes / 1e6:.3f} MB up, {down_bytes / 1e6:.2f} down")

@@ -8,7 +8,7 @@ import pytest
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import MetricSum
 from shoal.plan import Plan, Until
-from shoal.roles.actions import Record
+from shoal.roles.actions import Evaluate, Record, Train
 from shoal.sim.devices import Build
 from shoal.sim.jobs import (
     EvaluationResult,
@@ -47,19 +47,15 @@ BOARD = Build(
 class Halving:
     """A regression: every version has half of the error of the one before, until it rests at 1."""
 
-    def train(
-        self, spec: JobSpec, model: np.ndarray, epoch: int, batches: tuple[int, ...], **of_lease: float
-    ) -> TrainingResult:
-        examples = examples_to_train(spec, batches)
+    def train(self, spec: JobSpec, model: np.ndarray, lease: Train) -> TrainingResult:
+        examples = examples_to_train(spec, lease.batches)
         return TrainingResult(examples, float(examples), np.ones(SIZE, dtype=np.float32))
 
-    def learn(
-        self, spec: JobSpec, model: np.ndarray, node: str, epoch: int, lease: int, examples: int, **of_lease: float
-    ) -> LearningResult:
+    def learn(self, spec: JobSpec, model: np.ndarray, node: str, lease: Train) -> LearningResult:
         raise NotImplementedError
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
-        examples = examples_to_judge(spec, chunks, size=size)
+    def evaluate(self, spec: JobSpec, model: np.ndarray, lease: Evaluate) -> EvaluationResult:
+        examples = examples_to_judge(spec, lease)
         error = max(1.0, 64.0 * 0.5 ** float(model[0]))
         sums = (error * examples, float(examples))
         return EvaluationResult(examples, (MetricSum(name="mae", kind="mean", sums=sums, lower=True),))

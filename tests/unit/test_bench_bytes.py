@@ -14,6 +14,7 @@ from benchmarks.digits_cnn import DigitsCnn
 from shoal.compress.codec import Codec
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
+from shoal.roles.actions import Evaluate, Train
 from shoal.sim.jobs import (
     EvaluationResult,
     SimulatedJob,
@@ -41,23 +42,14 @@ class Climb(SystemOnly):
         super().__init__(LAYOUT.size)
         self.trainings = 0
 
-    def train(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        epoch: int,
-        batches: tuple[int, ...],
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> TrainingResult:
+    def train(self, spec: JobSpec, model: np.ndarray, lease: Train) -> TrainingResult:
         self.trainings += 1
         delta = np.zeros(LAYOUT.size, dtype=np.float32)
         delta[::100] = 1.0
-        return TrainingResult(10 * len(batches), 1.0, delta)
+        return TrainingResult(10 * len(lease.batches), 1.0, delta)
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
-        examples = examples_to_judge(spec, chunks)
+    def evaluate(self, spec: JobSpec, model: np.ndarray, lease: Evaluate) -> EvaluationResult:
+        examples = examples_to_judge(spec, lease)
         return judged(examples, 1.0, int(examples * min(1.0, float(model[0]) / 5)))
 
 
@@ -100,7 +92,7 @@ def test_versions_in_between_are_not_judged() -> None:
 
 def test_every_update_is_counted_by_its_frames() -> None:
     counted = _run(_job())
-    delta = Climb().train(_job().spec, np.zeros(0), 0, (0,)).delta
+    delta = Climb().train(_job().spec, np.zeros(0), Train(lease=1, epoch=0, batches=(0,))).delta
     tensors = code(Codec.parse("top1%+ef+4bit"), delta, sizes_of(LAYOUT)).tensors()
     update = Update(job="climb", term=1, lease=1, version=1, examples=10, loss_sum=1.0, train_s=0.1, tensors=tensors)
     frame_bytes = sum(map(len, frames(update)))
@@ -149,12 +141,14 @@ def test_frames_come_out_as_they_went_in() -> None:
 def test_the_same_lease_on_the_same_model_is_trained_once() -> None:
     climb, job = Climb(), _job()
     training = Remembered(climb)
-    first = training.train(job.spec, job.model, 0, (1, 2))
-    assert training.train(job.spec, job.model.copy(), 0, (1, 2)) is first
+    lease = Train(lease=1, epoch=0, batches=(1, 2))
+    first = training.train(job.spec, job.model, lease)
+    assert training.train(job.spec, job.model.copy(), lease) is first
     assert climb.trainings == 1
-    for model, epoch, batches in ((job.model + 1, 0, (1, 2)), (job.model, 1, (1, 2)), (job.model, 0, (1,))):
-        training.train(job.spec, model, epoch, batches)
-    assert climb.trainings == 4
+    other = (replace(lease, epoch=1), replace(lease, batches=(1,)), replace(lease, rate=0.5), replace(lease, version=1))
+    for model, changed in ((job.model + 1, lease), *((job.model, each) for each in other)):
+        training.train(job.spec, model, changed)
+    assert climb.trainings == 6
 
 
 def test_plans_lend_a_whole_epoch_in_each_round() -> None:

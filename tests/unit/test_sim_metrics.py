@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dst.fuzz import CheckedRun
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
-from shoal.roles.actions import Action, End, Keep, Record, Save, Send, Train
+from shoal.roles.actions import Action, End, Evaluate, Keep, Record, Save, Send, Train
 from shoal.roles.events import Event, Started, TimerFired, Trained
 from shoal.sim.devices import Build
 from shoal.sim.fault_text import parse
@@ -73,20 +73,11 @@ BOARD = Build(
 class Rising:
     """Every version is 1 % better than the one before."""
 
-    def train(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        epoch: int,
-        batches: tuple[int, ...],
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> TrainingResult:
-        return TrainingResult(100 * len(batches), 1.0, np.full(SIZE, 0.01, dtype=np.float32))
+    def train(self, spec: JobSpec, model: np.ndarray, lease: Train) -> TrainingResult:
+        return TrainingResult(100 * len(lease.batches), 1.0, np.full(SIZE, 0.01, dtype=np.float32))
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
-        examples = examples_to_judge(spec, chunks)
+    def evaluate(self, spec: JobSpec, model: np.ndarray, lease: Evaluate) -> EvaluationResult:
+        examples = examples_to_judge(spec, lease)
         return judged(examples, float(examples), round(examples * float(model[0])))
 
 

@@ -17,6 +17,7 @@ import pytest
 from shoal.errors import Misuse
 from shoal.learning.metrics import merge_all
 from shoal.plan import Plan, Until
+from shoal.roles.actions import Evaluate, Train
 from shoal.sim.jobs import SimulatedJob, SystemOnly
 from shoal.sim.real import TorchTraining, close, simulated_job
 from shoal.trainer.package import ReadyTask, make_ready, spec_of
@@ -119,23 +120,23 @@ def test_an_accuracy_is_no_end_where_nothing_is_trained(make: Make) -> None:
 
 def test_an_update_is_the_same_whoever_made_one_before(make: Make) -> None:
     job = make()
-    first = job.training.train(job.spec, job.model, 0, (0, 3))
+    first = job.training.train(job.spec, job.model, Train(lease=1, epoch=0, batches=(0, 3)))
     kept = first.delta.copy()
-    other = job.training.train(job.spec, job.model + 1, 1, (1,))
+    other = job.training.train(job.spec, job.model + 1, Train(lease=1, epoch=1, batches=(1,)))
     assert (first.examples, other.examples) == (18, 16)
     assert np.abs(first.delta - other.delta).max() > 1e-4
     # Its own memory, which nobody writes to.
     assert np.array_equal(first.delta, kept)
     assert not first.delta.flags.writeable
-    again = job.training.train(job.spec, job.model, 0, (0, 3))
+    again = job.training.train(job.spec, job.model, Train(lease=1, epoch=0, batches=(0, 3)))
     assert np.array_equal(again.delta, kept)
     assert again.loss_sum == first.loss_sum
 
 
 def test_an_evaluation_adds_up_its_chunks(make: Make) -> None:
     job = make()
-    whole = job.training.evaluate(job.spec, job.model, (0, 1))
-    parts = [job.training.evaluate(job.spec, job.model, (chunk,)) for chunk in (0, 1)]
+    whole = job.training.evaluate(job.spec, job.model, Evaluate(lease=1, chunks=(0, 1)))
+    parts = [job.training.evaluate(job.spec, job.model, Evaluate(lease=1, chunks=(chunk,))) for chunk in (0, 1)]
     assert [part.examples for part in parts] == [1000, 200]
     assert whole.examples == 1200
     merged = merge_all(part.metrics for part in parts)
@@ -158,7 +159,10 @@ def test_closing_leaves_nothing_behind(make: Make, tmp_path: Path) -> None:
 def test_another_task_with_files_of_the_same_names_follows(make: Make, tmp_path: Path) -> None:
     close(make())
     other = make(task=_ready(tmp_path, SOURCE, "WIDTH = 5\n"))
-    assert other.training.train(other.spec, other.model, 0, (0,)).delta.size == 4 * 5 + 5 + 4 * 5
+    assert (
+        other.training.train(other.spec, other.model, Train(lease=1, epoch=0, batches=(0,))).delta.size
+        == 4 * 5 + 5 + 4 * 5
+    )
 
 
 def test_it_closes_where_its_block_ends_and_where_it_cannot_begin(ready: ReadyTask, make: Make, tmp_path: Path) -> None:
@@ -175,15 +179,15 @@ def test_it_closes_where_its_block_ends_and_where_it_cannot_begin(ready: ReadyTa
 def test_a_task_that_fails_says_where(make: Make, tmp_path: Path) -> None:
     # Fails on the short last batch alone.
     job = make(task=_ready(tmp_path, SOURCE, NEIGHBOUR, fails_at=2))
-    assert job.training.train(job.spec, job.model, 0, (0,)).examples == 16
+    assert job.training.train(job.spec, job.model, Train(lease=1, epoch=0, batches=(0,))).examples == 16
     with pytest.raises(TrainerError, match=r"ValueError: no such batch, at Sample.batch \(task.py:21\)"):
-        job.training.train(job.spec, job.model, 0, (3,))
+        job.training.train(job.spec, job.model, Train(lease=1, epoch=0, batches=(3,)))
 
 
 def test_values_that_are_not_finite_are_not_an_update(make: Make) -> None:
     job = make()
     with pytest.raises(TrainerError, match="not finite: try a lower learning rate"):
-        job.training.train(job.spec, np.full_like(job.model, np.nan), 0, (0,))
+        job.training.train(job.spec, np.full_like(job.model, np.nan), Train(lease=1, epoch=0, batches=(0,)))
 
 
 def test_a_simulation_without_training_needs_no_torch() -> None:

@@ -28,7 +28,7 @@ from shoal.learning.metrics import merge_all
 from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, SettleOwn, StageModel, Train
 from shoal.roles.aggregation.staging import put
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
-from shoal.roles.leader.evaluation import EVALUATION_CHUNK, chunk_range
+from shoal.roles.leader.evaluation import chunk_ranges
 from shoal.runtime import sensors
 from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
 from shoal.runtime.own_part import OwnPartFile
@@ -359,9 +359,7 @@ class WorkerDriver:
         async with self._busy:
             try:
                 self._load_model(model)
-                for chunk in action.chunks:
-                    size = action.size or EVALUATION_CHUNK
-                    start, stop = chunk_range(chunk, examples=self._spec.test.examples, size=size)
+                for start, stop in chunk_ranges(action.chunks, examples=self._spec.test.examples, size=action.size):
                     parts.append(await self._trainer.evaluate(start, stop))
                 metrics = merge_all(part.metrics for part in parts)
             except (ShoalError, OSError) as error:

@@ -10,7 +10,8 @@ import numpy as np
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import MetricSum, judged_sums
 from shoal.plan import Plan
-from shoal.roles.leader.evaluation import EVALUATION_CHUNK, chunk_range
+from shoal.roles.actions import Evaluate, Train
+from shoal.roles.leader.evaluation import chunk_ranges
 from shoal.scheduling.batches import examples_in
 from shoal.wire.messages import Dataset, JobSpec
 
@@ -53,39 +54,14 @@ def judged(examples: int, loss_sum: float, correct: int) -> EvaluationResult:
 
 
 class Training(Protocol):
-    """What a trainer answers: a function of the model and the lease, the same on every device.
+    """What a trainer answers: a function of the model and the lease, the same on every device."""
 
-    ``rate`` is the learning rate of the lease; 0: the plan's. ``version`` is the number of the model.
-    """
+    def train(self, spec: JobSpec, model: np.ndarray, lease: Train) -> TrainingResult: ...
 
-    def train(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        epoch: int,
-        batches: tuple[int, ...],
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> TrainingResult: ...
+    def evaluate(self, spec: JobSpec, model: np.ndarray, lease: Evaluate) -> EvaluationResult: ...
 
-    def evaluate(
-        self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0
-    ) -> EvaluationResult: ...
-
-    def learn(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        node: str,
-        epoch: int,
-        lease: int,
-        examples: int,
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> LearningResult:
-        """As ``train``, on so many of what this device has of its own."""
+    def learn(self, spec: JobSpec, model: np.ndarray, node: str, lease: Train) -> LearningResult:
+        """As ``train``, on examples of this device's own."""
         ...
 
 
@@ -101,36 +77,16 @@ class SystemOnly:
             self._delta += 1e-3 * np.sin(1.0 + np.arange(size, dtype=np.float32))
         self._delta.flags.writeable = False
 
-    def train(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        epoch: int,
-        batches: tuple[int, ...],
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> TrainingResult:
-        examples = examples_to_train(spec, batches)
+    def train(self, spec: JobSpec, model: np.ndarray, lease: Train) -> TrainingResult:
+        examples = examples_to_train(spec, lease.batches)
         return TrainingResult(examples, float(examples), self._delta)
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
-        examples = examples_to_judge(spec, chunks, size=size)
+    def evaluate(self, spec: JobSpec, model: np.ndarray, lease: Evaluate) -> EvaluationResult:
+        examples = examples_to_judge(spec, lease)
         return judged(examples, float(examples), 0)
 
-    def learn(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        node: str,
-        epoch: int,
-        lease: int,
-        examples: int,
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> LearningResult:
-        trained = TrainingResult(examples, float(examples), self._delta)
+    def learn(self, spec: JobSpec, model: np.ndarray, node: str, lease: Train) -> LearningResult:
+        trained = TrainingResult(lease.examples, float(lease.examples), self._delta)
         return LearningResult(trained, EXAMPLES_HELD, fresh=1, fresh_metrics=_NOTHING_LEARNED)
 
 
@@ -191,7 +147,9 @@ def examples_to_train(spec: JobSpec, batches: tuple[int, ...]) -> int:
     return examples_in(batches, examples=spec.train.examples, batch_size=spec.plan.batch_size)
 
 
-def examples_to_judge(spec: JobSpec, chunks: tuple[int, ...], *, size: int = 0) -> int:
-    size = size or EVALUATION_CHUNK
-    ranges = [chunk_range(chunk, examples=spec.test.examples, size=size) for chunk in chunks]
-    return sum(stop - start for start, stop in ranges)
+def ranges_to_judge(spec: JobSpec, lease: Evaluate) -> list[tuple[int, int]]:
+    return chunk_ranges(lease.chunks, examples=spec.test.examples, size=lease.size)
+
+
+def examples_to_judge(spec: JobSpec, lease: Evaluate) -> int:
+    return sum(stop - start for start, stop in ranges_to_judge(spec, lease))

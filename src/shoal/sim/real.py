@@ -23,8 +23,16 @@ import numpy as np
 from shoal.errors import Misuse
 from shoal.learning.metrics import merge_all
 from shoal.plan import Plan, Until
-from shoal.roles.leader.evaluation import EVALUATION_CHUNK, chunk_range
-from shoal.sim.jobs import EvaluationResult, LearningResult, SimulatedJob, SystemOnly, Training, TrainingResult
+from shoal.roles.actions import Evaluate, Train
+from shoal.sim.jobs import (
+    EvaluationResult,
+    LearningResult,
+    SimulatedJob,
+    SystemOnly,
+    Training,
+    TrainingResult,
+    ranges_to_judge,
+)
 from shoal.trainer import child
 from shoal.trainer.bundle import unpack
 from shoal.trainer.child_loop import place_of, reason_of
@@ -68,19 +76,10 @@ class TorchTraining:
             self.close()
             raise
 
-    def train(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        epoch: int,
-        batches: tuple[int, ...],
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> TrainingResult:
+    def train(self, spec: JobSpec, model: np.ndarray, lease: Train) -> TrainingResult:
         self._shared.model[:] = model
         with self._telling_where():
-            result = self._trainer.train(epoch, list(batches), rate=rate, version=version)
+            result = self._trainer.train(lease.epoch, list(lease.batches), rate=lease.rate, version=lease.version)
         if not result.finite:
             raise TrainerError("training gave values that are not finite: try a lower learning rate")
         # Its own memory: the next device's update overwrites the shared one while this is still under way.
@@ -88,27 +87,13 @@ class TorchTraining:
         delta.flags.writeable = False
         return TrainingResult(result.examples, result.loss_sum, delta)
 
-    def learn(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        node: str,
-        epoch: int,
-        lease: int,
-        examples: int,
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> LearningResult:
+    def learn(self, spec: JobSpec, model: np.ndarray, node: str, lease: Train) -> LearningResult:
         raise Misuse("devices' own examples are on devices: simulate data = 'local' with --system-only")
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
+    def evaluate(self, spec: JobSpec, model: np.ndarray, lease: Evaluate) -> EvaluationResult:
         self._shared.model[:] = model
         with self._telling_where():
-            ranges = [
-                chunk_range(chunk, examples=spec.test.examples, size=size or EVALUATION_CHUNK) for chunk in chunks
-            ]
-            parts = [self._trainer.evaluate(start, stop) for start, stop in ranges]
+            parts = [self._trainer.evaluate(start, stop) for start, stop in ranges_to_judge(spec, lease)]
         return EvaluationResult(
             examples=sum(part.examples for part in parts),
             metrics=merge_all(part.metrics for part in parts),

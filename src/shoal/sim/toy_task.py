@@ -6,13 +6,16 @@ import numpy as np
 
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import judged_sums
-from shoal.roles.leader.evaluation import EVALUATION_CHUNK, chunk_range
+from shoal.roles.actions import Evaluate, Train
+from shoal.roles.leader.evaluation import EVALUATION_CHUNK
 from shoal.sim.jobs import (
     EvaluationResult,
     LearningResult,
     TrainingResult,
+    examples_to_judge,
     examples_to_train,
     judged,
+    ranges_to_judge,
 )
 from shoal.wire.messages import JobSpec
 
@@ -51,41 +54,21 @@ def _right_before(stop: int, model: np.ndarray) -> int:
     return sum(int((0.5 + 0.5 * float(np.sin(value + chunk))) * count) for chunk, count in counts)
 
 
-def _factor(spec: JobSpec, rate: float) -> float:
-    return rate / spec.plan.learning_rate if rate else 1.0
-
-
 class Toy:
-    def train(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        epoch: int,
-        batches: tuple[int, ...],
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> TrainingResult:
-        examples = examples_to_train(spec, batches)
-        return TrainingResult(examples, float(examples), toy_update(model, epoch, batches, factor=_factor(spec, rate)))
+    def train(self, spec: JobSpec, model: np.ndarray, lease: Train) -> TrainingResult:
+        examples = examples_to_train(spec, lease.batches)
+        return TrainingResult(examples, float(examples), _update(spec, model, lease))
 
-    def learn(
-        self,
-        spec: JobSpec,
-        model: np.ndarray,
-        node: str,
-        epoch: int,
-        lease: int,
-        examples: int,
-        *,
-        rate: float = 0.0,
-        version: int = 0,
-    ) -> LearningResult:
-        delta = toy_update(model, epoch, (lease,), factor=_factor(spec, rate))
-        trained = TrainingResult(examples, float(examples), delta)
-        return LearningResult(trained, held=1000, fresh=1, fresh_metrics=_ONE_RIGHT, labels=(examples,))
+    def learn(self, spec: JobSpec, model: np.ndarray, node: str, lease: Train) -> LearningResult:
+        trained = TrainingResult(lease.examples, float(lease.examples), _update(spec, model, lease))
+        return LearningResult(trained, held=1000, fresh=1, fresh_metrics=_ONE_RIGHT, labels=(lease.examples,))
 
-    def evaluate(self, spec: JobSpec, model: np.ndarray, chunks: tuple[int, ...], *, size: int = 0) -> EvaluationResult:
-        ranges = [chunk_range(each, examples=spec.test.examples, size=size or EVALUATION_CHUNK) for each in chunks]
-        examples = sum(stop - start for start, stop in ranges)
-        return judged(examples, float(examples), sum(judge_range(model, start, stop) for start, stop in ranges))
+    def evaluate(self, spec: JobSpec, model: np.ndarray, lease: Evaluate) -> EvaluationResult:
+        examples = examples_to_judge(spec, lease)
+        right = sum(judge_range(model, start, stop) for start, stop in ranges_to_judge(spec, lease))
+        return judged(examples, float(examples), right)
+
+
+def _update(spec: JobSpec, model: np.ndarray, lease: Train) -> np.ndarray:
+    factor = lease.rate / spec.plan.learning_rate if lease.rate else 1.0
+    return toy_update(model, lease.epoch, lease.batches, factor=factor)

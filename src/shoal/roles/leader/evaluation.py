@@ -24,10 +24,16 @@ CHUNK_S = 10.0
 FORWARD_SHARE = 1 / 3
 
 
-def chunk_range(chunk: int, *, examples: int, size: int = EVALUATION_CHUNK) -> tuple[int, int]:
-    """The held-out examples of a chunk: [start, stop)."""
+def chunk_range(chunk: int, *, examples: int, size: int = 0) -> tuple[int, int]:
+    """The held-out examples of a chunk: [start, stop). ``size``: how many a chunk has; 0: as many as it may have."""
+    size = size or EVALUATION_CHUNK
     start = chunk * size
     return start, min(start + size, examples)
+
+
+def chunk_ranges(chunks: Sequence[int], *, examples: int, size: int = 0) -> list[tuple[int, int]]:
+    """The held-out examples of each chunk of a lease."""
+    return [chunk_range(chunk, examples=examples, size=size) for chunk in chunks]
 
 
 def chunk_size(example_s: float | None, *, batch_size: int) -> int:
@@ -58,7 +64,7 @@ class Evaluation:
 
     def problem(self, result: Evaluated, lease: Lease) -> str | None:
         """Why a result is impossible; None: it is possible."""
-        ranges = [chunk_range(chunk, examples=self._examples, size=self.size) for chunk in lease.batches]
+        ranges = chunk_ranges(lease.batches, examples=self._examples, size=self.size)
         expected = sum(stop - start for start, stop in ranges)
         if result.version != self.version:
             return f"evaluated version {result.version}, not {self.version}"

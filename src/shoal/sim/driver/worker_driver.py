@@ -182,7 +182,7 @@ class SimWorkerDriver:
             examples = action.examples or examples_to_train(job.spec, action.batches)
             work = ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=self._steps(action))
         else:
-            examples = examples_to_judge(job.spec, action.chunks, size=action.size)
+            examples = examples_to_judge(job.spec, action)
             batches = -(-examples // job.spec.plan.batch_size)
             work = ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches, trains=False)
         return self._device.seconds_for(work, begin_s)
@@ -203,9 +203,7 @@ class SimWorkerDriver:
         if isinstance(action, Train) and spec.plan.data == "local":
             return self._learned(action, model, seconds)
         if isinstance(action, Train):
-            trained = training.train(
-                spec, model, action.epoch, action.batches, rate=action.rate, version=action.version
-            )
+            trained = training.train(spec, model, action)
             return Trained(
                 lease=action.lease,
                 examples=trained.examples,
@@ -213,21 +211,12 @@ class SimWorkerDriver:
                 seconds=seconds,
                 tensors={"delta": trained.delta},
             )
-        judged = training.evaluate(spec, model, action.chunks, size=action.size)
+        judged = training.evaluate(spec, model, action)
         return EvaluationDone(lease=action.lease, examples=judged.examples, metrics=judged.metrics)
 
     def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:
         spec, node = self._job.spec, self._around.process.node
-        learned = self._job.training.learn(
-            spec,
-            model,
-            node,
-            action.epoch,
-            action.batches[0],
-            action.examples,
-            rate=action.rate,
-            version=action.version,
-        )
+        learned = self._job.training.learn(spec, model, node, action)
         return Trained(
             lease=action.lease,
             examples=learned.trained.examples,
