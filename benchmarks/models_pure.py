@@ -20,7 +20,7 @@ from shoal.runtime.paths import Paths
 from shoal.scheduling.batches import batch_indices, epoch_order, mix
 from shoal.store.registry import Registry
 from shoal.trainer.bundle import unpack
-from shoal.trainer.package import ReadyTask, plan_from
+from shoal.trainer.package import ReadyTask, plan_from, trainer_settings
 from shoal.trainer.prepared_job import first_model
 from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.shards import Examples, as_pair
@@ -58,17 +58,7 @@ def _in_a_process(told: str) -> dict[str, list[str]]:
 
 
 def _settings(task: ReadyTask, plan: Any, folder: str) -> dict[str, Any]:
-    prepared = task.prepared
-    return TrainerSettings.of_plan(
-        plan,
-        bundle_dir=folder,
-        entry=task.entry,
-        arguments=task.arguments,
-        train=prepared.paths(prepared.train),
-        test=prepared.paths(prepared.test),
-        base=prepared.base_paths,
-        layout=prepared.layout,
-    ).to_message()
+    return trainer_settings(task, plan, bundle_dir=folder).to_message()
 
 
 def _digests(model: str, message: dict[str, Any]) -> list[str]:

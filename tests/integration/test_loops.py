@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from kit import HERE, Site, cluster_in, run
 
 from shoal.trainer.find_script import find_script
+from shoal.trainer.package import make_ready
 from shoal.wire import tensors
 
 LOOPS = HERE / "loops"
@@ -43,9 +45,29 @@ async def _losses(site: Site, job: str) -> list[float]:
             seen[told.version] = told.train_loss
         return view is not None and view.state in ("finished", "failed", "stopped")
 
-    await site.until(f"{job} ends", is_over, limit_s=90)
+    await site.until(f"{job} ends", is_over, limit_s=270)
     await site.ended(job)
     return [seen[version] for version in sorted(seen)]
+
+
+def test_a_script_starts_from_a_checkpoint(tmp_path: Path) -> None:
+    folder, entry = find_script(str(LOOPS / "plain.py"))
+
+    def first(start: Path | None) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        ready = asyncio.run(make_ready(folder, entry, out=tmp_path / "cache", start=start))
+        with Path(ready.prepared.model).open("rb") as file:
+            return tensors.read(file)[0], ready.notes
+
+    made, _ = first(None)
+    kept = {name: array + 1 for name, array in made.items()}
+    checkpoint = tmp_path / "start.safetensors"
+    with checkpoint.open("wb") as file:
+        tensors.write(file, kept, {})
+    begun, notes = first(checkpoint)
+    assert begun.keys() == kept.keys()
+    for name, array in kept.items():
+        np.testing.assert_array_equal(begun[name], array)
+    assert notes == (f"started from {len(kept)} tensors of the file",)
 
 
 @pytest.mark.slow
@@ -56,7 +78,7 @@ def test_shoal_run_trains_a_plain_loop_on_two_agents(tmp_path: Path) -> None:
         [sys.executable, "-m", "shoal.cli.main", *command, "-o", str(model), "--", "30"],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=330,
         check=False,
     )
     assert told.returncode == 0, told.stderr
@@ -88,7 +110,7 @@ def _accuracy(file: Path | None) -> float:
 @pytest.mark.slow
 def test_started_by_hand_a_loop_trains_alone() -> None:
     told = subprocess.run(
-        [sys.executable, str(LOOPS / "plain.py")], capture_output=True, text=True, timeout=100, check=True
+        [sys.executable, str(LOOPS / "plain.py")], capture_output=True, text=True, timeout=300, check=True
     )
     lines = told.stdout.splitlines()
     assert len(lines) == 3
@@ -113,7 +135,7 @@ def test_an_error_in_a_loop_is_told_with_its_place_and_traceback(tmp_path: Path)
                 *(sys.executable, "-m", "shoal.cli.main", "status", job, "--home", str(site.cluster.home)),
                 stdout=asyncio.subprocess.PIPE,
             )
-            text, _ = await asyncio.wait_for(shown.communicate(), 60)
+            text, _ = await asyncio.wait_for(shown.communicate(), 180)
             assert "not replayable" in text.decode()
 
     run(story())
@@ -157,6 +179,6 @@ def test_a_hugging_face_trainer_sends_adapters_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", ["with_lightning.py", "with_huggingface.py"])
 def test_without_shoal_a_framework_does_as_it_was_told(script: str, tmp_path: Path) -> None:
     told = subprocess.run(
-        [sys.executable, str(LOOPS / script)], capture_output=True, text=True, timeout=110, check=True, cwd=tmp_path
+        [sys.executable, str(LOOPS / script)], capture_output=True, text=True, timeout=330, check=True, cwd=tmp_path
     )
     assert re.search(r"done after (50|8) steps", told.stdout)

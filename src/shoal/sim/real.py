@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
 import sys
 import tempfile
@@ -36,9 +35,9 @@ from shoal.sim.jobs import (
 from shoal.trainer import child
 from shoal.trainer.bundle import unpack
 from shoal.trainer.child_loop import place_of, reason_of
-from shoal.trainer.package import ReadyTask, spec_of
+from shoal.trainer.package import ReadyTask, spec_of, trainer_settings
 from shoal.trainer.prepared_job import first_model
-from shoal.trainer.protocol import TrainerError, TrainerSettings
+from shoal.trainer.protocol import TrainerError
 from shoal.trainer.shared import SharedVectors
 from shoal.wire.messages import JobSpec
 
@@ -51,23 +50,13 @@ class TorchTraining:
     """
 
     def __init__(self, ready: ReadyTask, spec: JobSpec, *, torch_threads: int = 1) -> None:
-        prepared, plan = ready.prepared, spec.plan
-        self._shared = SharedVectors.create(prepared.layout.size)
+        self._shared = SharedVectors.create(ready.prepared.layout.size)
         self._bundle_dir = Path(tempfile.mkdtemp(prefix="shoal-simulate-")).resolve()
         # Also at the end of the process, if nobody closes it.
         self._clean_up = weakref.finalize(self, _clean_up, self._bundle_dir, self._shared)
-        settings = TrainerSettings.of_plan(
-            # A simulation trains many devices' leases here: compiling would dwarf all of them.
-            dataclasses.replace(plan, compile=False),
-            bundle_dir=str(self._bundle_dir),
-            entry=spec.entry,
-            arguments=json.loads(spec.kwargs_json),
-            train=prepared.paths(prepared.train),
-            test=prepared.paths(prepared.test),
-            base=prepared.base_paths,
-            layout=prepared.layout,
-            torch_threads=torch_threads,
-        )
+        # A simulation trains many devices' leases here: compiling would dwarf all of them.
+        plan = dataclasses.replace(spec.plan, compile=False)
+        settings = trainer_settings(ready, plan, bundle_dir=str(self._bundle_dir), torch_threads=torch_threads)
         try:
             unpack(ready.bundle, self._bundle_dir)
             with self._telling_where():

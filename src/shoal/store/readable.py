@@ -8,10 +8,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from shoal.store.files import write_atomically
+from shoal.store.files import AtomicFile, telling_disk_full, write_atomically
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Named:
+    """A file that its hash names."""
+
+    sha256: str
+    size_bytes: int
+    #: False: the directory had a file of that name.
+    is_new: bool
+
+
+def write_by_hash(directory: Path, write: Callable[[BinaryIO], object]) -> Named:
+    """Write a file that others may read, and name it by its hash."""
+    with telling_disk_full(directory):
+        pending = AtomicFile(directory)
+        try:
+            write(pending.file)
+            sha256, size_bytes = pending.sha256, pending.size_bytes
+            let_others_read(pending.file)
+            is_new = not (directory / sha256).exists()
+            pending.commit(directory / sha256)
+        finally:
+            pending.abort()
+    return Named(sha256=sha256, size_bytes=size_bytes, is_new=is_new)
 
 
 def write_readable(path: Path, write: Callable[[BinaryIO], object]) -> None:

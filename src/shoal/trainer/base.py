@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import Misuse
-from shoal.store.files import AtomicFile, telling_disk_full
-from shoal.store.readable import let_others_read
+from shoal.store.readable import write_by_hash
 from shoal.trainer.launch import opened
 from shoal.wire import tensors
 from shoal.wire.limits import BLOB_MAX_BYTES
@@ -91,13 +90,5 @@ def _write_part(part: Mapping[str, Tensor], directory: Path) -> str:
             arrays[name] = values.unsqueeze(-1).view(torch.uint8).numpy()
             types[name] = str(tensor.dtype).removeprefix("torch.")
     halves = {name for name, kind in types.items() if kind == "bfloat16"}
-    with telling_disk_full(directory):
-        pending = AtomicFile(directory)
-        try:
-            tensors.write(pending.file, arrays, {_TYPES: json.dumps(types)} if types else {}, bfloat16=halves)
-            sha256 = pending.sha256
-            let_others_read(pending.file)
-            pending.commit(directory / sha256)
-        finally:
-            pending.abort()
-    return sha256
+    notes = {_TYPES: json.dumps(types)} if types else {}
+    return write_by_hash(directory, lambda file: tensors.write(file, arrays, notes, bfloat16=halves)).sha256

@@ -20,9 +20,8 @@ from shoal.learning.layout import Layout
 from shoal.plan import Plan
 from shoal.trainer.bundle import unpack
 from shoal.trainer.host import TrainerHost
-from shoal.trainer.package import ReadyTask
-from shoal.trainer.prepared_job import own_layout
-from shoal.trainer.protocol import EvalResult, TrainerSettings
+from shoal.trainer.package import ReadyTask, trainer_settings
+from shoal.trainer.protocol import EvalResult
 
 #: Held-out examples that are judged, to see which metrics there are.
 _JUDGED_MAX = 64
@@ -53,16 +52,10 @@ async def check_task(ready: ReadyTask, plan: Plan, *, local_folder: str = "", th
     prepared = ready.prepared
     with tempfile.TemporaryDirectory(prefix="shoal-check-") as directory:
         unpack(ready.bundle, Path(directory))
-        settings = TrainerSettings.of_plan(
+        settings = trainer_settings(
+            ready,
             plan,
             bundle_dir=directory,
-            entry=ready.entry,
-            arguments=ready.arguments,
-            train=prepared.paths(prepared.train),
-            test=prepared.paths(prepared.test),
-            base=prepared.base_paths,
-            layout=prepared.layout,
-            own=own_layout(Path(prepared.model)),
             torch_threads=threads,
             is_local=plan.data == "local",
             local_folder=local_folder,

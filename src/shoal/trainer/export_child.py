@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import os
 import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,13 @@ from shoal.plan import Plan
 from shoal.task import Task
 from shoal.trainer.arrays import rows_to_torch, write_examples
 from shoal.trainer.base import load_base
-from shoal.trainer.child_loop import place_of, print_to_stderr, reason_of
+from shoal.trainer.child_loop import place_of, reason_of
 from shoal.trainer.export_formats import FORMATS, Call, Format, Run, outputs_of, traced, traced_fixed
 from shoal.trainer.exporting import LARGEST_DIFFERENCE, ExportDiffers, Exported, ExportSettings
-from shoal.trainer.guard import TRAINER_VARIABLE
 from shoal.trainer.importer import make_task
 from shoal.trainer.launch import opened
 from shoal.trainer.placement import place
+from shoal.trainer.report import Report, reporting
 from shoal.trainer.shards import Examples
 from shoal.trainer.steps import seeded
 from shoal.trainer.trained import trained_model
@@ -43,8 +42,6 @@ from shoal.wire import tensors
 
 #: How many batches are looked at to see which sizes differ between them.
 _LOOKED_AT = 8
-
-Report = Callable[[dict[str, Any]], None]
 
 
 def export(settings: ExportSettings, report: Report) -> Exported:
@@ -257,15 +254,7 @@ def main() -> int:
     parser.add_argument("settings", type=json.loads)
     parser.add_argument("--confined", type=json.loads, default=[], help="what is in force, as the launcher says")
     settings = ExportSettings.from_plain(parser.parse_args().settings)
-    # The real standard output carries our lines; what the task prints goes to the log.
-    stream = os.fdopen(os.dup(1), "w")
-    print_to_stderr()
-    sys.argv = ["shoal-export"]
-    os.environ[TRAINER_VARIABLE] = "1"
-
-    def report(line: dict[str, Any]) -> None:
-        print(json.dumps(line), file=stream, flush=True)
-
+    report = reporting("shoal-export")
     try:
         exported = export(settings, report)
     except BaseException as error:

@@ -21,7 +21,8 @@ from shoal.errors import Misuse
 from shoal.learning.outer_rule import RATES
 from shoal.plan import Plan, usual_momentum
 from shoal.trainer.bundle import pack
-from shoal.trainer.prepared_job import PreparedJob
+from shoal.trainer.prepared_job import PreparedJob, own_layout
+from shoal.trainer.protocol import TrainerSettings
 from shoal.trainer.shards import Manifest
 from shoal.trainer.spawn import child
 from shoal.until import until_from
@@ -140,6 +141,23 @@ def plan_from(values: Mapping[str, Any]) -> Plan:
     if isinstance(plain.get("until"), Mapping):
         plain["until"] = until_from(plain["until"])
     return Plan(**plain)
+
+
+def trainer_settings(ready: ReadyTask, plan: Plan, *, bundle_dir: str, **options: Any) -> TrainerSettings:
+    """What a trainer on this machine is told: the task's code lies unpacked in ``bundle_dir``."""
+    prepared = ready.prepared
+    return TrainerSettings.of_plan(
+        plan,
+        bundle_dir=bundle_dir,
+        entry=ready.entry,
+        arguments=ready.arguments,
+        train=prepared.paths(prepared.train),
+        test=prepared.paths(prepared.test),
+        base=prepared.base_paths,
+        layout=prepared.layout,
+        own=own_layout(Path(prepared.model)),
+        **options,
+    )
 
 
 # The process that prepares it --------------------------------------------------------------------------

@@ -13,41 +13,32 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shoal.errors import Misuse
 from shoal.plan import Plan
 from shoal.store.readable import write_readable
 from shoal.task import Split, Task
 from shoal.trainer.arrays import count_of, write_examples
-from shoal.trainer.base import write_base
 from shoal.trainer.bundle import unpack
-from shoal.trainer.child_loop import place_of, print_to_stderr, reason_of
+from shoal.trainer.child_loop import place_of, reason_of
 from shoal.trainer.cost import gmacs_per_example
-from shoal.trainer.flat import read_into
-from shoal.trainer.guard import TRAINER_VARIABLE
+from shoal.trainer.first_files import write_first
 from shoal.trainer.importer import is_script, make_task
 from shoal.trainer.placement import Placed, place
-from shoal.trainer.prepared_job import LAYOUT_NOTE, OWN_NOTE, PreparedJob, cache_key
+from shoal.trainer.prepared_job import PreparedJob, cache_key
+from shoal.trainer.report import Report, reporting
 from shoal.trainer.shards import Examples, Manifest
-from shoal.trainer.start import StartPlace, start_from
 from shoal.trainer.steps import build_model
 from shoal.trainer.trial import try_batch
-from shoal.wire import tensors
 from shoal.wire.encoding import to_json
-
-Report: TypeAlias = Callable[[dict[str, Any]], None]
 
 _SPLITS: tuple[Split, Split] = ("train", "test")
 _NOTHING = Manifest(examples=0, shards=())
@@ -73,23 +64,12 @@ def prepare(
     if is_script(entry):
         from shoal.trainer.prepare_script import prepare_script
 
-        return prepare_script(bundle_dir, entry, arguments, seed=seed, out=out, key=key, report=report)
+        return prepare_script(bundle_dir, entry, arguments, seed=seed, out=out, key=key, start=start, report=report)
     report({"step": "model"})
     task = make_task(bundle_dir, entry, arguments)
-    model_file = out / key / "model.safetensors"
-    model_file.parent.mkdir(parents=True, exist_ok=True)
     model = build_model(task, seed)
     placed = place(task, model)
-    layout = placed.layout
-    flat = np.empty(layout.size, np.float32)
-    read_into(flat, {name: tensor for name, (tensor, _) in placed.shared.items()}, layout)
-    if start is not None:
-        report({"step": "start", "told": str(start_from(flat, layout, start, frozen=_places(placed)))})
-    notes = {LAYOUT_NOTE: layout.to_json()} | ({OWN_NOTE: placed.own_layout.to_json()} if placed.own_layout else {})
-    write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), notes))
-    if placed.frozen:
-        report({"step": "base", "bytes": sum(tensor.nbytes for tensor in placed.frozen.values())})
-    base = write_base(placed.frozen, out / "shards")
+    first = write_first(placed, out=out, key=key, start=start, report=report)
     is_local = (data or (task.plan.data if task.plan else "")) == "local"
     if placed.own and not is_local:
         raise Misuse(
@@ -105,27 +85,16 @@ def prepare(
     for split, manifest in manifests.items():
         _write_json(out / key / f"{split}.json", manifest.to_plain())
     return PreparedJob(
-        model=str(model_file),
-        model_sha256=hashlib.sha256(model_file.read_bytes()).hexdigest(),
-        layout=layout,
-        base=base,
+        model=first.model,
+        model_sha256=first.model_sha256,
+        layout=first.layout,
+        base=first.base,
         train=manifests["train"],
         test=manifests["test"],
         shards=str(out / "shards"),
         plan=to_json(task.plan) if task.plan else {},
         gmacs_per_example=cost,
     )
-
-
-def _places(placed: Placed) -> dict[str, StartPlace]:
-    """Where values of a checkpoint go that nobody trains: into the model, before its base is written."""
-
-    def put(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
-        with torch.no_grad():
-            tensor.copy_(torch.from_numpy(np.array(array)))
-
-    shapes = {name: tuple(tensor.shape) for name, tensor in placed.frozen.items()}
-    return {name: StartPlace(shape=shapes[name], put=partial(put, placed.frozen[name])) for name in shapes}
 
 
 def _try(
@@ -180,13 +149,6 @@ def _write_json(file: Path, plain: dict[str, Any]) -> None:
     write_readable(file, lambda out: out.write(json.dumps(plain).encode()))
 
 
-def _reporter(stream: TextIO) -> Report:
-    def report(line: dict[str, Any]) -> None:
-        print(json.dumps(line), file=stream, flush=True)
-
-    return report
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Prepare a task: write its first model and its examples.")
     parser.add_argument("--bundle", type=Path, required=True, help="the zip that shoal.trainer.bundle.pack made")
@@ -198,24 +160,14 @@ def main() -> int:
     parser.add_argument("--start", type=Path, help="a safetensors file whose tensors the first model takes")
     parser.add_argument("--fresh", action="store_true", help="ignore what was prepared before")
     given = parser.parse_args()
-    # The real standard output carries our lines; what the task prints goes to the log.
-    report = _reporter(os.fdopen(os.dup(1), "w"))
-    print_to_stderr()
-    sys.argv = ["shoal-prepare"]
-    os.environ[TRAINER_VARIABLE] = "1"
+    report = reporting("shoal-prepare")
     with tempfile.TemporaryDirectory(prefix="shoal-prepare-") as directory:
         try:
             prepared = _cached(given, Path(directory).resolve(), report)
         except BaseException as error:
             traceback.print_exc()
-            report(
-                {
-                    "failed": {
-                        "reason": reason_of(error),
-                        "where": place_of(error, str(Path(directory).resolve())),
-                    }
-                }
-            )
+            where = place_of(error, str(Path(directory).resolve()))
+            report({"failed": {"reason": reason_of(error), "where": where}})
             return 1
     report({"prepared": prepared.to_plain()})
     return 0

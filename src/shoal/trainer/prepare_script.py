@@ -5,27 +5,22 @@ No batch is tried: the data may be on the devices alone.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from shoal import loop
 from shoal.errors import Misuse
 from shoal.loop import Evaluate, LoopLease
-from shoal.store.readable import write_readable
 from shoal.task import Task
-from shoal.trainer.base import write_base
-from shoal.trainer.flat import read_into
+from shoal.trainer.first_files import write_first
 from shoal.trainer.importer import file_of
 from shoal.trainer.placement import place
-from shoal.trainer.prepared_job import LAYOUT_NOTE, PreparedJob
+from shoal.trainer.prepared_job import PreparedJob
+from shoal.trainer.report import Report
 from shoal.trainer.script import checked_model, run_script, seed_all
 from shoal.trainer.shards import Manifest
-from shoal.wire import tensors
 
 #: What a job of a script is, unless the person who starts it says otherwise. Each device has its data and keeps its
 #: optimiser, so a lease cannot be trained again elsewhere. A version is the mean of what the devices came to. The
@@ -66,25 +61,19 @@ def prepare_script(
     seed: int,
     out: Path,
     key: str,
-    report: Callable[[dict[str, Any]], None],
+    report: Report,
+    start: Path | None = None,
 ) -> PreparedJob:
     """Run the script until it has a model, and write that below ``out``."""
     report({"step": "script", "name": file_of(entry)})
     placed = place(Task(), _model_of(bundle_dir, entry, arguments, seed=seed))
-    layout = placed.layout
-    flat = np.empty(layout.size, np.float32)
-    read_into(flat, {name: tensor for name, (tensor, _) in placed.shared.items()}, layout)
-    model_file = out / key / "model.safetensors"
-    model_file.parent.mkdir(parents=True, exist_ok=True)
-    write_readable(model_file, lambda file: tensors.write(file, layout.views(flat), {LAYOUT_NOTE: layout.to_json()}))
-    if placed.frozen:
-        report({"step": "base", "bytes": sum(tensor.nbytes for tensor in placed.frozen.values())})
+    first = write_first(placed, out=out, key=key, start=start, report=report)
     nothing = Manifest(examples=0, shards=())
     return PreparedJob(
-        model=str(model_file),
-        model_sha256=hashlib.sha256(model_file.read_bytes()).hexdigest(),
-        layout=layout,
-        base=write_base(placed.frozen, out / "shards"),
+        model=first.model,
+        model_sha256=first.model_sha256,
+        layout=first.layout,
+        base=first.base,
         train=nothing,
         test=nothing,
         shards=str(out / "shards"),

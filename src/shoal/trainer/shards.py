@@ -12,8 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from shoal.errors import Corrupt, Misuse
-from shoal.store.files import AtomicFile, telling_disk_full
-from shoal.store.readable import let_others_read
+from shoal.store.readable import write_by_hash
 from shoal.trainer.columns import (
     Array,
     Column,
@@ -194,18 +193,10 @@ def _rewritten(shards: list[Shard], directory: Path, ragged: set[str], fresh: se
 
 def _write_shard(rows: Rows, directory: Path, fresh: set[str]) -> Shard:
     arrays, notes = pack(rows)
-    with telling_disk_full(directory):
-        pending = AtomicFile(directory)
-        try:
-            tensors.write(pending.file, arrays, notes)
-            shard = Shard(sha256=pending.sha256, examples=length_of(rows), bytes=pending.size_bytes)
-            let_others_read(pending.file)
-            if not (directory / shard.sha256).exists():
-                fresh.add(shard.sha256)
-            pending.commit(directory / shard.sha256)
-        finally:
-            pending.abort()
-    return shard
+    named = write_by_hash(directory, lambda file: tensors.write(file, arrays, notes))
+    if named.is_new:
+        fresh.add(named.sha256)
+    return Shard(sha256=named.sha256, examples=length_of(rows), bytes=named.size_bytes)
 
 
 class Examples:
@@ -218,7 +209,7 @@ class Examples:
 
     @classmethod
     def to_come(cls, rows: Sequence[int]) -> Examples:
-        """A set of shards with so many examples each, of which none is here yet: they are opened and shut by number."""
+        """A set whose shards have so many examples each and are not here yet: they are opened and shut by number."""
         examples = cls([])
         examples._shards = [None] * len(rows)
         examples._begin(rows)

@@ -1,0 +1,27 @@
+"""A process that runs a task's code once reports to its parent: one JSON object a line of standard output. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from shoal.trainer.child_loop import print_to_stderr
+from shoal.trainer.guard import TRAINER_VARIABLE
+
+Report: TypeAlias = Callable[[dict[str, Any]], None]
+
+
+def reporting(name: str) -> Report:
+    """Keep standard output for our lines: what the task prints goes to the log. ``name``: what it sees in sys.argv."""
+    stream = os.fdopen(os.dup(1), "w")
+    print_to_stderr()
+    sys.argv = [name]
+    os.environ[TRAINER_VARIABLE] = "1"
+
+    def report(line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=stream, flush=True)
+
+    return report
