@@ -57,7 +57,8 @@ class Sample(Task):
     def loss(self, output, y):
         tries = [self._nothing, self._tell, self._steal, self._call_out, self._write, self._rise, self._take_torch,
                  self._take_numpy, self._take_bytes, self._hoard, self._hang, self._multiply, self._litter,
-                 self._give_up, self._shrink, self._share, self._make_files, self._name_memory, self._go_on]
+                 self._give_up, self._shrink, self._share, self._make_files, self._name_memory, self._go_on,
+                 self._cache]
         tries[round(self.net.bias[0].item())]()
         return nn.functional.cross_entropy(output, y)
 
@@ -151,6 +152,10 @@ class Sample(Task):
     def _go_on(self):
         child = subprocess.Popen(["sleep", "60"], start_new_session=True)
         print(child.pid, flush=True)
+
+    def _cache(self):
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+        print(cache_dir(), flush=True)
 """
 TRIES = [line.split()[1].split("(")[0].lstrip("_") for line in SAMPLE.splitlines() if line.startswith("    def ")][4:]
 HANG_LINE = 1 + SAMPLE.splitlines().index("        time.sleep(60)")
@@ -162,7 +167,7 @@ def examples(count=32):
 
 
 def run(story):
-    asyncio.run(asyncio.wait_for(story, 100))
+    asyncio.run(asyncio.wait_for(story, 300))
 
 
 @contextlib.asynccontextmanager
@@ -237,7 +242,7 @@ def open_python(tmp_path, monkeypatch):
         wrapper.chmod(0o755)
         code = "import os, sys; os.setuid(int(sys.argv[1])); import shoal.trainer.confine, numpy"
         user = str(user_id("nobody")[0] if os.geteuid() == 0 else os.geteuid())
-        tried = subprocess.run([wrapper, "-c", code, user], capture_output=True, text=True, timeout=60, check=False)
+        tried = subprocess.run([wrapper, "-c", code, user], capture_output=True, text=True, timeout=180, check=False)
         if tried.returncode:
             pytest.skip(f"Python lies where nobody can read it, and cannot be shown elsewhere: {tried.stderr}")
         monkeypatch.setattr(sys, "executable", str(wrapper))
@@ -271,7 +276,9 @@ def rising_tool():
 
 
 @as_root
-def test_roots_trainer_is_nobody_and_reaches_nothing(make_job, open_python, key, rising_tool):
+def test_roots_trainer_is_nobody_and_reaches_nothing(make_job, open_python, key, rising_tool, monkeypatch):
+    # PyTorch sets it in a process that compiled something, such as the one that called shoal.fit.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(key.parent / "compiled"))
     user = user_id("nobody")[0]
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
@@ -295,6 +302,7 @@ def test_roots_trainer_is_nobody_and_reaches_nothing(make_job, open_python, key,
             assert await attempt(host, "rise") == f"rose to {user}"
             await attempt(host, "litter")
             assert (room / "work" / "left").exists()
+            assert Path(await attempt(host, "cache")).parent == room / "work"
             assert (await host.evaluate(0, 32)).examples == 32
         assert not rooms()
 
@@ -550,7 +558,7 @@ async def story():
     await host.stop()
 asyncio.run(story())
 """
-    done = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr)
     first, last = done.stdout.splitlines()
     assert last == "lives True"
@@ -586,12 +594,12 @@ async def story():
     print(json.dumps(told))
 asyncio.run(story())
 """
-    subprocess.run(["chmod", "-R", "a+rX", place], check=True, timeout=30)
+    subprocess.run(["chmod", "-R", "a+rX", place], check=True, timeout=90)
     user, group = user_id("nobody")
     drop = f"setpriv --reuid {user} --regid {group} --clear-groups" if os.geteuid() == 0 else ""
     env = os.environ | {"AS_USER": drop}
     command = [open_python, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=env, cwd="/", check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=270, env=env, cwd="/", check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["user"] != 0

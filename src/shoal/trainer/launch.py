@@ -22,6 +22,9 @@ from shoal.trainer.confine import Groups, Limits, Unconfined, confine
 REFUSED_CODE = 77
 #: A file that was opened for us is found behind a link to this, with the number of its descriptor.
 DOOR = "/dev/fd/"
+#: Where PyTorch keeps compiled code, if the environment says so. A process that compiled something passes its own
+#: folder on, which a trainer must not write to: its owner would run what a task left there.
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +91,8 @@ def opened(path: Path) -> BinaryIO:
 def _work_in(folder: str) -> None:
     """What the task writes without saying where goes to a folder that is removed after it."""
     os.umask(0o077)
+    for name in _CACHES:
+        os.environ.pop(name, None)
     with contextlib.suppress(OSError):
         os.chdir(folder)
         os.environ["TMPDIR"] = folder
