@@ -299,7 +299,7 @@ async def say(channel: grpc.aio.Channel, verb: str, message: Message | None) -> 
     frame = envelope_frame(message or Blob(sha256=SHA))
     if verb in (*STREAMS, "Store"):
         kind = channel.stream_unary if verb == "Store" else channel.stream_stream
-        call = kind(path)(timeout=20.0)
+        call = kind(path)(timeout=60.0)
         if message is not None:
             try:
                 await call.write(frame)
@@ -311,7 +311,7 @@ async def say(channel: grpc.aio.Channel, verb: str, message: Message | None) -> 
                 pass  # it was refused: its status says why
         return await call.code(), await call.details()
     kind = channel.unary_stream if verb == "Fetch" else channel.unary_unary
-    call = kind(path)(frame, timeout=20.0)
+    call = kind(path)(frame, timeout=60.0)
     code, details = await call.code(), await call.details()
     if verb != "Fetch" and code is grpc.StatusCode.OK:
         answer = read_opening(await call).message
@@ -393,10 +393,10 @@ def test_standing_that_changes_is_felt_by_the_stream_that_is_open(tmp_path: Path
             pending = site.caller("pending", "valid")
             assert pending is not None
             async with site.channel(pending) as channel:
-                control = channel.stream_stream(f"/{SERVICE}/Control")(timeout=20.0)
+                control = channel.stream_stream(f"/{SERVICE}/Control")(timeout=60.0)
                 await control.write(envelope_frame(messages.Hello(node=pending.node, incarnation="1")))
                 assert isinstance(read_opening(await control.read()).message, messages.Welcome)
-                call = channel.stream_stream(f"/{SERVICE}/Work")(timeout=20.0)
+                call = channel.stream_stream(f"/{SERVICE}/Work")(timeout=60.0)
                 site.home.registry.set_node_state(pending.node, "enrolled")
                 site.home.register.refresh(pending.node)
                 await call.write(envelope_frame(messages.Ready(job="j")))
@@ -593,10 +593,10 @@ def test_one_that_works_for_another_job_led_there_has_no_say_in_this_one(tmp_pat
             caller = door.authority.identity(node="guest", role="node")
             door.leader_host.tell(Admit(job="other", term=1, nodes=("guest",)))
             async with door.channel(caller) as channel:
-                control = channel.stream_stream(f"/{SERVICE}/Control")(timeout=20.0)
+                control = channel.stream_stream(f"/{SERVICE}/Control")(timeout=60.0)
                 await control.write(envelope_frame(Hello(node="guest", incarnation="1")))
                 assert isinstance(read_opening(await control.read()).message, messages.Welcome)
-                work = channel.stream_stream(f"/{SERVICE}/Work")(timeout=20.0)
+                work = channel.stream_stream(f"/{SERVICE}/Work")(timeout=60.0)
                 await work.write(envelope_frame(messages.Ready(job="echo")))
                 await work.write(envelope_frame(messages.Ready(job="other")))
                 # What it asked of the job it does not work for is not even answered.
@@ -618,10 +618,10 @@ def test_one_that_is_barred_is_cut_off_within_a_heartbeat_and_stays_out(how: str
             caller = door.caller("node", "admitted")
             assert caller is not None
             async with door.channel(caller) as channel:
-                control = channel.stream_stream(f"/{SERVICE}/Control")(timeout=20.0)
+                control = channel.stream_stream(f"/{SERVICE}/Control")(timeout=60.0)
                 await control.write(envelope_frame(Hello(node=caller.node, incarnation="1")))
                 assert isinstance(read_opening(await control.read()).message, messages.Welcome)
-                work = channel.stream_stream(f"/{SERVICE}/Work")(timeout=20.0)
+                work = channel.stream_stream(f"/{SERVICE}/Work")(timeout=60.0)
                 await work.write(envelope_frame(messages.Ready(job="echo")))
                 assert isinstance(read_opening(await asyncio.wait_for(work.read(), 20.0)).message, messages.Work)
                 barred_s = time.monotonic()

@@ -21,7 +21,7 @@ def named(name: str) -> Attack:
 
 @pytest.mark.parametrize("name", CHEAP)
 def test_a_cheap_attack_is_held(name: str) -> None:
-    outcome = asyncio.run(asyncio.wait_for(judged(named(name), scale=1.0), 110))
+    outcome = asyncio.run(asyncio.wait_for(judged(named(name), scale=1.0), 330))
     assert outcome.held, outcome.told
 
 

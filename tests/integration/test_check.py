@@ -23,7 +23,7 @@ def checked(home: Path, *words: str | Path) -> tuple[int, dict[str, Any], str]:
     """The code, what was printed as JSON, and the errors."""
     command = [sys.executable, "-m", "shoal.cli.main", "check", *map(str, words), "--home", str(home), "--json"]
     path = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, env={**os.environ, **path})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=330, env={**os.environ, **path})
     return done.returncode, json.loads(done.stdout) if done.stdout.startswith("{") else {}, done.stderr
 
 

@@ -26,7 +26,7 @@ def _python(*command: str, cwd: Path) -> str:
     # Two threads that wait for each other on a busy machine take minutes over a network this small.
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     told = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=110, check=False, cwd=cwd, env=env
+        [sys.executable, *command], capture_output=True, text=True, timeout=330, check=False, cwd=cwd, env=env
     )
     assert told.returncode == 0, told.stderr
     return told.stdout

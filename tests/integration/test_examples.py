@@ -24,7 +24,7 @@ def test_an_example_prepares(name, parameters, train, test, real_data, tmp_path)
     (tmp_path / "bundle.zip").write_bytes(pack(path, entry))
     command = [sys.executable, "-P", "-m", "shoal.trainer.prepare_child", "--entry", entry]
     command += ["--bundle", tmp_path / "bundle.zip", "--out", tmp_path / "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     last = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0, last
     prepared = PreparedJob.from_plain(last["prepared"])

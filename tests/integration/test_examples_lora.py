@@ -22,7 +22,7 @@ ADAPTER_VALUES = 4 * 8 * (4 * (256 + 256) + 3 * (256 + 512))
 
 @pytest.mark.slow
 def test_adapters_cross_and_the_base_comes_once(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, NOTES / "notes.py", tmp_path, "--notes", "48"], check=True, timeout=60)
+    subprocess.run([sys.executable, NOTES / "notes.py", tmp_path, "--notes", "48"], check=True, timeout=180)
     readable(tmp_path)
 
     async def story() -> None:

@@ -359,7 +359,7 @@ async def exported_by_command(site, job, out, *options):
     return process.returncode, json.loads(said) if said else None
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(720)
 def test_a_job_is_exported_with_the_code_that_an_operator_signed(tmp_path):
     """Agents that do not train: this is about where the code and the examples come from."""
 
@@ -393,7 +393,7 @@ def test_a_job_is_exported_with_the_code_that_an_operator_signed(tmp_path):
                 await liar.task_files(job)
 
     # Three starts of PyTorch, one after the other.
-    asyncio.run(asyncio.wait_for(story(), 220))
+    asyncio.run(asyncio.wait_for(story(), 660))
 
 
 class Liar(Operator):

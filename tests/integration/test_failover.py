@@ -167,7 +167,7 @@ def test_a_revoked_leader_is_cut_off_and_replaced(tmp_path: Path) -> None:
             job = await _training(site, workers=3, leader="device-1")
             await site.operator.revoke_node("device-1", "stolen")
             await _led_by(site, job, "manager", term=3)
-            assert await asyncio.wait_for(site.cluster.agents["device-1"].wait(), 20) == 4
+            assert await asyncio.wait_for(site.cluster.agents["device-1"].wait(), 60) == 4
             await _finish(site, job)
 
     run(story())

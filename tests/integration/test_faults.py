@@ -152,7 +152,7 @@ def test_a_worker_that_leaves_politely_is_not_waited_for(tmp_path: Path) -> None
             job = await _training(site, workers=1)
             leaver = site.cluster.agents["device-1"]
             leaver.send_signal(signal.SIGTERM)
-            assert await asyncio.wait_for(leaver.wait(), 30) == 0
+            assert await asyncio.wait_for(leaver.wait(), 90) == 0
             await site.event(job, "lost", "device-1: left: the agent was stopped")
             assert "device-2" in await _finish(site, job)
             assert not [event for event in site.events(job) if event.kind == "expired"]
@@ -242,6 +242,6 @@ def test_a_batch_that_always_fails_ends_the_job_with_the_line_that_raised(tmp_pa
 async def _tracebacks(site: Site, job: str) -> str:
     command = ("-m", "shoal.cli.main", "jobs", "show", job, "--traceback", "--home", str(site.cluster.home))
     shown = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
-    told, _ = await asyncio.wait_for(shown.communicate(), 60)
+    told, _ = await asyncio.wait_for(shown.communicate(), 180)
     assert shown.returncode == 0
     return told.decode()

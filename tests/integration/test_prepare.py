@@ -49,7 +49,7 @@ def prepare(tmp_path):
         bundle.write_bytes(pack(file, entry))
         command = [sys.executable, "-P", "-m", "shoal.trainer.prepare_child", "--bundle", bundle, "--entry", entry]
         command += ["--arguments", arguments, "--out", tmp_path / "out", *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
     return run
@@ -105,7 +105,7 @@ def test_a_task_is_prepared_cached_and_trained(prepare, tmp_path):
         finally:
             await host.stop()
 
-    asyncio.run(asyncio.wait_for(story(), 100))
+    asyncio.run(asyncio.wait_for(story(), 300))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ async def member(site: Site, name: str) -> grpc.aio.Channel:
 
 async def promise(channel: grpc.aio.Channel, message: Message) -> Any:
     """Announce all of it, and send a first chunk. The call stays open."""
-    call = channel.stream_stream(f"/{SERVICE}/{Lane.WORK}")(timeout=100.0)
+    call = channel.stream_stream(f"/{SERVICE}/{Lane.WORK}")(timeout=300.0)
     await call.write(next(frames(message)))
     return call
 
@@ -59,7 +59,7 @@ def test_an_update_without_a_lease_is_refused_in_words_and_nobody_waits_for_it(t
         async with cluster_in(tmp_path, workers=1) as site:
             job = await site.submit_tally(batches=20, workers_min=2)
             channel = await member(site, "late")
-            control = channel.stream_stream(f"/{SERVICE}/{Lane.CONTROL}")(timeout=100.0)
+            control = channel.stream_stream(f"/{SERVICE}/{Lane.CONTROL}")(timeout=300.0)
             await control.write(envelope_frame(Hello(node="late", incarnation="1", facts=Facts(torch="none"))))
             await heard(control, Assign)
             delta = np.ones(20, np.float32)

@@ -49,13 +49,13 @@ async def knock(channel: grpc.aio.Channel, verb: str, *, speak: bool) -> tuple[g
     path = f"/{SERVICE}/{verb}"
     if verb in ("Control", "Work", "Store"):
         kind = channel.stream_unary if verb == "Store" else channel.stream_stream
-        call = kind(path)(timeout=30.0)
+        call = kind(path)(timeout=90.0)
         if speak:
             await call.write(FRAME)
             await call.done_writing()
     else:
         kind = channel.unary_stream if verb == "Fetch" else channel.unary_unary
-        call = kind(path)(FRAME, timeout=30.0)
+        call = kind(path)(FRAME, timeout=90.0)
     return await call.code(), await call.details()
 
 

@@ -93,7 +93,7 @@ def simulate(ready: ReadyTask, *, torch_threads: int, plan: Plan = PLAN) -> Outc
         trace, saves = io.StringIO(), Saves()
         world = World(settings, sizer=Encoded(), observers=[TraceWriter(trace, {}), saves])
         world.begin()
-        assert world.run(limit_s=300.0)
+        assert world.run(limit_s=900.0)
     finally:
         close(job)
     record = world.disk.jobs["job"]

@@ -234,7 +234,7 @@ def test_a_plain_script_fits_a_task_without_a_main_guard(tmp_path: Path) -> None
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with _running(script) as process:
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     result = json.loads(output)
     assert result["state"] == "finished"

@@ -154,7 +154,7 @@ def test_the_table_of_seeds_is_of_these_mutants() -> None:
     assert all(0 <= seed < 10_000 for seeds in KNOWN.values() for seed in seeds)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(450)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_caught(name: str) -> None:
     seed = first_seed(name, SAID[name])

@@ -89,7 +89,7 @@ def decayed_twice() -> AbstractContextManager[Any]:
     return patch.object(TrainingState, "step_of", step_twice)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("mutant", "shows", "said"),
     [

@@ -245,7 +245,7 @@ async def real_cluster(directory: Path, shape: str) -> None:
             await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.mark.timeout(110)
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_simulator_does_what_the_runtime_did(shape: str, tmp_path: Path) -> None:
     roles: list[Recorded] = []
