@@ -16,7 +16,7 @@ class Pump(shoal.Task):
     )
 
     def __init__(self, held_out=""):
-        """`held_out`: a file of a few windows of which someone knows whether they are faults (see feed.py)."""
+        """`held_out`: a file of a few windows that are known to be faults or known not to be (see feed.py)."""
         self._held_out = held_out
 
     def model(self):

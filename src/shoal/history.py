@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -36,17 +35,15 @@ class HistoryRow:
 
     @classmethod
     def of(cls, view: EvaluationView) -> HistoryRow:
-        told = tuple(getattr(view, "metrics", ()))
-        accuracy = view.accuracy
         return cls(
             version=view.version,
             epoch=view.epoch,
             seconds=view.seconds,
             examples=view.examples,
             loss=view.loss,
-            accuracy=None if accuracy is None or math.isnan(accuracy) else accuracy,
-            metrics={metric.name: metric.value for metric in told},
-            lower=frozenset({"loss"} | {metric.name for metric in told if getattr(metric, "lower", False)}),
+            accuracy=view.accuracy,
+            metrics={metric.name: metric.value for metric in view.metrics},
+            lower=frozenset({"loss"} | {metric.name for metric in view.metrics if metric.lower}),
         )
 
     @property

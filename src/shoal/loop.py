@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, cast
 
 from shoal.errors import Misuse
+from shoal.loss_log import LossLog
 
 #: What measures the model on held-out data of the script's own: named sums, or None for "not now".
 Evaluate = Callable[[], Mapping[str, Any] | None]
@@ -141,7 +142,7 @@ class LoopLease:
         self._examples_max = examples
         self._due_s = time.monotonic() + due_in_s
         self._whole_passes = whole_passes
-        self._loss: tuple[float, float] = (0.0, 0.0)
+        self._logged = LossLog()
         self.loaders = Loaders()
         #: The size of the set behind the last loader; 0: not known.
         self.held = 0
@@ -179,22 +180,17 @@ class LoopLease:
 
     def log(self, name: str, total: float, weight: float = 1.0) -> None:
         """Add to a sum: ``lease.log("loss", loss.item() * len(batch), len(batch))``. Shoal reports the mean loss."""
-        if name != "loss":
-            raise Misuse(f"lease.log({name!r}): devices report the loss of training; return others from evaluate=")
-        if not (math.isfinite(weight) and weight >= 0):
-            raise Misuse(f"lease.log({name!r}): a weight is a number from 0, not {weight}")
-        self._loss = (self._loss[0] + float(total), self._loss[1] + float(weight))
+        self._logged.add(name, total, weight, others="evaluate=")
 
     @property
     def loss(self) -> float | None:
         """The mean of what was logged; None: nothing was."""
-        total, weight = self._loss
-        return total / weight if weight else None
+        return self._logged.mean
 
     @property
     def examples(self) -> int:
         """What the lease counts for: the examples of its batches, or else the weight that was logged."""
-        return self.taken or math.ceil(self._loss[1])
+        return self.taken or math.ceil(self._logged.weight)
 
     def check(self) -> None:
         if not self.examples:

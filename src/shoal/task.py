@@ -73,7 +73,7 @@ class Task:
         (uint8 images) and unfold them in ``batch``.
 
         With ``data = "local"`` each device is asked for its own ``"train"`` examples before every lease: they may grow,
-        and new ones come last. Read them cheaply (a mapped array, or a Dataset, of which only some rows are read). The
+        and new ones come last. Read them cheaply (a mapped array, or a Dataset whose rows are read one by one). The
         ``"test"`` examples are still those of the machine that starts the job; None if there are none.
         """
         raise NotImplementedError(

@@ -1,4 +1,4 @@
-"""A task of which each device has a head of its own: the devices disagree on what the classes are called."""
+"""A task whose devices each have a head of their own: they disagree on the names of the classes."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_adapters_cross_and_the_base_comes_once(tmp_path: Path) -> None:
             view = await site.ended(job)
             assert view.progress is not None
             losses = [row.loss for row in site.evaluations(job)]
-            # A byte of which nothing is known costs ln 256 = 5.5.
+            # A model that knows nothing pays ln 256 = 5.5 for a byte.
             assert losses[0] < 5.55
             assert losses[-1] < losses[0] - 0.1
             # An update is the adapters as float32, and a few words beside them.

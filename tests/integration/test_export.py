@@ -397,7 +397,7 @@ def test_a_job_is_exported_with_the_code_that_an_operator_signed(tmp_path):
 
 
 class Liar(Operator):
-    """An operator of whom a manager asks to run other code than was signed."""
+    """An operator whose manager asks for other code than was signed."""
 
     def __init__(self, honest):
         super().__init__(honest._access, honest._places)

@@ -80,7 +80,7 @@ def test_two_devices_train_an_epoch_of_twelve_shards_with_room_for_three(tmp_pat
             assert {row.node for row in rows} == set(site.cluster.agents)
             assert 0 < max(peaks) <= CACHE_BYTES
 
-            # What one process gets from the same batches, of which each is found without a word from anyone.
+            # One process trains the same batches; it finds each of them by its number alone.
             shuffle = WindowShuffle([ROWS] * SHARDS, seed=SEED, window=1)
             x, y = map(torch.from_numpy, Wide().examples("train"))
             reference = trained_model(Wide(), Path(ready.prepared.model)).train()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shoal.errors import Misuse
-from shoal.history import History, HistoryRow
+from shoal.history import History
+from shoal.wire.messages import EvaluationView, MetricView
 
 
-def view(version: int, **values: Any) -> Any:
+def view(version: int, **values: Any) -> EvaluationView:
     known = {"epoch": 1, "seconds": 2.0, "examples": 10, "loss": 0.5, "accuracy": 0.9}
-    return SimpleNamespace(version=version, **{**known, **values})
+    return EvaluationView(version=version, **{**known, **values})
 
 
 def test_rows_by_place_and_columns_by_name() -> None:
@@ -32,18 +31,17 @@ def test_rows_by_place_and_columns_by_name() -> None:
 
 def test_a_version_is_new_once_and_again_when_it_was_judged_again() -> None:
     history = History()
-    nan = math.nan
-    assert [row.version for row in history.take([view(2, loss=nan), view(4)])] == [2, 4]
-    assert history.take([view(2, loss=nan), view(4)]) == ()
+    assert [row.version for row in history.take([view(2), view(4)])] == [2, 4]
+    assert history.take([view(2), view(4)]) == ()
     assert [row.version for row in history.take([view(4, loss=0.1)])] == [4]
     assert history["loss"][1] == 0.1
 
 
 def test_metrics_by_name_are_columns() -> None:
     told = (
-        SimpleNamespace(name="loss", value=0.5, lower=True),
-        SimpleNamespace(name="f1", value=0.75, lower=False),
-        SimpleNamespace(name="mae", value=None, lower=True),
+        MetricView(name="loss", value=0.5, lower=True),
+        MetricView(name="f1", value=0.75, lower=False),
+        MetricView(name="mae", value=None, lower=True),
     )
     history = History([view(1), view(2, accuracy=None, metrics=told)])
     assert history.columns == ("version", "epoch", "seconds", "examples", "loss", "accuracy", "f1", "mae")
@@ -52,12 +50,8 @@ def test_metrics_by_name_are_columns() -> None:
     assert history[-1].lower == {"loss", "mae"}
 
 
-def test_an_accuracy_of_nothing_is_none() -> None:
-    assert HistoryRow.of(view(1, accuracy=math.nan)).accuracy is None
-
-
 def test_the_html_of_a_strange_name_is_escaped() -> None:
-    told = (SimpleNamespace(name="<script>", value=1.0),)
+    told = (MetricView(name="<script>", value=1.0),)
     assert "<script>" not in History([view(1, metrics=told)])._repr_html_()
 
 

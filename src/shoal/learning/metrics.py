@@ -46,7 +46,7 @@ KINDS: dict[str, int | None] = {"mean": 2, "ratio": 2, "f1": 3, "confusion": Non
 #: Kinds whose sums are counts.
 _COUNTS = ("f1", "confusion", "histogram")
 
-#: Words in the name of a metric of which less is better.
+#: A metric with one of these words in its name is better when it is lower.
 _LOWER = frozenset(("loss", "losses", "error", "errors", "mae", "mse", "rmse", "mape", "perplexity", "ppl", "nll"))
 _LOWER_ENDS = ("loss", "error")
 

@@ -153,7 +153,7 @@ class StageModel:
     """Keep a part of a model beside the one the trainer has, from ``start`` on, until all of it is there."""
 
     start: int
-    #: The values of this part; or changes to the staged values of it; or, with ``anew``, to the trainer's values.
+    #: Values of this part; or changes to its staged values, or with ``anew`` to the values that the trainer has.
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
     changes: tuple[np.ndarray | Sparse, ...] = field(default=(), compare=False, repr=False)
     anew: bool = False

@@ -43,7 +43,7 @@ def metrics_in(rows: Sequence[Sequence[Any]]) -> tuple[MetricView, ...]:
 
 
 def latest_within(views: Sequence[_Judged], *, most: int, figures_max: int = FIGURES_MAX) -> int:
-    """How many of the latest evaluations may be told, so that they are no more than these and their figures fit."""
+    """How many of the latest evaluations may be told: at most these, and so few that their figures fit."""
     figures = count = 0
     for view in reversed(views[-most:]):
         figures += len(view.metrics)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import Misuse
+from shoal.loss_log import LossLog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +28,7 @@ class TaskLease:
     half: torch.dtype | None = None
     #: The values of this version, by name: views into the flat vector.
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    #: What the task logged: total and weight.
-    logged: dict[str, tuple[float, float]] = field(default_factory=dict, repr=False)
+    _logged: LossLog = field(default_factory=LossLog, init=False, repr=False)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Compute in the plan's precision. The default loop does this; a ``train`` of your own uses it itself."""
@@ -45,9 +44,9 @@ class TaskLease:
 
     def log(self, name: str, total: float, weight: float = 1.0) -> None:
         """Add to a sum: ``lease.log("loss", loss.item() * len(batch), len(batch))``. Shoal reports the mean loss."""
-        if name != "loss":
-            raise Misuse(f"lease.log({name!r}): devices report the loss of training; return others from metrics()")
-        if not (math.isfinite(weight) and weight >= 0):
-            raise Misuse(f"lease.log({name!r}): a weight is a number from 0, not {weight}")
-        before_total, before_weight = self.logged.get(name, (0.0, 0.0))
-        self.logged[name] = (before_total + float(total), before_weight + float(weight))
+        self._logged.add(name, total, weight, others="metrics()")
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of what was logged; None: nothing was."""
+        return self._logged.mean

@@ -7,7 +7,7 @@ state on the device; it is never sent, and it dies with the device.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ class InnerOptimiser:
         self._model = model
         self._trainable = list(trainable)
         self._settings = settings
+        #: Looked up once: a lease may take less time than looking.
+        self._kind, self._options = _named(settings)
         self._kept: tuple[torch.optim.Optimizer, list[float]] | None = None
         self._check(self._built())
 
@@ -48,7 +50,7 @@ class InnerOptimiser:
     def _built(self) -> torch.optim.Optimizer:
         made = self._task.optimizer(self._model)
         if made is None:
-            return _named(self._settings, self._trainable)
+            return self._kind(self._trainable, **self._options)
         if not isinstance(made, torch.optim.Optimizer):
             raise Misuse(
                 f"{type(self._task).__name__}.optimizer gave {type(made).__name__}, not a torch optimizer; "
@@ -65,8 +67,8 @@ class InnerOptimiser:
             raise Misuse(too_fresh(type(optimiser).__name__, steps))
 
 
-def _named(settings: TrainerSettings, trainable: list[Tensor]) -> torch.optim.Optimizer:
-    """A ``torch.optim`` class by its name in small letters, with the plan's rate and weight decay."""
+def _named(settings: TrainerSettings) -> tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]:
+    """A ``torch.optim`` class by its name in small letters; and its options: the plan's rate and weight decay."""
     classes = {
         name.lower(): kind
         for name, kind in vars(torch.optim).items()
@@ -79,5 +81,4 @@ def _named(settings: TrainerSettings, trainable: list[Tensor]) -> torch.optim.Op
     if "weight_decay" in inspect.signature(kind).parameters:
         # Said even where it is 0: AdamW's own default is not.
         options["weight_decay"] = settings.weight_decay
-    made: torch.optim.Optimizer = kind(trainable, **options)
-    return made
+    return kind, options

@@ -70,7 +70,7 @@ class ScriptTrainer:
         self._settings = settings
         self._shared = shared
         self._due_in_s = math.inf
-        self._before = np.zeros(0, np.float32)
+        self._before = np.empty(settings.layout.size, np.float32)
         self._count = 0
         self._over: BaseException | None = None
         self._script = _Script(settings)
@@ -104,8 +104,7 @@ class ScriptTrainer:
         layout, model = self._settings.layout, self._script.model
         write_from(self._shared.model, model, layout)
         # As the model holds it, which may be rounded: an update is what changed from there.
-        read_into(self._shared.update, model, layout)
-        self._before = self._shared.update.copy()
+        read_into(self._before, model, layout)
         to_training(model, self._script.placed)
         factor = rate / self._settings.learning_rate if rate else 1.0
         self._count += 1

@@ -90,8 +90,8 @@ class TorchTrainer:
         #: Called in the place of the model.
         self._forward: nn.Module = torch.compile(self._model) if settings.compile else self._model  # type: ignore[assignment]
         #: Where values are not float32 the model holds rounded ones: an update is what changed from these.
-        self._before = np.zeros(0, np.float32)
         self._is_rounded = any(tensor.dtype != torch.float32 for tensor in self._tensors.values())
+        self._before = np.empty(self._layout.size if self._is_rounded else 0, np.float32)
         if settings.local_folder:
             os.environ[LOCAL_VARIABLE] = settings.local_folder
         self._train = training_set(settings)
@@ -145,7 +145,6 @@ class TorchTrainer:
         judged = fresh[::-1][:examples]
         spans = [judged[start : start + settings.batch_size] for start in range(0, len(judged), settings.batch_size)]
         fresh_metrics = self._judge(((local.take(span), len(span), (epoch, lease)) for span in spans), told)
-        to_training(self._model, self._placed)
         chosen = local.chosen(examples, fresh, seed=settings.seed, epoch=epoch, lease=lease)
         parts = [chosen[start : start + settings.batch_size] for start in range(0, len(chosen), settings.batch_size)]
         counts = np.zeros(0, np.int64)
@@ -179,10 +178,6 @@ class TorchTrainer:
         """Load the version, and say what the task's code is told of the lease."""
         write_from(self._shared.model, self._tensors, self._layout)
         self._give_own(self._shared.own)
-        if self._is_rounded:
-            read_into(self._shared.update, self._tensors, self._layout)
-            self._before = self._shared.update.copy()
-        to_training(self._model, self._placed)
         return TaskLease(
             version=version,
             epoch=epoch,
@@ -194,6 +189,9 @@ class TorchTrainer:
 
     def _run(self, rows: Iterator[tuple[Any, tuple[int, ...]]], counts: list[int], lease: TaskLease) -> float:
         """Train a lease by the task's own loop, or by ours; the sum of losses over examples."""
+        to_training(self._model, self._placed)
+        if self._is_rounded:
+            read_into(self._before, self._tensors, self._layout)
         batches = self._batches(rows)
         if not self._task._overrides("train"):
             return self._steps(batches, counts, lease)
@@ -211,8 +209,7 @@ class TorchTrainer:
             raise Misuse(
                 f"{name}.train took {taken} of the lease's {len(counts)} batches; it must train on all of them"
             )
-        total, weight = lease.logged.get("loss", (0.0, 0.0))
-        return total / weight * sum(counts) if weight else 0.0
+        return (lease.loss or 0.0) * sum(counts)
 
     def _batches(self, rows: Iterator[tuple[Any, tuple[int, ...]]]) -> Iterator[Any]:
         for taken, at in rows:

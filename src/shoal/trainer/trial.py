@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from shoal.errors import Misuse
+from shoal.plan import Plan
 from shoal.task import Task
 from shoal.trainer.arrays import rows_to_torch
 from shoal.trainer.judging import loss_of, metrics_of
@@ -49,7 +50,7 @@ def try_batch(
 def lease_of(task: Task, placed: Placed) -> TaskLease:
     """A lease to try the task's code with: the first version, on the processor that every machine has."""
     values = {name: tensor.detach().float().numpy() for name, (tensor, _) in placed.shared.items()}
-    rate = task.plan.learning_rate if task.plan else 0.05
+    rate = (task.plan or Plan()).learning_rate
     return TaskLease(version=0, epoch=0, rate=rate, device=torch.device("cpu"), values=values)
 
 

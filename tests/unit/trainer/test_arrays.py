@@ -201,7 +201,7 @@ def test_a_devices_own_examples_take_the_same_forms(examples):
     assert local.look() == 5
     assert plain(local.take(np.array([4, 0]))) == {"x": [4, 0], "y": [4, 0]}
     if isinstance(examples, Items):
-        assert examples.read == [4, 0], "no more is read than a lease takes"
+        assert examples.read == [4, 0], "a lease reads its own rows alone"
 
 
 def test_a_devices_own_iterable_is_read_before_every_lease():

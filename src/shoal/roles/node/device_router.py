@@ -351,7 +351,7 @@ class DeviceRouter:
         if before is None:
             self._do(Employ(assign))
         elif before.term < assign.term:
-            self._tear_down(job, before.term, "the job is led anew")
+            self._tear_down(job, before.term, "it has a new leader")
         is_moved = before is not None and (before.leader, before.leader_endpoint) != (leader, assign.leader_endpoint)
         if before is not None and is_moved:
             # A leader that is dialled elsewhere now is so for every job here.

@@ -507,7 +507,7 @@ def test_a_newer_term_begins_without_routes(station: DeviceRouter, give: Give) -
     hears(station, route_of("a"))
     hears(station, form_of())
     duties = hears(station, give(term=2))
-    led_anew = TearDown(job="digits", term=1, formation=FORMATIONS_END, reason="the job is led anew")
+    led_anew = TearDown(job="digits", term=1, formation=FORMATIONS_END, reason="it has a new leader")
     assert duties == [
         ToHosted(led_anew),
         DropSession("a", UNNEEDED),
