@@ -109,7 +109,7 @@ def submit(
         operator.ask(lambda each: each.status())
         job = _submitted(operator, task, chosen, _start(start), display)
         display.note(f"job {job.id} is queued")
-    return Job(job.id, home, task=task)
+    return Job(job.id, home, task=task, whole=job.whole)
 
 
 def jobs(cluster: str | Path | None = None) -> list[Job]:
@@ -180,4 +180,4 @@ def _submitted(operator: PlainOperator, task: Task, chosen: dict[str, Any], star
     for note in ready.notes:
         display.note(note)
     found = operator.ask_telling(lambda each, tell: each.submit(ready, plan=chosen, on_progress=tell), display.step)
-    return Job(found, operator.home, task=task, operator=operator)
+    return Job(found, operator.home, task=task, operator=operator, whole=bool(start))

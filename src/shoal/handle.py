@@ -35,13 +35,21 @@ class Job:
     """A job that was submitted. It goes on without this object, which holds no connection while nothing is asked."""
 
     def __init__(
-        self, job: str, home: Path, *, task: Task | None = None, operator: PlainOperator | None = None
+        self,
+        job: str,
+        home: Path,
+        *,
+        task: Task | None = None,
+        operator: PlainOperator | None = None,
+        whole: bool = False,
     ) -> None:
         self.id = job
         self._home = home
         self._task = task
         #: Open for as long as the caller of ``fit`` waits.
         self._operator = operator
+        #: Its model is fetched with the frozen tensors: they came from a file, and the task builds others.
+        self.whole = whole
 
     def status(self) -> JobView:
         """How it stands: ``.state``, ``.reason``, ``.plan``, ``.progress`` and more."""
@@ -230,7 +238,7 @@ class Follower:
     def _pull(self) -> Path | None:
         target = self._watch.save or Path(tempfile.mkdtemp(prefix="shoal-")) / "model.safetensors"
         try:
-            self._operator.ask(lambda each: each.pull_model(self._job.id, target))
+            self._operator.ask(lambda each: each.pull_model(self._job.id, target, whole=self._job.whole))
         except Refused:
             # Stopped before anything was saved.
             return None

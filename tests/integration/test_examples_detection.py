@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from example_sites import EXAMPLES, bytes_an_update
 from kit import cluster_in, run
+
+from shoal.wire import tensors
 
 TASK = EXAMPLES / "detection" / "task.py"
 HEAD_VALUES = 96 * 32 * 9 + 32 + 32 * 5 * 9 + 5
@@ -34,5 +37,12 @@ def test_only_the_head_crosses_and_precision_rises(tmp_path: Path, real_data: Pa
             sent = bytes_an_update(site, job, view.progress, batches=16)
             assert 4 * HEAD_VALUES <= sent < 4.2 * HEAD_VALUES
             assert {name.partition(".")[0] for name in await site.model(job)} == {"boxes"}
+            # Pulled whole, the file has the backbone that the first job trained.
+            await site.operator.pull_model(job, tmp_path / "whole.safetensors", whole=True)
+            whole, trained = (tensors.read(file)[0] for file in (tmp_path / "whole.safetensors", start))
+            # BatchNorm's counters of batches are whole numbers, which no job trains.
+            backbone = {name for name in whole if name.startswith("backbone.") and not name.endswith("tracked")}
+            assert backbone == {name for name in trained if name.startswith("backbone.")}
+            assert all(np.array_equal(whole[name], trained[name]) for name in backbone)
 
     run(story())

@@ -27,6 +27,7 @@ from shoal.trainer.exporting import TaskFiles
 from shoal.trainer.find import find_task
 from shoal.trainer.package import ReadyTask, Tell, job_id, laid_over, listing_of, make_ready, plan_from, spec_of
 from shoal.trainer.shards import Manifest
+from shoal.trainer.whole_file import write_whole
 from shoal.wire.messages import (
     ApproveNode,
     AskModel,
@@ -173,12 +174,30 @@ class Operator:
         assert isinstance(answer, VersionList)
         return answer
 
-    async def pull_model(self, job: str, path: Path, *, version: int = 0, newest: bool = False) -> None:
+    async def pull_model(
+        self, job: str, path: Path, *, version: int = 0, newest: bool = False, whole: bool = False
+    ) -> None:
         """Write a job's model, verified by its hash: the one that is served, one that was published, or the newest
-        durable one, also where none is served. The file is the old one or the new one, whole."""
+        durable one, also where none is served. ``whole``: with the frozen tensors. ``path`` is replaced at once."""
         blob = await self._link.operate(AskModel(job=job, version=version, newest=newest))
         assert isinstance(blob, Blob)
-        await self._fetch(blob.sha256, path, what="the model")
+        base = [await self._kept(part, "the frozen base") for part in (await self.job_spec(job)).base] if whole else []
+        if not base:
+            await self._fetch(blob.sha256, path, what="the model")
+            return
+        with tempfile.TemporaryDirectory(prefix="shoal-pull-") as scratch:
+            model = Path(scratch) / "model.safetensors"
+            await self._fetch(blob.sha256, model, what="the model")
+            await asyncio.to_thread(write_whole, model, base, path)
+
+    async def _kept(self, sha256: str, what: str) -> Path:
+        """A blob as a file here. What was prepared on this machine, or fetched before, is not fetched again."""
+        folder = self._places.prepared / "shards"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / sha256
+        if not await asyncio.to_thread(_holds, path, sha256):
+            await self._fetch(sha256, path, what=what)
+        return path
 
     async def _fetch(self, sha256: str, path: Path, *, what: str) -> None:
         with telling_disk_full(path.parent):
@@ -204,20 +223,8 @@ class Operator:
         return answer.spec
 
     async def task_files(self, job: str, task: str = "") -> TaskFiles:
-        """A job's code, frozen base and held-out examples, as files here. ``task`` names other code to take.
-
-        What was prepared on this machine, or fetched before, is not fetched again.
-        """
-        spec = await self.job_spec(job)
-        folder = self._places.prepared / "shards"
-        folder.mkdir(parents=True, exist_ok=True)
-
-        async def kept(sha256: str, what: str) -> Path:
-            path = folder / sha256
-            if not await asyncio.to_thread(_holds, path, sha256):
-                await self._fetch(sha256, path, what=what)
-            return path
-
+        """A job's code, frozen base and held-out examples, as files here. ``task`` names other code to take."""
+        spec, kept = await self.job_spec(job), self._kept
         test: tuple[str, ...] | None = ()
         if spec.test.examples:
             listed = Manifest.from_json((await kept(spec.test.manifest, "the list of examples")).read_bytes())
@@ -299,7 +306,7 @@ class Operator:
         if at and not version.isdecimal():
             raise Misuse(f"start {str(start)!r}: write JOB@VERSION with a number, see `shoal model versions {job}`")
         pulled = scratch / "start.safetensors"
-        await self.pull_model(job, pulled, version=int(version or 0), newest=not at)
+        await self.pull_model(job, pulled, version=int(version or 0), newest=not at, whole=True)
         return pulled
 
     async def submit(self, ready: ReadyTask, *, plan: Mapping[str, Any], on_progress: Tell = lambda text: None) -> str:

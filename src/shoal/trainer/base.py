@@ -17,13 +17,11 @@ from torch import Tensor
 from shoal.errors import Misuse
 from shoal.store.readable import write_by_hash
 from shoal.trainer.launch import opened
+from shoal.trainer.whole_file import BFLOAT16, TYPES_NOTE
 from shoal.wire import tensors
 from shoal.wire.limits import BLOB_MAX_BYTES
 
 PART_BYTES = 256 << 20
-
-#: The note in a part that tells the types of tensors which safetensors files of ours cannot name.
-_TYPES = "torch_types"
 
 #: The one type that numpy lacks and safetensors has; others that numpy lacks are stored as bytes.
 _BFLOAT16 = torch.bfloat16
@@ -41,16 +39,17 @@ def load_base(frozen: Mapping[str, Tensor], paths: Sequence[str | Path]) -> None
     for path in paths:
         with opened(Path(path)) as file:
             arrays, notes = tensors.read(file, mmap=True, private=True)
-        types = json.loads(notes.get(_TYPES, "{}"))
         for name, array in arrays.items():
             if name not in missing:
                 raise Misuse(f"the job's frozen {name} is not in the model that this device builds, or is trained here")
-            _assign(name, missing.pop(name), array, types)
+            assign(name, missing.pop(name), array, notes)
     if missing:
         raise Misuse(f"this device builds frozen tensors that the job does not have, such as {next(iter(missing))}")
 
 
-def _assign(name: str, tensor: Tensor, array: np.ndarray, types: Mapping[str, str]) -> None:
+def assign(name: str, tensor: Tensor, array: np.ndarray, notes: Mapping[str, str]) -> None:
+    """Put one stored value in the place of a frozen tensor. ``notes``: those of its file."""
+    types = json.loads(notes.get(TYPES_NOTE, "{}"))
     stored = torch.from_numpy(array)
     kind = getattr(torch, types[name]) if name in types else stored.dtype
     stored = stored.view(kind).reshape(stored.shape[:-1]) if name in types and kind != _BFLOAT16 else stored.view(kind)
@@ -82,13 +81,13 @@ def _write_part(part: Mapping[str, Tensor], directory: Path) -> str:
     for name, tensor in part.items():
         values = tensor.detach().cpu().contiguous()
         if tensor.dtype == _BFLOAT16:
-            arrays[name], types[name] = values.view(torch.uint16).numpy(), "bfloat16"
+            arrays[name], types[name] = values.view(torch.uint16).numpy(), BFLOAT16
             continue
         try:
             arrays[name] = values.numpy()
         except TypeError:
             arrays[name] = values.unsqueeze(-1).view(torch.uint8).numpy()
             types[name] = str(tensor.dtype).removeprefix("torch.")
-    halves = {name for name, kind in types.items() if kind == "bfloat16"}
-    notes = {_TYPES: json.dumps(types)} if types else {}
+    halves = {name for name, kind in types.items() if kind == BFLOAT16}
+    notes = {TYPES_NOTE: json.dumps(types)} if types else {}
     return write_by_hash(directory, lambda file: tensors.write(file, arrays, notes, bfloat16=halves)).sha256

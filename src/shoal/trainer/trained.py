@@ -10,7 +10,9 @@ from torch import nn
 
 from shoal.errors import Misuse
 from shoal.task import Task
+from shoal.trainer.base import assign
 from shoal.trainer.launch import opened
+from shoal.trainer.placement import place
 from shoal.trainer.steps import build_model
 from shoal.wire import tensors
 
@@ -18,8 +20,8 @@ from shoal.wire import tensors
 def trained_model(task: Task, path: Path, *, seed: int = 0) -> nn.Module:
     """The task's model with the tensors of a safetensors file, in evaluation mode.
 
-    ``seed`` is the job's: what ``Task.model`` draws and nobody trains is drawn again. Frozen tensors are as the task
-    builds them.
+    ``seed`` is the job's: what ``Task.model`` draws and nobody trains is drawn again. Frozen tensors are those of the
+    file if it was pulled whole, else as the task builds them.
     """
     # In a program of somebody else's, whose own draws stay as they were.
     drawn = np.random.get_state()
@@ -27,7 +29,10 @@ def trained_model(task: Task, path: Path, *, seed: int = 0) -> nn.Module:
         model = build_model(task, seed)
     np.random.set_state(drawn)
     with opened(path) as file:
-        arrays, _ = tensors.read(file, mmap=False)
+        arrays, notes = tensors.read(file, mmap=False)
+    frozen = place(task, model).frozen
+    for name in frozen.keys() & arrays.keys():
+        assign(name, frozen[name], arrays.pop(name), notes)
     state = model.state_dict()
     for name, array in arrays.items():
         if name not in state or state[name].shape != array.shape:

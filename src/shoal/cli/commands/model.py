@@ -43,6 +43,7 @@ def pull(
         int | None, typer.Option(metavar="VERSION", help="A published version, see `shoal model versions`.", min=1)
     ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest durable version, whatever is served.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="With the frozen tensors, which are not trained.")] = False,
     home: Home = DEFAULT_HOME,
 ) -> None:
     """Fetch a job's model as a safetensors file, while it trains or after: what it serves, else its newest version.
@@ -60,7 +61,7 @@ def pull(
 
     async def fetch(operator: Operator) -> str:
         found = pick_job(await operator.status(), job).job
-        await operator.pull_model(found, output, version=version or 0, newest=newest)
+        await operator.pull_model(found, output, version=version or 0, newest=newest, whole=whole)
         return found
 
     found = with_operator(home, fetch)
