@@ -18,9 +18,11 @@ import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import cli_reference as cli_page
 import code_map
 import house as figures_of
 import reference as reference_page
+import site_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO_DIR = ROOT / "proto"
@@ -51,7 +53,7 @@ FLOOR_TESTS = (
 NOTES_VARIABLE = "SHOAL_CI_NOTES"
 
 #: What `ci` runs, cheapest first, so that a slip is seen before the tests start.
-CI_TASKS = ("lint", "types", "layers", "house", "proto-check", "security", "test")
+CI_TASKS = ("lint", "types", "layers", "house", "proto-check", "docs", "security", "test")
 
 #: Where pip-audit looks for known holes, in this order.
 AUDIT_DATABASES = ("pypi", "osv")
@@ -133,9 +135,26 @@ def map_(extra: Sequence[str]) -> int:
 
 
 def reference(extra: Sequence[str]) -> int:
-    """Write docs/reference.md: every key of a plan, every method of a task."""
+    """Write docs/reference.md (every key of a plan, every method of a task) and docs/cli.md (every command)."""
     (ROOT / "docs" / "reference.md").write_text(reference_page.written(ROOT), encoding="utf-8")
+    (ROOT / "docs" / "cli.md").write_text(cli_page.written(), encoding="utf-8")
     return 0
+
+
+def docs(extra: Sequence[str]) -> int:
+    """Build the site strictly: every link and anchor holds, every block of code is run or says why not."""
+    wrong = [
+        f"{block.page}:{block.line}: the block {problem}"
+        for document in site_pages.documents(ROOT)
+        for block in site_pages.blocks(ROOT, document)
+        if (problem := block.problem(ROOT))
+    ]
+    print("\n".join(wrong), end="\n" if wrong else "", flush=True)
+    with tempfile.TemporaryDirectory(prefix="shoal-site-") as scratch:
+        # Its end of life is in decision 34; a warning in every build says nothing new.
+        os.environ["NO_MKDOCS_2_WARNING"] = "1"
+        code = module("mkdocs", "build", "--strict", "--quiet", "--site-dir", *(extra or (scratch,)))
+    return code or (1 if wrong else 0)
 
 
 def security(extra: Sequence[str]) -> int:
@@ -355,6 +374,7 @@ TASKS: dict[str, Runner] = {
     "house": house,
     "map": map_,
     "reference": reference,
+    "docs": docs,
     "proto": proto,
     "proto-check": proto_check,
     "security": security,

@@ -1,0 +1,102 @@
+"""The documents as a site: which pages there are, where their links lead, and which of their blocks are run.
+
+A block of shell or Python is marked by a comment above it:
+
+    <!-- run -->                       tests/integration/test_documents.py runs it, in a folder of its own
+    <!-- run by tests/PATH.py -->      another test runs it
+    <!-- not run: REASON -->           nobody does, and why
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Files outside docs/ that are pages of the site.
+PAGES = {
+    "README.md": "index.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+LANGUAGES = ("sh", "bash", "console", "python")
+
+_FENCE = re.compile(
+    r"(?:^<!--(?P<mark>[^\n]*)-->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
+)
+_LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A block of code in a document."""
+
+    page: str
+    line: int
+    language: str
+    mark: str
+    text: str
+
+    @property
+    def is_run(self) -> bool:
+        return self.mark == "run"
+
+    def problem(self, root: Path) -> str | None:
+        """Why nobody knows whether this block works; None: it is run, or a reason says why not."""
+        if self.is_run or re.match(r"not run: \S", self.mark):
+            return None
+        found = re.search(r"run by (tests/\S+\.py)", self.mark)
+        if found is None:
+            return "has no mark: write <!-- run -->, <!-- run by tests/FILE.py --> or <!-- not run: REASON --> above it"
+        return None if (root / found[1]).is_file() else f"names {found[1]}, which is not there"
+
+
+def documents(root: Path) -> list[Path]:
+    """Every document whose blocks are held to what works."""
+    return sorted([root / "README.md", *(root / "docs").rglob("*.md")])
+
+
+def blocks(root: Path, document: Path) -> Iterator[Block]:
+    text = document.read_text(encoding="utf-8")
+    for found in _FENCE.finditer(text):
+        if found["language"] in LANGUAGES:
+            yield Block(
+                page=document.relative_to(root).as_posix(),
+                line=text[: found.start("language")].count("\n") + 1,
+                language=found["language"],
+                mark=(found["mark"] or "").strip(),
+                text=found["text"],
+            )
+
+
+def page_of(file: str) -> str | None:
+    """The page of the site that a file of the repository is; None: it is none."""
+    if file in PAGES:
+        return PAGES[file]
+    return file.removeprefix("docs/") if file.startswith("docs/") else None
+
+
+def relinked(text: str, *, file: str, root: Path) -> str:
+    """A document with links that hold on the site. A file that is no page is named instead of linked."""
+    here = page_of(file) or file
+
+    def link(found: re.Match[str]) -> str:
+        target, _, anchor = found["target"].partition("#")
+        if not target or "://" in target or target.startswith("mailto:"):
+            return found[0]
+        path = os.path.normpath(os.path.join(os.path.dirname(file), target))
+        page = page_of(path)
+        if not (root / path).exists():
+            return found[0]  # for mkdocs to complain about
+        if page is not None and (root / path).is_file():
+            to = os.path.relpath(page, os.path.dirname(here) or ".") + (f"#{anchor}" if anchor else "")
+            return f"{found['image']}[{found['text']}]({to})"
+        words = found["text"].strip("`")
+        return f"`{path}`" if words in (path, target, os.path.basename(path)) else f"{found['text']} (`{path}`)"
+
+    return _LINK.sub(link, text)
