@@ -232,7 +232,7 @@ def test(extra: Sequence[str]) -> int:
         print(f"$ {shlex.join(words)} &", flush=True)
         with subprocess.Popen(words, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as beside:
             try:
-                code = module("pytest", "-q", "--durations=30", "tests/integration")
+                code = module("pytest", "-q", "--durations=30", "-m", "not long", "tests/integration")
                 codes = [code, beside.wait()]
             except BaseException:
                 beside.kill()
@@ -240,6 +240,11 @@ def test(extra: Sequence[str]) -> int:
         said.seek(0)
         print(f"$ {shlex.join(words)}\n{said.read()}", flush=True)
     return first_failure(codes)
+
+
+def long(extra: Sequence[str]) -> int:
+    """The tests that train a whole model or run for long; `test` and `.ci/run` leave them out."""
+    return module("pytest", "-q", "-m", "long", "tests", *extra)
 
 
 def test_fast(extra: Sequence[str]) -> int:
@@ -379,6 +384,7 @@ TASKS: dict[str, Runner] = {
     "proto-check": proto_check,
     "security": security,
     "test": test,
+    "long": long,
     "test-fast": test_fast,
     "lock": lock,
     "floors": floors,

@@ -32,7 +32,7 @@ def test_a_tenth_of_a_core_takes_many_times_as_long_as_all_of_it(real_data: Path
     assert not quota.quotas_of(os.getpid())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.needs_data
 def test_real_agents_ask_every_profiler_and_are_held_to_their_quotas(real_data: Path, tmp_path: Path) -> None:
     if reason := why_not():
