@@ -116,31 +116,31 @@ def up(
 
 
 def _print_json(ready: ManagerReady) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.plain_json import to_plain
 
-    console.print_json(to_plain(ready))
+    screen.print_json(to_plain(ready))
 
 
 def _announce(ready: ManagerReady, *, home: Path, devices: int, hours: float) -> None:
     from rich.text import Text
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.format import plural
     from shoal.identity.join_code import split_endpoint
 
-    screen = console.out()
-    screen.print(Text.assemble("Cluster ", (ready.cluster, "bold"), f" is up at {ready.endpoint}."))
+    terminal = screen.out()
+    terminal.print(Text.assemble("Cluster ", (ready.cluster, "bold"), f" is up at {ready.endpoint}."))
     if ready.warning:
-        screen.print(Text.assemble(("Warning: ", "bold yellow"), ready.warning), soft_wrap=True)
+        terminal.print(Text.assemble(("Warning: ", "bold yellow"), ready.warning), soft_wrap=True)
     if ready.join_line:
-        screen.print(f"\nRun this on each device ({plural(devices, 'device')}, for {hours:g} hours):\n")
+        terminal.print(f"\nRun this on each device ({plural(devices, 'device')}, for {hours:g} hours):\n")
         # Never wrapped: a line that is copied in two pieces does not work.
-        screen.print(Text("  ").append(f"shoal join {ready.join_line}", style="bold green"), soft_wrap=True)
+        terminal.print(Text("  ").append(f"shoal join {ready.join_line}", style="bold green"), soft_wrap=True)
     else:
-        screen.print("\nNo new join line was made: devices that joined come back by themselves. To add others:\n")
-        screen.print(Text("  ").append(_token_command(home), style="bold green"), soft_wrap=True)
-    screen.print()
+        terminal.print("\nNo new join line was made: devices that joined come back by themselves. To add others:\n")
+        terminal.print(Text("  ").append(_token_command(home), style="bold green"), soft_wrap=True)
+    terminal.print()
     facts = [
         ("ports", f"{ready.port} for work, {ready.enrol_port} for joining: open both to your devices"),
         ("state", f"{home}: back it up, the cluster's key is there"),
@@ -150,10 +150,10 @@ def _announce(ready: ManagerReady, *, home: Path, devices: int, hours: float) ->
         forward = f"devices dial {told} and {told + 1}: forward them to {ready.port} and {ready.enrol_port} here"
         facts.insert(0, ("forward", forward))
     for label, text in facts:
-        screen.print(Text.assemble((f"  {label:<9}", "dim"), text), soft_wrap=True)
+        terminal.print(Text.assemble((f"  {label:<9}", "dim"), text), soft_wrap=True)
     if ready.resumed_jobs:
-        screen.print(Text.assemble(("  resumed  ", "dim"), ", ".join(ready.resumed_jobs)), soft_wrap=True)
-    screen.print()
+        terminal.print(Text.assemble(("  resumed  ", "dim"), ", ".join(ready.resumed_jobs)), soft_wrap=True)
+    terminal.print()
 
 
 def _token_command(home: Path) -> str:
