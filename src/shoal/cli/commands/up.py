@@ -69,6 +69,9 @@ def up(
             help="Who leads jobs when all are placed alike: `here`, on this machine, or `devices`, to spare it.",
         ),
     ] = "here",
+    console: Annotated[
+        bool, typer.Option("--console", help="Run `shoal console` beside it, for as long as this runs.")
+    ] = False,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the cluster is up.")] = False,
@@ -81,12 +84,14 @@ def up(
     """
     import asyncio
 
+    from shoal.cli.commands.console import Beside
     from shoal.cli.logs import log_to_stderr
     from shoal.runtime.manager_main import run_home
 
     if lead not in ("here", "devices"):
         raise typer.BadParameter("choose here or devices", param_hint="--lead")
     log_to_stderr(quiet=quiet)
+    beside = Beside(home) if console else None
 
     if token is None and (devices is not None or hours is not None):
         # A user who says how many may join, or for how long, asks for a line.
@@ -95,24 +100,29 @@ def up(
 
     def on_ready(ready: ManagerReady) -> None:
         _print_json(ready) if json else _announce(ready, home=home, devices=uses, hours=valid_hours)
+        if beside is not None:
+            beside.start(keeps_stdout_clean=json)
 
-    asyncio.run(
-        run_home(
-            home,
-            host=host,
-            port=port,
-            advertise=advertise,
-            token=token,
-            devices=uses,
-            token_hours=valid_hours,
-            name=name,
-            approve=approve,
-            announce=announce,
-            certificate_days=certificate_days,
-            prefers_devices=lead == "devices",
-            on_ready=on_ready,
-        )
+    serving = run_home(
+        home,
+        host=host,
+        port=port,
+        advertise=advertise,
+        token=token,
+        devices=uses,
+        token_hours=valid_hours,
+        name=name,
+        approve=approve,
+        announce=announce,
+        certificate_days=certificate_days,
+        prefers_devices=lead == "devices",
+        on_ready=on_ready,
     )
+    try:
+        asyncio.run(serving)
+    finally:
+        if beside is not None:
+            beside.end()
 
 
 def _print_json(ready: ManagerReady) -> None:
