@@ -29,7 +29,7 @@ VIEWER, OPERATOR = "viewer", "operator"
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class BrowserSession:
     """A browser that was let in."""
 
     #: Counts the sessions of this run: what logs call it.
@@ -48,7 +48,7 @@ class TooManyAttempts(Exception):
     """This address tried too often: it waits a minute."""
 
 
-class Access:
+class ConsoleAccess:
     """``clock`` gives seconds that never go back."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -57,7 +57,7 @@ class Access:
         self._links: dict[bytes, tuple[str, float]] = {}
         #: Hash of a token -> its role. A token lasts as long as the console does.
         self._tokens: dict[bytes, str] = {}
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, BrowserSession] = {}
         self._attempts: dict[str, deque[float]] = {}
         self._count = 0
 
@@ -79,12 +79,12 @@ class Access:
 
     # Sessions -------------------------------------------------------------------------------------------
 
-    def open_link(self, secret: str, address: str) -> tuple[str, Session] | None:
+    def open_link(self, secret: str, address: str) -> tuple[str, BrowserSession] | None:
         """A cookie's value and its session; None: the link was used, is too old, or never was."""
         role, until_s = self._links.pop(_hash(secret), ("", 0.0))
         return self._begin(role, address) if role and self._clock() < until_s else None
 
-    def log_in(self, token: str, address: str) -> tuple[str, Session] | None:
+    def log_in(self, token: str, address: str) -> tuple[str, BrowserSession] | None:
         """Likewise for a token that was typed."""
         self._count_attempt(address)
         wanted, role = _hash(token), ""
@@ -93,7 +93,7 @@ class Access:
                 role = its_role
         return self._begin(role, address) if role else None
 
-    def session(self, cookie: str) -> Session | None:
+    def session(self, cookie: str) -> BrowserSession | None:
         """The session of a cookie's value; None: there is none, or it is over."""
         place = _hash(cookie)
         found = self._sessions.get(place)
@@ -105,12 +105,12 @@ class Access:
     def end(self, cookie: str) -> None:
         self._sessions.pop(_hash(cookie), None)
 
-    def _begin(self, role: str, address: str) -> tuple[str, Session]:
+    def _begin(self, role: str, address: str) -> tuple[str, BrowserSession]:
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         self._count += 1
         cookie = secrets.token_urlsafe(_SECRET_BYTES)
-        session = Session(
+        session = BrowserSession(
             number=self._count,
             role=role,
             address=address,
@@ -132,7 +132,7 @@ class Access:
         times.append(now_s)
 
 
-def is_csrf(session: Session, told: str) -> bool:
+def is_csrf(session: BrowserSession, told: str) -> bool:
     return hmac.compare_digest(session.csrf.encode(), told.encode("utf-8", "replace"))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from shoal.cli.render.format import clean
-from shoal.console.access import OPERATOR, Session
+from shoal.console.access import OPERATOR, BrowserSession
 from shoal.console.asker import Asker
 from shoal.errors import ShoalError
 from shoal.runtime.operator import Operator
@@ -47,7 +47,7 @@ class Acts:
         self._asker = asker
         self._allow = allow
 
-    async def act(self, asked: Any, session: Session) -> str:
+    async def act(self, asked: Any, session: BrowserSession) -> str:
         """Do it; what was done, in words."""
         if session.role != OPERATOR:
             raise ActDenied("you watch: a viewer's session can change nothing")

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from shoal.console.access import SESSION_S, Access, Session, TooManyAttempts, is_csrf
+from shoal.console.access import SESSION_S, BrowserSession, ConsoleAccess, TooManyAttempts, is_csrf
 from shoal.console.acts import ActDenied, Acts
 from shoal.console.assets import Asset, Assets
 from shoal.console.feed import Feed, encoded
@@ -44,7 +44,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class ConsoleSettings:
     #: What a Host header may say, and the one origin of the page.
     hosts: tuple[str, ...]
     origin: str
@@ -64,11 +64,11 @@ class Console:
     """The parts that the addresses are made of."""
 
     feed: Feed
-    access: Access
+    access: ConsoleAccess
     acts: Acts
     assets: Assets
     simulations: Simulations
-    settings: Settings
+    settings: ConsoleSettings
     #: A viewer looks at this job.
     watch: Callable[[str], None]
 
@@ -103,7 +103,7 @@ class _Pages:
 
     # Who gets in ------------------------------------------------------------------------------------------
 
-    def known(self, handler: Callable[[Request, Session], Awaitable[Response]]) -> Handler:
+    def known(self, handler: Callable[[Request, BrowserSession], Awaitable[Response]]) -> Handler:
         """For sessions alone. What changes something needs the session's own value besides."""
 
         async def guarded(request: Request) -> Response:
@@ -116,7 +116,7 @@ class _Pages:
 
         return guarded
 
-    def _session(self, request: Request) -> Session | None:
+    def _session(self, request: Request) -> BrowserSession | None:
         return self._console.access.session(request.cookies.get(self._settings.cookie, ""))
 
     def _way_in(self) -> str:
@@ -181,20 +181,20 @@ class _Pages:
 
     # What it shows --------------------------------------------------------------------------------------------
 
-    async def session(self, request: Request, session: Session) -> Response:
+    async def session(self, request: Request, session: BrowserSession) -> Response:
         # Not packed: it holds a secret, and a length that depends on it would tell of it.
         allow = list(self._settings.allow) if session.role == "operator" else []
         told = {"role": session.role, "allow": allow, "csrf": session.csrf, "version": __version__}
         return Response(encoded(told), media_type="application/json")
 
-    async def state(self, request: Request, session: Session) -> Response:
+    async def state(self, request: Request, session: BrowserSession) -> Response:
         if not self._feed.state:
             return _json(request, {"denied": "nothing is known of the cluster yet: try again"}, 503)
         response = _json(request, self._feed.state)
         response.headers["etag"] = f'"{self._feed.seq}"'
         return response
 
-    async def stream(self, request: Request, session: Session) -> Response:
+    async def stream(self, request: Request, session: BrowserSession) -> Response:
         last = request.headers.get("last-event-id") or request.query_params.get("after", "")
         seen = int(last) if last.isascii() and last.isdecimal() and len(last) < 16 else None
         viewer = self._feed.join(seen)
@@ -202,7 +202,7 @@ class _Pages:
             return _json(request, {"denied": "too many viewers: close a page"}, 503)
         return EventStream(self._feed, viewer)
 
-    async def replay(self, request: Request, session: Session) -> Response:
+    async def replay(self, request: Request, session: BrowserSession) -> Response:
         recording = self._feed.recording
         if recording.from_s is None or recording.to_s is None:
             return _json(request, {"denied": "nothing was recorded yet: try again"}, 503)
@@ -216,11 +216,11 @@ class _Pages:
         # Of a large cluster this takes a while: the stream goes on meanwhile.
         return _json(request, await asyncio.to_thread(segment.state_at, at_s))
 
-    async def lanes(self, request: Request, session: Session) -> Response:
+    async def lanes(self, request: Request, session: BrowserSession) -> Response:
         from_s, to_s = self._window(request)
         return _json(request, {"lanes": self._feed.lanes.spans(from_s, to_s)})
 
-    async def series(self, request: Request, session: Session) -> Response:
+    async def series(self, request: Request, session: BrowserSession) -> Response:
         job = request.query_params.get("job", "")
         self._console.watch(job)
         return _json(request, self._feed.series.rows(job, *self._window(request)))
@@ -231,7 +231,7 @@ class _Pages:
 
     # What it does ------------------------------------------------------------------------------------------
 
-    async def act(self, request: Request, session: Session) -> Response:
+    async def act(self, request: Request, session: BrowserSession) -> Response:
         try:
             return _json(request, {"done": await self._console.acts.act(await _json_body(request), session)})
         except ActDenied as denied:
@@ -239,13 +239,13 @@ class _Pages:
         except ShoalError as error:
             return _json(request, {"denied": str(error)}, 409)
 
-    async def simulate(self, request: Request, session: Session) -> Response:
+    async def simulate(self, request: Request, session: BrowserSession) -> Response:
         try:
             return _json(request, {"id": self._console.simulations.begin(await _json_body(request))}, 202)
         except SimulationRefused as refused:
             return _json(request, {"denied": str(refused)}, refused.status)
 
-    async def simulated(self, request: Request, session: Session) -> Response:
+    async def simulated(self, request: Request, session: BrowserSession) -> Response:
         simulation = self._console.simulations.find(request.path_params["name"])
         if simulation is None:
             return _json(request, {"denied": "no such simulation is kept: begin it again"}, 404)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from shoal.cli.render.format import clean
+from shoal.cli.render import format
 from shoal.states import WorkerState
 
 if TYPE_CHECKING:
-    from shoal.wire.messages import JobView, NodeView, Status, WorkerView
+    from shoal.wire.messages import JobView, NodeView, WorkerView
 
 #: What a device can be at; a lane is a row of these.
 ACTIVITIES = ("train", "evaluate", "download", "upload", "wait", "prepare", "lead", "idle", "lost")
@@ -21,9 +23,12 @@ NAME_CHARS = 80
 HEARD_NOW_S = 5.0
 MEMORY_STEP_MB = 32
 
+#: Texts of a cluster repeat from device to device and from second to second.
+_TEXTS_KEPT = 4096
+
 #: A leader sees a lease go out and an update come in. What lies between, the model's way down and the training, it
 #: cannot tell apart, so both are ``train``.
-_ACTIVITY_OF = {
+_ACTIVITY_OF: dict[str, str] = {
     WorkerState.WORKING: "train",
     WorkerState.EVALUATING: "evaluate",
     WorkerState.DELIVERING: "upload",
@@ -40,6 +45,12 @@ _WORDS = {
 }
 
 
+@lru_cache(_TEXTS_KEPT)
+def clean(text: str, limit_chars: int) -> str:
+    """One printable line, as on a terminal."""
+    return format.clean(text, limit_chars)
+
+
 @dataclass(frozen=True, slots=True)
 class Doing:
     does: str
@@ -48,9 +59,8 @@ class Doing:
     role: str
 
 
-def doing(node: NodeView, worker: WorkerView | None, status: Status) -> Doing:
-    """What a node is at now."""
-    jobs = [job for job in status.jobs if job.state.is_open]
+def doing(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView]) -> Doing:
+    """What a node is at now. ``jobs`` are the open ones."""
     leads = [job for job in jobs if job.leader == node.node]
     role = "leader" if leads else "worker" if node.job else ""
     reason = clean(node.reason, TEXT_CHARS)
@@ -58,7 +68,7 @@ def doing(node: NodeView, worker: WorkerView | None, status: Status) -> Doing:
         return Doing("lost", reason or "not heard", role)
     if worker is not None and node.job:
         # A state of a later release is a wait: it is shown in words all the same.
-        does = _ACTIVITY_OF.get(WorkerState(worker.state), "wait") if worker.state in set(WorkerState) else "wait"
+        does = _ACTIVITY_OF.get(worker.state, "wait")
         why = clean(worker.reason, TEXT_CHARS) or _WORDS[does]
         if worker.state in (WorkerState.LATE, WorkerState.FAILING):
             why = f"{worker.state}: {why}"
@@ -70,7 +80,7 @@ def doing(node: NodeView, worker: WorkerView | None, status: Status) -> Doing:
     return _idle(node, jobs, reason)
 
 
-def _idle(node: NodeView, jobs: list[JobView], reason: str) -> Doing:
+def _idle(node: NodeView, jobs: Sequence[JobView], reason: str) -> Doing:
     if node.standing:
         return Doing("idle", reason or node.standing, "")
     if not node.facts.torch:
@@ -83,9 +93,9 @@ def _idle(node: NodeView, jobs: list[JobView], reason: str) -> Doing:
     return Doing("idle", reason or "waits for a job", "spare")
 
 
-def node_state(node: NodeView, worker: WorkerView | None, status: Status) -> dict[str, Any]:
+def node_state(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView]) -> dict[str, Any]:
     """A node's object of the ``state`` document. Figures are rounded: one that moves within its noise is no news."""
-    now = doing(node, worker, status)
+    now = doing(node, worker, jobs)
     told: dict[str, Any] = {
         "state": clean(node.state, 20),
         "standing": clean(node.standing, 20),

@@ -67,14 +67,16 @@ class Feed:
 
     def take(self, state: Document, at_s: float) -> None:
         """The next state. One that is like the last is not told, but it is recorded that it was so."""
+        # The moment that viewers know is the one that they ask for when they replay it.
+        at_s = round(at_s, 2)
         before, self.seq = self.state, self.seq + 1
-        now = {"seq": self.seq, "at_s": round(at_s, 2), **state}
+        now = {"seq": self.seq, "at_s": at_s, **state}
         patch = diff(before, now)
         self._marks.extend(marks_between(before, now, at_s))
         while self._marks and self._marks[0]["at_s"] < at_s - SPAN_S:
             self._marks.popleft()
         self.state = now
-        self.recording.add(now, at_s)
+        self.recording.add(now, at_s, patch)
         self.lanes.add({name: node["does"] for name, node in now["nodes"].items()}, at_s)
         for name, job in now["jobs"].items():
             if job["open"] and "progress" in job:

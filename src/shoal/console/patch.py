@@ -6,13 +6,12 @@ may: arrays are replaced whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Document: TypeAlias = dict[str, Any]
 
 
-def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> Document:
+def diff(old: Document, new: Document) -> Document:
     """The smallest merge patch that makes ``new`` of ``old``; empty: they are the same."""
     patch: Document = {name: None for name in old if name not in new}
     for name, value in new.items():
@@ -20,7 +19,9 @@ def diff(old: Mapping[str, Any], new: Mapping[str, Any]) -> Document:
             patch[name] = value
             continue
         before = old[name]
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
+        if before is value:
+            continue
+        if isinstance(before, dict) and isinstance(value, dict):
             if inner := diff(before, value):
                 patch[name] = inner
         elif _differ(before, value):
@@ -36,16 +37,16 @@ def _differ(one: Any, two: Any) -> bool:
         return True
     if isinstance(one, list):
         return any(map(_differ, one, two))
-    if isinstance(one, Mapping):
+    if isinstance(one, dict):
         return any(_differ(value, two[name]) for name, value in one.items())
     return False
 
 
 def apply(old: Any, patch: Any) -> Any:
     """A document with a patch applied. ``old`` is not changed; what the patch does not name is shared with it."""
-    if not isinstance(patch, Mapping):
+    if not isinstance(patch, dict):
         return patch
-    merged: Document = dict(old) if isinstance(old, Mapping) else {}
+    merged: Document = dict(old) if isinstance(old, dict) else {}
     for name, value in patch.items():
         if value is None:
             merged.pop(name, None)
@@ -56,6 +57,6 @@ def apply(old: Any, patch: Any) -> Any:
 
 def without_nulls(value: Any) -> Any:
     """A document whose objects hold no null, so that it can be patched. Arrays stay as they are."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {name: without_nulls(item) for name, item in value.items() if item is not None}
     return value

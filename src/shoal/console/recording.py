@@ -86,11 +86,12 @@ class Recording:
     def size_bytes(self) -> int:
         return self._closed_bytes + self._open_bytes
 
-    def add(self, state: Document, at_s: float) -> None:
-        """Record a state. Moments never go back: one that does counts as the latest."""
+    def add(self, state: Document, at_s: float, patch: Document | None = None) -> None:
+        """Record a state; ``patch`` is what changed since the last one, if that is known. Moments never go back: one
+        that does counts as the latest."""
         if self._segments:
             at_s = max(at_s, self._segments[-1].to_s)
-        patch = diff(self._last, state)
+        patch = diff(self._last, state) if patch is None else patch
         now = self._segments[-1] if self._segments else None
         if now is None or at_s - now.from_s >= KEYFRAME_S or self._open_bytes >= SEGMENT_BYTES:
             self._begin(state, at_s)

@@ -29,7 +29,7 @@ _REMEDIES = ("lease-returned", "assigned", "leader", "topology", "aggregator")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Headline:
     #: ``ok``, ``attention`` or ``trouble``.
     tone: str
     sentence: str
@@ -43,29 +43,29 @@ def names_text(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def cluster_verdict(status: Status, *, events: Sequence[EventView], at_s: float) -> Verdict:
+def cluster_headline(status: Status, *, events: Sequence[EventView], at_s: float) -> Headline:
     """The cluster in a sentence: the worst first, and what goes on nevertheless."""
     members = [node for node in status.nodes if node.standing != "revoked"]
     lost = sorted(node.node for node in members if node.state == "lost" and _matters(node, status, events, at_s))
     failed = [job for job in status.jobs if job.state is JobState.FAILED and 0 <= job.since_s <= LATELY_S]
     if failed:
         told = ", ".join(clean(job.name or job.job, 40) for job in failed[:NAMES_MAX])
-        return Verdict("trouble", f"{told} failed: {clean(failed[0].reason, REASON_CHARS)}")
+        return Headline("trouble", f"{told} failed: {clean(failed[0].reason, REASON_CHARS)}")
     if lost:
-        return Verdict("trouble", _lost_sentence(lost, status, events, at_s))
+        return Headline("trouble", _lost_sentence(lost, status, events, at_s))
     if silent := [job for job in status.jobs if standing(job).state == "silent"]:
-        return Verdict("trouble", f"{clean(silent[0].name, 40)}: {clean(standing(silent[0]).reason, REASON_CHARS)}")
+        return Headline("trouble", f"{clean(silent[0].name, 40)}: {clean(standing(silent[0]).reason, REASON_CHARS)}")
     if suspects := sorted(node.node for node in members if node.state == "suspect"):
         verb = "is" if len(suspects) == 1 else "are"
         why = next(node.reason for node in members if node.node == suspects[0])
-        return Verdict("attention", f"{names_text(suspects)} {verb} suspect: {clean(why, REASON_CHARS)}")
+        return Headline("attention", f"{names_text(suspects)} {verb} suspect: {clean(why, REASON_CHARS)}")
     if pending := sorted(node.node for node in members if node.standing == "pending"):
         verb = "waits" if len(pending) == 1 else "wait"
-        return Verdict("attention", f"{names_text(pending)} {verb} for approval: `shoal nodes approve {pending[0]}`")
+        return Headline("attention", f"{names_text(pending)} {verb} for approval: `shoal nodes approve {pending[0]}`")
     return _all_well(status, members)
 
 
-def unreachable_verdict(status: Status | None, *, since_s: float, reason: str) -> Verdict:
+def unreachable_headline(status: Status | None, *, since_s: float, reason: str) -> Headline:
     """The manager does not answer: since when, and what is known of its jobs."""
     told = f"the manager has not answered for {span_text(since_s)}"
     if why := clean(reason, REASON_CHARS):
@@ -73,34 +73,34 @@ def unreachable_verdict(status: Status | None, *, since_s: float, reason: str) -
     jobs = [job for job in status.jobs if job.state.is_open] if status is not None else []
     if status is not None and jobs:
         told += f"; {without_manager(jobs[0], manager=status.manager)}"
-    return Verdict("trouble", told)
+    return Headline("trouble", told)
 
 
-def job_verdict(job: JobView, *, nodes: Sequence[NodeView], drift: Drift | None) -> Verdict:
+def job_headline(job: JobView, *, nodes: Sequence[NodeView], drift: Drift | None) -> Headline:
     """A job in a sentence: how good it is by now, and what stands in its way."""
     told, name = standing(job), clean(job.name or job.job, 40)
     reason, quality = clean(told.reason, REASON_CHARS), _quality(job)
     at = f"{name} is at {quality}" if quality else f"{name} has not been evaluated yet"
     match told.state:
         case "failed":
-            return Verdict("trouble", f"{name} failed: {reason}")
+            return Headline("trouble", f"{name} failed: {reason}")
         case "silent":
-            return Verdict("trouble", f"{at}; {reason}")
+            return Headline("trouble", f"{at}; {reason}")
         case "stopped":
-            return Verdict("attention", f"{name} was stopped{f' at {quality}' if quality else ''}: {reason}")
+            return Headline("attention", f"{name} was stopped{f' at {quality}' if quality else ''}: {reason}")
         case "finished":
-            return Verdict("ok", f"{name} is finished{f' at {quality}' if quality else ''}: {reason}")
+            return Headline("ok", f"{name} is finished{f' at {quality}' if quality else ''}: {reason}")
         case "queued" | "waiting":
-            return Verdict("attention", f"{at}; it is {told.state}: {reason}")
+            return Headline("attention", f"{at}; it is {told.state}: {reason}")
         case _:
             pass
     if lost := sorted(node.node for node in nodes if node.job == job.job and node.state == "lost"):
-        return Verdict("attention", f"{at}; {names_text(lost)} {'is' if len(lost) == 1 else 'are'} lost")
+        return Headline("attention", f"{at}; {names_text(lost)} {'is' if len(lost) == 1 else 'are'} lost")
     if drift is not None:
-        return Verdict("attention", f"{at}; {drift}")
+        return Headline("attention", f"{at}; {drift}")
     if job.discarded:
-        return Verdict("attention", f"{at}; it discarded {clean(job.discarded, REASON_CHARS)}")
-    return Verdict("ok", f"{at}; it is {told.state} with {plural(_workers(job), 'worker')}")
+        return Headline("attention", f"{at}; it discarded {clean(job.discarded, REASON_CHARS)}")
+    return Headline("ok", f"{at}; it is {told.state} with {plural(_workers(job), 'worker')}")
 
 
 def _matters(node: NodeView, status: Status, events: Sequence[EventView], at_s: float) -> bool:
@@ -140,18 +140,18 @@ def _remedy(node: str, events: Sequence[EventView], at_s: float) -> str:
     return ""
 
 
-def _all_well(status: Status, members: Sequence[NodeView]) -> Verdict:
+def _all_well(status: Status, members: Sequence[NodeView]) -> Headline:
     alive = sum(node.state == "alive" for node in members)
     told = f"{plural(alive, 'device')} {'is' if alive == 1 else 'are'} alive"
     open_jobs = [job for job in status.jobs if job.state.is_open]
     if not members:
-        return Verdict("attention", "no device has joined yet: run the line that `shoal up` printed on each one")
+        return Headline("attention", "no device has joined yet: run the line that `shoal up` printed on each one")
     if not open_jobs:
-        return Verdict("ok", f"{told}; no job is open: start one with `shoal train TASK`")
-    first = job_verdict(open_jobs[0], nodes=status.nodes, drift=None)
+        return Headline("ok", f"{told}; no job is open: start one with `shoal train TASK`")
+    first = job_headline(open_jobs[0], nodes=status.nodes, drift=None)
     more = f", and {plural(len(open_jobs) - 1, 'other job')} is open" if len(open_jobs) == 2 else ""
     more = f", and {len(open_jobs) - 1} other jobs are open" if len(open_jobs) > 2 else more
-    return Verdict(first.tone, f"{told}; {first.sentence}{more}")
+    return Headline(first.tone, f"{told}; {first.sentence}{more}")
 
 
 def _quality(job: JobView) -> str:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import uvicorn
 
-from shoal.console.access import OPERATOR, VIEWER, Access
+from shoal.console.access import OPERATOR, VIEWER, ConsoleAccess
 from shoal.console.acts import ALLOWED, Acts
-from shoal.console.app import Console, Settings, make_app
+from shoal.console.app import Console, ConsoleSettings, make_app
 from shoal.console.asker import Asker
 from shoal.console.assets import Assets
 from shoal.console.feed import Feed
@@ -72,7 +72,11 @@ class ConsoleReady:
 
 async def serve(options: Options, on_ready: Callable[[ConsoleReady], None]) -> None:
     """Until a signal ends it."""
-    listening = _listen(options.host, options.port)
+    with contextlib.closing(_listen(options.host, options.port)) as listening:
+        await _serve_on(listening, options, on_ready)
+
+
+async def _serve_on(listening: socket.socket, options: Options, on_ready: Callable[[ConsoleReady], None]) -> None:
     port: int = listening.getsockname()[1]
     is_tls = options.certificate is not None
     name = f"[{options.host}]" if ":" in options.host else options.host
@@ -80,9 +84,13 @@ async def serve(options: Options, on_ready: Callable[[ConsoleReady], None]) -> N
     hosts = [f"{name}:{port}"] + ([] if options.is_open else [f"localhost:{port}"])
     if port == (443 if is_tls else 80):
         hosts.append(name)
-    feed, access, simulations = Feed(first_seq=int(time.time())), Access(time.monotonic), Simulations(options.home)
+    feed, access, simulations = (
+        Feed(first_seq=int(time.time())),
+        ConsoleAccess(time.monotonic),
+        Simulations(options.home),
+    )
     asker = Asker(options.home, feed)
-    settings = Settings(
+    settings = ConsoleSettings(
         hosts=tuple(hosts), origin=origin, is_tls=is_tls, asks_token=options.is_open, allow=options.allow
     )
     console = Console(
@@ -111,10 +119,9 @@ async def serve(options: Options, on_ready: Callable[[ConsoleReady], None]) -> N
         with contextlib.suppress(asyncio.CancelledError):
             await serving
         await asyncio.gather(asking, return_exceptions=True)
-        listening.close()
 
 
-def _ready(access: Access, options: Options, port: int, origin: str) -> ConsoleReady:
+def _ready(access: ConsoleAccess, options: Options, port: int, origin: str) -> ConsoleReady:
     role = OPERATOR if options.allow else VIEWER
     if options.is_open:
         return ConsoleReady(

@@ -30,6 +30,8 @@ DEVICES_MAX = 2000
 #: With a model that really learns, a device costs as much time as a real one.
 TRAINED_DEVICES_MAX = 40
 EPOCHS_MAX = 20
+#: Where an accuracy is the end, it comes within so many, or the plan failed.
+GOAL_EPOCHS = 5
 #: Of both plans together.
 SECONDS_MAX = 600.0
 ANSWER_MAX_BYTES = 16 << 20
@@ -58,6 +60,7 @@ PLAN_KEYS = (
     "outer",
     "outer_rate",
     "epochs",
+    "until",
 )
 #: Of these, the ones that are words.
 _TEXTS = frozenset({"topology", "pace", "codec", "codec_down", "work", "staleness", "outer"})
@@ -73,7 +76,7 @@ class SimulationRefused(ShoalError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class SimulationQuestion:
     """A question that was checked."""
 
     plans: dict[str, tuple[str, ...]]
@@ -93,24 +96,30 @@ class Simulation:
         return {"state": self.state, "progress": self.progress, "reason": self.reason, **self.outcomes}
 
 
-def parse(asked: Any) -> Asked:
+def parse(asked: Any) -> SimulationQuestion:
     """Check what a browser asks, every part of it."""
     if not isinstance(asked, Mapping) or not asked.keys() <= {"a", "b", "devices", "profile", "task", "train"}:
         raise SimulationRefused("a simulation is asked for with a, b, devices, profile and train")
     if asked.get("task") is not None:
         raise SimulationRefused("the console simulates the digits of `shoal demo`; for a task: `shoal simulate TASK`")
-    train, devices, profile = asked.get("train", False), asked.get("devices", 20), asked.get("profile", "pi4-lan")
-    most = TRAINED_DEVICES_MAX if train else DEVICES_MAX
-    if not isinstance(train, bool) or not isinstance(devices, int) or isinstance(devices, bool):
-        raise SimulationRefused("devices is a whole number, and train is true or false")
-    if not 1 <= devices <= most:
-        raise SimulationRefused(f"devices is from 1 to {most:,}{' where a model is trained' if train else ''}")
-    if not isinstance(profile, str) or profile not in PROFILES:
-        raise SimulationRefused(f"profile is one of {', '.join(PROFILES)}")
     plans = {name: _plan_words(asked.get(name)) for name in ("a", "b") if asked.get(name) is not None}
     if "a" not in plans:
         raise SimulationRefused("a is missing: an object with a plan")
-    return Asked(plans=plans, devices=devices, profile=profile, train=train)
+    # An accuracy is reached by training alone.
+    has_goal = any("--until-accuracy" in words for words in plans.values())
+    train, devices, profile = asked.get("train", has_goal), asked.get("devices", 20), asked.get("profile", "pi4-lan")
+    if not isinstance(train, bool) or not isinstance(devices, int) or isinstance(devices, bool):
+        raise SimulationRefused("devices is a whole number, and train is true or false")
+    if train and not 1 <= devices <= TRAINED_DEVICES_MAX:
+        raise SimulationRefused(
+            f"a model is trained on 1 to {TRAINED_DEVICES_MAX} simulated devices here: leave the goal out to see the"
+            f" time of up to {DEVICES_MAX:,}, or run `shoal simulate`"
+        )
+    if not 1 <= devices <= DEVICES_MAX:
+        raise SimulationRefused(f"devices is from 1 to {DEVICES_MAX:,}")
+    if not isinstance(profile, str) or profile not in PROFILES:
+        raise SimulationRefused(f"profile is one of {', '.join(PROFILES)}")
+    return SimulationQuestion(plans=plans, devices=devices, profile=profile, train=train)
 
 
 def _plan_words(told: Any) -> tuple[str, ...]:
@@ -119,19 +128,34 @@ def _plan_words(told: Any) -> tuple[str, ...]:
         raise SimulationRefused("a plan is asked for as {'plan': {KEY: VALUE}}")
     if unknown := sorted(str(name) for name in plan if name not in PLAN_KEYS):
         raise SimulationRefused(f"the console simulates no {clean(unknown[0], 40)}; it knows {', '.join(PLAN_KEYS)}")
-    for name, value in plan.items():
+    values = dict(plan)
+    end = _end_words(values.pop("until", None), values.pop("epochs", None))
+    for name, value in values.items():
         if not _fits(name, value):
             raise SimulationRefused(f"{name} is {'a short text' if name in _TEXTS else 'a number'}")
-    values = dict(plan)
-    epochs = values.pop("epochs", 1)
-    if not isinstance(epochs, int) or isinstance(epochs, bool) or not 1 <= epochs <= EPOCHS_MAX:
-        raise SimulationRefused(f"epochs is from 1 to {EPOCHS_MAX}")
     try:
         Plan(**values)
     except (Misuse, TypeError, ValueError) as error:
         raise SimulationRefused(clean(str(error), 300)) from None
     words = [f"{name}={json.dumps(value)}" for name, value in sorted(values.items())]
-    return (*(part for word in words for part in ("--plan", word)), "--epochs", str(epochs))
+    return (*(part for word in words for part in ("--plan", word)), *end)
+
+
+def _end_words(until: Any, epochs: Any) -> tuple[str, ...]:
+    """When a plan ends: after some epochs, or sooner at an accuracy."""
+    told = {} if until is None else until
+    if not isinstance(told, Mapping) or not told.keys() <= {"accuracy", "epochs"}:
+        raise SimulationRefused("until is an object with an accuracy, epochs, or both")
+    epochs, accuracy = told.get("epochs", epochs), told.get("accuracy")
+    if epochs is None:
+        epochs = 1 if accuracy is None else GOAL_EPOCHS
+    if not isinstance(epochs, int) or isinstance(epochs, bool) or not 1 <= epochs <= EPOCHS_MAX:
+        raise SimulationRefused(f"epochs is from 1 to {EPOCHS_MAX}")
+    if accuracy is None:
+        return ("--epochs", str(epochs))
+    if not isinstance(accuracy, int | float) or not 0 < accuracy < 1:
+        raise SimulationRefused("an accuracy is a share between 0 and 1, such as 0.9")
+    return ("--until-accuracy", str(float(accuracy)), "--epochs", str(epochs))
 
 
 def _fits(name: str, value: Any) -> bool:
@@ -167,7 +191,7 @@ class Simulations:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    async def _run(self, question: Asked, simulation: Simulation) -> None:
+    async def _run(self, question: SimulationQuestion, simulation: Simulation) -> None:
         try:
             async with asyncio.timeout(SECONDS_MAX):
                 for number, (name, words) in enumerate(question.plans.items(), start=1):
@@ -180,7 +204,7 @@ class Simulations:
         except (ShoalError, OSError, ValueError) as error:
             simulation.state, simulation.reason = "failed", clean(str(error), 400)
 
-    async def _child(self, question: Asked, words: tuple[str, ...]) -> Any:
+    async def _child(self, question: SimulationQuestion, words: tuple[str, ...]) -> Any:
         task = str(files("shoal.trainer") / "demo_task.py")
         options = (
             "--devices",

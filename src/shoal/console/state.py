@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shoal.cli.drift import drift_of
-from shoal.cli.render.format import clean
 from shoal.cli.render.plain_json import to_plain
 from shoal.cli.render.topologies import kind_of
 from shoal.cli.render.view import until_text
 from shoal.cli.standing import standing
-from shoal.console.devices import NAME_CHARS, TEXT_CHARS, coarse_s, node_state, significant
+from shoal.console.devices import NAME_CHARS, TEXT_CHARS, clean, coarse_s, node_state, significant
 from shoal.console.patch import Document, without_nulls
-from shoal.console.sentences import Verdict, cluster_verdict, job_verdict, unreachable_verdict
+from shoal.console.sentences import Headline, cluster_headline, job_headline, unreachable_headline
 from shoal.plan import Plan
 from shoal.version import __version__
 from shoal.wire.messages.metrics import plain_views
@@ -96,21 +95,21 @@ def state_of(look: Look) -> Document:
     """The whole document but its ``seq`` and ``at_s``."""
     status = look.status
     if status is None:
-        verdict = unreachable_verdict(None, since_s=look.unanswered_s or 0.0, reason=look.unanswered_why)
-        return {"cluster": _cluster("", verdict, look, ()), "nodes": {}, "jobs": {}}
+        headline = unreachable_headline(None, since_s=look.unanswered_s or 0.0, reason=look.unanswered_why)
+        return {"cluster": _cluster("", headline, look, ()), "nodes": {}, "jobs": {}}
     jobs = shown_jobs(status)
     events = _merged_events(status, look.details)
-    verdict = cluster_verdict(status, events=events, at_s=look.at_s)
+    headline = cluster_headline(status, events=events, at_s=look.at_s)
     if look.unanswered_s is not None:
-        verdict = unreachable_verdict(status, since_s=look.unanswered_s, reason=look.unanswered_why)
+        headline = unreachable_headline(status, since_s=look.unanswered_s, reason=look.unanswered_why)
     workers = {
         (job.job, worker.node): worker for job in jobs if job.progress is not None for worker in job.progress.workers
     }
+    open_jobs = [job for job in status.jobs if job.state.is_open]
+    nodes = ((node, workers.get((node.job, node.node))) for node in status.nodes)
     document = {
-        "cluster": _cluster(status.cluster, verdict, look, status.events),
-        "nodes": {
-            key(node.node): node_state(node, workers.get((node.job, node.node)), status) for node in status.nodes
-        },
+        "cluster": _cluster(status.cluster, headline, look, status.events),
+        "nodes": {key(node.node): node_state(node, worker, open_jobs) for node, worker in nodes},
         "jobs": {key(job.job): _job(job, look, status) for job in jobs},
     }
     return dict(without_nulls(document))
@@ -129,12 +128,12 @@ def key(name: str) -> str:
     return f"_{plain}" if plain in _UNSAFE_KEYS else plain
 
 
-def _cluster(name: str, verdict: Verdict, look: Look, events: Sequence[EventView]) -> Document:
+def _cluster(name: str, headline: Headline, look: Look, events: Sequence[EventView]) -> Document:
     return {
         "name": clean(name, NAME_CHARS),
         "version": __version__,
-        "tone": verdict.tone,
-        "sentence": verdict.sentence,
+        "tone": headline.tone,
+        "sentence": headline.sentence,
         "manager": "reachable" if look.unanswered_s is None else "unreachable",
         "manager_node": clean(look.status.manager, NAME_CHARS) if look.status is not None else None,
         "since_s": coarse_s(look.since_s),
@@ -150,7 +149,7 @@ def _merged_events(status: Status, details: Mapping[str, JobDetails]) -> list[Ev
 
 def _job(job: JobView, look: Look, status: Status) -> Document:
     told, details = standing(job), look.details.get(job.job) or JobDetails()
-    verdict = job_verdict(job, nodes=status.nodes, drift=drift_of(details.evaluations))
+    headline = job_headline(job, nodes=status.nodes, drift=drift_of(details.evaluations))
     progress = job.progress
     served = job.served or details.served
     return {
@@ -161,8 +160,8 @@ def _job(job: JobView, look: Look, status: Status) -> Document:
         "leader": key(job.leader),
         "term": job.term,
         "open": job.state.is_open,
-        "tone": verdict.tone,
-        "sentence": verdict.sentence,
+        "tone": headline.tone,
+        "sentence": headline.sentence,
         "judged_by": clean(job.plan.judged_by, 40),
         "until": clean(until_text(job.plan.until), TEXT_CHARS),
         "model_size": job.model_size,

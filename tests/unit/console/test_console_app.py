@@ -12,12 +12,14 @@ import pytest
 pytest.importorskip("starlette", reason="the console's packages are not installed: pip install 'shoal[console]'")
 pytest.importorskip("uvicorn", reason="the console's packages are not installed: pip install 'shoal[console]'")
 
-from console_kit import PATIENCE_S, Browser, Server, console_server
+from browser import PATIENCE_S, Browser
+from console_kit import Server, console_server
 from statuses import JOB, evaluation, event, job, node, status
 
 from shoal.console.access import SESSION_S, VIEWER
 from shoal.console.feed import QUEUE_MAX
 from shoal.console.patch import apply
+from shoal.console.simulations import parse
 from shoal.console.state import JobDetails, key
 from shoal.errors import PeerViolation
 from shoal.wire.messages import NodeView
@@ -240,6 +242,14 @@ def test_a_viewer_that_does_not_read_is_cut_off_and_resumes(server: Server) -> N
     again.close()
 
 
+def test_a_state_is_replayed_by_the_moment_that_it_tells(server: Server) -> None:
+    browser = server.browser()
+    for second in range(5):
+        server.take(status(nodes=(node("one", load=float(second)),)), 1000.0 + second + 0.007)
+        state = browser.get("/api/state").json
+        assert browser.get(f"/api/replay?at={state['at_s']}").json == state
+
+
 def test_the_past_is_replayed(server: Server) -> None:
     browser = server.browser()
     assert browser.get("/api/replay").status == 503
@@ -333,6 +343,9 @@ def test_a_simulation_takes_known_words_alone(server: Server) -> None:
         {"a": {"plan": {"topology": 1}}},
         {"a": {"plan": {"seed": 1}}},
         {"a": {"plan": {"epochs": 1000}}},
+        {"a": {"plan": {"until": {"accuracy": 2}}}},
+        {"a": {"plan": {"until": {"accuracy": 0.9}}}, "devices": 100},
+        {"a": {"plan": {"until": {"seconds": 1e9}}}},
         {"a": {"plan": {"codec": "x" * 1000}}},
         {"a": None},
         {"faults": "x"},
@@ -342,6 +355,17 @@ def test_a_simulation_takes_known_words_alone(server: Server) -> None:
         assert answer.status == 400, change
         assert answer.json["denied"]
     assert browser.get("/api/simulate/0123").status == 404
+
+
+def test_a_simulation_becomes_words_of_the_command_line() -> None:
+    plan = {"plan": {"topology": "tree", "codec": "top1%+ef+4bit", "batch_size": 32, "until": {"accuracy": 0.9}}}
+    asked = parse({"a": plan, "b": {"plan": {"topology": "star"}}, "devices": 12, "profile": "laptops", "task": None})
+    assert asked.plans["a"] == (
+        *("--plan", "batch_size=32", "--plan", 'codec="top1%+ef+4bit"', "--plan", 'topology="tree"'),
+        *("--until-accuracy", "0.9", "--epochs", "5"),
+    )
+    assert asked.plans["b"] == ("--plan", 'topology="star"', "--epochs", "1")
+    assert (asked.devices, asked.profile, asked.train) == (12, "laptops", True)
 
 
 def test_someone_logs_out(server: Server) -> None:
