@@ -140,7 +140,8 @@ def _announce(ready: ConsoleReady, options: Options, *, opens: bool) -> None:
     else:
         link = ready.new_link()
         row("open", link, "bold green")
-        row("once", "the link opens one browser within a minute; press Enter here for another")
+        again = "press Enter here for another" if sys.stdin.isatty() else "`shoal console --port 0` gives another"
+        row("once", f"the link opens one browser within a minute; {again}")
         if os.environ.get("SSH_CONNECTION"):
             row("from afar", f"ssh -L {ready.port}:127.0.0.1:{ready.port} THIS-MACHINE, then open the link there")
         elif opens and _has_desktop():
@@ -149,7 +150,8 @@ def _announce(ready: ConsoleReady, options: Options, *, opens: bool) -> None:
             webbrowser.open(link)
         _link_on_enter(ready)
     row("may", f"show, and act on {', '.join(options.allow)}" if options.allow else "show, and change nothing")
-    row("end", "Ctrl-C")
+    if sys.stdin.isatty():
+        row("end", "Ctrl-C")
 
 
 def _has_desktop() -> bool:
