@@ -34,6 +34,7 @@ ROOMS = {
     "src/shoal/cli": "the command line",
     "src/shoal/cli/commands": "one file a command",
     "src/shoal/cli/render": "what people see",
+    "src/shoal/console": "the page in a browser",
     "src/shoal/data": "well-known data sets",
     "src/shoal/flock": "a feature: devices without a manager",
     "src/shoal/flock/pairing": "which two merge next",

@@ -23,11 +23,14 @@ import code_map
 import house as figures_of
 import reference as reference_page
 import site_pages
+import vendored as vendored_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO_DIR = ROOT / "proto"
 PROTO_FILE = PROTO_DIR / "shoal" / "v1" / "shoal.proto"
 CONTRACT_FILE = ROOT / "src" / "shoal" / "wire" / "contract.binpb"
+#: Files of others that the console's page is made with.
+VENDOR_DIR = ROOT / "src" / "shoal" / "console" / "static" / "vendor"
 #: The walk through the code that counts the hand-offs of an update.
 FIRST_HOUR = ROOT / "docs" / "contributing" / "first-hour.md"
 
@@ -39,13 +42,14 @@ LOCK_HEADER = """\
 """
 
 #: Extras whose least versions are tried as well.
-FLOOR_EXTRAS = ("discovery", "plot")
+FLOOR_EXTRAS = ("console", "discovery", "plot")
 #: What is tried with the least versions of all dependencies: what reads and writes for them, and one real training.
 FLOOR_TESTS = (
     "tests/unit/wire",
     "tests/unit/transport",
     "tests/unit/store",
     "tests/unit/cli",
+    "tests/unit/console",
     "tests/integration/test_training.py::test_three_workers_train_the_model_that_one_process_trains",
 )
 
@@ -53,7 +57,7 @@ FLOOR_TESTS = (
 NOTES_VARIABLE = "SHOAL_CI_NOTES"
 
 #: What `ci` runs, cheapest first, so that a slip is seen before the tests start.
-CI_TASKS = ("lint", "types", "layers", "house", "proto-check", "docs", "security", "test")
+CI_TASKS = ("lint", "types", "layers", "house", "vendored", "proto-check", "docs", "security", "test")
 
 #: Where pip-audit looks for known holes, in this order.
 AUDIT_DATABASES = ("pypi", "osv")
@@ -155,6 +159,13 @@ def docs(extra: Sequence[str]) -> int:
         os.environ["NO_MKDOCS_2_WARNING"] = "1"
         code = module("mkdocs", "build", "--strict", "--quiet", "--site-dir", *(extra or (scratch,)))
     return code or (1 if wrong else 0)
+
+
+def vendored(extra: Sequence[str]) -> int:
+    """Compare the files of others in the console's page with VENDORED.toml."""
+    found = vendored_files.problems(VENDOR_DIR)
+    print("\n".join(found) or "vendored files are the ones that VENDORED.toml names", flush=True)
+    return 1 if found else 0
 
 
 def security(extra: Sequence[str]) -> int:
@@ -380,6 +391,7 @@ TASKS: dict[str, Runner] = {
     "map": map_,
     "reference": reference,
     "docs": docs,
+    "vendored": vendored,
     "proto": proto,
     "proto-check": proto_check,
     "security": security,

@@ -50,12 +50,12 @@ def status_to_list(context: typer.Context, home: Path, *, json: bool, part: Lite
     if context.invoked_subcommand is not None:
         hand_home_to_subcommand(home)
         return None
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.plain_json import to_plain
 
     told = with_operator(home, lambda operator: operator.status())
     if json:
-        console.print_json(to_plain(getattr(told, part)))
+        screen.print_json(to_plain(getattr(told, part)))
         return None
     return told
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.cli import console
+from shoal.cli import screen
 from shoal.cli.commands.train import overrides, pairs_of
 from shoal.cli.render.topologies import topology_text
 from shoal.errors import Misuse
@@ -120,7 +120,7 @@ class Question:
 
     def _ready(self, home: Path) -> ReadyTask:
         path, entry = find_task(self.task)
-        tell = console.Teller(console.err())
+        tell = screen.Teller(screen.err())
         return asyncio.run(
             make_ready(path, entry, out=Paths(home).prepared, kwargs=self.arguments, plan=self.plan, on_progress=tell)
         )
@@ -177,7 +177,7 @@ class _Look:
 
 @contextmanager
 def _progress(title: str) -> Iterator[_Look]:
-    with console.err().status(f"  {title}") as status:
+    with screen.err().status(f"  {title}") as status:
         yield _Look(status)
 
 

@@ -41,7 +41,7 @@ def secret(
 
     Example:  `shoal flock secret -o flock.key`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.flock.secret import FlockSecret
 
     text = FlockSecret.draw().text
@@ -57,7 +57,7 @@ def secret(
         raise Misuse(f"{out} cannot be written: {error.strerror}") from None
     with open(descriptor, "w", encoding="ascii") as file:
         file.write(f"{text}\n")
-    console.say(f"Wrote {out}. Carry it to every device, and keep it to yourself: with it, any device is a peer.")
+    screen.say(f"Wrote {out}. Carry it to every device, and keep it to yourself: with it, any device is a peer.")
 
 
 @app.command()
@@ -171,10 +171,10 @@ def _secret(file: Path | None) -> FlockSecret:
 
 def _warn_if_readable(file: Path) -> None:
     """Warn of a secret that other users of this device can read."""
-    from shoal.cli import console
+    from shoal.cli import screen
 
     if file.stat().st_mode & ~_OWN_MODE & 0o777:
-        console.say(f"Warning: other users of this device may read {file}: chmod 600 {file}", "yellow")
+        screen.say(f"Warning: other users of this device may read {file}: chmod 600 {file}", "yellow")
 
 
 def _node(name: str) -> str:
@@ -216,7 +216,7 @@ async def _orders(
     import hashlib
     import json as json_module
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.commands.train import pairs_of
     from shoal.flock.driver import Orders
     from shoal.flock.pairing.resources import ANY_TIME, USUAL
@@ -232,7 +232,7 @@ async def _orders(
     path, entry = find_task(task)
     typed = {**numbers, "data": "local", "topology": "chain", "pace": "sync", "momentum": 0.0}
     kwargs = pairs_of(arguments, option="--set")
-    teller = console.Teller(console.err())
+    teller = screen.Teller(screen.err())
     ready = await make_ready(path, entry, out=places.prepared, kwargs=kwargs, plan=typed, on_progress=teller)
     plan = plan_from({**ready.prepared.plan, **typed, "until": Until(epochs=rounds)})
     blobs = BlobStore(places.cache / "blobs")

@@ -60,7 +60,7 @@ def explain(
 
     This device is measured for a second. Example:  `shoal offload explain examples/mnist --batch 1024 --mbps 100`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.offload.cost import check_modes
     from shoal.offload.torch.explain import asked_by, read, weighed
     from shoal.offload.torch.measure import measured_home
@@ -74,13 +74,13 @@ def explain(
         advert = _assumed(home, executors=executors, gmacs=gmacs, mbps=mbps, latency_ms=latency_ms)
     explained = weighed(asked, home=home, pool=advert, privacy=privacy, verify=verify)  # type: ignore[arg-type]
     if json:
-        console.print_json(_plain(explained, home, advert, batch=batch, privacy=privacy, verify=verify))
+        screen.print_json(_plain(explained, home, advert, batch=batch, privacy=privacy, verify=verify))
         return
-    screen = console.out()
+    terminal = screen.out()
     for line in _lines(home, advert, assumed=not pool):
-        screen.print(line, style="dim")
-    screen.print(_table(explained))
-    screen.print(
+        terminal.print(line, style="dim")
+    terminal.print(_table(explained))
+    terminal.print(
         f"A step of {batch} examples: {_ms(explained.home_s)} of products here, {_ms(explained.best_s)} with the pool: "
         f"{explained.speedup:.2f} times as fast."
     )

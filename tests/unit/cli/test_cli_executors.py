@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from statuses import status
 
-from shoal.cli import console
+from shoal.cli import screen
 from shoal.cli.commands.status import _print_cluster
 from shoal.cli.render.tables import executors_table
 from shoal.wire.messages import ExecutorView, Status
@@ -28,10 +28,10 @@ POOL = (
 
 
 def test_the_table_names_who_was_caught_and_why() -> None:
-    screen = Console(file=io.StringIO(), width=140, color_system=None)
-    screen.print(executors_table(POOL))
-    assert isinstance(screen.file, io.StringIO)
-    text = screen.file.getvalue()
+    terminal = Console(file=io.StringIO(), width=140, color_system=None)
+    terminal.print(executors_table(POOL))
+    assert isinstance(terminal.file, io.StringIO)
+    text = terminal.file.getvalue()
     assert "2.5G" in text
     assert "● excluded" in text
     assert "caught by operator: row 3 is" in text
@@ -39,13 +39,13 @@ def test_the_table_names_who_was_caught_and_why() -> None:
 
 
 def test_a_cluster_tells_of_its_pool_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Console(file=io.StringIO(), width=140, color_system=None)
-    monkeypatch.setattr(console, "out", lambda: screen)
+    terminal = Console(file=io.StringIO(), width=140, color_system=None)
+    monkeypatch.setattr(screen, "out", lambda: terminal)
     plain = status()
     _print_cluster(Status(cluster=plain.cluster, manager=plain.manager, nodes=plain.nodes, executors=POOL))
-    assert isinstance(screen.file, io.StringIO)
-    text = screen.file.getvalue()
+    assert isinstance(terminal.file, io.StringIO)
+    text = terminal.file.getvalue()
     assert "pool: 2 executors (1 excluded, 1 ready), 2.5G operations/s, 12 tasks done" in text
     assert "shed gets no further tasks: caught by operator" in text
     _print_cluster(plain)
-    assert screen.file.getvalue().count("pool:") == 1, "without executors there is no pool to tell of"
+    assert terminal.file.getvalue().count("pool:") == 1, "without executors there is no pool to tell of"

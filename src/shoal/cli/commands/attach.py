@@ -38,20 +38,20 @@ def attach(job: JobOrLatest = "", home: Home = DEFAULT_HOME, json: Json = False)
 
 async def watch_job(operator: Operator, job: str, *, to_stderr: bool) -> Story:
     """Follow a job on the terminal; with results promised as JSON, standard output is kept for them."""
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.follow import follow
 
-    screen = console.err() if to_stderr else console.out()
+    terminal = screen.err() if to_stderr else screen.out()
     note = f"Ctrl-C leaves; the job goes on. Return with: shoal attach {job}"
-    return await follow(lambda after_event: operator.status(job, after_event), job, console=screen, note=note)
+    return await follow(lambda after_event: operator.status(job, after_event), job, console=terminal, note=note)
 
 
 def left(job: str) -> typer.Exit:
     """What to say and raise when a person leaves a job."""
-    from shoal.cli import console
+    from shoal.cli import screen
 
     if job:
-        console.say(
+        screen.say(
             f"Left job {job}; leaving does not stop it. Return with: shoal attach {job}   "
             f"Stop it with: shoal jobs stop {job}"
         )
@@ -60,12 +60,12 @@ def left(job: str) -> typer.Exit:
 
 def finish(story: Story, *, json: bool, is_pulled: bool = False) -> None:
     """Say how a followed job ended, and end with the code that says the same."""
-    from shoal.cli import console
+    from shoal.cli import screen
 
     if json:
-        console.print_json(outcome(story))
+        screen.print_json(outcome(story))
     elif story.state == "finished" and not is_pulled:
-        console.say(f"Fetch the model with: shoal model pull {story.job_id} -o model.safetensors")
+        screen.say(f"Fetch the model with: shoal model pull {story.job_id} -o model.safetensors")
     raise typer.Exit(exit_for_state(story.state))
 
 

@@ -44,7 +44,7 @@ def check(
     """
     import asyncio
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.commands.train import overrides, pairs_of
     from shoal.runtime.paths import Paths
     from shoal.trainer.check import check_task
@@ -54,7 +54,7 @@ def check(
     path, entry = find_task_or_script(task)
     changes = overrides(workers="", until={}, numbers={}, pairs=plan or ())
     kwargs = pairs_of(arguments or (), option="--set")
-    tell = console.Teller(console.err())
+    tell = screen.Teller(screen.err())
 
     async def run(out: Path) -> tuple[TaskCheck, Plan]:
         ready = await make_ready(path, entry, out=out, kwargs=kwargs, plan=changes, on_progress=tell)
@@ -67,10 +67,10 @@ def check(
     claims = whole.inner_state == "fresh"
     told = _told(found, whole)
     if json:
-        console.print_json(told)
+        screen.print_json(told)
     else:
         for name, value in _lines(told):
-            console.out().print(f"  {name:<11} {value}", soft_wrap=True, highlight=False)
+            screen.out().print(f"  {name:<11} {value}", soft_wrap=True, highlight=False)
     raise typer.Exit(Exit.OK if found.is_pure or not claims else Exit.FAILED)
 
 

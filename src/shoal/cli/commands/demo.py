@@ -32,37 +32,37 @@ def demo(
     """
     import asyncio
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.plan import Until
 
     if importlib.util.find_spec("torch") is None:
         raise Misuse("the demo trains, and PyTorch is not installed: pip install 'torch>=2.11'")
     until = Until(accuracy=target, epochs=_EPOCHS)
-    screen = console.err() if json else console.out()
+    terminal = screen.err() if json else screen.out()
     began_s = time.monotonic()
-    story = asyncio.run(_run(screen, workers, {"until": until, "workers_min": workers, "workers_max": workers}))
+    story = asyncio.run(_run(terminal, workers, {"until": until, "workers_min": workers, "workers_max": workers}))
     seconds = time.monotonic() - began_s
-    _summarise(screen, story, seconds=seconds)
+    _summarise(terminal, story, seconds=seconds)
     if json:
-        console.print_json(result(story, seconds=seconds, workers=workers, target=target))
+        screen.print_json(result(story, seconds=seconds, workers=workers, target=target))
     raise typer.Exit(Exit.OK if reached(story, target) else Exit.FAILED)
 
 
-async def _run(screen: Console, workers: int, plan: dict[str, Any]) -> Story:
+async def _run(terminal: Console, workers: int, plan: dict[str, Any]) -> Story:
     from importlib.resources import files
 
     from shoal.cli.connect import operator_of
-    from shoal.cli.console import Teller
     from shoal.cli.follow import follow
+    from shoal.cli.screen import Teller
     from shoal.runtime.local import LocalCluster
 
-    tell = Teller(screen)
+    tell = Teller(terminal)
     task = Path(str(files("shoal.trainer") / "demo_task.py"))
     tell(f"starting a manager and {workers} devices on this machine")
     async with LocalCluster(workers=workers) as cluster, operator_of(cluster.home) as operator:
         job = await operator.prepare_and_submit(str(task), name="digits", kwargs={}, plan=plan, on_progress=tell)
         note = "Ctrl-C ends the demo"
-        return await follow(lambda after: operator.status(job, after), job, console=screen, note=note, every_s=0.25)
+        return await follow(lambda after: operator.status(job, after), job, console=terminal, note=note, every_s=0.25)
 
 
 def reached(story: Story, target: float) -> bool:
@@ -86,7 +86,7 @@ def result(story: Story, *, seconds: float, workers: int, target: float) -> dict
     }
 
 
-def _summarise(screen: Console, story: Story, *, seconds: float) -> None:
+def _summarise(terminal: Console, story: Story, *, seconds: float) -> None:
     from rich.text import Text
 
     from shoal.cli.render.format import bytes_text, clean, plural, share_text, span_text
@@ -94,7 +94,7 @@ def _summarise(screen: Console, story: Story, *, seconds: float) -> None:
 
     progress = story.progress
     if progress is None or story.state != "finished":
-        screen.print(f"\nThe demo did not finish: {clean(story.reason)}", style="red", soft_wrap=True)
+        terminal.print(f"\nThe demo did not finish: {clean(story.reason)}", style="red", soft_wrap=True)
         return
     workers = devices_of(story)
     total = sum(worker.batches for worker in workers) or 1
@@ -106,15 +106,15 @@ def _summarise(screen: Console, story: Story, *, seconds: float) -> None:
         ("traffic", f"{moved}, {plural(progress.version, 'version')} of the model"),
         ("work", shares),
     )
-    screen.print()
+    terminal.print()
     for label, text in lines:
-        screen.print(Text.assemble((f"  {label:<10}", "dim"), clean(text)), soft_wrap=True)
-    screen.print()
+        terminal.print(Text.assemble((f"  {label:<10}", "dim"), clean(text)), soft_wrap=True)
+    terminal.print()
     steps = (
         ("shoal up", "on an always-on machine; it prints a line"),
         ("shoal join …", "that line, on each device"),
         ("shoal train TASK", "your own task, such as examples/mnist"),
     )
-    screen.print("  Now with real devices:")
+    terminal.print("  Now with real devices:")
     for command, text in steps:
-        screen.print(Text.assemble("    ", (f"{command:<18}", "bold green"), (text, "dim")), soft_wrap=True)
+        terminal.print(Text.assemble("    ", (f"{command:<18}", "bold green"), (text, "dim")), soft_wrap=True)

@@ -35,7 +35,7 @@ def doctor(
     """
     import platform
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.findings import report, worst
     from shoal.identity.join_code import JoinCode
     from shoal.version import __version__
@@ -48,7 +48,7 @@ def doctor(
             _print(finding)
     if json:
         about = {"shoal": __version__, "python": platform.python_version(), "machine": platform.machine()}
-        console.print_json(report(findings, **about))
+        screen.print_json(report(findings, **about))
     else:
         _conclude(findings)
     raise typer.Exit(Exit.UNFIT if worst(findings) == "fail" else Exit.OK)
@@ -184,24 +184,24 @@ def _membership_problem(member: Enrolled) -> str:
 def _print(finding: Finding) -> None:
     from rich.text import Text
 
-    from shoal.cli import console
+    from shoal.cli import screen
 
     sign, style = _SIGNS[finding.state]
-    screen = console.out()
-    screen.print(Text.assemble((f"{sign} ", style), (f"{finding.check:<24}", "bold"), finding.found), soft_wrap=True)
+    terminal = screen.out()
+    terminal.print(Text.assemble((f"{sign} ", style), (f"{finding.check:<24}", "bold"), finding.found), soft_wrap=True)
     if finding.do:
-        screen.print(Text.assemble(" " * 26, ("→ ", style), finding.do), soft_wrap=True)
+        terminal.print(Text.assemble(" " * 26, ("→ ", style), finding.do), soft_wrap=True)
 
 
 def _conclude(findings: list[Finding]) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.format import plural
 
     failed = sum(finding.state == "fail" for finding in findings)
     warned = sum(finding.state == "warn" for finding in findings)
     if failed:
-        console.say(f"\n{plural(failed, 'check')} failed: do what the arrows say, then run it again.", "bold red")
+        screen.say(f"\n{plural(failed, 'check')} failed: do what the arrows say, then run it again.", "bold red")
     elif warned:
-        console.say(f"\nThis device will work; {plural(warned, 'thing')} could be better.", "yellow")
+        screen.say(f"\nThis device will work; {plural(warned, 'thing')} could be better.", "yellow")
     else:
-        console.say("\nThis device is ready.", "green")
+        screen.say("\nThis device is ready.", "green")

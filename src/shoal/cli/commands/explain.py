@@ -75,17 +75,17 @@ def explain(
 
 
 def _explain_job(job: str, home: Path, *, json: bool) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import ask_job, with_operator
     from shoal.cli.render.explained import job_lines, job_plain
 
     view, _ = with_operator(home, lambda operator: ask_job(operator, job))
     if json:
-        console.print_json(job_plain(view))
+        screen.print_json(job_plain(view))
         return
-    screen = console.out()
+    terminal = screen.out()
     for part in job_lines(view):
-        screen.print(part)
+        terminal.print(part)
 
 
 def _explain_fleet(
@@ -98,7 +98,7 @@ def _explain_fleet(
     shared_air: bool,
     json: bool,
 ) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.explained import sketch_lines, sketch_plain
     from shoal.cli.sketch import Sketch
 
@@ -112,8 +112,8 @@ def _explain_fleet(
     )
     choice = sketch.choose()
     if json:
-        console.print_json(sketch_plain(sketch, choice))
+        screen.print_json(sketch_plain(sketch, choice))
         return
-    screen = console.out()
+    terminal = screen.out()
     for part in sketch_lines(sketch, choice):
-        screen.print(part)
+        terminal.print(part)

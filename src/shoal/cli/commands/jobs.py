@@ -28,14 +28,14 @@ def jobs(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False) 
     told = status_to_list(context, home, json=json, part="jobs")
     if told is None:
         return
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.tables import jobs_table
 
     if told.jobs:
-        screen = console.out()
-        screen.print(jobs_table(told.jobs, width=screen.width))
+        terminal = screen.out()
+        terminal.print(jobs_table(told.jobs, width=terminal.width))
     else:
-        console.say("No jobs yet. Start one with: shoal train TASK")
+        screen.say("No jobs yet. Start one with: shoal train TASK")
 
 
 @app.command()
@@ -51,7 +51,7 @@ def show(
 
     Example:  `shoal jobs show mnist-3fa2 --traceback`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import ask_job, with_operator
     from shoal.cli.render.plain_json import to_plain
 
@@ -61,13 +61,13 @@ def show(
     view, told = with_operator(home, lambda operator: ask_job(operator, job))
     if json:
         plain = {"job": view, "evaluations": told.evaluations, "events": told.events}
-        console.print_json(to_plain(plain))
+        screen.print_json(to_plain(plain))
     else:
         _print(view, told)
 
 
 def _show_tracebacks(job: str, home: Path, *, json: bool) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.format import clean
     from shoal.cli.render.plain_json import to_plain
@@ -80,39 +80,39 @@ def _show_tracebacks(job: str, home: Path, *, json: bool) -> None:
 
     found, told = with_operator(home, ask)
     if json:
-        console.print_json(to_plain(told.events))
+        screen.print_json(to_plain(told.events))
         return
     if not told.events:
-        console.say(f"No traceback of {found} is kept: its code did not fail on a device")
-    screen = console.out()
+        screen.say(f"No traceback of {found} is kept: its code did not fail on a device")
+    terminal = screen.out()
     for event in told.events:
-        screen.print(f"{clock_text(event.at_s)}  {clean(event.reason)}", soft_wrap=True)
+        terminal.print(f"{clock_text(event.at_s)}  {clean(event.reason)}", soft_wrap=True)
         for line in event.traceback.rstrip().split("\n"):
             # Peers choose this text: the spaces before a line are kept, and nothing else that does not print.
-            screen.print("    " + "".join(each if each.isprintable() else " " for each in line), soft_wrap=True)
-        screen.print()
+            terminal.print("    " + "".join(each if each.isprintable() else " " for each in line), soft_wrap=True)
+        terminal.print()
 
 
 def _print(view: JobView, told: Status) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.format import count_text
     from shoal.cli.render.tables import evaluations_table, events_table, jobs_table, plan_table
 
-    screen = console.out()
-    screen.print(jobs_table((view,), width=screen.width))
+    terminal = screen.out()
+    terminal.print(jobs_table((view,), width=terminal.width))
     sizes = f"{view.train_examples:,} training and {view.test_examples:,} held-out examples"
     if view.plan.data == "local":
         sizes = f"examples are the devices' own, {view.test_examples:,} are held out here"
-    screen.print(
+    terminal.print(
         f"\n{count_text(view.model_size)} numbers in the model, {sizes}\n" if view.model_size else f"\n{sizes}\n"
     )
-    screen.print(plan_table(view.plan))
+    terminal.print(plan_table(view.plan))
     if told.evaluations:
-        screen.print()
-        screen.print(evaluations_table(told.evaluations))
+        terminal.print()
+        terminal.print(evaluations_table(told.evaluations))
     if told.events:
-        screen.print()
-        screen.print(events_table(told.events))
+        terminal.print()
+        terminal.print(events_table(told.events))
 
 
 @app.command()
@@ -125,7 +125,7 @@ def stop(
 
     Example:  `shoal jobs stop mnist-3fa2`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.select_job import pick_job
 
@@ -135,7 +135,7 @@ def stop(
         return found
 
     found = with_operator(home, ask)
-    console.say(f"Stopping {found}: its last version is being saved. Fetch it with: shoal model pull {found}")
+    screen.say(f"Stopping {found}: its last version is being saved. Fetch it with: shoal model pull {found}")
 
 
 @app.command()
@@ -148,7 +148,7 @@ def transfer(
 
     Example:  `shoal jobs transfer mnist-3fa2 --to attic-pi4`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.select_job import pick_job
 
@@ -157,4 +157,4 @@ def transfer(
         return found, await operator.transfer(found, to)
 
     found, told = with_operator(home, ask)
-    console.say(f"{found}: {told}. Watch it with: shoal jobs show {found}")
+    screen.say(f"{found}: {told}. Watch it with: shoal jobs show {found}")

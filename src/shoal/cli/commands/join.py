@@ -130,18 +130,18 @@ def _list_clusters() -> None:
     """List the clusters that announce themselves here, as a hint where to ask for a line: nothing proves it."""
     import asyncio
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.tables import clusters_table
     from shoal.identity.discovery import find
 
     found = asyncio.run(find(seconds=_FIND_S))
     if found:
-        console.out().print(clusters_table(found))
-        console.say(
+        screen.out().print(clusters_table(found))
+        screen.say(
             "To join one, ask its operator for a line (`shoal token create` there): being listed proves nothing."
         )
     else:
-        console.say("No cluster announces itself here: start it with `shoal up --announce`, on the same network.")
+        screen.say("No cluster announces itself here: start it with `shoal up --announce`, on the same network.")
 
 
 def _member(home: Path, line: str, name: str, *, anew: bool = False) -> Enrolled:

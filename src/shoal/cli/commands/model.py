@@ -50,7 +50,7 @@ def pull(
 
     Example:  `shoal model pull mnist-3fa2 -o model.safetensors`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.format import bytes_text
     from shoal.cli.select_job import pick_job
@@ -65,7 +65,7 @@ def pull(
         return found
 
     found = with_operator(home, fetch)
-    console.say(f"Wrote the model of {found} to {output}, {bytes_text(output.stat().st_size)}.")
+    screen.say(f"Wrote the model of {found} to {output}, {bytes_text(output.stat().st_size)}.")
 
 
 @app.command()
@@ -95,7 +95,7 @@ def export(
     """
     import tempfile
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.format import bytes_text, clean
     from shoal.cli.render.plain_json import to_plain
@@ -119,15 +119,15 @@ def export(
         target = output or Path(f"{found}{SUFFIXES[to]}")
         named = tuple(filter(None, inputs.split(",")))
         try:
-            made = export_model(model, files, to=to, out=target, inputs=named, tell=console.Teller(console.err()))
+            made = export_model(model, files, to=to, out=target, inputs=named, tell=screen.Teller(screen.err()))
         except ExportDiffers as error:
-            console.say(clean(f"No file was written: {error}"), style="red")
+            screen.say(clean(f"No file was written: {error}"), style="red")
             raise typer.Exit(Exit.FAILED) from None
     if json:
-        console.print_json(to_plain(made))
+        screen.print_json(to_plain(made))
         return
     batch = "any number of examples at once" if not made.batch else f"{made.batch} example at a time"
-    console.say(
+    screen.say(
         f"Wrote the model of {found} to {target}, {bytes_text(made.size_bytes)}. It takes {', '.join(made.inputs)}, "
         f"{batch}. On {made.examples:,} held-out examples its largest difference is {made.difference:.1e} of the "
         "model's largest output."
@@ -156,7 +156,7 @@ def follow(
     """
     import asyncio
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import operator_of, with_operator
     from shoal.cli.model_follower import KeptFile, keep
     from shoal.cli.render.format import parse_span
@@ -175,7 +175,7 @@ def follow(
         # A connection for each look: an operator that follows for months renews its certificate in between.
         view = asyncio.run(keep(kept, lambda: operator_of(home), every_s=every_s))
     except KeyboardInterrupt:
-        console.say(f"Left: {output} {kept.stands}; the job goes on.")
+        screen.say(f"Left: {output} {kept.stands}; the job goes on.")
         raise typer.Exit(Exit.INTERRUPTED) from None
     raise typer.Exit(end_of(view))
 
@@ -188,7 +188,7 @@ def versions(job: Job, home: Home = DEFAULT_HOME, json: Json = False) -> None:
     """
     import time
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.format import clean
     from shoal.cli.render.plain_json import to_plain
@@ -200,13 +200,13 @@ def versions(job: Job, home: Home = DEFAULT_HOME, json: Json = False) -> None:
 
     told = with_operator(home, ask)
     if json:
-        console.print_json(to_plain(told))
+        screen.print_json(to_plain(told))
     elif told.versions:
-        console.out().print(versions_table(told, now_s=time.time()))
+        screen.out().print(versions_table(told, now_s=time.time()))
         for text in filter(None, (told.served.hold, told.served.verdict) if told.served else ()):
-            console.say(clean(text))
+            screen.say(clean(text))
     else:
-        console.say(
+        screen.say(
             f"Nothing of {told.job} is published yet. `shoal model publish {told.job}` serves its newest version."
         )
 
@@ -248,7 +248,7 @@ def rollback(
 
 
 def _command(home: Path, job: str, ask: Callable[[Operator, str], Awaitable[str]]) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.format import clean
     from shoal.cli.select_job import pick_job
@@ -257,7 +257,7 @@ def _command(home: Path, job: str, ask: Callable[[Operator, str], Awaitable[str]
         found = pick_job(await operator.status(), job).job
         return f"{found}: {await ask(operator, found)}."
 
-    console.say(clean(with_operator(home, asked)))
+    screen.say(clean(with_operator(home, asked)))
 
 
 def end_of(view: JobView) -> Exit:
@@ -266,13 +266,13 @@ def end_of(view: JobView) -> Exit:
 
 
 def _teller(*, json: bool) -> Callable[[FollowLine], None]:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.format import clean
     from shoal.cli.render.plain_json import to_plain
 
     def tell(line: FollowLine) -> None:
         if json:
-            console.print_json(to_plain(line))
+            screen.print_json(to_plain(line))
         else:
             print(clean(line.text), flush=True)
 

@@ -30,15 +30,15 @@ def nodes(context: typer.Context, home: Home = DEFAULT_HOME, json: Json = False)
     told = status_to_list(context, home, json=json, part="nodes")
     if told is None:
         return
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.tables import executors_table, nodes_table
 
     if told.nodes:
-        console.out().print(nodes_table(told.nodes))
+        screen.out().print(nodes_table(told.nodes))
         if told.executors:
-            console.out().print(executors_table(told.executors))
+            screen.out().print(executors_table(told.executors))
     else:
-        console.say("No device has joined yet: run the line that `shoal up` printed on each one.")
+        screen.say("No device has joined yet: run the line that `shoal up` printed on each one.")
 
 
 @app.command()
@@ -73,7 +73,7 @@ def drain(
 
     Example:  `shoal nodes drain attic-pi4 --reason update`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
 
     short = ""
 
@@ -86,7 +86,7 @@ def drain(
 
     _ask(home, ask)
     if short:
-        console.say(f"Warning: {short}", "yellow")
+        screen.say(f"Warning: {short}", "yellow")
 
 
 def shortage(told: Status, node: str) -> str:
@@ -117,8 +117,8 @@ def undrain(node: _Node, home: Home = DEFAULT_HOME) -> None:
 
 def _ask(home: Path, command: Callable[[Operator], Awaitable[str]]) -> None:
     """Have it done; say what was."""
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.format import clean
 
-    console.say(clean(with_operator(home, command)))
+    screen.say(clean(with_operator(home, command)))

@@ -74,7 +74,7 @@ def capacity(
 
     Example:  `shoal plan capacity --devices 1e6 --model-mb 3 --every 10m`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.plain_json import to_plain
     from shoal.topology.capacity import FleetLoad, Site, needs
 
@@ -95,9 +95,9 @@ def capacity(
     answer = needs(fleet, measured, site)
     if json:
         parts = {"fleet": fleet, "site": site, "measured": measured, "figures": answer.figures, "limits": answer.limits}
-        console.print_json(to_plain(parts))
+        screen.print_json(to_plain(parts))
     else:
-        _tell(console.out(), fleet, measured, answer)
+        _tell(screen.out(), fleet, measured, answer)
 
 
 def whole(number: float) -> int:
@@ -128,7 +128,7 @@ def measured_figures() -> MeasuredCosts:
     return MeasuredCosts.from_plain(loads(text))
 
 
-def _tell(screen: Console, fleet: FleetLoad, measured: MeasuredCosts, answer: Needs) -> None:
+def _tell(terminal: Console, fleet: FleetLoad, measured: MeasuredCosts, answer: Needs) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -137,7 +137,8 @@ def _tell(screen: Console, fleet: FleetLoad, measured: MeasuredCosts, answer: Ne
     size = bytes_text(fleet.model_bytes)
     if fleet.update_bytes is not None:
         size += f", updates of {bytes_text(fleet.update_bytes)}"
-    screen.print(f"{fleet.devices:,} devices, a model of {size}, one update every {span_text(fleet.every_s)} from each")
+    every = span_text(fleet.every_s)
+    terminal.print(f"{fleet.devices:,} devices, a model of {size}, one update every {every} from each")
     table = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False, show_edge=False)
     table.add_column("what", no_wrap=True)
     table.add_column("needed", justify="right", no_wrap=True)
@@ -146,21 +147,21 @@ def _tell(screen: Console, fleet: FleetLoad, measured: MeasuredCosts, answer: Ne
     for figure in answer.figures:
         if figure.name in _LABELS:
             table.add_row(_LABELS[figure.name], value_text(figure), figure.basis, figure.how)
-    screen.print(table)
-    screen.print()
-    screen.print("What gives way first, with one leader and one manager on one machine:")
+    terminal.print(table)
+    terminal.print()
+    terminal.print("What gives way first, with one leader and one manager on one machine:")
     for limit in answer.limits:
         over = " <- too few" if limit.devices < fleet.devices else ""
-        screen.print(
+        terminal.print(
             f"  {limit.part:<12} {limit.devices:>13,} devices  {limit.how} ({limit.basis}){over}", soft_wrap=True
         )
-    screen.print()
+    terminal.print()
     tried = f"with {measured.devices_tried} devices connected, at a load of {measured.load:g}"
-    screen.print(f"Measured on {measured.date}, {tried}, on {measured.machine}.", style="dim", soft_wrap=True)
-    screen.print("Prices are assumed: give your own with --core-hour and --gb-down.", style="dim", soft_wrap=True)
+    terminal.print(f"Measured on {measured.date}, {tried}, on {measured.machine}.", style="dim", soft_wrap=True)
+    terminal.print("Prices are assumed: give your own with --core-hour and --gb-down.", style="dim", soft_wrap=True)
     if answer["leaders"] > 1 or answer["managers"] > 1:
         today = "A job has one leader and a cluster one manager today: this says how many it would take."
-        screen.print(today, soft_wrap=True)
+        terminal.print(today, soft_wrap=True)
 
 
 def value_text(figure: Figure) -> str:

@@ -58,7 +58,7 @@ def run(
     """
     import asyncio
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.commands.attach import finish, left
     from shoal.cli.commands.train import ends_typed, overrides
     from shoal.trainer.find_script import find_script
@@ -77,12 +77,12 @@ def run(
     async def start() -> Story | None:
         nonlocal started
         async with _operator(home, local) as operator:
-            tell = console.Teller(console.err())
+            tell = screen.Teller(screen.err())
             ready = await operator.prepare(
                 folder, entry, name=title, kwargs={"argv": arguments or []}, plan=chosen, on_progress=tell
             )
             started = await operator.submit(ready, plan=chosen, on_progress=tell)
-            console.say(f"Job {started} is queued.")
+            screen.say(f"Job {started} is queued.")
             return None if detach else await _followed(operator, started, output, json=json)
 
     try:
@@ -92,7 +92,7 @@ def run(
     if story is not None:
         finish(story, json=json, is_pulled=bool(local or output))
     elif json:
-        console.print_json({"job": started})
+        screen.print_json({"job": started})
     else:
         print(started)
 
@@ -122,11 +122,11 @@ def _operator(home: Path, local: int) -> Any:
 
 async def _followed(operator: Operator, job: str, output: Path | None, *, json: bool) -> Story:
     """Watch the job to its end, and fetch its model if that was asked for."""
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.commands.attach import watch_job
 
     story = await watch_job(operator, job, to_stderr=json)
     if output is not None and story.state == "finished":
         await operator.pull_model(job, output)
-        console.say(f"The model is in {output}.")
+        screen.say(f"The model is in {output}.")
     return story

@@ -78,7 +78,7 @@ def simulate(
 
     Two plans:  `shoal simulate examples/mnist --topology star --versus topology=shard`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.commands.train import ends_typed
     from shoal.cli.simulation import Question
 
@@ -111,58 +111,58 @@ def simulate(
     _tell(question, answers, seconds=time.monotonic() - began_s, json=json)
     _draw(answers, picture)
     if trace is not None:
-        console.say(f"  trace       {trace} (play it again with `shoal simulate --replay {trace}`)")
+        screen.say(f"  trace       {trace} (play it again with `shoal simulate --replay {trace}`)")
     states = [answer.outcome.state for answer in answers]
     raise typer.Exit(max(exit_for_state(state) for state in states))
 
 
 def _print_profiles(*, json: bool) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.sim.profiles import PROFILES
 
     if json:
-        console.print_json(PROFILES)
+        screen.print_json(PROFILES)
         return
     for name, text in PROFILES.items():
         print(f"{name:<12} {text}")
 
 
 def _replay(path: Path, home: Path, *, json: bool) -> Exit:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.simulation import replay
 
     played = replay(path, home)
     if json:
-        console.print_json({"lines": played.lines, "identical": played.difference is None})
+        screen.print_json({"lines": played.lines, "identical": played.difference is None})
     elif played.difference is None:
-        console.out().print(f"Identical: all {played.lines:,} lines of {path} came out again.")
+        screen.out().print(f"Identical: all {played.lines:,} lines of {path} came out again.")
     else:
         difference = played.difference
-        console.out().print(f"It differs from {path} in line {difference.line:,}.", style="bold")
+        screen.out().print(f"It differs from {path} in line {difference.line:,}.", style="bold")
         for label, line in (("then", difference.first), ("now", difference.second)):
-            console.out().print(f"  {label:<5} {(line or 'nothing: it was over').strip()}", soft_wrap=True)
+            screen.out().print(f"  {label:<5} {(line or 'nothing: it was over').strip()}", soft_wrap=True)
         for line in played.explained:
-            console.out().print(f"  {line}", soft_wrap=True)
+            screen.out().print(f"  {line}", soft_wrap=True)
     return Exit.OK if played.difference is None else Exit.FAILED
 
 
 def _tell(question: Question, answers: list[SimulationAnswer], *, seconds: float, json: bool) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.simulated import summary
 
     if json:
         plans: list[dict[str, Any]] = [
             {"plan": answer.title, "topology": answer.topology, **answer.outcome.to_plain()} for answer in answers
         ]
-        console.print_json({"question": question.header(), "seconds": round(seconds, 2), "plans": plans})
+        screen.print_json({"question": question.header(), "seconds": round(seconds, 2), "plans": plans})
         return
-    screen = console.out()
-    for part in summary(question, answers, seconds=seconds, width=screen.width):
-        screen.print(part)
+    terminal = screen.out()
+    for part in summary(question, answers, seconds=seconds, width=terminal.width):
+        terminal.print(part)
 
 
 def _draw(answers: list[SimulationAnswer], path: Path | None) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.picture import draw
 
     try:
@@ -170,6 +170,6 @@ def _draw(answers: list[SimulationAnswer], path: Path | None) -> None:
     except Misuse as reason:
         if path is not None:
             raise
-        console.say(f"  no picture: {reason}", style="dim")
+        screen.say(f"  no picture: {reason}", style="dim")
         return
-    console.say(f"  picture     {path or _PICTURE}")
+    screen.say(f"  picture     {path or _PICTURE}")

@@ -25,7 +25,7 @@ def status(
 
     Example:  `shoal status`  or  `shoal status mnist-3fa2 --json`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import ask_job, with_operator
     from shoal.cli.drift import drift_of
     from shoal.cli.render.plain_json import to_plain
@@ -41,7 +41,7 @@ def status(
         plain = to_plain(told)
         if found:
             plain["drift"] = to_plain(drift_of(told.evaluations))
-        console.print_json(plain)
+        screen.print_json(plain)
     elif found:
         _print_job(found, told)
     else:
@@ -49,53 +49,54 @@ def status(
 
 
 def _print_job(job: str, told: Status) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.job_history import Story
     from shoal.cli.render.view import render
 
-    screen = console.out()
+    terminal = screen.out()
     story = Story(job)
     story.take(told)
-    screen.print(render(story, width=screen.width, height=max(screen.height, 30)))
+    terminal.print(render(story, width=terminal.width, height=max(terminal.height, 30)))
     for view in told.jobs:
         if view.job == job and view.plan.inner_state == "kept":
             kept = "each device keeps the state of its optimiser, so a lost lease is trained as a new one"
-            screen.print(f"not replayable: {kept}", style="dim")
+            terminal.print(f"not replayable: {kept}", style="dim")
     _print_discarded(told)
 
 
 def _print_discarded(told: Status) -> None:
     """Versions that were trained and are not kept: nobody should have to look for that in a log."""
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.format import clean
 
     for view in told.jobs:
         if view.discarded:
-            console.out().print(f"{clean(view.job)} discarded {clean(view.discarded, 300)}", style="yellow")
+            screen.out().print(f"{clean(view.job)} discarded {clean(view.discarded, 300)}", style="yellow")
 
 
 def _print_cluster(told: Status) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.format import clean, plural
     from shoal.cli.render.tables import jobs_table
 
-    screen = console.out()
+    terminal = screen.out()
     states = Counter(node.state for node in told.nodes)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    screen.print(
+    terminal.print(
         f"cluster {clean(told.cluster)}: {plural(len(told.nodes), 'node')}{f' ({counted})' if counted else ''}"
     )
     if not told.nodes:
-        screen.print("Add a device with the join line that `shoal up` printed.", style="dim")
+        terminal.print("Add a device with the join line that `shoal up` printed.", style="dim")
     if told.executors:
-        screen.print(f"pool: {_pool_text(told)}")
+        terminal.print(f"pool: {_pool_text(told)}")
         for executor in (executor for executor in told.executors if executor.caught):
-            screen.print(f"  {clean(executor.node)} gets no further tasks: {clean(executor.reason, 300)}", style="red")
+            told_why = f"  {clean(executor.node)} gets no further tasks: {clean(executor.reason, 300)}"
+            terminal.print(told_why, style="red")
     if told.jobs:
-        screen.print(jobs_table(told.jobs, width=screen.width))
+        terminal.print(jobs_table(told.jobs, width=terminal.width))
         _print_discarded(told)
     else:
-        screen.print("No jobs yet. Start one with: shoal train TASK", style="dim")
+        terminal.print("No jobs yet. Start one with: shoal train TASK", style="dim")
 
 
 def _pool_text(told: Status) -> str:

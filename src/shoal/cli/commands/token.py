@@ -36,7 +36,7 @@ def create(
 
     Example:  `shoal token create --uses 5 --hours 2 --label lab`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.format import plural
     from shoal.cli.render.plain_json import to_plain
@@ -45,10 +45,10 @@ def create(
         home, lambda operator: operator.make_token(role=role, uses=uses, valid_s=hours * 3600, label=label)
     )
     if json:
-        console.print_json(to_plain(made))
+        screen.print_json(to_plain(made))
         return
     users = plural(uses, "device" if role == "node" else "operator")
-    console.say(f"For {users}, for {hours:g} hours; take it back with: shoal token revoke {made.token.token}")
+    screen.say(f"For {users}, for {hours:g} hours; take it back with: shoal token revoke {made.token.token}")
     # Alone on standard output, so that a script can read it.
     print(f"shoal join {made.join_line}", flush=True)
 
@@ -61,18 +61,18 @@ def list_(home: Home = DEFAULT_HOME, json: Json = False) -> None:
     """
     import time
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.plain_json import to_plain
     from shoal.cli.render.tables import tokens_table
 
     tokens = with_operator(home, lambda operator: operator.tokens())
     if json:
-        console.print_json(to_plain(tokens))
+        screen.print_json(to_plain(tokens))
     elif tokens:
-        console.out().print(tokens_table(tokens, now_s=time.time()))
+        screen.out().print(tokens_table(tokens, now_s=time.time()))
     else:
-        console.say("Nobody can join now. Make a line with: shoal token create")
+        screen.say("Nobody can join now. Make a line with: shoal token create")
 
 
 @app.command()
@@ -84,8 +84,8 @@ def revoke(
 
     Example:  `shoal token revoke 3fa2b1c0`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.format import clean
 
-    console.say(clean(with_operator(home, lambda operator: operator.revoke_token(token))))
+    screen.say(clean(with_operator(home, lambda operator: operator.revoke_token(token))))

@@ -84,7 +84,7 @@ def train(
 
     Examples that stay on the devices:  `shoal train TASK --plan data=local --work sized --budget-s 3 --endless`
     """
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.commands.attach import finish, left, watch_job
     from shoal.cli.connect import with_operator
     from shoal.trainer.find import find_task
@@ -115,9 +115,9 @@ def train(
     async def begin(operator: Operator) -> Story | None:
         nonlocal started
         started = await operator.prepare_and_submit(
-            task, name=name, kwargs=arguments, plan=chosen, start=start, on_progress=console.Teller(console.err())
+            task, name=name, kwargs=arguments, plan=chosen, start=start, on_progress=screen.Teller(screen.err())
         )
-        console.say(f"Job {started} is queued.")
+        screen.say(f"Job {started} is queued.")
         return None if detach else await watch_job(operator, started, to_stderr=json)
 
     try:
@@ -127,7 +127,7 @@ def train(
     if story is not None:
         finish(story, json=json)
     elif json:
-        console.print_json({"job": started})
+        screen.print_json({"job": started})
     else:
         print(started)
 

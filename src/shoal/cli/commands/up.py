@@ -69,6 +69,9 @@ def up(
             help="Who leads jobs when all are placed alike: `here`, on this machine, or `devices`, to spare it.",
         ),
     ] = "here",
+    console: Annotated[
+        bool, typer.Option("--console", help="Run `shoal console` beside it, for as long as this runs.")
+    ] = False,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the cluster is up.")] = False,
@@ -81,12 +84,14 @@ def up(
     """
     import asyncio
 
+    from shoal.cli.commands.console import Beside
     from shoal.cli.logs import log_to_stderr
     from shoal.runtime.manager_main import run_home
 
     if lead not in ("here", "devices"):
         raise typer.BadParameter("choose here or devices", param_hint="--lead")
     log_to_stderr(quiet=quiet)
+    beside = Beside(home) if console else None
 
     if token is None and (devices is not None or hours is not None):
         # A user who says how many may join, or for how long, asks for a line.
@@ -95,52 +100,57 @@ def up(
 
     def on_ready(ready: ManagerReady) -> None:
         _print_json(ready) if json else _announce(ready, home=home, devices=uses, hours=valid_hours)
+        if beside is not None:
+            beside.start(keeps_stdout_clean=json)
 
-    asyncio.run(
-        run_home(
-            home,
-            host=host,
-            port=port,
-            advertise=advertise,
-            token=token,
-            devices=uses,
-            token_hours=valid_hours,
-            name=name,
-            approve=approve,
-            announce=announce,
-            certificate_days=certificate_days,
-            prefers_devices=lead == "devices",
-            on_ready=on_ready,
-        )
+    serving = run_home(
+        home,
+        host=host,
+        port=port,
+        advertise=advertise,
+        token=token,
+        devices=uses,
+        token_hours=valid_hours,
+        name=name,
+        approve=approve,
+        announce=announce,
+        certificate_days=certificate_days,
+        prefers_devices=lead == "devices",
+        on_ready=on_ready,
     )
+    try:
+        asyncio.run(serving)
+    finally:
+        if beside is not None:
+            beside.end()
 
 
 def _print_json(ready: ManagerReady) -> None:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.plain_json import to_plain
 
-    console.print_json(to_plain(ready))
+    screen.print_json(to_plain(ready))
 
 
 def _announce(ready: ManagerReady, *, home: Path, devices: int, hours: float) -> None:
     from rich.text import Text
 
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.render.format import plural
     from shoal.identity.join_code import split_endpoint
 
-    screen = console.out()
-    screen.print(Text.assemble("Cluster ", (ready.cluster, "bold"), f" is up at {ready.endpoint}."))
+    terminal = screen.out()
+    terminal.print(Text.assemble("Cluster ", (ready.cluster, "bold"), f" is up at {ready.endpoint}."))
     if ready.warning:
-        screen.print(Text.assemble(("Warning: ", "bold yellow"), ready.warning), soft_wrap=True)
+        terminal.print(Text.assemble(("Warning: ", "bold yellow"), ready.warning), soft_wrap=True)
     if ready.join_line:
-        screen.print(f"\nRun this on each device ({plural(devices, 'device')}, for {hours:g} hours):\n")
+        terminal.print(f"\nRun this on each device ({plural(devices, 'device')}, for {hours:g} hours):\n")
         # Never wrapped: a line that is copied in two pieces does not work.
-        screen.print(Text("  ").append(f"shoal join {ready.join_line}", style="bold green"), soft_wrap=True)
+        terminal.print(Text("  ").append(f"shoal join {ready.join_line}", style="bold green"), soft_wrap=True)
     else:
-        screen.print("\nNo new join line was made: devices that joined come back by themselves. To add others:\n")
-        screen.print(Text("  ").append(_token_command(home), style="bold green"), soft_wrap=True)
-    screen.print()
+        terminal.print("\nNo new join line was made: devices that joined come back by themselves. To add others:\n")
+        terminal.print(Text("  ").append(_token_command(home), style="bold green"), soft_wrap=True)
+    terminal.print()
     facts = [
         ("ports", f"{ready.port} for work, {ready.enrol_port} for joining: open both to your devices"),
         ("state", f"{home}: back it up, the cluster's key is there"),
@@ -150,10 +160,10 @@ def _announce(ready: ManagerReady, *, home: Path, devices: int, hours: float) ->
         forward = f"devices dial {told} and {told + 1}: forward them to {ready.port} and {ready.enrol_port} here"
         facts.insert(0, ("forward", forward))
     for label, text in facts:
-        screen.print(Text.assemble((f"  {label:<9}", "dim"), text), soft_wrap=True)
+        terminal.print(Text.assemble((f"  {label:<9}", "dim"), text), soft_wrap=True)
     if ready.resumed_jobs:
-        screen.print(Text.assemble(("  resumed  ", "dim"), ", ".join(ready.resumed_jobs)), soft_wrap=True)
-    screen.print()
+        terminal.print(Text.assemble(("  resumed  ", "dim"), ", ".join(ready.resumed_jobs)), soft_wrap=True)
+    terminal.print()
 
 
 def _token_command(home: Path) -> str:

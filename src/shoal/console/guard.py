@@ -1,0 +1,64 @@
+"""What every request passes and every answer carries: the Host it was meant for, where it came from, safe headers.
+
+A page of another site can make a browser send requests here. It can neither read the answers nor, by these checks, have
+one carried out; and a name that suddenly leads to this machine (DNS rebinding) is not one of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self';"
+    " connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+#: A request that a person typed or clicked outside any page, and one of our own page.
+_OWN_SITES = ("none", "same-origin")
+
+
+class Guard:
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str], origin: str, is_tls: bool) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._origin = origin.lower()
+        self._more = {"strict-transport-security": "max-age=86400"} if is_tls else {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS | self._more)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        await (refusal or self._app)(scope, receive, safely)
+
+    def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return PlainTextResponse("this console answers under its own address alone\n", 421)
+        site = headers.get("sec-fetch-site")
+        if site is not None and site not in _OWN_SITES:
+            return PlainTextResponse("this request comes from another site\n", 403)
+        origin = headers.get("origin")
+        if method not in ("GET", "HEAD") and origin is not None and origin.lower() != self._origin:
+            return PlainTextResponse("this request comes from another site\n", 403)
+        return None
