@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("starlette", reason="the console's packages are not installed: pip install 'shoal[console]'")
-pytest.importorskip("uvicorn", reason="the console's packages are not installed: pip install 'shoal[console]'")
+pytest.importorskip("starlette", reason="the console's packages are not installed: pip install '.[console]'")
+pytest.importorskip("uvicorn", reason="the console's packages are not installed: pip install '.[console]'")
 
 from browser import Browser, Stream
 from kit import WAIT_S, Site, cluster_in, run

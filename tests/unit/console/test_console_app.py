@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("starlette", reason="the console's packages are not installed: pip install 'shoal[console]'")
-pytest.importorskip("uvicorn", reason="the console's packages are not installed: pip install 'shoal[console]'")
+pytest.importorskip("starlette", reason="the console's packages are not installed: pip install '.[console]'")
+pytest.importorskip("uvicorn", reason="the console's packages are not installed: pip install '.[console]'")
 
 from browser import PATIENCE_S, Browser
 from console_kit import Server, console_server

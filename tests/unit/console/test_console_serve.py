@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("starlette", reason="the console's packages are not installed: pip install 'shoal[console]'")
-pytest.importorskip("uvicorn", reason="the console's packages are not installed: pip install 'shoal[console]'")
+pytest.importorskip("starlette", reason="the console's packages are not installed: pip install '.[console]'")
+pytest.importorskip("uvicorn", reason="the console's packages are not installed: pip install '.[console]'")
 
 from browser import PATIENCE_S
 
@@ -48,9 +48,9 @@ def test_the_command_says_what_is_missing(
     assert "no cluster is operated from" in capsys.readouterr().err
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert run(["console", "--home", str(tmp_path)]) == 2
-    assert "pip install 'shoal[console]'" in capsys.readouterr().err
+    assert "pip install '.[console]'" in capsys.readouterr().err
     assert run(["up", "--console", "--home", str(tmp_path)]) == 2
-    assert "pip install 'shoal[console]'" in capsys.readouterr().err
+    assert "pip install '.[console]'" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
