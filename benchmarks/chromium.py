@@ -1,8 +1,8 @@
 """A headless Chromium, driven by DevTools over two pipes: no driver program, no websocket, nothing to download.
 
-    with Chromium.start() as browser:
-        page = browser.page("http://127.0.0.1:8000/", width=1400, height=900)
-        page.wait_for("document.querySelector('h1')")
+with Chromium.start() as browser:
+    page = browser.page("http://127.0.0.1:8000/", width=1400, height=900)
+    page.wait_for("document.querySelector('h1')")
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import queue
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +26,18 @@ FLAGS = (
     "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe", "--mute-audio",
 )  # fmt: skip
+
+#: The browser reads its commands from 3 and answers on 4: put our pipes there, then become the browser. A shell cannot
+#: be asked for it: some know no descriptor above 9.
+ENTRY = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(number), fcntl.F_DUPFD_CLOEXEC, 10) for number in sys.argv[1:3]]
+for number in sys.argv[1:3]:
+    os.close(int(number))
+for end, place in zip(ends, (3, 4)):
+    os.dup2(end, place)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 #: Patience with a busy machine.
 ANSWER_S = 120.0
@@ -62,10 +75,9 @@ class Chromium:
         read_there, to = os.pipe()
         back, write_there = os.pipe()
         root = ("--no-sandbox",) if os.geteuid() == 0 else ()
-        # The browser reads its commands from 3 and answers on 4.
-        script = f'exec "$@" 3<&{read_there} 4>&{write_there}'
         process = subprocess.Popen(
-            ["sh", "-c", script, "sh", found, *FLAGS, *root, f"--user-data-dir={profile}", "about:blank"],
+            [sys.executable, "-c", ENTRY, str(read_there), str(write_there), found, *FLAGS, *root,
+             f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(read_there, write_there), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip

@@ -56,7 +56,7 @@ def thousand(state: State) -> State:
     for number, node in enumerate(nodes.values()):
         if node["state"] == "lost" and number > 40:
             node |= {"state": "alive", "does": "wait", "why": "waits for the others"}
-    return merged(state, {"nodes": {name: None for name in state["nodes"]} | nodes})
+    return merged(state, {"nodes": dict.fromkeys(state["nodes"]) | nodes})
 
 
 class Player:
@@ -255,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._event("state", state)
         while not player._over:
             with player._news:
-                player._news.wait_for(lambda: player._over or len(player._patches) > seen, timeout=10)
+                player._news.wait_for(lambda seen=seen: player._over or len(player._patches) > seen, timeout=10)
                 news, seen = player._patches[seen:], len(player._patches)
             for patch in news:
                 self._event("patch", patch)

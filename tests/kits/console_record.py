@@ -170,7 +170,7 @@ class Recorder:
         if lost or suspect:
             tone = "trouble" if lost else "attention"
             sentence = f"{' and '.join(lost or suspect)} {'is lost' if lost else 'is silent'}; training goes on with "
-            sentence += f"{training}. {nodes[(lost or suspect)[0]]['reason']}"
+            sentence += f"{training}. Why: {nodes[(lost or suspect)[0]]['reason']}"
         else:
             tone = "ok"
             sentence = f"{plural(training, 'device')} of {len(nodes)} train {view.name}; nothing is wrong."

@@ -73,6 +73,9 @@
       document.title = `${word} – ${state?.cluster.name ?? "Shoal"}`;
     }, [word, state?.cluster.name]);
     useEffect(() => scrollTo(0, 0), [name]);
+    useEffect(() => {
+      if (state) S.firstViewMs ??= performance.now();
+    }, [Boolean(state)]);
     return html`
       <${Head} screen=${name} state=${state} />
       <${Away} link=${S.store.link} />

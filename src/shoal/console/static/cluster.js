@@ -55,16 +55,16 @@
     return html`
       <${S.Sentence} text=${cluster.sentence} tone=${cluster.tone} />
       <div class="columns cluster">
-        <${S.Panel} title="Devices" name="wide" aside=${html`<${Counts} state=${state} /><${S.Legend} />`}>
-          <${S.Devices} state=${state} />
-        <//>
-        <${S.Panel} title="Where updates meet" aside=${kind && html`<span class="dim">${kind}</span>`}>
-          <${S.Drawing} state=${state} job=${picked?.[1]} />
-        <//>
-        <${S.Panel} title="What happened, and why" name="wide">
-          <${S.Events} events=${happened} most=${7} />
-        <//>
-        <${S.Panel} title="Jobs"><${Jobs} state=${state} /><//>
+        <div class="stacked">
+          <${S.Panel} title="Devices" aside=${html`<${Counts} state=${state} /><${S.Legend} />`}><${S.Devices} state=${state} /><//>
+          <${S.Panel} title="What happened, and why"><${S.Events} events=${happened} most=${7} /><//>
+        </div>
+        <div class="stacked">
+          <${S.Panel} title="Where updates meet" aside=${kind && html`<span class="dim">${kind}</span>`}>
+            <${S.Drawing} state=${state} job=${picked?.[1]} />
+          <//>
+          <${S.Panel} title="Jobs"><${Jobs} state=${state} /><//>
+        </div>
       </div>`;
   }
 

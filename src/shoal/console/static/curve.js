@@ -14,6 +14,7 @@
           const dense = devicePixelRatio || 1;
           context.save();
           context.font = `${11 * dense}px ${getComputedStyle(document.body).fontFamily}`;
+          context.textAlign = "left";
           let until = -Infinity;
           for (const { x, text, bad } of marks.current ?? []) {
             const left = plot.valToPos(x, "x", true);
@@ -42,11 +43,13 @@
    * `lines`: [{label, colour, points: [[x, y]...], dots}]; `format` says a value; `range`: [low, high] or null;
    * `goal`: a value to reach.
    */
-  function Curve({ lines, marks = [], format, range = null, height = 230, label, goal = null, axis = S.minutes }) {
+  function Curve({ lines, marks = [], format, range = null, height = 230, label, goal = null, endX = null, axis = S.minutes }) {
     const box = useRef(null);
     const plot = useRef(null);
     const shown = useRef(marks);
     shown.current = marks;
+    const endAt = useRef(endX);
+    endAt.current = endX;
     const shape = JSON.stringify([lines.map((line) => [line.label, line.colour, line.dots]), range, height, goal, label]);
     const data = (() => {
       const xs = [...new Set(lines.flatMap((line) => line.points.map((point) => point[0])))].sort((a, b) => a - b);
@@ -70,7 +73,7 @@
             legend: { show: false },
             cursor: { points: { show: true }, drag: { x: false, y: false } },
             padding: [16, 12, 0, 0],
-            scales: { x: { time: false }, y: { range: range ?? ((_, low, high) => roomy(low, high)) } },
+            scales: { x: { time: false, range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(endAt.current ?? 0, high ?? 1, 1)] }, y: { range: range ?? ((_, low, high) => roomy(low, high)) } },
             axes: [
               styled({ values: (_, ticks) => ticks.map((tick) => axis(tick)), space: 70, size: 28 }),
               styled({ values: (_, ticks) => ticks.map(format), size: 62, space: 34 }),

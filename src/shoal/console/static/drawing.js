@@ -42,7 +42,7 @@
     <line class=${line.rate ? "flow" : "flow still"} x1=${one.x} y1=${one.y} x2=${other.x} y2=${other.y} stroke-width=${line.width.toFixed(1)} />`;
 
   const Carried = ({ one, other, line, at }) => {
-    if (!line.rate) return null;
+    if (!line.rate || line.told === false) return null;
     const part = 0.42 + 0.1 * (at % 3);
     const text = `${S.bytes(line.rate)}/s`;
     const x = one.x + (other.x - one.x) * part;
@@ -84,7 +84,15 @@
     const placed = new Map(names.map((name) => [name, spot(placeOf(name, names), Math.max(places.size, names.length))]));
     const where = (name) => placed.get(name) ?? HUB;
     const carried = new Map();
-    for (const { pair, rate } of lines) for (const name of pair) carried.set(name, (carried.get(name) ?? 0) + rate);
+    const degree = new Map();
+    for (const { pair, rate } of lines) {
+      for (const name of pair) {
+        carried.set(name, (carried.get(name) ?? 0) + rate);
+        degree.set(name, (degree.get(name) ?? 0) + 1);
+      }
+    }
+    // Where a device has one line alone, what it carries stands below its name.
+    for (const line of lines) line.told = !line.pair.some((name) => name && degree.get(name) === 1);
     const spots = nodes.map(([name, node]) => ({
       name, does: node.does, place: placed.get(name), bad: node.state !== "alive",
       ring: node.role === "leader" || node.role === "aggregator",

@@ -98,7 +98,7 @@
       <${S.Panel} title="Curves" name="curves" aside=${html`<${S.Choice} label="Which curve" options=${options} chosen=${picked} choose=${choose} />`}>
         ${points.length
           ? html`<${S.Curve} label=${`${name !== null ? `held-out ${label}` : label} of ${job.name || id} over time`} format=${format}
-              lines=${[{ label, colour: name !== null ? "--evaluate" : "--train", points, dots: name !== null }]}
+              endX=${state.at_s - zeroS} lines=${[{ label, colour: name !== null ? "--evaluate" : "--train", points, dots: name !== null }]}
               marks=${marks.map((mark) => ({ x: mark.atS - zeroS, text: mark.text, bad: mark.bad }))} />`
           : html`<p class="empty">Nothing of this was measured yet.</p>`}
         <p class="note">Short dashes: something broke. Long dashes: a version was published. Time counts from the start of the job.</p>

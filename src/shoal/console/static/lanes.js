@@ -55,10 +55,35 @@
     return parts.map(([does, part]) => `${DID[does] ?? does} ${Math.round(part * 100)} %`).join(", ") || "nothing known";
   }
 
+  /** Spans too short to see, as a terminal shows them: in each column, what was done longest. */
+  function coarse(spans, fromS, toS, width) {
+    const seen = spans.filter((span) => span[1] >= fromS && span[0] <= toS);
+    const columns = Math.floor(width / 2);
+    if (seen.length < columns / 2) return seen;
+    const step = (toS - fromS) / columns;
+    const longest = Array.from({ length: columns }, () => new Map());
+    for (const [begin, end, does] of seen) {
+      const last = Math.min(columns - 1, Math.floor((end - fromS) / step));
+      for (let at = Math.max(0, Math.floor((begin - fromS) / step)); at <= last; at += 1) {
+        const part = Math.min(end, fromS + (at + 1) * step) - Math.max(begin, fromS + at * step);
+        longest[at].set(does, (longest[at].get(does) ?? 0) + part);
+      }
+    }
+    const found = [];
+    longest.forEach((shares, at) => {
+      if (!shares.size) return;
+      const does = [...shares].reduce((one, other) => (other[1] > one[1] ? other : one))[0];
+      const last = found.at(-1);
+      if (last && last[2] === does && Math.abs(last[1] - (fromS + at * step)) < step / 2) last[1] = fromS + (at + 1) * step;
+      else found.push([fromS + at * step, fromS + (at + 1) * step, does]);
+    });
+    return found;
+  }
+
   function drawLane(context, spans, fromS, toS, x, y, width, height) {
     const scale = width / (toS - fromS);
     const clipped = [];
-    for (const [begin, end, does] of spans) {
+    for (const [begin, end, does] of coarse(spans, fromS, toS, width)) {
       if (end < fromS || begin > toS) continue;
       const left = x + Math.max(0, (begin - fromS) * scale);
       const right = x + Math.min(width, (end - fromS) * scale);

@@ -83,8 +83,8 @@
     const name = job.name || "this job";
     if (!job.served) return [`Nothing of ${name} is served yet.`, "A version is published when an evaluation finds it better.", "attention"];
     const { version, hold, reason, verdict } = job.served;
-    if (hold) return [`Version ${version} of ${name} is served; publishing is held.`, [reason, verdict].filter(Boolean).join(". "), "attention"];
-    return [`Version ${version} of ${name} is served.`, [reason, verdict].filter(Boolean).join(". "), "ok"];
+    const said = [reason, verdict?.replace(`: ${hold}`, "")].filter(Boolean).map((each) => `${each[0].toUpperCase()}${each.slice(1)}.`).join(" ");
+    return [`Version ${version} of ${name} is served${hold ? "; publishing is held" : ""}.`, said, hold ? "attention" : "ok"];
   }
 
   function Models({ state, id }) {
@@ -102,7 +102,7 @@
     const toggle = (version) => setPair([...(chosen.length === 2 ? chosen : defaults).filter((each) => each !== version), version].slice(-2));
     return html`
       <${S.Sentence} text=${head} tone=${tone}>
-        ${rest && html`<p>${rest[0].toUpperCase() + rest.slice(1)}.</p>`}
+        ${rest && html`<p>${rest}</p>`}
         <div class="beside"><${S.JobPicker} state=${state} chosen=${found} screen="models" /></div>
       <//>
       <div class="columns models">
@@ -125,7 +125,7 @@
               </table>`}
           <${Served} job=${job} atS=${state.at_s} />
           <p class="note">The same in a terminal:</p>
-          <${S.CommandLine} text=${S.lineOf("roll-back", { job: found, version: compared[1]?.version ?? "VERSION" })} />
+          <${S.CommandLine} text=${S.lineOf("roll-back", { job: found, version: versions.find((each) => each.version < (job.served?.version ?? Infinity))?.version ?? "VERSION" })} />
         <//>
         ${compared.length === 2 && html`<${Comparison} one=${compared[0]} other=${compared[1]} />`}
       </div>`;

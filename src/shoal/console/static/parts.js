@@ -20,14 +20,19 @@
     return html`<p class="unseen" role="status">${said}</p>`;
   }
 
-  /** First a sentence. Its first clause is large; the rest explains. */
+  /** The first sentence, or its first clause where it is long; and the rest. */
+  function parted(text) {
+    const cut = /^(.{1,90}?)\.(?:\s+(.*))?$/su.exec(text) ?? /^(.{1,90}?)[;:]\s+(.*)$/su.exec(text);
+    return cut ? [cut[1], cut[2] ?? ""] : [text, ""];
+  }
+
+  /** First a sentence: its beginning is large; the rest explains. */
   function Sentence({ text, tone = "ok", children }) {
-    const cut = /^(.*?[^.\d](?:\.(?=\s|$)|;\s|: ))(.*)$/su.exec(text ?? "");
-    const [head, rest] = cut ? [cut[1].replace(/[.;:]\s*$/u, ""), cut[2].trim()] : [text ?? "", ""];
+    const [head, rest] = parted(text ?? "");
     return html`
       <div class="sentence tone-${tone}">
         <h1><span class="tone" aria-hidden="true">${tone === "ok" ? "✓" : tone === "attention" ? "!" : "✕"}</span>${head}</h1>
-        ${rest && html`<p>${rest[0].toUpperCase() + rest.slice(1)}</p>`} ${children}
+        ${rest && html`<p>${rest}</p>`} ${children}
         <${Status} text=${text ?? ""} />
       </div>`;
   }
@@ -51,7 +56,7 @@
       <details class="as-table" onToggle=${(event) => setOpen(event.currentTarget.open)}>
         <summary>as a table</summary>
         ${open &&
-        html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+        html`<div class="scroll" tabindex="0" role="region" aria-label=${`${label}, as a table`}>
           <table>
             <caption class="unseen">${label}</caption>
             <thead><tr>${head.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
@@ -63,7 +68,7 @@
 
   /** Buttons of which one is pressed. */
   const Choice = ({ label, options, chosen, choose }) => html`
-    <div class="choice" role="group" aria-label=${label}>
+    <div class="choice" role="group" aria-label=${`${label}, as a table`}>
       ${options.map(([value, text]) => html`<button key=${value} type="button" aria-pressed=${String(value === chosen)} onClick=${() => choose(value)}>${text}</button>`)}
     </div>`;
 

@@ -3,6 +3,8 @@
 ((S) => {
   const { html, useEffect, useRef, useState } = htmPreact;
   const POLL_MS = 700;
+  /** Closer than this, two times are the same. */
+  const ALIKE = 1.1;
   const LANES_SHOWN = 8;
   const PROFILES = {
     "pi4-lan": "Raspberry Pi 4, wired",
@@ -49,14 +51,19 @@
     const [one, other] = [reached(a), reached(b)];
     const goal = a.goal ?? b.goal;
     if (one !== null && other !== null) {
+      const alike = Math.max(one, other) < ALIKE * Math.min(one, other);
+      if (alike) {
+        const lighter = b.bytes_up < a.bytes_up ? "B" : "A";
+        return [`Both reach ${S.share(goal, 0)} equally soon.`, `${S.span(one)} and ${S.span(other)}. ${lighter} sends ${S.ratio(a.bytes_up, b.bytes_up)} fewer bytes up.`, "ok"];
+      }
       const quicker = other < one ? "B" : "A";
       const bytes = S.ratio(a.bytes_up, b.bytes_up);
       const fewer = bytes && bytes !== "=" ? `, with ${bytes} ${(b.bytes_up < a.bytes_up) === (quicker === "B") ? "fewer" : "more"} bytes up` : "";
-      return [`${quicker} reaches ${S.share(goal, 0)} ${S.ratio(one, other).replace("=", "no")} sooner.`, `${S.span(Math.min(one, other))} against ${S.span(Math.max(one, other))}${fewer}.`, "ok"];
+      return [`${quicker} reaches ${S.share(goal, 0)} ${S.ratio(one, other)} sooner.`, `${S.span(Math.min(one, other))} against ${S.span(Math.max(one, other))}${fewer}.`, "ok"];
     }
     if (one !== null || other !== null) return [`Only ${one !== null ? "A" : "B"} reaches ${S.share(goal, 0)}.`, `The other ended so: ${one !== null ? b.reason : a.reason}`, "attention"];
     const sooner = b.seconds < a.seconds ? "B" : "A";
-    return [`${sooner} ends ${S.ratio(a.seconds, b.seconds).replace("=", "no")} sooner.`, `${S.span(Math.min(a.seconds, b.seconds))} against ${S.span(Math.max(a.seconds, b.seconds))}.`, "ok"];
+    return [`${sooner} ends ${S.ratio(a.seconds, b.seconds)} sooner.`, `${S.span(Math.min(a.seconds, b.seconds))} against ${S.span(Math.max(a.seconds, b.seconds))}.`, "ok"];
   }
 
   function Facts({ a, b }) {
@@ -80,7 +87,7 @@
 
   function Lanes({ letter, outcome, toS }) {
     const lanes = (outcome.lanes ?? []).slice(0, LANES_SHOWN);
-    const rows = lanes.map((lane) => ({ name: lane.node, spans: lane.spans.map(([does, begin, end]) => [begin, end, S.SIMULATED[does] ?? "idle"]) }));
+    const rows = lanes.map((lane) => ({ name: lane.node, spans: lane.spans.filter(([does, begin]) => does !== "away" || begin > 0).map(([does, begin, end]) => [begin, end, S.SIMULATED[does] ?? "idle"]) }));
     return html`
       <div><h3><${Letter} of=${letter} /> ${outcome.plan ?? ""}</h3>
         <${S.Lanes} rows=${rows} fromS=${0} toS=${toS} zeroS=${0} endS=${outcome.seconds} label=${`Plan ${letter.toUpperCase()}: what each device did`} /></div>`;
@@ -100,7 +107,7 @@
         <${S.Panel} title="Accuracy over virtual time" name="wide" aside=${html`<span class="dim"><${Letter} of="a" /> ${a.plan ?? "A"}  <${Letter} of="b" /> ${b.plan ?? "B"}</span>`}>
           ${a.is_system_only || !(learns(a).length || learns(b).length)
             ? html`<p class="empty">Nothing was trained here: time, bytes and devices only.</p>`
-            : html`<${S.Curve} label="accuracy of both plans over virtual time" height=${300} format=${(value) => S.share(value, 0)} goal=${a.goal ?? null}
+            : html`<${S.Curve} label="accuracy of both plans over virtual time" height=${innerWidth < 640 ? 240 : 390} format=${(value) => S.share(value, 0)} goal=${a.goal ?? null}
                 lines=${[{ label: "A", colour: "--plan-a", points: learns(a), dots: true }, { label: "B", colour: "--plan-b", points: learns(b), dots: true }]} />
               <p class="note">The dashed line is the goal.</p>`}
         <//>
