@@ -15,6 +15,7 @@
           context.save();
           context.font = `${11 * dense}px ${getComputedStyle(document.body).fontFamily}`;
           context.textAlign = "left";
+          const words = [];
           let until = -Infinity;
           for (const { x, text, bad } of marks.current ?? []) {
             const left = plot.valToPos(x, "x", true);
@@ -29,9 +30,16 @@
             const wide = context.measureText(text).width;
             const begin = Math.min(left + 4 * dense, bbox.left + bbox.width - wide);
             if (text && begin > until) {
-              context.fillText(text, begin, bbox.top + 10 * dense);
+              words.push([text, begin, wide, context.fillStyle]);
               until = begin + wide + 8 * dense;
             }
+          }
+          // Words last, on ground of their own: no line runs through them.
+          for (const [text, begin, wide, ink] of words) {
+            context.fillStyle = S.colour("--panel");
+            context.fillRect(begin - 2 * dense, bbox.top - dense, wide + 4 * dense, 15 * dense);
+            context.fillStyle = ink;
+            context.fillText(text, begin, bbox.top + 10 * dense);
           }
           context.restore();
         },
@@ -52,7 +60,7 @@
     endAt.current = endX;
     const shape = JSON.stringify([lines.map((line) => [line.label, line.colour, line.dots]), range, height, goal, label]);
     const data = (() => {
-      const xs = [...new Set(lines.flatMap((line) => line.points.map((point) => point[0])))].sort((a, b) => a - b);
+      const xs = [...new Set([...(goal === null ? [] : [0]), ...lines.flatMap((line) => line.points.map((point) => point[0]))])].sort((a, b) => a - b);
       const columns = lines.map((line) => {
         const at = new Map(line.points);
         return xs.map((x) => at.get(x));

@@ -72,7 +72,7 @@
   function ratio(one, other) {
     if (!known(one) || !known(other) || one <= 0 || other <= 0) return "";
     const factor = Math.max(one, other) / Math.min(one, other);
-    return factor < 1.005 ? "=" : `${factor >= 10 ? Math.round(factor) : factor.toFixed(1)}×`;
+    return factor < 1.05 ? "=" : `${factor >= 10 ? Math.round(factor) : factor.toFixed(1)}×`;
   }
 
   Object.assign(S, { NOTHING, known, bytes, count, rate, span, lease, minutes, share, number, isShare, metric });

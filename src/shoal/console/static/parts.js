@@ -68,7 +68,7 @@
 
   /** Buttons of which one is pressed. */
   const Choice = ({ label, options, chosen, choose }) => html`
-    <div class="choice" role="group" aria-label=${`${label}, as a table`}>
+    <div class="choice" role="group" aria-label=${label}>
       ${options.map(([value, text]) => html`<button key=${value} type="button" aria-pressed=${String(value === chosen)} onClick=${() => choose(value)}>${text}</button>`)}
     </div>`;
 
