@@ -1,0 +1,131 @@
+// Small parts that every screen uses: sentence, panel, figure, table behind a picture, list of events.
+"use strict";
+((S) => {
+  const { html, useEffect, useRef, useState } = htmPreact;
+  const SAY_EVERY_MS = 10000;
+
+  /** Tells a screen reader, at most once in ten seconds, and the newest only. */
+  function Status({ text }) {
+    const [said, say] = useState(text);
+    const last = useRef(Date.now());
+    useEffect(() => {
+      if (text === said) return undefined;
+      const tell = () => {
+        last.current = Date.now();
+        say(text);
+      };
+      const timer = setTimeout(tell, Math.max(0, last.current + SAY_EVERY_MS - Date.now()));
+      return () => clearTimeout(timer);
+    }, [text, said]);
+    return html`<p class="unseen" role="status">${said}</p>`;
+  }
+
+  /** The first sentence, or its first clause where it is long; and the rest. */
+  function parted(text) {
+    const cut = /^(.{1,90}?)\.(?:\s+(.*))?$/su.exec(text) ?? /^(.{1,90}?)[;:]\s+(.*)$/su.exec(text);
+    return cut ? [cut[1], cut[2] ?? ""] : [text, ""];
+  }
+
+  /** First a sentence: its beginning is large; the rest explains. */
+  function Sentence({ text, tone = "ok", children }) {
+    const [head, rest] = parted(text ?? "");
+    return html`
+      <div class="sentence tone-${tone}">
+        <h1><span class="tone" aria-hidden="true">${tone === "ok" ? "✓" : tone === "attention" ? "!" : "✕"}</span>${head}</h1>
+        ${rest && html`<p>${rest}</p>`} ${children}
+        <${Status} text=${text ?? ""} />
+      </div>`;
+  }
+
+  const Panel = ({ title, aside, name = "", children }) => html`
+    <section class="panel ${name}" aria-label=${title}>
+      <header><h2>${title}</h2>${aside}</header>
+      ${children}
+    </section>`;
+
+  const Figure = ({ label, value, unit, note, tone = "" }) => html`
+    <div class="figure ${tone}">
+      <dt>${label}</dt>
+      <dd><strong>${value}</strong>${unit && html` <span>${unit}</span>`}<small>${note}</small></dd>
+    </div>`;
+
+  /** The same as a picture, as a table; its rows are made when it is opened. */
+  function AsTable({ label, head, rows }) {
+    const [open, setOpen] = useState(false);
+    return html`
+      <details class="as-table" onToggle=${(event) => setOpen(event.currentTarget.open)}>
+        <summary>as a table</summary>
+        ${open &&
+        html`<div class="scroll" tabindex="0" role="region" aria-label=${`${label}, as a table`}>
+          <table>
+            <caption class="unseen">${label}</caption>
+            <thead><tr>${head.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
+            <tbody>${rows().map((row) => html`<tr>${row.map((cell, at) => (at ? html`<td>${cell}</td>` : html`<th scope="row">${cell}</th>`))}</tr>`)}</tbody>
+          </table>
+        </div>`}
+      </details>`;
+  }
+
+  /** Buttons of which one is pressed. */
+  const Choice = ({ label, options, chosen, choose }) => html`
+    <div class="choice" role="group" aria-label=${label}>
+      ${options.map(([value, text]) => html`<button key=${value} type="button" aria-pressed=${String(value === chosen)} onClick=${() => choose(value)}>${text}</button>`)}
+    </div>`;
+
+  // Events -------------------------------------------------------------------------------------------------
+
+  const BAD = /lost|failed|revoked|refused|expired|returned|rolled|denied|broken|discard|cut|dismiss/u;
+  const WARN = /suspect|late|silent|drained|hold|waiting|slow/u;
+  const GOOD = /evaluated|published|resumed|epoch|assigned|joined|alive|ready|approved|undrained|finished|started/u;
+  const toneOf = (kind) => (BAD.test(kind) ? "bad" : WARN.test(kind) ? "warn" : GOOD.test(kind) ? "good" : "");
+
+  function Events({ events, most = 8, empty = "Nothing happened yet." }) {
+    const [all, setAll] = useState(false);
+    if (!events.length) return html`<p class="empty">${empty}</p>`;
+    const shown = all ? events : events.slice(0, most);
+    return html`
+      <ol class="events">
+        ${shown.map((event) => html`
+          <li key=${event.key ?? event.seq} class=${toneOf(event.kind)}>
+            <time title=${S.moment(event.at_s)}>${S.clock(event.at_s)}</time>
+            <b>${event.kind}</b>
+            <span>${event.reason}</span>
+          </li>`)}
+      </ol>
+      ${events.length > most && html`<button type="button" class="more" aria-expanded=${String(all)} onClick=${() => setAll(!all)}>
+        ${all ? "show fewer" : `show all ${events.length}`}
+      </button>`}`;
+  }
+
+  /** A command line that does the same, to copy. */
+  function CommandLine({ text }) {
+    const [copied, setCopied] = useState(false);
+    const copy = () => navigator.clipboard?.writeText(text).then(() => setCopied(true), () => {});
+    return html`<div class="command"><code>${text}</code>
+      ${navigator.clipboard && html`<button type="button" onClick=${copy}>${copied ? "copied" : "copy"}</button>`}</div>`;
+  }
+
+  /** As a shell reads it. */
+  const quoted = (text) => (/^[\w.:/@%+=-]+$/u.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`);
+
+  const byName = (a, b) => (a[0] < b[0] ? -1 : 1);
+  /** Of several jobs, the one a person most likely means: named, open, newest. */
+  function pickJob(state, id) {
+    const jobs = Object.entries(state?.jobs ?? {});
+    const open = (job) => !["finished", "failed", "stopped"].includes(job.state);
+    const found = jobs.find(([name]) => name === id);
+    return found ?? jobs.sort((a, b) => open(b[1]) - open(a[1]) || (a[1].since_s ?? 0) - (b[1].since_s ?? 0))[0] ?? null;
+  }
+
+  const JobPicker = ({ state, chosen, screen }) => {
+    const jobs = Object.entries(state.jobs ?? {}).sort(byName);
+    if (jobs.length < 2) return null;
+    return html`<label class="picker">job
+      <select value=${chosen} onChange=${(event) => (location.hash = `#/${screen}/${encodeURIComponent(event.currentTarget.value)}`)}>
+        ${jobs.map(([id, job]) => html`<option key=${id} value=${id} selected=${id === chosen}>${job.name || id} (${id})</option>`)}
+      </select></label>`;
+  };
+
+  Object.assign(S, { Sentence, Panel, Figure, AsTable, Choice, Events, CommandLine, JobPicker });
+  Object.assign(S, { quoted, pickJob, toneOf, byName });
+})((window.Shoal ??= {}));
