@@ -27,7 +27,7 @@ from shoal.roles.events import LinkMeasured, Received
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
 from shoal.roles.node.doorway import TWICE
 from shoal.roles.node.worker_table import WorkerTable
-from shoal.runtime import own_processor, probe
+from shoal.runtime import log_lines, own_processor, probe
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.own_data import expose
 from shoal.runtime.paths import Paths, default_home
@@ -403,6 +403,7 @@ async def run_agent(
 ) -> None:
     """Run until SIGINT or SIGTERM."""
     enrolled = Enrolled.load(places.node)
+    log_lines.name_lines(cluster=enrolled.identity.cluster, node=enrolled.identity.node)
     agent = Agent(enrolled, places, child_module=child_module, pace_s=pace_s, door_port=door_port, lends=lends)
     running = asyncio.create_task(agent.run())
     told = asyncio.Event()
@@ -425,6 +426,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="shoal-agent", description="Run this enrolled device's agent.")
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--lead-port", type=int, default=0, help="where to listen while this device leads; 0: any")
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
     parser.add_argument("--device", default="", help="auto, cpu, cuda:N or mps; else as it joined")
@@ -434,8 +436,8 @@ def main() -> int:
     parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    set_out(quiet=given.quiet, leash=given.leash)
     try:
+        set_out(quiet=given.quiet, leash=given.leash, log_format=given.log_format)
         folder = expose(Paths(given.home), given.data)
         own_processor.expose(Paths(given.home), device=given.device, threads=given.threads)
         if folder is not None:

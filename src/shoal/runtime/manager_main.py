@@ -26,6 +26,7 @@ from shoal.net.grpc import GrpcServer
 from shoal.net.open_files import raise_limit
 from shoal.net.renewal import is_due
 from shoal.roles.node.failure_detector import Patience
+from shoal.runtime import log_lines
 from shoal.runtime.die_with_parent import end_with_starter
 from shoal.runtime.malloc import keep_freed_memory
 from shoal.runtime.manager_node import ManagerNode
@@ -125,6 +126,7 @@ async def run_home(
     with _alone(home):
         _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
+        log_lines.name_lines(cluster=identity.cluster)
         node = ManagerNode(identity, places, patience=patience, prefers_devices=prefers_devices)
         server = GrpcServer(identity, node, members=node.register)
         stopping = asyncio.Event()
@@ -274,11 +276,12 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--lead", choices=("here", "devices"), default="here")
+    parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
         end_with_starter()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    log_lines.set_up(quiet=False, given=given.log_format)
 
     def on_ready(ready: ManagerReady) -> None:
         print(json.dumps(dataclasses.asdict(ready)), flush=True)

@@ -31,6 +31,7 @@ from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained,
 from shoal.roles.leader.evaluation import chunk_ranges
 from shoal.runtime import sensors
 from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
+from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.runtime.own_part import OwnPartFile
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.seen_examples import SeenExamples
@@ -102,7 +103,7 @@ class WorkerDriver:
     async def perform(self, host: RoleHost, action: Action) -> None:
         match action:
             case Record():
-                log.info("[%s] %s: %s", action.job, action.kind, action.reason)
+                log_event(log, action.kind, action.reason, job=action.job, **numbers_in(action.reason))
             case Prepare():
                 self._begin(self._prepare(host))
             case StageModel():
