@@ -76,6 +76,22 @@ def join(
             show_default="any free port",
         ),
     ] = 0,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve this device's metrics to Prometheus here: see docs/operations/metrics.md.",
+            show_default="not served",
+        ),
+    ] = "",
+    metrics_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file with the bearer token that scrapers of --metrics send; needed beyond loopback.",
+            show_default=False,
+        ),
+    ] = None,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
     log_format: LogFormat = "",
@@ -94,6 +110,9 @@ def join(
         from shoal.runtime.log_lines import log_format as checked_format
 
         checked_format(log_format)
+    if metrics:
+        # Before the line is used: it may be good for one attempt.
+        _check_metrics(metrics, metrics_token_file)
     if device:
         from shoal.trainer.processors import checked_device
 
@@ -121,10 +140,20 @@ def join(
         options.append("--lend")
     if lead_port:
         options += ["--lead-port", str(lead_port)]
+    if metrics:
+        options += ["--metrics", metrics]
+    if metrics_token_file is not None:
+        options += ["--metrics-token-file", str(metrics_token_file.absolute())]
     if folder is not None:
         # What was typed just now is meant, whatever the environment says.
         options += ["--data", str(folder)]
     _become_agent(home, options)
+
+
+def _check_metrics(listen: str, token_file: Path | None) -> None:
+    from shoal.runtime.metrics_door import listen_at
+
+    listen_at(listen, token_file=token_file)
 
 
 def _folder(data: Path | None) -> Path | None:
