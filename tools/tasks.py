@@ -37,13 +37,14 @@ LOCK_HEADER = """\
 """
 
 #: Extras whose least versions are tried as well.
-FLOOR_EXTRAS = ("discovery", "plot")
+FLOOR_EXTRAS = ("discovery", "metrics", "plot")
 #: What is tried with the least versions of all dependencies: what reads and writes for them, and one real training.
 FLOOR_TESTS = (
     "tests/unit/wire",
     "tests/unit/transport",
     "tests/unit/store",
     "tests/unit/cli",
+    "tests/unit/exporter",
     "tests/integration/test_training.py::test_three_workers_train_the_model_that_one_process_trains",
 )
 

@@ -62,14 +62,14 @@ async def _serve(home: Path, door: MetricsDoor, *, nodes_max: int) -> None:
     from shoal.exporter.catalogue import CLUSTER
     from shoal.exporter.families import samples_of
     from shoal.exporter.serve import MetricsServer
-    from shoal.exporter.source import ANSWER_TIMEOUT_S, Source
+    from shoal.exporter.source import ANSWER_TIMEOUT_S, ScrapeSource
 
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     async with operator_of(home) as operator:
-        source = Source(operator, home)
+        source = ScrapeSource(operator, home)
 
         def scrape() -> Iterable[Sample]:
             asked = asyncio.run_coroutine_threadsafe(source.snapshot(), loop)

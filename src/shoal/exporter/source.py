@@ -28,7 +28,7 @@ CERTIFICATES_EVERY_S = 600.0
 ANSWER_TIMEOUT_S = 8.0
 
 
-class Source:
+class ScrapeSource:
     """Asks as an operator. One scrape at a time asks; others that come meanwhile get the same answer."""
 
     def __init__(self, operator: Operator, home: Path, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -52,7 +52,7 @@ def set_up(*, quiet: bool, given: str = "", stream: TextIO | None = None, **of: 
         # Processes that this one starts write the same way.
         os.environ[FORMAT_VARIABLE] = chosen
     handler = _Handler(stream or sys.stderr)
-    handler.setFormatter(JsonLines(**of) if chosen == "json" else TextLines())
+    handler.setFormatter(LogAsJson(**of) if chosen == "json" else LogAsText())
     root, own = logging.getLogger(), logging.getLogger("shoal")
     for logger in (root, own):
         logger.handlers[:] = [each for each in logger.handlers if not isinstance(each, _Handler)]
@@ -65,7 +65,7 @@ def set_up(*, quiet: bool, given: str = "", stream: TextIO | None = None, **of: 
 def name_lines(**of: str) -> None:
     """Every JSON line from now on says this too: a process learns who it is after its log is set up."""
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, _Handler) and isinstance(handler.formatter, JsonLines):
+        if isinstance(handler, _Handler) and isinstance(handler.formatter, LogAsJson):
             handler.formatter.of.update(of)
 
 
@@ -104,7 +104,7 @@ class _Handler(logging.StreamHandler[TextIO]):
     """Ours: replaced when the log is set up again. Handlers of others stay."""
 
 
-class TextLines(logging.Formatter):
+class LogAsText(logging.Formatter):
     """``2026-11-15T21:07:37.061Z INFO [mnist-3fa2] joined: attic-pi4 is ready to work``."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -116,7 +116,7 @@ class TextLines(logging.Formatter):
         return "\n    ".join([line, *trace.splitlines()])
 
 
-class JsonLines(logging.Formatter):
+class LogAsJson(logging.Formatter):
     """One object a line: what a collector reads."""
 
     def __init__(self, **of: str) -> None:
