@@ -18,6 +18,7 @@ _WARNINGS = frozenset(
         "expired",
         "failed",
         "fenced",
+        "hook-failed",
         "lost",
         "paused",
         "pool-lost",

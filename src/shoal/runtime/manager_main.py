@@ -28,6 +28,7 @@ from shoal.net.renewal import is_due
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime import log_lines
 from shoal.runtime.die_with_parent import end_with_starter
+from shoal.runtime.hooks import Hooks, described, load_hooks
 from shoal.runtime.malloc import keep_freed_memory
 from shoal.runtime.manager_node import ManagerNode
 from shoal.runtime.member_register import MemberRegister
@@ -123,6 +124,7 @@ async def run_home(
     # In a thread: a name may take long to look up.
     reach = await asyncio.to_thread(reachable, host, advertise)
     places = Paths(home)
+    hooks = load_hooks(home)
     with _alone(home):
         _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
@@ -139,6 +141,14 @@ async def run_home(
         node.register.reserve(MANAGER, "manager", now_s=time.time())
         node.register.reserve(OPERATOR, "operator", now_s=time.time())
         resumed = node.open_jobs
+        telling = Hooks(
+            hooks,
+            cluster=identity.cluster,
+            on_failed=lambda name, why: node.note("hook-failed", f"{name}: {why}"),
+        )
+        for told in described(hooks):
+            log.info("hook: %s", told)
+        node.on_event(telling)
         await node.start()
         bound = await server.start(host, port)
         enrolment = EnrolmentServer(
@@ -198,6 +208,7 @@ async def run_home(
             staying_fresh.cancel()
             await enrolment.stop()
             await server.stop()
+            await asyncio.to_thread(telling.stop)
             await node.stop()
 
 
