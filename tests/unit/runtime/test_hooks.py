@@ -183,7 +183,7 @@ os.remove(mark)
             telling(LOST)
         took_s = time.monotonic() - began_s
         (tmp_path / "told.go").touch()
-        name, why = failed.get(timeout=WAIT_S)
+        _, why = failed.get(timeout=WAIT_S)
     assert took_s < 60, "the manager does not wait for a hook"
     assert why.startswith("it is too slow; ")
     assert int(why.split()[4]) >= 49
