@@ -18,6 +18,7 @@ from shoal.cli.commands import (
     doctor,
     jobs,
     join,
+    logs,
     model,
     nodes,
     plan,
@@ -70,6 +71,7 @@ app.add_typer(plan.app, name="plan", rich_help_panel=_WORK)
 app.add_typer(model.app, name="model", rich_help_panel=_WORK)
 app.add_typer(features.provided("command", by="offload"), name="offload", rich_help_panel=_WORK)
 app.command(rich_help_panel=_LOOK)(status.status)
+app.command(rich_help_panel=_LOOK)(logs.logs)
 app.add_typer(features.provided("command", by="exporter"), name="metrics", rich_help_panel=_LOOK)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
