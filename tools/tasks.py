@@ -42,7 +42,7 @@ LOCK_HEADER = """\
 """
 
 #: Extras whose least versions are tried as well.
-FLOOR_EXTRAS = ("console", "discovery", "plot")
+FLOOR_EXTRAS = ("console", "discovery", "metrics", "plot")
 #: What is tried with the least versions of all dependencies: what reads and writes for them, and one real training.
 FLOOR_TESTS = (
     "tests/unit/wire",
@@ -50,6 +50,7 @@ FLOOR_TESTS = (
     "tests/unit/store",
     "tests/unit/cli",
     "tests/unit/console",
+    "tests/unit/exporter",
     "tests/integration/test_training.py::test_three_workers_train_the_model_that_one_process_trains",
 )
 

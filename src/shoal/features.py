@@ -14,10 +14,10 @@ from typing import Any, Literal
 from shoal.errors import Misuse
 
 #: The packages to look in.
-FEATURES = ("shoal.flock", "shoal.offload")
+FEATURES = ("shoal.flock", "shoal.offload", "shoal.exporter")
 
 #: The kinds of things that features provide: fields of ``Feature``.
-Kind = Literal["command", "manager_pool", "agent_pool"]
+Kind = Literal["command", "manager_pool", "agent_pool", "agent_metrics"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +30,8 @@ class Feature:
     #: Makes the pool of a cluster: the manager's side and an agent's (``runtime.pool``).
     manager_pool: str | None = None
     agent_pool: str | None = None
+    #: Serves the metrics of an agent (``runtime.agent_usage``).
+    agent_metrics: str | None = None
 
 
 @cache

@@ -30,6 +30,16 @@ MEANING: dict[Exit, str] = {
 }
 
 
+class Check(IntEnum):
+    """What `shoal status --check` ends with, as monitoring programs know it; 3 is ``Exit.UNREACHABLE``."""
+
+    WELL = 0
+    #: A job waits, or a device is lost.
+    ATTENTION = 1
+    #: A job failed.
+    TROUBLE = 2
+
+
 class NoCluster(Unreachable):
     """There is no cluster to talk to from this home directory."""
 

@@ -19,6 +19,7 @@ from shoal.cli.commands import (
     doctor,
     jobs,
     join,
+    logs,
     model,
     nodes,
     plan,
@@ -72,6 +73,8 @@ app.add_typer(model.app, name="model", rich_help_panel=_WORK)
 app.add_typer(features.provided("command", by="offload"), name="offload", rich_help_panel=_WORK)
 app.command(rich_help_panel=_LOOK)(status.status)
 app.command(rich_help_panel=_LOOK)(console.console)
+app.command(rich_help_panel=_LOOK)(logs.logs)
+app.add_typer(features.provided("command", by="exporter"), name="metrics", rich_help_panel=_LOOK)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
 

@@ -36,6 +36,16 @@ def hand_home_to_subcommand(home: Path) -> None:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        "--log-format",
+        metavar="text|json",
+        help="Log one line a decision for people, or one JSON object (or SHOAL_LOG=json).",
+        show_default="text",
+    ),
+]
+
 Job = Annotated[
     str,
     typer.Argument(metavar="JOB", help="A job's id, the start of it, or its name.", show_default=False),

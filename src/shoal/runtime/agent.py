@@ -27,7 +27,8 @@ from shoal.roles.events import LinkMeasured, Received
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
 from shoal.roles.node.doorway import TWICE
 from shoal.roles.node.worker_table import WorkerTable
-from shoal.runtime import own_processor, probe
+from shoal.runtime import log_lines, own_processor, probe
+from shoal.runtime.agent_usage import AgentReading, AgentUsage, device_exporter
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.own_data import expose
 from shoal.runtime.paths import Paths, default_home
@@ -106,6 +107,7 @@ class Agent:
         self._lending: AgentPool | None = agent_pool(manager=self._manager, send=self.send) if lends else None
         self._link_bytes_per_s = 0.0
         self._medium = ""
+        self._usage = AgentUsage()
         self._endings: set[asyncio.Task[None]] = set()
 
     @property
@@ -115,6 +117,22 @@ class Agent:
     @property
     def incarnation(self) -> str:
         return self._router.incarnation
+
+    def reading(self) -> AgentReading:
+        """What an exporter on this device tells. Called from its threads: it changes nothing."""
+        manager = self._dialers.get(self._manager)
+        workers = list(self._workers.workers)
+        return AgentReading(
+            node=self.identity.node,
+            connected=manager is not None and manager.is_open,
+            jobs=tuple(worker.worker_driver.job for worker in workers),
+            trained_s=self._usage.trained_s,
+            leases=self._usage.leases,
+            bytes_up=self._usage.bytes_up,
+            bytes_down=self._usage.bytes_down,
+            link_bytes_per_s=self._link_bytes_per_s,
+            cpu_s=time.process_time() + sum(worker.worker_driver.cpu_s() for worker in workers),
+        )
 
     # Lines --------------------------------------------------------------------------------------------
 
@@ -248,6 +266,7 @@ class Agent:
     async def dialer_received(self, dialer: Dialer, message: Message, size_bytes: int) -> None:
         if self._dialers.get(dialer.peer) is not dialer:
             return
+        self._usage.bytes_down += size_bytes
         is_manager = dialer.peer == self._manager
         if message.rule.to == "pool":
             if self._lending is not None and is_manager:
@@ -285,6 +304,7 @@ class Agent:
             child_module=self._child_module,
             pace_s=self._pace_s,
             own=self._places.node,
+            usage=self._usage,
         )
         host = RoleHost(f"worker in {assign.job}", worker_driver.perform, send=self.send)
         host.post(self._link())
@@ -294,6 +314,7 @@ class Agent:
     def send(self, to: str, message: Message) -> None:
         dialer = self._dialers.get(to)
         if dialer is not None:
+            self._usage.bytes_up += sum(array.nbytes for array in getattr(message, "tensors", {}).values())
             dialer.post(message)
 
     def hang_up(self, node: str, reason: str) -> None:
@@ -383,6 +404,7 @@ class Agent:
             if writer is not None:
                 writer.abort()
             raise
+        self._usage.bytes_down += sizes[0] if sizes else 0
         if sizes and sizes[0] >= LARGE_BYTES:
             log.info("fetched %s…, %d MB in %.0f s", sha256[:12], sizes[0] // 10**6, time.monotonic() - began_s)
         if sizes and sizes[0] >= MEASURED_BYTES:
@@ -399,11 +421,22 @@ def _import_leader_host() -> type[LeaderHost]:
 
 
 async def run_agent(
-    places: Paths, *, child_module: str, pace_s: float = 0.0, door_port: int = 0, lends: bool = False
+    places: Paths,
+    *,
+    child_module: str,
+    pace_s: float = 0.0,
+    door_port: int = 0,
+    lends: bool = False,
+    metrics: str = "",
+    metrics_token_file: Path | None = None,
 ) -> None:
-    """Run until SIGINT or SIGTERM."""
+    """Run until SIGINT or SIGTERM. ``metrics``: where to serve this device's metrics; empty: nowhere."""
     enrolled = Enrolled.load(places.node)
+    log_lines.name_lines(cluster=enrolled.identity.cluster, node=enrolled.identity.node)
     agent = Agent(enrolled, places, child_module=child_module, pace_s=pace_s, door_port=door_port, lends=lends)
+    exporter = device_exporter(metrics, metrics_token_file, agent.reading) if metrics else None
+    if exporter is not None:
+        exporter.start()
     running = asyncio.create_task(agent.run())
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -417,6 +450,8 @@ async def run_agent(
         await agent.leave("the agent was stopped")
         running.cancel()
     stopping.cancel()
+    if exporter is not None:
+        await asyncio.to_thread(exporter.stop)
     with contextlib.suppress(asyncio.CancelledError):
         await running
 
@@ -425,17 +460,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="shoal-agent", description="Run this enrolled device's agent.")
     parser.add_argument("--home", type=Path, default=default_home())
     parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--lead-port", type=int, default=0, help="where to listen while this device leads; 0: any")
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
     parser.add_argument("--device", default="", help="auto, cpu, cuda:N or mps; else as it joined")
     parser.add_argument("--threads", type=int, default=0, help="threads of a trainer; 0: as it joined, else all cores")
     parser.add_argument("--lend", action="store_true", help="multiply matrices for clients of this cluster, too")
+    parser.add_argument("--metrics", default="", help="HOST:PORT to serve this device's metrics at; else nowhere")
+    parser.add_argument("--metrics-token-file", type=Path, help="the bearer token that scrapers send")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    set_out(quiet=given.quiet, leash=given.leash)
     try:
+        set_out(quiet=given.quiet, leash=given.leash, log_format=given.log_format)
         folder = expose(Paths(given.home), given.data)
         own_processor.expose(Paths(given.home), device=given.device, threads=given.threads)
         if folder is not None:
@@ -447,6 +485,8 @@ def main() -> int:
                 pace_s=given.pace_s,
                 door_port=given.lead_port,
                 lends=given.lend,
+                metrics=given.metrics,
+                metrics_token_file=given.metrics_token_file,
             )
             asyncio.run(running)
     except ShoalError as error:

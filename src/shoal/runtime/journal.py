@@ -7,10 +7,13 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shoal.roles.actions import Save
 from shoal.roles.node.checkpoint_transfer import StoredVersion
+from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.store.registry import Registry
 from shoal.store.rows import EvaluationRow
 from shoal.wire.limits import TRACEBACK_MAX_CHARS, TRACEBACKS_KEPT_PER_JOB
@@ -27,24 +30,62 @@ WAITING_MAX = 10_000
 CLUSTER = "cluster"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JournalEvent:
+    """An event at the moment it is recorded."""
+
+    #: Empty: of no job in particular.
+    job: str
+    seq: int
+    at_s: float
+    kind: str
+    reason: str
+    #: The device that it names; empty: none that is known.
+    node: str = ""
+
+
+def _nothing_more(job: str, reason: str) -> Mapping[str, Any]:
+    return {}
+
+
+def _unheard(event: JournalEvent) -> None:
+    return
+
+
 class Journal:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._waiting: list[tuple[str, float, str, str]] = []
+        self._waiting: list[tuple[str, int, float, str, str]] = []
+        #: The number of each job's latest event. Numbers are given out here, so that a log line can tell its own.
+        self._numbers: dict[str, int] = {}
+        #: What else is known of an event, for the log: by its job and its reason.
+        self.context: Callable[[str, str], Mapping[str, Any]] = _nothing_more
+        #: Hears of every event. Must not block: the manager's loop waits for it.
+        self.on_event: Callable[[JournalEvent], None] = _unheard
         #: Those that would be kept if they were written now; large, so no others wait.
         self._tracebacks: dict[str, deque[tuple[float, str, str]]] = {}
         self._lock = threading.Lock()
 
     def add(self, job: str, kind: str, reason: str, traceback: str = "") -> None:
         reason = clip(reason)
-        # Set in, so that no peer's words can pass for a line of ours.
-        log.info("%s%s: %s", f"[{job}] " if job else "", kind, reason.replace("\n", "\n    "))
+        at_s = time.time()
         with self._lock:
-            self._waiting.append((job or CLUSTER, time.time(), kind, reason))
+            seq = self._next_number(job or CLUSTER)
+            self._waiting.append((job or CLUSTER, seq, at_s, kind, reason))
             del self._waiting[:-WAITING_MAX]
             if job and traceback:
                 latest = self._tracebacks.setdefault(job, deque(maxlen=TRACEBACKS_KEPT_PER_JOB))
                 latest.append((time.time(), reason, clip(traceback, TRACEBACK_MAX_CHARS)))
+
+        known = {**self.context(job, reason), **numbers_in(reason)}
+        log_event(log, kind, reason, job=job, **known, seq=seq)
+        self.on_event(JournalEvent(job=job, seq=seq, at_s=at_s, kind=kind, reason=reason, node=known.get("node", "")))
+
+    def _next_number(self, job: str) -> int:
+        if job not in self._numbers:
+            self._numbers[job] = self._registry.last_event(job)
+        self._numbers[job] += 1
+        return self._numbers[job]
 
     async def run(self) -> None:
         while True:
@@ -55,12 +96,12 @@ class Journal:
         with self._lock:
             waiting, self._waiting = self._waiting, []
             tracebacks, self._tracebacks = self._tracebacks, {}
-        by_job: dict[str, list[tuple[float, str, str]]] = {}
-        for job, at_s, kind, reason in waiting:
-            by_job.setdefault(job, []).append((at_s, kind, reason))
+        by_job: dict[str, dict[int, tuple[float, str, str]]] = {}
+        for job, seq, at_s, kind, reason in waiting:
+            by_job.setdefault(job, {})[seq] = (at_s, kind, reason)
         for job, events in by_job.items():
             try:
-                self._registry.add_events(job, events)
+                self._registry.add_events(job, list(events.values()), numbers=list(events))
             except Exception as error:
                 log.warning("events of %s could not be written: %s", job, error)
         for job, latest in tracebacks.items():

@@ -24,6 +24,7 @@ from shoal.roles.node.checkpoint_transfer import unpacked
 from shoal.roles.node.failure_detector import Patience
 from shoal.roles.node.host_router import HostRouter
 from shoal.runtime import probe
+from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, make_leader, owned
 from shoal.wire.messages import Assign, Blob, Checkpoint, Leads, Message, Renew
@@ -165,7 +166,7 @@ class LeaderHost(AnyKey):
         self._around.send(to, message)
 
     def record(self, job: str, record: Record) -> None:
-        log.info("[%s] %s: %s", job, record.kind, record.reason)
+        log_event(log, record.kind, record.reason, job=job, **numbers_in(record.reason))
         self._role_server.roles.carry(self._router.on_record(job, record))
 
     def set_up_leader(self, host: RoleHost, assign: Assign) -> None:

@@ -26,7 +26,9 @@ from shoal.net.grpc import GrpcServer
 from shoal.net.open_files import raise_limit
 from shoal.net.renewal import is_due
 from shoal.roles.node.failure_detector import Patience
+from shoal.runtime import log_lines
 from shoal.runtime.die_with_parent import end_with_starter
+from shoal.runtime.hooks import Hooks, described, load_hooks
 from shoal.runtime.malloc import keep_freed_memory
 from shoal.runtime.manager_node import ManagerNode
 from shoal.runtime.member_register import MemberRegister
@@ -122,9 +124,11 @@ async def run_home(
     # In a thread: a name may take long to look up.
     reach = await asyncio.to_thread(reachable, host, advertise)
     places = Paths(home)
+    hooks = load_hooks(home)
     with _alone(home):
         _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
+        log_lines.name_lines(cluster=identity.cluster)
         node = ManagerNode(identity, places, patience=patience, prefers_devices=prefers_devices)
         server = GrpcServer(identity, node, members=node.register)
         stopping = asyncio.Event()
@@ -137,6 +141,14 @@ async def run_home(
         node.register.reserve(MANAGER, "manager", now_s=time.time())
         node.register.reserve(OPERATOR, "operator", now_s=time.time())
         resumed = node.open_jobs
+        telling = Hooks(
+            hooks,
+            cluster=identity.cluster,
+            on_failed=lambda name, why: node.note("hook-failed", f"{name}: {why}"),
+        )
+        for told in described(hooks):
+            log.info("hook: %s", told)
+        node.on_event(telling)
         await node.start()
         bound = await server.start(host, port)
         enrolment = EnrolmentServer(
@@ -196,6 +208,7 @@ async def run_home(
             staying_fresh.cancel()
             await enrolment.stop()
             await server.stop()
+            await asyncio.to_thread(telling.stop)
             await node.stop()
 
 
@@ -274,11 +287,12 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--lead", choices=("here", "devices"), default="here")
+    parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
         end_with_starter()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    log_lines.set_up(quiet=False, given=given.log_format)
 
     def on_ready(ready: ManagerReady) -> None:
         print(json.dumps(dataclasses.asdict(ready)), flush=True)

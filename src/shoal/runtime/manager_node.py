@@ -12,9 +12,10 @@ import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.identity.identity import Identity, certificate_sha256
@@ -46,7 +47,7 @@ from shoal.roles.node.host_router import HostRouter
 from shoal.runtime import probe
 from shoal.runtime.contents import Contents
 from shoal.runtime.exports import Exports
-from shoal.runtime.journal import CLUSTER, Journal
+from shoal.runtime.journal import CLUSTER, Journal, JournalEvent
 from shoal.runtime.member_register import HELD, MemberRegister, RegisterCommand
 from shoal.runtime.paths import Paths
 from shoal.runtime.pool import manager_pool
@@ -109,6 +110,10 @@ HERE_EVERY_S = 5.0
 CHECKPOINT_EXTRA_BYTES = 64 << 20
 
 
+def _bare(word: str) -> str:
+    return word.strip(",:;()")
+
+
 class ManagerNode:
     """A service (see ``transport.base``), the place of leaders that are at home, and the driver of the manager."""
 
@@ -143,6 +148,7 @@ class ManagerNode:
             prefers_devices=prefers_devices,
         )
         self._manager_host = RoleHost("manager", self._perform_manager, send=self._send)
+        self._journal.context = self._context_of
         self._exchange = manager_pool(held=self.register.held(), note=self._record)
         self._role_server.features["pool"] = self._exchange
 
@@ -153,6 +159,14 @@ class ManagerNode:
     @property
     def registry(self) -> Registry:
         return self._registry
+
+    def on_event(self, hear: Callable[[JournalEvent], None]) -> None:
+        """``hear`` is told of every event from now on, and must not block."""
+        self._journal.on_event = hear
+
+    def note(self, kind: str, reason: str, *, job: str = "") -> None:
+        """Write down what happened around the cluster, such as a hook that failed."""
+        self._journal.add(job, kind, reason)
 
     @property
     def open_jobs(self) -> tuple[str, ...]:
@@ -410,6 +424,17 @@ class ManagerNode:
         progress = next((view.progress for view in self._manager.job_views(keep.job)), None)
         if progress is not None:
             self._registry.save_progress(keep.job, json.dumps(to_json(progress)))
+
+    def _context_of(self, job: str, reason: str) -> Mapping[str, Any]:
+        """What the log says of an event besides its reason: the device that it names, the term and version of its
+        job."""
+        views = self._manager.job_views(job) if job else ()
+        progress = views[0].progress if views else None
+        return {
+            "node": next((word for word in map(_bare, reason.split()) if self._manager.knows(word)), None),
+            "term": views[0].term if views else None,
+            "version": progress.version if progress is not None else None,
+        }
 
     def _record(self, record: Record) -> None:
         self._journal.add(record.job, record.kind, record.reason, record.traceback)

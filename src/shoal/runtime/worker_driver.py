@@ -30,7 +30,9 @@ from shoal.roles.aggregation.staging import put
 from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.roles.leader.evaluation import chunk_ranges
 from shoal.runtime import sensors
+from shoal.runtime.agent_usage import AgentUsage
 from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
+from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.runtime.own_part import OwnPartFile
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.seen_examples import SeenExamples
@@ -70,8 +72,11 @@ class WorkerDriver:
         child_module: str,
         pace_s: float = 0.0,
         own: Path | None = None,
+        usage: AgentUsage | None = None,
     ) -> None:
-        """``own``: a folder of this device alone, where it keeps how many of its examples it has seen."""
+        """``own``: a folder of this device alone, where it keeps how many of its examples it has seen. ``usage``: what
+        the device did, over all its jobs."""
+        self._usage = usage or AgentUsage()
         self._spec = spec
         self._member = member
         self._around = surroundings
@@ -102,7 +107,7 @@ class WorkerDriver:
     async def perform(self, host: RoleHost, action: Action) -> None:
         match action:
             case Record():
-                log.info("[%s] %s: %s", action.job, action.kind, action.reason)
+                log_event(log, action.kind, action.reason, job=action.job, **numbers_in(action.reason))
             case Prepare():
                 self._begin(self._prepare(host))
             case StageModel():
@@ -136,6 +141,10 @@ class WorkerDriver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._trainer.kill()
         await self._trainer.stop()
+
+    @property
+    def job(self) -> str:
+        return self._spec.job
 
     def cpu_s(self) -> float:
         """What its trainer has taken of the processor so far; 0 while there is none."""
@@ -299,6 +308,8 @@ class WorkerDriver:
             except (ShoalError, OSError) as error:
                 host.post(await self._failure(action.lease, error))
                 return
+            self._usage.trained_s += result.seconds
+            self._usage.leases += 1
             if self._own is not None:
                 self._own.made(action.lease, self._trainer.shared.own_after)
             trained = Trained(

@@ -431,20 +431,31 @@ class Registry:
 
     # Events ---------------------------------------------------------------------------------------
 
-    def add_events(self, job: str, events: Sequence[tuple[float, str, str]]) -> int:
-        """Append ``(at_s, kind, text)``; the number of the last. The oldest beyond the limit are dropped."""
+    def add_events(
+        self, job: str, events: Sequence[tuple[float, str, str]], *, numbers: Sequence[int] | None = None
+    ) -> int:
+        """Append ``(at_s, kind, text)``; the number of the last. The oldest beyond the limit are dropped.
+
+        ``numbers``: rising ones that the caller has given out, above all of this job before; else they are counted on.
+        """
         with self._transaction() as database:
-            last = int(database.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE job = ?", (job,)).fetchone()[0])
+            last = self.last_event(job)
+            given = numbers if numbers is not None else range(last + 1, last + 1 + len(events))
             database.executemany(
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
                 (
                     (job, seq, at_s, kind, text[:REASON_MAX_CHARS])
-                    for seq, (at_s, kind, text) in enumerate(events, last + 1)
+                    for seq, (at_s, kind, text) in zip(given, events, strict=True)
                 ),
             )
-            last += len(events)
+            last = given[-1] if given else last
             database.execute("DELETE FROM events WHERE job = ? AND seq <= ?", (job, last - EVENTS_KEPT_PER_JOB))
         return last
+
+    def last_event(self, job: str) -> int:
+        """The number of a job's latest event; 0: there is none."""
+        (row,) = self._rows("SELECT COALESCE(MAX(seq), 0) AS last FROM events WHERE job = ?", (job,))
+        return int(row["last"])
 
     def add_tracebacks(self, job: str, tracebacks: Sequence[tuple[float, str, str]]) -> None:
         """Append ``(at_s, reason, traceback)``; the oldest beyond a few are dropped."""

@@ -39,6 +39,8 @@ COMMANDS = [
     ["token", "list"],
     ["token", "revoke"],
     ["doctor"],
+    ["logs"],
+    ["metrics"],
     ["train"],
     ["simulate"],
     ["plan", "explain"],

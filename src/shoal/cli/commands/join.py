@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Home
+from shoal.cli.options import DEFAULT_HOME, Home, LogFormat
 from shoal.errors import Misuse
 
 if TYPE_CHECKING:
@@ -76,8 +76,25 @@ def join(
             show_default="any free port",
         ),
     ] = 0,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve this device's metrics to Prometheus here: see docs/operations/metrics.md.",
+            show_default="not served",
+        ),
+    ] = "",
+    metrics_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file with the bearer token that scrapers of --metrics send; needed beyond loopback.",
+            show_default=False,
+        ),
+    ] = None,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only.")] = False,
+    log_format: LogFormat = "",
 ) -> None:
     """Join this device to a cluster and work for it. Joining lets the cluster's operator run task code here.
 
@@ -89,6 +106,13 @@ def join(
         _list_clusters()
         return
     folder = _folder(data)
+    if log_format:
+        from shoal.runtime.log_lines import log_format as checked_format
+
+        checked_format(log_format)
+    if metrics:
+        # Before the line is used: it may be good for one attempt.
+        _check_metrics(metrics, metrics_token_file)
     if device:
         from shoal.trainer.processors import checked_device
 
@@ -109,7 +133,27 @@ def join(
     # Typed text goes to the terminal below; a name from a certificate is already a plain one.
     print(f"{member.identity.node} is in cluster {member.identity.cluster}, managed at {member.manager_endpoint}.")
     print("Waiting for work. Ctrl-C leaves; `shoal join` comes back.", flush=True)
-    _become_agent(home, quiet=quiet, data=folder, lend=lend, lead_port=lead_port)
+    options = ["--quiet"] if quiet else []
+    if log_format:
+        options += ["--log-format", log_format]
+    if lend:
+        options.append("--lend")
+    if lead_port:
+        options += ["--lead-port", str(lead_port)]
+    if metrics:
+        options += ["--metrics", metrics]
+    if metrics_token_file is not None:
+        options += ["--metrics-token-file", str(metrics_token_file.absolute())]
+    if folder is not None:
+        # What was typed just now is meant, whatever the environment says.
+        options += ["--data", str(folder)]
+    _become_agent(home, options)
+
+
+def _check_metrics(listen: str, token_file: Path | None) -> None:
+    from shoal.runtime.metrics_door import listen_at
+
+    listen_at(listen, token_file=token_file)
 
 
 def _folder(data: Path | None) -> Path | None:
@@ -234,18 +278,9 @@ def _facts() -> dict[str, str]:
     return {name: str(value) for name, value in told.items() if str(value).isprintable()}
 
 
-def _become_agent(home: Path, *, quiet: bool, data: Path | None = None, lend: bool = False, lead_port: int = 0) -> None:
+def _become_agent(home: Path, options: list[str]) -> None:
     # A new program in this process: what the command line and `cryptography` took is given back.
-    command = [sys.executable, "-m", "shoal.runtime.agent", "--home", str(home.absolute())]
-    if quiet:
-        command.append("--quiet")
-    if lend:
-        command.append("--lend")
-    if lead_port:
-        command += ["--lead-port", str(lead_port)]
-    if data is not None:
-        # What was typed just now is meant, whatever the environment says.
-        command += ["--data", str(data)]
+    command = [sys.executable, "-m", "shoal.runtime.agent", "--home", str(home.absolute()), *options]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, command)

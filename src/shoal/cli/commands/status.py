@@ -18,12 +18,19 @@ def status(
     job: Annotated[
         str, typer.Argument(metavar="[JOB]", help="Show this job alone, with its latest events.", show_default=False)
     ] = "",
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say in one sentence whether all is well, and by the exit code: see below."),
+    ] = False,
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:
     """Show the cluster and its jobs, or one job with its devices and latest events.
 
     Example:  `shoal status`  or  `shoal status mnist-3fa2 --json`
+
+    With `--check` the exit code is 0: all well; 1: attention, a job waits or a device is lost; 2: trouble, a job failed
+    within the hour (or the job that is named, ever); 3: the manager cannot be reached; 4: the cluster refused.
     """
     from shoal.cli import screen
     from shoal.cli.connect import ask_job, with_operator
@@ -37,6 +44,8 @@ def status(
         return view.job, told
 
     found, told = with_operator(home, ask)
+    if check:
+        raise typer.Exit(_check(found, told, json=json))
     if json:
         plain = to_plain(told)
         if found:
@@ -46,6 +55,18 @@ def status(
         _print_job(found, told)
     else:
         _print_cluster(told)
+
+
+def _check(job: str, told: Status, *, json: bool) -> int:
+    from shoal.cli import console
+    from shoal.cli.health import health_of
+
+    health = health_of(told, job=job)
+    if json:
+        console.print_json({"check": health.verdict.name.lower(), "sentence": health.sentence})
+    else:
+        print(health.sentence, flush=True)
+    return int(health.verdict)
 
 
 def _print_job(job: str, told: Status) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Home
+from shoal.cli.options import DEFAULT_HOME, Home, LogFormat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +74,7 @@ def up(
     ] = False,
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
+    log_format: LogFormat = "",
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the cluster is up.")] = False,
 ) -> None:
     """Run the manager on this always-on machine, and print the line to paste on each device.
@@ -85,12 +86,12 @@ def up(
     import asyncio
 
     from shoal.cli.commands.console import Beside
-    from shoal.cli.logs import log_to_stderr
+    from shoal.runtime import log_lines
     from shoal.runtime.manager_main import run_home
 
     if lead not in ("here", "devices"):
         raise typer.BadParameter("choose here or devices", param_hint="--lead")
-    log_to_stderr(quiet=quiet)
+    log_lines.set_up(quiet=quiet, given=log_format)
     beside = Beside(home) if console else None
 
     if token is None and (devices is not None or hours is not None):

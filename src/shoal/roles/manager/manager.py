@@ -485,6 +485,10 @@ class Manager(Machine):
 
     # What people see -----------------------------------------------------------------------------------
 
+    def knows(self, node: str) -> bool:
+        """A node of this name has said hello since the manager started."""
+        return node in self._nodes
+
     def node_views(self) -> tuple[NodeView, ...]:
         return tuple(
             NodeView(
