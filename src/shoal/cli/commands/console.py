@@ -56,14 +56,14 @@ def console(
 
     check_installed()
     from shoal.cli.connect import with_operator
-    from shoal.cli.logs import log_to_stderr
     from shoal.console.serve import Options, serve
+    from shoal.runtime import log_lines
 
     named = tuple(dict.fromkeys(name.strip() for each in allow or () for name in each.split(",") if name.strip()))
     options = Options(home=home, host=host, port=port, certificate=certificate, key=key, allow=named)
     # Said now where there is no cluster to show; that its manager is away is the page's to tell.
     with_operator(home, _nothing)
-    log_to_stderr(quiet=False)
+    log_lines.set_up(quiet=False)
     if leash:
         from shoal.runtime.die_with_parent import end_with_starter
 

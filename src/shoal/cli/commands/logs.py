@@ -120,28 +120,28 @@ class _Journal:
         return [event for event in told.events if not self._node or names_node(event, self._node)]
 
     def _print(self, job: str, event: EventView) -> None:
-        from shoal.cli import console
+        from shoal.cli import screen
         from shoal.cli.journal_lines import event_json, event_line
 
         if self._json:
-            console.print_json(event_json(event, job=job, cluster=self._status.cluster))
+            screen.print_json(event_json(event, job=job, cluster=self._status.cluster))
         else:
             print(event_line(event, job=job), flush=True)
 
 
 def _own_log(node: str, home: Path, lines: int, *, json: bool) -> None:
     """The agent's own lines, where they lie here; else where to look for them."""
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.journal_lines import last_lines, own_logs
     from shoal.runtime.paths import default_home
 
     files = list(own_logs(home, default_home(), node))
     for file in files:
-        console.say(f"from {file}:")
+        screen.say(f"from {file}:")
         for line in last_lines(file, lines) if not json else ():
             print(line, flush=True)
     if not files:
-        console.say(
+        screen.say(
             f"The log of {node}'s agent is on {node}. Run there: journalctl -u shoal-agent -n {lines}"
             "   or look at the terminal of `shoal join`."
         )

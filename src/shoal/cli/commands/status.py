@@ -58,12 +58,12 @@ def status(
 
 
 def _check(job: str, told: Status, *, json: bool) -> int:
-    from shoal.cli import console
+    from shoal.cli import screen
     from shoal.cli.health import health_of
 
     health = health_of(told, job=job)
     if json:
-        console.print_json({"check": health.verdict.name.lower(), "sentence": health.sentence})
+        screen.print_json({"check": health.verdict.name.lower(), "sentence": health.sentence})
     else:
         print(health.sentence, flush=True)
     return int(health.verdict)
