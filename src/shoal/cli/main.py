@@ -21,6 +21,7 @@ from shoal.cli.commands import (
     model,
     nodes,
     plan,
+    service,
     simulate,
     status,
     token,
@@ -59,6 +60,7 @@ app.command(rich_help_panel=_START)(demo.demo)
 app.command(rich_help_panel=_START)(up.up)
 app.command(rich_help_panel=_START)(join.join)
 app.add_typer(token.app, name="token", rich_help_panel=_START)
+app.add_typer(service.app, name="service", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(check.check)
 app.command(rich_help_panel=_WORK)(train.train)
