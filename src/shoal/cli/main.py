@@ -13,6 +13,7 @@ import typer
 from shoal import features
 from shoal.cli.commands import (
     attach,
+    backup,
     check,
     demo,
     doctor,
@@ -55,7 +56,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_START, _WORK, _LOOK = "Start", "Train", "Look"
+_START, _WORK, _LOOK, _KEEP = "Start", "Train", "Look", "Keep"
 app.command(rich_help_panel=_START)(demo.demo)
 app.command(rich_help_panel=_START)(up.up)
 app.command(rich_help_panel=_START)(join.join)
@@ -74,6 +75,8 @@ app.add_typer(features.provided("command", by="offload"), name="offload", rich_h
 app.command(rich_help_panel=_LOOK)(status.status)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
+app.command(rich_help_panel=_KEEP)(backup.backup)
+app.command(rich_help_panel=_KEEP)(backup.restore)
 
 
 @app.command(rich_help_panel=_LOOK)

@@ -162,6 +162,8 @@ class MemberRegister:
         node = self._nodes.get(peer.node)
         if node is None or (node.revoked_s is not None and peer.certificate not in self._good):
             return  # role_now refuses it, for that reason
+        if since_s is None and node.restored_number is not None:
+            return  # issued after the copy was made from which this registry was restored
         raise ShutOut(self._replaced(peer.node, since_s, address=peer.address, at=verb), peer=peer.node)
 
     async def let_in(self, peer: RemoteIdentity, verb: str) -> None:

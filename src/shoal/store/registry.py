@@ -195,7 +195,7 @@ class Registry:
                 "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state, token_sha256)"
                 " VALUES (:node, :role, '{}', :now_s, :now_s, :state, :token) ON CONFLICT (node) DO UPDATE SET"
                 " role = :role, facts_json = '{}', last_seen_s = :now_s, state = :state, token_sha256 = :token,"
-                " reason = ''",
+                " reason = '', restored_number = NULL",
                 {"node": node, "role": token.role, "now_s": now_s, "state": state, "token": token.secret_sha256},
             )
             return Redeemed(node=node, role=token.role)
@@ -244,7 +244,7 @@ class Registry:
             if row is None:
                 return False
             database.execute(
-                "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ? WHERE node = ?",
+                "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ?, restored_number = NULL WHERE node = ?",
                 (now_s, reason[:REASON_MAX_CHARS], node),
             )
             database.execute(
@@ -298,6 +298,10 @@ class Registry:
             database.execute(
                 "UPDATE certificates SET superseded_s = ? WHERE node = ? AND number < ? AND superseded_s IS NULL",
                 (now_s, row.node, row.number),
+            )
+            # It has a certificate that was issued since the registry was restored: unrecorded ones are void again.
+            database.execute(
+                "UPDATE nodes SET restored_number = NULL WHERE node = ? AND restored_number < ?", (row.node, row.number)
             )
             return True
 

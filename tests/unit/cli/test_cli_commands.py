@@ -42,6 +42,8 @@ COMMANDS = [
     ["service", "install"],
     ["service", "status"],
     ["service", "uninstall"],
+    ["backup"],
+    ["restore"],
     ["doctor"],
     ["train"],
     ["simulate"],
@@ -187,6 +189,9 @@ def test_the_codes_never_change() -> None:
         (["service", "install", "manager", "--", "--home", "/x"], 2, "belongs before"),
         (["service", "install", "manager", "--rootless", "--dry-run"], 2, "never is root"),
         (["service", "install", "agent", "--", "shoal://10.0.0.1:7071/abc"], 2, "--line-file"),
+        (["backup", "copy.tar"], 2, "no cluster is managed from"),
+        (["backup", "/"], 2, "is a directory"),
+        (["restore", "no/such/file"], 2, "there is no file"),
         (["doctor", "--line", "nonsense"], 2, "shoal up"),
     ],
 )
