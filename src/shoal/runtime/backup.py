@@ -27,7 +27,7 @@ from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
 from shoal.store.files import make_directory, sync_directory, telling_disk_full, write_atomically
 from shoal.store.registry import Registry
-from shoal.store.registry_copy import Named, copy_registry, fence_restored, read_named
+from shoal.store.registry_copy import NamedFiles, copy_registry, fence_restored, read_named
 from shoal.version import __version__
 from shoal.wire.encoding import from_json
 from shoal.wire.messages import JobSpec
@@ -117,7 +117,7 @@ def _summary(listing: Listing, *, jobs: int, missing: tuple[str, ...] = ()) -> B
 # What belongs to it -----------------------------------------------------------------------------------------
 
 
-def _gather(places: Paths, stage: Path) -> tuple[Named, tuple[str, ...]]:
+def _gather(places: Paths, stage: Path) -> tuple[NamedFiles, tuple[str, ...]]:
     """Link or copy what a cluster is made of. The jobs that it has, and what ended ones lack."""
     for folder in (places.authority, places.manager, places.operator):
         for file in sorted(folder.glob("*.json")):
@@ -165,7 +165,7 @@ def _newest(places: Paths, job: str) -> str:
     return max((file.name for file in places.checkpoints(job).glob("*.safetensors")), default="")
 
 
-def _link_blobs(places: Paths, stage: Path, named: Named) -> tuple[str, ...]:
+def _link_blobs(places: Paths, stage: Path, named: NamedFiles) -> tuple[str, ...]:
     """Link what the jobs are made of. FileNotFoundError: a published model is not there."""
     blobs = BlobStore(places.blobs)
     contents = Contents(blobs)

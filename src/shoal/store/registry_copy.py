@@ -32,7 +32,7 @@ class NamedJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Named:
+class NamedFiles:
     """What a copied registry names: the files that it is of no use without."""
 
     jobs: tuple[NamedJob, ...]
@@ -58,12 +58,12 @@ def copy_registry(source: Path, target: Path) -> None:
         raise Corrupt(f"registry {source} is damaged ({damage}): the backup would be too. Check the disk first")
 
 
-def read_named(copy: Path) -> Named:
+def read_named(copy: Path) -> NamedFiles:
     """What a copy names. It is not changed: the release that wrote it may restore it."""
     with _errors_named(copy), contextlib.closing(_open(copy, "ro")) as database:
         jobs = database.execute("SELECT job, spec_json, state FROM jobs ORDER BY created_s, job").fetchall()
         published = database.execute("SELECT DISTINCT sha256 FROM published").fetchall()
-    return Named(
+    return NamedFiles(
         jobs=tuple(
             NamedJob(job=str(job), spec_json=str(spec), is_open=JobState(state).is_open) for job, spec, state in jobs
         ),

@@ -155,15 +155,15 @@ def uninstall(part: _Which) -> None:
 
 def _checked(part: Part, options: Sequence[str]) -> tuple[str, ...]:
     """Options that the command of the service understands: a typing error is found here, not in a log at boot."""
-    from shoal.cli.main import app as shoal
+    from shoal.cli.commands import join, up
 
     given = tuple(options[1:] if options[:1] == ["--"] else options)
     for taken in ("--home", "--line-file", "--remove-line"):
         if any(word.partition("=")[0] == taken for word in given):
             raise Misuse(f"{taken} belongs before `--`: the service sets it itself")
-    group = typer.main.get_command(shoal)
-    name = "up" if part is Part.MANAGER else "join"
-    command = group.commands[name]  # type: ignore[attr-defined]
+    started = typer.Typer()
+    started.command()(up.up if part is Part.MANAGER else join.join)
+    name, command = "up" if part is Part.MANAGER else "join", typer.main.get_command(started)
     with command.make_context(name, list(given)) as parsed:
         if parsed.params.get("line"):
             raise Misuse("a line in a unit can be read by everyone here: give it with --line-file, before `--`")
