@@ -1,6 +1,8 @@
-"""What an operator does to a cluster that runs: a backup and a restore elsewhere, a line that nobody sees."""
+"""What an operator does to a cluster that runs: a backup and a restore elsewhere, a quota, jobs and devices that go."""
 
 import asyncio
+import contextlib
+import dataclasses
 import io
 import os
 import re
@@ -8,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import MOMENTUM, Site, cluster_in, metrics, run
+from kit import MOMENTUM, WAIT_S, Site, cluster_in, metrics, run
 
+from benchmarks.common import echo_job
 from shoal.cli import main
+from shoal.errors import Refused
 from shoal.runtime.backup import BackupSummary, back_up, restore
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
@@ -124,6 +128,124 @@ def test_backups_of_a_busy_cluster_are_all_whole(tmp_path: Path) -> None:
                 await asyncio.sleep(0.3)
             for job in jobs:
                 await site.ended(job)
+
+    run(story())
+
+
+QUOTA_BYTES = 20_000_000
+ENDS = 200
+ECHO = ("--child-module", "shoal.trainer.echo")
+
+
+@pytest.mark.timeout(1500)
+def test_two_hundred_jobs_end_and_the_disk_stays_under_its_quota(tmp_path: Path) -> None:
+    """Their checkpoints would take 160 MB."""
+
+    async def story() -> None:
+        options = ("--disk-quota-bytes", str(QUOTA_BYTES))
+        async with cluster_in(tmp_path, workers=2, options=ECHO, manager_options=options) as site:
+            folder = tmp_path / "echo"
+            folder.mkdir()
+            ready = echo_job(folder, values=50_000, batches=1)
+            plan = {"momentum": MOMENTUM, "workers_min": 1, "workers_max": 1, "until": {"epochs": 1}}
+            peak, jobs = 0, []
+            for number in range(ENDS):
+                named = dataclasses.replace(ready, name=f"echo-{number}")
+                jobs.append(await site.operator.submit(named, plan=plan))
+                if number >= 4:
+                    # A few wait in the queue, so that no device does.
+                    await site.ended(jobs[number - 4])
+                peak = max(peak, _size(site.cluster.home / "cluster"))
+            for job in jobs[-4:]:
+                await site.ended(job)
+            peak = max(peak, _size(site.cluster.home / "cluster"))
+            assert peak <= QUOTA_BYTES, f"{peak:,} bytes"
+            status = await site.operator.status()
+            assert [view.state for view in status.jobs] == ["finished"] * ENDS
+            # The oldest went first, each with a line that says so; the newest can be fetched.
+            assert not list(Paths(site.cluster.home).checkpoints(jobs[0]).glob("*"))
+            await site.event(jobs[0], "evicted", "the disk quota of 20.0 MB lacks")
+            assert (await site.model(jobs[-1]))["flat"].shape == (50_000,)
+            with pytest.raises(Refused, match="the disk quota cost it"):
+                await site.operator.pull_model(jobs[0], tmp_path / "old.safetensors")
+
+    asyncio.run(asyncio.wait_for(story(), 1400))
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.lstat().st_size if path.is_file() else 0
+    return total
+
+
+def test_a_job_that_would_not_fit_is_refused_before_it_is_uploaded_whole(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster_in(tmp_path, workers=0, manager_options=("--disk-quota-bytes", "2000000")) as site:
+            for name, values, words in (("fat", 600_000, "for this upload"), ("wide", 100_000, "would not fit")):
+                folder = tmp_path / name
+                folder.mkdir()
+                with pytest.raises(Refused, match=words):
+                    await site.operator.submit(echo_job(folder, values=values, batches=1), plan={})
+            assert (await site.operator.status()).jobs == ()
+            assert _size(site.cluster.home / "cluster") < 2_000_000
+
+    run(story())
+
+
+def test_an_ended_job_and_a_lost_device_go_and_what_nobody_names_goes_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        async with cluster_in(tmp_path, workers=2) as site:
+            home = ["--home", str(site.cluster.home)]
+            places = Paths(site.cluster.home)
+            site.pace(0.05)
+            job = await site.submit_tally(batches=400, workers_min=1)
+            await site.works(job, "device-1")
+            assert await asyncio.to_thread(main.run, ["jobs", "rm", job, *home]) == 4
+            assert await asyncio.to_thread(main.run, ["nodes", "forget", "device-1", *home]) == 4
+            told = capsys.readouterr().err
+            assert "only an ended job goes" in told
+            assert "device-1 is alive" in told
+            await site.operator.stop(job)
+            await site.ended(job, "stopped")
+            assert places.checkpoints(job).exists()
+            assert await asyncio.to_thread(main.run, ["jobs", "rm", job, *home]) == 0
+            assert not places.checkpoints(job).exists()
+            assert (await site.operator.status()).jobs == ()
+            # What it alone named was uploaded a moment ago. An hour later it is garbage.
+            assert list(places.blobs.glob("??/*"))
+            for path in places.blobs.glob("??/*"):
+                os.utime(path, (1.0, 1.0))
+            assert await asyncio.to_thread(main.run, ["gc", "--dry-run", *home]) == 0
+            assert "would go" in capsys.readouterr().err
+            assert list(places.blobs.glob("??/*"))
+            assert await asyncio.to_thread(main.run, ["gc", *home]) == 0
+            assert not list(places.blobs.glob("??/*"))
+
+            await site.kill(site.cluster.agents.pop("device-2"))
+
+            async def lost() -> bool:
+                return any(
+                    view.node == "device-2" and view.state == "lost" for view in (await site.operator.status()).nodes
+                )
+
+            await site.until("device-2 is lost", lost)
+            assert await asyncio.to_thread(main.run, ["nodes", "forget", "device-2", *home]) == 0
+            assert [view.node for view in (await site.operator.status()).nodes] == ["device-1"]
+            # It is not forgotten only until the manager starts again, nor let in when it returns.
+            await site.kill_manager()
+            await site.cluster.start_manager()
+            await site.connected("device-1")
+            returned = await site.cluster.start_agent("device-2")
+            assert await asyncio.wait_for(returned.wait(), WAIT_S) == 4
+            site.cluster.agents.pop("device-2")
+            assert [view.node for view in (await site.operator.status()).nodes] == ["device-1"]
+            # The same job can be submitted again: all of it is uploaded.
+            site.pace(0.0)
+            await site.ended(await site.submit_tally(batches=40, workers_min=1))
 
     run(story())
 

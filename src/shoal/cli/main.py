@@ -17,6 +17,7 @@ from shoal.cli.commands import (
     check,
     demo,
     doctor,
+    gc,
     jobs,
     join,
     model,
@@ -50,7 +51,7 @@ app = typer.Typer(
     name="shoal",
     epilog=_EPILOGUE,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -77,6 +78,7 @@ app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
 app.command(rich_help_panel=_KEEP)(backup.backup)
 app.command(rich_help_panel=_KEEP)(backup.restore)
+app.command(rich_help_panel=_KEEP)(gc.gc)
 
 
 @app.command(rich_help_panel=_LOOK)

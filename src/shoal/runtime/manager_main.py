@@ -108,6 +108,7 @@ async def run_home(
     certificate_days: float = MEMBER_VALID_DAYS,
     patience: Patience | None = None,
     prefers_devices: bool = False,
+    disk_quota_bytes: int = 0,
     on_ready: Callable[[ManagerReady], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports.
@@ -125,7 +126,9 @@ async def run_home(
     with _alone(home):
         _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
-        node = ManagerNode(identity, places, patience=patience, prefers_devices=prefers_devices)
+        node = ManagerNode(
+            identity, places, patience=patience, prefers_devices=prefers_devices, disk_quota_bytes=disk_quota_bytes
+        )
         server = GrpcServer(identity, node, members=node.register)
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -274,6 +277,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--lead", choices=("here", "devices"), default="here")
+    parser.add_argument("--disk-quota-bytes", type=int, default=0)
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
@@ -290,6 +294,7 @@ def main() -> int:
             port=given.port,
             devices=given.devices,
             prefers_devices=given.lead == "devices",
+            disk_quota_bytes=given.disk_quota_bytes,
             on_ready=on_ready,
         )
         asyncio.run(serving)

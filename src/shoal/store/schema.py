@@ -170,4 +170,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # after the copy was made are not recorded, and are believed until a newer one is used. NULL: not restored.
         "ALTER TABLE nodes ADD COLUMN restored_number INTEGER",
     ),
+    (
+        # A member that an operator forgot: shut out and not listed. The row stays, for its old certificates must not be
+        # good again when the name is.
+        "ALTER TABLE nodes ADD COLUMN is_forgotten INTEGER NOT NULL DEFAULT 0",
+    ),
 )

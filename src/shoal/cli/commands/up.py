@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Home
+from shoal.cli.options import DEFAULT_HOME, Home, size_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +69,15 @@ def up(
             help="Who leads jobs when all are placed alike: `here`, on this machine, or `devices`, to spare it.",
         ),
     ] = "here",
+    disk_quota: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="The most that the cluster's files may take, such as 20GB: beyond it the files of the jobs that ended"
+            " first go.",
+            show_default="all of the disk",
+        ),
+    ] = "",
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one line of JSON when the cluster is up.")] = False,
@@ -86,6 +95,7 @@ def up(
 
     if lead not in ("here", "devices"):
         raise typer.BadParameter("choose here or devices", param_hint="--lead")
+    quota_bytes = size_bytes(disk_quota, option="--disk-quota") if disk_quota else 0
     log_to_stderr(quiet=quiet)
 
     if token is None and (devices is not None or hours is not None):
@@ -110,6 +120,7 @@ def up(
             announce=announce,
             certificate_days=certificate_days,
             prefers_devices=lead == "devices",
+            disk_quota_bytes=quota_bytes,
             on_ready=on_ready,
         )
     )
