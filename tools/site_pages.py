@@ -27,8 +27,10 @@ PAGES = {
 LANGUAGES = ("sh", "bash", "console", "python")
 
 _FENCE = re.compile(
-    r"(?:^<!--(?P<mark>[^\n]*)-->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
+    r"(?:^<!--(?P<mark>[^\n]*)-->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL
 )
+#: A block without a language that holds a command is shell, too.
+_TYPED = re.compile(r"^(\$ )?(shoal|python|pip|sudo|docker|ssh) ", re.M)
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]\[]*)\]\((?P<target>[^)\s]+)\)")
 
 
@@ -64,7 +66,7 @@ def documents(root: Path) -> list[Path]:
 def blocks(root: Path, document: Path) -> Iterator[Block]:
     text = document.read_text(encoding="utf-8")
     for found in _FENCE.finditer(text):
-        if found["language"] in LANGUAGES:
+        if found["language"] in LANGUAGES or (not found["language"] and _TYPED.search(found["text"])):
             yield Block(
                 page=document.relative_to(root).as_posix(),
                 line=text[: found.start("language")].count("\n") + 1,

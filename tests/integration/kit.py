@@ -81,14 +81,25 @@ def small_disk(path: Path, *, size: str, inodes: int) -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def cluster_in(
-    directory: Path, *, workers: int, options: tuple[str, ...] = TALLY, share_cache: bool = True
+    directory: Path,
+    *,
+    workers: int,
+    options: tuple[str, ...] = TALLY,
+    share_cache: bool = True,
+    manager_options: tuple[str, ...] = (),
 ) -> AsyncIterator[Site]:
     """A cluster of this many devices, on one disk or each on its own. At its end no process is left, and no part of it
     has met a bug of its own."""
     search = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", ""))))
     with mock.patch.dict(os.environ, PYTHONPATH=search):
         cache = directory / "cache" if share_cache else None
-        cluster = LocalCluster(workers=workers, home=directory / "home", agent_options=options, cache=cache)
+        cluster = LocalCluster(
+            workers=workers,
+            home=directory / "home",
+            agent_options=options,
+            cache=cache,
+            manager_options=manager_options,
+        )
         async with cluster, Operator.open(cluster.home) as operator:
             site = Site(cluster, operator, directory)
             site.pace(0.0)

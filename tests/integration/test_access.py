@@ -87,6 +87,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "Operate": {
         "operator": "Submit StopJob TransferJob AskStatus AskModel AskSpec AskVersions PublishModel RollBackModel"
         " MakeToken AskTokens RevokeToken RevokeNode ApproveNode DrainNode UndrainNode"
+        " ForgetNode RemoveJob CollectGarbage"
     },
     "Store": {"operator": "Blob"},
     "Renew": {"node": "Renew", "operator": "Renew", "pending": "Renew"},

@@ -13,16 +13,19 @@ import typer
 from shoal import features
 from shoal.cli.commands import (
     attach,
+    backup,
     check,
     console,
     demo,
     doctor,
+    gc,
     jobs,
     join,
     logs,
     model,
     nodes,
     plan,
+    service,
     simulate,
     status,
     token,
@@ -50,17 +53,18 @@ app = typer.Typer(
     name="shoal",
     epilog=_EPILOGUE,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_START, _WORK, _LOOK = "Start", "Train", "Look"
+_START, _WORK, _LOOK, _KEEP = "Start", "Train", "Look", "Keep"
 app.command(rich_help_panel=_START)(demo.demo)
 app.command(rich_help_panel=_START)(up.up)
 app.command(rich_help_panel=_START)(join.join)
 app.add_typer(token.app, name="token", rich_help_panel=_START)
+app.add_typer(service.app, name="service", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(check.check)
 app.command(rich_help_panel=_WORK)(train.train)
@@ -77,6 +81,9 @@ app.command(rich_help_panel=_LOOK)(logs.logs)
 app.add_typer(features.provided("command", by="exporter"), name="metrics", rich_help_panel=_LOOK)
 app.add_typer(nodes.app, name="nodes", rich_help_panel=_LOOK)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_LOOK)
+app.command(rich_help_panel=_KEEP)(backup.backup)
+app.command(rich_help_panel=_KEEP)(backup.restore)
+app.command(rich_help_panel=_KEEP)(gc.gc)
 
 
 @app.command(rich_help_panel=_LOOK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -102,6 +103,20 @@ Aggregators = Annotated[
     int | None,
     typer.Option(metavar="N", help="Aggregators of a tree; else about √ of the workers.", show_default=False),
 ]
+
+
+_SIZES = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def size_bytes(text: str, *, option: str) -> int:
+    """A size as a person writes it, such as 20GB or 500 MB."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]B)", text.strip().upper())
+    if found is None:
+        raise Misuse(f"{option} {text!r} is not a size: write a number and a unit, such as 500MB or 20GB")
+    size = int(float(found[1]) * _SIZES[found[2]])
+    if size < 1:
+        raise Misuse(f"{option} {text!r} leaves no room at all: write a larger size, such as 20GB")
+    return size
 
 
 def check_output(file: Path) -> None:

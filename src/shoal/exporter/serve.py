@@ -34,7 +34,7 @@ def check_client_installed() -> None:
     try:
         import prometheus_client  # noqa: F401
     except ImportError:
-        raise Misuse("metrics need a package that is not installed: pip install 'shoal[metrics]'") from None
+        raise Misuse("metrics need a package that is not installed: pip install '.[metrics]'") from None
 
 
 def families_of(samples: Iterable[Sample], catalogue: Iterable[Described]) -> Iterator[Metric]:

@@ -83,6 +83,29 @@ class Keep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ForgetMember:
+    """Take a member off the register, durably, before the actions that follow are carried out."""
+
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DropJob:
+    """Remove an ended job's record, durably, before the actions that follow are carried out; then its files."""
+
+    job: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DropFiles:
+    """Remove files of an ended job that stays on record: its checkpoints, or the code and data that it alone has."""
+
+    job: str
+    checkpoints: bool = False
+    contents: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Store:
     """Make a checkpoint durable that the leader of a job sent; answered by Stored or StoreFailed."""
 
@@ -205,6 +228,9 @@ Action = (
     | Record
     | Save
     | Keep
+    | ForgetMember
+    | DropJob
+    | DropFiles
     | Store
     | Load
     | Prepare

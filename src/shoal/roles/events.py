@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -59,6 +60,20 @@ class MemberHeld:
     #: ``pending``, ``drained``, ``revoked``, or empty: it may be given work.
     hold: str
     reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiskMeasured:
+    """How much of its disk quota the manager uses, and what its ended jobs could give back."""
+
+    quota_bytes: int
+    used_bytes: int
+    #: Ended job -> the size of its checkpoints; and of the code and data that no other job names. Those that ended
+    #: first come first.
+    checkpoints: Mapping[str, int] = field(default_factory=dict)
+    contents: Mapping[str, int] = field(default_factory=dict)
+    #: Job that is about to be submitted -> what its checkpoints will take.
+    wanted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,6 +272,7 @@ Event = (
     | Asked
     | PeerChanged
     | MemberHeld
+    | DiskMeasured
     | TimerFired
     | Connected
     | Disconnected

@@ -23,6 +23,11 @@ class Contents:
             return True
         return sha256 in self._listed(spec.train) or sha256 in self._listed(spec.test)
 
+    def all_of(self, spec: JobSpec) -> frozenset[str]:
+        """The hashes of everything that this job is made of, as far as its lists are here."""
+        own = (spec.bundle, spec.initial, *spec.base, spec.train.manifest, spec.test.manifest)
+        return frozenset(filter(None, own)) | self._listed(spec.train) | self._listed(spec.test)
+
     def _listed(self, dataset: Dataset) -> frozenset[str]:
         sha256 = dataset.manifest
         if sha256 not in self._shards:

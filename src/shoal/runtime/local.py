@@ -33,12 +33,14 @@ class LocalCluster:
         home: Path | None = None,
         agent_options: Sequence[str] = (),
         cache: Path | None = None,
+        manager_options: Sequence[str] = (),
     ) -> None:
         self._workers = workers
         self._temporary = tempfile.TemporaryDirectory(prefix="shoal-local-") if home is None else None
         self.home = Path(self._temporary.name) if self._temporary else Path(home or ".")
         self._agent_options = tuple(agent_options)
         self._cache = cache
+        self._manager_options = tuple(manager_options)
         self._port = 0
         self.join_line = ""
         self.endpoint = ""
@@ -60,7 +62,7 @@ class LocalCluster:
     async def start_manager(self) -> None:
         """Start the manager, or start it again on the same port after it was killed."""
         command = ("shoal.runtime.manager_main", "--home", str(self.home), "--port", str(self._port))
-        self.manager = await self._spawn(*command, log="manager.log", capture=True)
+        self.manager = await self._spawn(*command, *self._manager_options, log="manager.log", capture=True)
         assert self.manager.stdout is not None
         try:
             line = await asyncio.wait_for(self.manager.stdout.readline(), START_TIMEOUT_S)

@@ -110,6 +110,7 @@ async def run_home(
     certificate_days: float = MEMBER_VALID_DAYS,
     patience: Patience | None = None,
     prefers_devices: bool = False,
+    disk_quota_bytes: int = 0,
     on_ready: Callable[[ManagerReady], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports.
@@ -129,7 +130,9 @@ async def run_home(
         _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         log_lines.name_lines(cluster=identity.cluster)
-        node = ManagerNode(identity, places, patience=patience, prefers_devices=prefers_devices)
+        node = ManagerNode(
+            identity, places, patience=patience, prefers_devices=prefers_devices, disk_quota_bytes=disk_quota_bytes
+        )
         server = GrpcServer(identity, node, members=node.register)
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -288,6 +291,7 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--lead", choices=("here", "devices"), default="here")
     parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
+    parser.add_argument("--disk-quota-bytes", type=int, default=0)
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
@@ -304,6 +308,7 @@ def main() -> int:
             port=given.port,
             devices=given.devices,
             prefers_devices=given.lead == "devices",
+            disk_quota_bytes=given.disk_quota_bytes,
             on_ready=on_ready,
         )
         asyncio.run(serving)

@@ -6,6 +6,7 @@ Everything it decides is decided by roles; this file gives them messages, time a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import json
@@ -21,7 +22,7 @@ from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.identity.identity import Identity, certificate_sha256
 from shoal.identity.names import RemoteIdentity
 from shoal.identity.signing import check
-from shoal.roles.actions import Action, Answer, Keep, Load, Record, Save, Store
+from shoal.roles.actions import Action, Answer, DropFiles, DropJob, ForgetMember, Keep, Load, Record, Save, Store
 from shoal.roles.evaluation_rows import latest_within
 from shoal.roles.events import (
     Asked,
@@ -39,6 +40,7 @@ from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.training_state import OURS
 from shoal.roles.manager.cluster_state import JobRecord, Term, sides_kept
 from shoal.roles.manager.manager import Manager
+from shoal.roles.manager.retention import evictions, megabytes
 from shoal.roles.manager.reunion import Side
 from shoal.roles.node.checkpoint_transfer import StoredVersion, packed, unpacked, version_of
 from shoal.roles.node.doorway import LOOK_EVERY_S, Door
@@ -47,6 +49,7 @@ from shoal.roles.node.host_router import HostRouter
 from shoal.runtime import probe
 from shoal.runtime.contents import Contents
 from shoal.runtime.exports import Exports
+from shoal.runtime.job_files import JobFiles
 from shoal.runtime.journal import CLUSTER, Journal, JournalEvent
 from shoal.runtime.member_register import HELD, MemberRegister, RegisterCommand
 from shoal.runtime.paths import Paths
@@ -68,11 +71,13 @@ from shoal.wire.messages import (
     Assign,
     Blob,
     Checkpoint,
+    CollectGarbage,
     Denied,
     Done,
     DrainNode,
     EvaluationView,
     EventView,
+    ForgetNode,
     Heartbeat,
     Hello,
     JobSpec,
@@ -106,6 +111,9 @@ EVALUATIONS_SHOWN = 1000
 #: How often the manager hears how its own node is: it may lead like any other.
 HERE_EVERY_S = 5.0
 
+#: How often the manager looks at its disk, where it has a quota. It looks when a job ends, too.
+DISK_EVERY_S = 30.0
+
 #: A checkpoint holds the model, its momentum, its history and the state: what its first model does not predict.
 CHECKPOINT_EXTRA_BYTES = 64 << 20
 
@@ -118,8 +126,15 @@ class ManagerNode:
     """A service (see ``transport.base``), the place of leaders that are at home, and the driver of the manager."""
 
     def __init__(
-        self, identity: Identity, places: Paths, *, patience: Patience | None = None, prefers_devices: bool = False
+        self,
+        identity: Identity,
+        places: Paths,
+        *,
+        patience: Patience | None = None,
+        prefers_devices: bool = False,
+        disk_quota_bytes: int = 0,
     ) -> None:
+        """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has."""
         self._identity = identity
         self._node = identity.node
         self._places = places
@@ -131,6 +146,13 @@ class ManagerNode:
         self._journal = Journal(self._registry)
         self._models = BlobStore(places.published)
         self._publisher = Publisher(self._registry, self._models, self._journal.add)
+        self._files = JobFiles(places, self._registry, self._blobs, self._models)
+        self._quota_bytes = disk_quota_bytes
+        #: What was used when it was last measured, and uploaded since.
+        self._used_bytes = 0
+        self._disk_changed = asyncio.Event()
+        #: Held while a job is submitted, and while files go that no job names.
+        self._books = asyncio.Lock()
         self.register = MemberRegister(self._registry)
         self.register.guard = self._one_of_a_name
         self.register.on_alarm = functools.partial(self._journal.add, "", "alarm")
@@ -209,6 +231,8 @@ class ManagerNode:
         self._role_server.spawn(self._role_server.watch(), "membership")
         self._role_server.spawn(self._journal.run(), "journal")
         self._role_server.spawn(self._tell_how_we_are(), "load")
+        if self._quota_bytes:
+            self._role_server.spawn(self._mind_the_disk(), "disk")
 
     async def stop(self) -> None:
         """Let go of everything. Nothing is lost by not calling this: a crash is as good."""
@@ -223,6 +247,26 @@ class ManagerNode:
             beat = Heartbeat(seq=seq, load=probe.load(), memory_free_mb=probe.memory_free_mb())
             self._manager_host.post(Received(sender=self._node, message=beat))
             await asyncio.sleep(HERE_EVERY_S)
+
+    async def _mind_the_disk(self) -> None:
+        while True:
+            await self._measure_disk()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._disk_changed.wait(), DISK_EVERY_S)
+            self._disk_changed.clear()
+
+    async def _measure_disk(self, *, wanted: dict[str, int] | None = None, more_bytes: int = 0) -> int:
+        """Tell the manager what its disk holds. How many bytes are too many, even without what ended jobs can give."""
+        if not self._quota_bytes:
+            return 0
+        measure = functools.partial(
+            self._files.measure, quota_bytes=self._quota_bytes, wanted=wanted, more_bytes=more_bytes
+        )
+        disk = await asyncio.to_thread(measure)
+        self._used_bytes = disk.used_bytes
+        self._manager_host.post(disk)
+        over = disk.used_bytes - disk.quota_bytes
+        return evictions(over, checkpoints=disk.checkpoints, contents=disk.contents)[1]
 
     # Peers --------------------------------------------------------------------------------------------
 
@@ -390,6 +434,16 @@ class ManagerNode:
         match action:
             case Keep():
                 await asyncio.to_thread(self._keep, action)
+                if action.state.is_ended:
+                    self._disk_changed.set()
+            case ForgetMember():
+                await asyncio.to_thread(self._registry.forget_node, action.node, now_s=time.time())
+                self.register.refresh(action.node)
+            case DropJob():
+                self._stores.pop(action.job, None)
+                await asyncio.to_thread(self._files.drop_job, action.job)
+            case DropFiles():
+                await asyncio.to_thread(self._drop_files, action)
             case Store():
                 self._role_server.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
             case Load():
@@ -436,6 +490,13 @@ class ManagerNode:
             "version": progress.version if progress is not None else None,
         }
 
+    def _drop_files(self, drop: DropFiles) -> None:
+        if drop.checkpoints:
+            self._stores.pop(drop.job, None)
+            self._files.remove_checkpoints(drop.job)
+        if drop.contents:
+            self._files.remove_contents(drop.job)
+
     def _record(self, record: Record) -> None:
         self._journal.add(record.job, record.kind, record.reason, record.traceback)
 
@@ -459,11 +520,31 @@ class ManagerNode:
                 return await asyncio.to_thread(self._versions, message)
             case AskSpec():
                 return self._submitted(message)
+            case CollectGarbage():
+                return await self._collect_garbage(message)
+            case ForgetNode():
+                await asyncio.to_thread(self.register.check_forget, message.node)
             case Submit():
                 await self._check_signature(message.spec)
-                self._check_blobs(message.spec)
+                # Until the job is on the books, nothing that it names may go.
+                async with self._books:
+                    await asyncio.to_thread(self._check_blobs, message.spec)
+                    need = await asyncio.to_thread(self._files.checkpoints_take, message.spec)
+                    await self._measure_disk(wanted={message.spec.job: need})
+                    return await self._ask_manager(message)
             case _:
                 pass
+        return await self._ask_manager(message)
+
+    async def _collect_garbage(self, asked: CollectGarbage) -> Message:
+        async with self._books:
+            found = await asyncio.to_thread(self._files.garbage if asked.dry_run else self._files.collect)
+        verb = "would go" if asked.dry_run else "went"
+        count = len(found.blobs) + len(found.folders)
+        return Done(reason=f"{megabytes(found.size_bytes)} in {count} files and folders that no job names {verb}")
+
+    async def _ask_manager(self, message: Message) -> Message:
+        """Have the manager decide."""
         number = next(self._numbers)
         waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._questions[number] = waiting
@@ -515,7 +596,8 @@ class ManagerNode:
     def _check_blobs(self, spec: JobSpec) -> None:
         base = (("frozen base", part) for part in spec.base)
         named = (("code", spec.bundle), ("first model", spec.initial), ("data", spec.train.manifest), *base)
-        for what, sha256 in named:
+        shards = sorted(self._contents.all_of(spec) - {sha256 for _, sha256 in named} - {spec.test.manifest})
+        for what, sha256 in (*named, *(("data", shard) for shard in shards)):
             if not self._blobs.has(sha256):
                 raise Refused(f"the job's {what} ({sha256[:12]}…) was not uploaded: submit it with `shoal train`")
 
@@ -601,6 +683,12 @@ class ManagerNode:
     def _newest_file(self, job: str) -> LoadedCheckpoint:
         loaded = self._store(job).load()
         if loaded is None:
+            row = self._registry.job(job)
+            if row is not None and row.state.is_ended:
+                raise Refused(
+                    f"job {job} has no checkpoint on this disk: it ended before there was one, or the disk quota cost"
+                    f" it; `shoal jobs show {job}` says which"
+                )
             raise Refused(f"job {job} has no checkpoint yet: try again in a moment")
         return loaded
 
@@ -621,6 +709,15 @@ class ManagerNode:
         )
 
     async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:
+        if self._quota_bytes and self._used_bytes + blob.size_bytes > self._quota_bytes:
+            left = await self._measure_disk(more_bytes=blob.size_bytes)
+            if left:
+                raise Refused(
+                    f"the disk quota of {megabytes(self._quota_bytes)} lacks {megabytes(left)} for this upload, even"
+                    " without the files of ended jobs: remove jobs (`shoal jobs rm`), or start the manager with a"
+                    " larger --disk-quota"
+                )
+        self._used_bytes += blob.size_bytes
         writer = self._blobs.writer(blob.sha256, blob.size_bytes)
         try:
             async for chunk in chunks:

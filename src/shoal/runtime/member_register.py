@@ -162,6 +162,8 @@ class MemberRegister:
         node = self._nodes.get(peer.node)
         if node is None or (node.revoked_s is not None and peer.certificate not in self._good):
             return  # role_now refuses it, for that reason
+        if since_s is None and node.restored_number is not None:
+            return  # issued after the copy was made from which this registry was restored
         raise ShutOut(self._replaced(peer.node, since_s, address=peer.address, at=verb), peer=peer.node)
 
     async def let_in(self, peer: RemoteIdentity, verb: str) -> None:
@@ -271,7 +273,9 @@ class MemberRegister:
         """What people see of nodes, with how they stand; also of those that are not here and stand out."""
         seen = {view.node: view for view in views}
         for node in list(self._nodes.values()):
-            if node.state != "enrolled":
+            if node.is_forgotten:
+                seen.pop(node.node, None)
+            elif node.state != "enrolled":
                 view = seen.get(node.node) or NodeView(node=node.node, state="lost")
                 reason = clip(self._why(node), REASON_SHOWN_CHARS)
                 seen[node.node] = dataclasses.replace(view, standing=node.state, reason=reason)
@@ -330,9 +334,15 @@ class MemberRegister:
         self._registry.set_node_state(name, state, reason=clip(reason, REASON_SHOWN_CHARS))
         return Done(reason=f"{name} {done}")
 
+    def check_forget(self, name: str) -> None:
+        """Refuse to forget a member that is no device, unless it was revoked."""
+        node = self._known(name)
+        if node.role != "node" and node.state != "revoked":
+            raise Refused(f"{name} is {node.role} and not a device: shut it out with `shoal nodes revoke {name}` first")
+
     def _known(self, name: str) -> NodeRow:
         node = self._registry.node(name)
-        if node is None:
+        if node is None or node.is_forgotten:
             raise Refused(f"there is no member {name!r}: `shoal nodes` lists those there are")
         return node
 

@@ -36,12 +36,15 @@ from shoal.wire.messages import (
     AskTokens,
     AskVersions,
     Blob,
+    CollectGarbage,
     Done,
     DrainNode,
+    ForgetNode,
     JobSpec,
     MakeToken,
     Message,
     PublishModel,
+    RemoveJob,
     RevokeNode,
     RevokeToken,
     RollBackModel,
@@ -152,6 +155,22 @@ class Operator:
 
     async def undrain_node(self, node: str) -> str:
         return await self._do(UndrainNode(node=node))
+
+    async def forget_node(self, node: str) -> str:
+        return await self._do(ForgetNode(node=node))
+
+    async def remove_job(self, job: str) -> str:
+        """Remove an ended job, its checkpoints, its published versions and what it alone is made of."""
+        return await self._do(RemoveJob(job=job))
+
+    async def collect_garbage(self, *, dry_run: bool = False) -> str:
+        """Remove what no job names from the manager's disk; says how much that was."""
+        return await self._do(CollectGarbage(dry_run=dry_run))
+
+    async def first_models(self) -> frozenset[str]:
+        """The hashes of the first models of all jobs: they name what was prepared for a job that there is."""
+        answers = [await self._link.operate(AskSpec(job=view.job)) for view in (await self.status()).jobs]
+        return frozenset(answer.spec.initial for answer in answers if isinstance(answer, SubmittedJob))
 
     async def _do(self, command: Message) -> str:
         answer = await self._link.operate(command)

@@ -76,6 +76,16 @@ _AUDIT = (
     " MAX(version) AS last_version FROM applied WHERE job = :job AND epoch <= :last GROUP BY epoch"
 )
 
+#: What refers to a job goes before it.
+_REMOVE_JOB = (
+    "DELETE FROM applied WHERE job = ?",
+    "DELETE FROM evaluations WHERE job = ?",
+    "DELETE FROM published WHERE job = ?",
+    "DELETE FROM serving WHERE job = ?",
+    "DELETE FROM epochs WHERE job = ?",
+    "DELETE FROM jobs WHERE job = ?",
+)
+
 _Parameters = Sequence[Any] | Mapping[str, Any]
 
 
@@ -195,7 +205,7 @@ class Registry:
                 "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state, token_sha256)"
                 " VALUES (:node, :role, '{}', :now_s, :now_s, :state, :token) ON CONFLICT (node) DO UPDATE SET"
                 " role = :role, facts_json = '{}', last_seen_s = :now_s, state = :state, token_sha256 = :token,"
-                " reason = ''",
+                " reason = '', restored_number = NULL, is_forgotten = 0",
                 {"node": node, "role": token.role, "now_s": now_s, "state": state, "token": token.secret_sha256},
             )
             return Redeemed(node=node, role=token.role)
@@ -244,7 +254,7 @@ class Registry:
             if row is None:
                 return False
             database.execute(
-                "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ? WHERE node = ?",
+                "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ?, restored_number = NULL WHERE node = ?",
                 (now_s, reason[:REASON_MAX_CHARS], node),
             )
             database.execute(
@@ -252,6 +262,22 @@ class Registry:
             )
             database.execute("DELETE FROM tokens WHERE secret_sha256 = ?", (row["token_sha256"],))
             return True
+
+    def forget_node(self, node: str, *, now_s: float) -> bool:
+        """Shut a member out that is gone, and list it no longer. Whether there was such a one.
+
+        Unlike one that is revoked, it may know a secret that others join with: that stays good.
+        """
+        with self._transaction() as database:
+            changed = database.execute(
+                "UPDATE nodes SET state = 'revoked', revoked_s = COALESCE(revoked_s, ?), is_forgotten = 1,"
+                " restored_number = NULL, facts_json = '{}' WHERE node = ?",
+                (now_s, node),
+            ).rowcount
+            database.execute(
+                "UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node)
+            )
+            return changed > 0
 
     def add_certificate(self, certificate: Certificate, *, replaces: str = "") -> None:
         """Record what was issued, before it is handed out. The oldest of a member beyond a limit are not kept.
@@ -298,6 +324,10 @@ class Registry:
             database.execute(
                 "UPDATE certificates SET superseded_s = ? WHERE node = ? AND number < ? AND superseded_s IS NULL",
                 (now_s, row.node, row.number),
+            )
+            # It has a certificate that was issued since the registry was restored: unrecorded ones are void again.
+            database.execute(
+                "UPDATE nodes SET restored_number = NULL WHERE node = ? AND restored_number < ?", (row.node, row.number)
             )
             return True
 
@@ -361,6 +391,16 @@ class Registry:
     def job(self, job: str) -> JobRow | None:
         rows = self._rows("SELECT * FROM jobs WHERE job = ?", (job,))
         return _job(rows[0]) if rows else None
+
+    def remove_job(self, job: str) -> None:
+        """Forget a job and everything that was recorded of it."""
+        with self._transaction() as database:
+            self._require(job)
+            for name in (job, _tracebacks_of(job)):
+                database.execute("DELETE FROM events WHERE job = ?", (name,))
+            for statement in _REMOVE_JOB:
+                database.execute(statement, (job,))
+            self._listed.pop(job, None)
 
     # The history: which batch went into which version -----------------------------------------------
 

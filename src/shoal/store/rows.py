@@ -48,6 +48,10 @@ class NodeRow:
     revoked_s: float | None = None
     #: Why it is in this state.
     reason: str = ""
+    #: In a registry that was restored: the last certificate of this member that the copy knew. None: it knows them all.
+    restored_number: int | None = None
+    #: An operator forgot it: it is shut out, and not listed.
+    is_forgotten: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

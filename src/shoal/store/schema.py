@@ -165,4 +165,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE evaluations ADD COLUMN metrics_json TEXT NOT NULL DEFAULT '[]'",
         "ALTER TABLE published ADD COLUMN metrics_json TEXT NOT NULL DEFAULT '[]'",
     ),
+    (
+        # In a restored registry: the number of the member's last certificate that it knows. Those that were issued
+        # after the copy was made are not recorded, and are believed until a newer one is used. NULL: not restored.
+        "ALTER TABLE nodes ADD COLUMN restored_number INTEGER",
+    ),
+    (
+        # A member that an operator forgot: shut out and not listed. The row stays, for its old certificates must not be
+        # good again when the name is.
+        "ALTER TABLE nodes ADD COLUMN is_forgotten INTEGER NOT NULL DEFAULT 0",
+    ),
 )

@@ -38,6 +38,12 @@ COMMANDS = [
     ["token", "create"],
     ["token", "list"],
     ["token", "revoke"],
+    ["service"],
+    ["service", "install"],
+    ["service", "status"],
+    ["service", "uninstall"],
+    ["backup"],
+    ["restore"],
     ["doctor"],
     ["logs"],
     ["metrics"],
@@ -51,6 +57,9 @@ COMMANDS = [
     ["nodes", "approve"],
     ["nodes", "drain"],
     ["nodes", "undrain"],
+    ["nodes", "forget"],
+    ["gc"],
+    ["jobs", "rm"],
     ["jobs"],
     ["jobs", "show"],
     ["jobs", "stop"],
@@ -79,7 +88,7 @@ def test_every_command_explains_itself(command: list[str], capsys: pytest.Captur
     if command != ["model"]:
         assert "Example:" in text
         assert f"shoal {' '.join(command)}" in text
-    if command not in (["demo"], ["model"]):
+    if command not in (["demo"], ["model"]) and (command[0] != "service" or command[-1] == "install"):
         assert "--home" in text
 
 
@@ -180,6 +189,18 @@ def test_the_codes_never_change() -> None:
         (["train", "x", "--budget-s", "-1"], 2, "budget_s is a number from 0"),
         (["train", "x", "--plan", "share_labels=1"], 2, "share_labels is true or false"),
         (["join", "--data", "no/such/folder"], 2, "there is no such folder"),
+        (["service", "install", "cellar"], 2, "manager"),
+        (["service", "install", "manager", "--", "--prot", "7"], 2, "--prot"),
+        (["service", "install", "manager", "--", "--home", "/x"], 2, "belongs before"),
+        (["service", "install", "manager", "--rootless", "--dry-run"], 2, "never is root"),
+        (["service", "install", "agent", "--", "shoal://10.0.0.1:7071/abc"], 2, "--line-file"),
+        (["up", "--disk-quota", "much"], 2, "such as 500MB or 20GB"),
+        (["jobs", "rm", "x"], 3, "shoal up"),
+        (["nodes", "forget", "x"], 3, "shoal up"),
+        (["gc"], 3, "shoal up"),
+        (["backup", "copy.tar"], 2, "no cluster is managed from"),
+        (["backup", "/"], 2, "is a directory"),
+        (["restore", "no/such/file"], 2, "there is no file"),
         (["doctor", "--line", "nonsense"], 2, "shoal up"),
     ],
 )

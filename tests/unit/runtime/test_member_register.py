@@ -531,3 +531,42 @@ def test_alarms_are_counted_and_told_once_in_a_while(roll: MemberRegister, monke
     for number in range(2 * ALARMS_REMEMBERED):
         roll.alarm("pi", str(number), "beware")
     assert len(roll._alarms) == ALARMS_REMEMBERED
+
+
+def test_a_forgotten_member_is_not_listed_and_its_old_certificate_is_never_good_again(
+    roll: MemberRegister, registry: Registry, tmp_path: Path
+) -> None:
+    authority = Authority.create(tmp_path / "authority", "home")
+
+    def member() -> RemoteIdentity:
+        pem = authority.identity(node="pi", role="node").certificate_pem
+        roll.record(pem, now_s=time.time())
+        return RemoteIdentity(node="pi", role="node", cluster="home", certificate=certificate_sha256(pem))
+
+    registry.add_token(secret="a" * 32, role="node", uses=5, now_s=1.0)
+    assert isinstance(roll.redeem("a" * 32, wanted="pi", now_s=2.0), Grant)
+    old = member()
+    assert roll.role_now(old) == "node"
+    assert registry.forget_node("pi", now_s=5.0)
+    roll.refresh("pi")
+    assert roll.shown([NodeView(node="pi", state="lost")]) == ()
+    with pytest.raises(ShutOut):
+        roll.role_now(old)
+    with pytest.raises(Refused, match="there is no member"):
+        roll.check_forget("pi")
+    # The line that it joined with is others' too, and stays; the name is free for newer lines alone.
+    assert roll.redeem("a" * 32, wanted="pi", now_s=6.0) == Grant(node="pi-2", role="node")
+    registry.add_token(secret="b" * 32, role="node", uses=5, now_s=7.0)
+    assert roll.redeem("b" * 32, wanted="pi", now_s=8.0) == Grant(node="pi", role="node")
+    with pytest.raises(ShutOut):
+        roll.role_now(old)
+    assert roll.role_now(member()) == "node"
+    assert [view.node for view in roll.shown([NodeView(node="pi", state="alive")])] == ["pi"]
+
+
+def test_only_devices_are_forgotten_unless_they_were_revoked(roll: MemberRegister, registry: Registry) -> None:
+    registry.upsert_node(node="ann", role="operator", facts_json="{}", state="enrolled", now_s=1.0)
+    with pytest.raises(Refused, match="shoal nodes revoke ann"):
+        roll.check_forget("ann")
+    registry.revoke_node("ann", now_s=2.0, reason="left")
+    roll.check_forget("ann")

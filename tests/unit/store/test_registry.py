@@ -393,7 +393,7 @@ def test_metrics_are_kept_and_rows_of_an_older_schema_have_none(tmp_path: Path) 
     path = tmp_path / "registry.db"
     metrics = (MetricView(name="f1", value=0.5), MetricView(name="mae", value=None, lower=True))
     before = sqlite3.connect(path)
-    older = len(MIGRATIONS) - 1
+    older = 7  # the step that brings metrics is the eighth
     for statement in itertools.chain.from_iterable(MIGRATIONS[:older]):
         before.execute(statement)
     before.execute(

@@ -158,3 +158,20 @@ def transfer(
 
     found, told = with_operator(home, ask)
     screen.say(f"{found}: {told}. Watch it with: shoal jobs show {found}")
+
+
+@app.command(name="rm")
+def remove(job: Job, home: Home = DEFAULT_HOME) -> None:
+    """Remove an ended job: its record, its checkpoints, its published versions, and what it alone is made of.
+
+    Example:  `shoal jobs rm mnist-3fa2`
+    """
+    from shoal.cli import screen
+    from shoal.cli.connect import with_operator
+    from shoal.cli.render.format import clean
+    from shoal.cli.select_job import pick_job
+
+    async def ask(operator: Operator) -> str:
+        return await operator.remove_job(pick_job(await operator.status(), job).job)
+
+    screen.say(clean(with_operator(home, ask)))

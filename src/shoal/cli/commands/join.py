@@ -33,6 +33,18 @@ def join(
             show_default=False,
         ),
     ] = "",
+    line_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Read the line from a file, or from standard input with `-`: it then is in no shell's history. A"
+            " device that joined goes on without the file.",
+            show_default=False,
+        ),
+    ] = None,
+    remove_line: Annotated[
+        bool, typer.Option("--remove-line", help="Remove the file of --line-file once this device has joined.")
+    ] = False,
     name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
     anew: Annotated[
         bool, typer.Option("--anew", help="Forget who this device was, and join as a new member: after a revocation.")
@@ -100,11 +112,14 @@ def join(
 
     Example:  `shoal join shoal://192.168.1.10:7071/abc… --name attic-pi4`
 
+    With the line in a file that is removed after use:  `shoal join --line-file /etc/shoal/line --remove-line`
+
     With examples that never leave it:  `shoal join shoal://… --data /srv/readings`; the folder is remembered.
     """
     if find:
         _list_clusters()
         return
+    line = _given_line(home, line, line_file, remove=remove_line, anew=anew)
     folder = _folder(data)
     if log_format:
         from shoal.runtime.log_lines import log_format as checked_format
@@ -118,6 +133,8 @@ def join(
 
         checked_device(device)
     member = _member(home, line, name, anew=anew)
+    if line_file is not None and remove_line:
+        _remove_line(line_file)
     if member.identity.role == "operator":
         if folder is not None:
             print("An operator does not train: --data is left out.", file=sys.stderr)
@@ -154,6 +171,29 @@ def _check_metrics(listen: str, token_file: Path | None) -> None:
     from shoal.runtime.metrics_door import listen_at
 
     listen_at(listen, token_file=token_file)
+
+
+def _given_line(home: Path, line: str, file: Path | None, *, remove: bool, anew: bool) -> str:
+    """The join line, wherever it was given; empty: none was."""
+    from shoal.cli.line_file import STANDARD_INPUT, read_line
+    from shoal.identity.identity import IDENTITY_FILE
+
+    if file is None:
+        if remove:
+            raise Misuse("--remove-line removes the file of --line-file: name that file")
+        return line
+    if line:
+        raise Misuse("the line is given twice: leave out the argument or --line-file")
+    if remove and file == STANDARD_INPUT:
+        raise Misuse("standard input cannot be removed: leave out --remove-line")
+    return read_line(file, may_be_absent=(home / "node" / IDENTITY_FILE).exists() and not anew)
+
+
+def _remove_line(file: Path) -> None:
+    from shoal.cli.line_file import remove_line
+
+    if problem := remove_line(file):
+        print(f"Warning: {problem}", file=sys.stderr, flush=True)
 
 
 def _folder(data: Path | None) -> Path | None:

@@ -115,6 +115,15 @@ def undrain(node: _Node, home: Home = DEFAULT_HOME) -> None:
     _ask(home, lambda operator: operator.undrain_node(node))
 
 
+@app.command()
+def forget(node: _Node, home: Home = DEFAULT_HOME) -> None:
+    """List a lost or revoked device no longer. If it comes back, it needs a new line.
+
+    Example:  `shoal nodes forget attic-pi4`
+    """
+    _ask(home, lambda operator: operator.forget_node(node))
+
+
 def _ask(home: Path, command: Callable[[Operator], Awaitable[str]]) -> None:
     """Have it done; say what was."""
     from shoal.cli import screen

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.options import DEFAULT_HOME, Home, LogFormat
+from shoal.cli.options import DEFAULT_HOME, Home, LogFormat, size_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +72,15 @@ def up(
     console: Annotated[
         bool, typer.Option("--console", help="Run `shoal console` beside it, for as long as this runs.")
     ] = False,
+    disk_quota: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="The most that the cluster's files may take, such as 20GB: beyond it the files of the jobs that ended"
+            " first go.",
+            show_default="all of the disk",
+        ),
+    ] = "",
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     log_format: LogFormat = "",
@@ -91,6 +100,7 @@ def up(
 
     if lead not in ("here", "devices"):
         raise typer.BadParameter("choose here or devices", param_hint="--lead")
+    quota_bytes = size_bytes(disk_quota, option="--disk-quota") if disk_quota else 0
     log_lines.set_up(quiet=quiet, given=log_format)
     beside = Beside(home) if console else None
 
@@ -117,6 +127,7 @@ def up(
         announce=announce,
         certificate_days=certificate_days,
         prefers_devices=lead == "devices",
+        disk_quota_bytes=quota_bytes,
         on_ready=on_ready,
     )
     try:

@@ -256,6 +256,24 @@ class ClusterState:
         term = int(getattr(message, "term", 0))
         return record if (sender, term) == (record.leader, record.leading_term) else None
 
+    def forget_job(self, job: str) -> None:
+        """An ended job is off the books. A node that was away since before it ended is still told that it is over."""
+        del self.jobs[job]
+        self._workers.pop(job, None)
+
+    def forget_node(self, name: str) -> None:
+        """A node that is not here is off the books."""
+        node = self.nodes.pop(name, None)
+        if node is None:
+            return
+        self.place(node, None)
+        self.called_back.discard(name)
+        self.let_go.discard(name)
+        if name in self._listed:
+            self._listed.remove(name)
+            self._free.remove(name)
+            heapq.heapify(self._free)
+
     # Nodes and their jobs --------------------------------------------------------------------------------
 
     def place(self, node: NodeRecord, job: str | None) -> None:

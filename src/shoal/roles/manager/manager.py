@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from shoal.roles.actions import Answer, Keep
 from shoal.roles.events import (
     Asked,
+    DiskMeasured,
     Event,
     Liveness,
     LoadFailed,
@@ -26,6 +27,7 @@ from shoal.roles.machine import Machine
 from shoal.roles.manager.appointment import Appointments, assignment
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecord
 from shoal.roles.manager.failover import Failover
+from shoal.roles.manager.housekeeping import Housekeeping
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.node.failure_detector import Patience
 from shoal.states import JobState
@@ -36,6 +38,7 @@ from shoal.wire.messages import (
     Denied,
     Dismiss,
     Done,
+    ForgetNode,
     Heartbeat,
     Hello,
     JobSpec,
@@ -47,6 +50,7 @@ from shoal.wire.messages import (
     NodeView,
     Progress,
     Released,
+    RemoveJob,
     Revoke,
     StepDown,
     SteppedDown,
@@ -81,6 +85,7 @@ class Manager(Machine):
         self._appointments = Appointments(self, self._cluster, node=node, prefers_devices=prefers_devices)
         self._reconciliation = Reconciliation(self, self._cluster, self._appointments, node=node)
         self._failover = Failover(self, self._cluster, self._appointments, self._reconciliation, node=node)
+        self._housekeeping = Housekeeping(self, self._cluster, patience=patience, held=self._held)
         self._cpus = cpus
         #: A leader was missed when work was last given out.
         self._is_unsettled = False
@@ -88,6 +93,7 @@ class Manager(Machine):
     def on_event(self, event: Event) -> None:
         match event:
             case Started():
+                self._housekeeping.on_started()
                 self._failover.on_started()
                 self._schedule()
             case Received():
@@ -98,6 +104,8 @@ class Manager(Machine):
                 self._on_asked(event)
             case MemberHeld():
                 self._on_held(event)
+            case DiskMeasured():
+                self._housekeeping.on_disk(event)
             case TimerFired():
                 self._failover.on_timer(event.name)
                 self._schedule()
@@ -296,6 +304,10 @@ class Manager(Machine):
                 self._on_stop(event.question, event.message)
             case TransferJob():
                 self._on_transfer(event.question, event.message)
+            case RemoveJob():
+                self._housekeeping.on_remove_job(event.question, event.message)
+            case ForgetNode():
+                self._housekeeping.on_forget_node(event.question, event.message)
             case _:
                 self._deny(event.question, "not a command the manager knows")
 
@@ -314,6 +326,9 @@ class Manager(Machine):
             return
         if known is not None:
             self._deny(question, f"there is a job {spec.job} already")
+            return
+        if (no_room := self._housekeeping.why_no_room(spec.job)) is not None:
+            self._deny(question, no_room)
             return
         reason = "waiting for a leader"
         record = self._jobs[spec.job] = JobRecord(spec=spec, reason=reason, since_s=self.now_s)

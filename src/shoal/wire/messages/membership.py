@@ -86,6 +86,13 @@ class UndrainNode(Message):
     node: str
 
 
+@message(to="manager", said_by={"Operate": ("operator",)})
+class ForgetNode(Message):
+    """A member that is lost or revoked is not listed any more, and does not come back without a new line."""
+
+    node: str
+
+
 @message(to="manager", said_by={"Renew": ("node", "pending", "operator")})
 class Renew(Message):
     """A member asks for a certificate that replaces its own. Its session says who it is; the request, for which key."""

@@ -48,6 +48,21 @@ class StopJob(Message):
 
 
 @message(to="manager", said_by={"Operate": ("operator",)})
+class RemoveJob(Message):
+    """An ended job goes, with its checkpoints, its published versions, and what it alone is made of."""
+
+    job: str
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
+class CollectGarbage(Message):
+    """What no job names goes."""
+
+    #: Only say what would go.
+    dry_run: bool = False
+
+
+@message(to="manager", said_by={"Operate": ("operator",)})
 class AskStatus(Message):
     """Everything, or one job with its latest events and evaluations."""
 

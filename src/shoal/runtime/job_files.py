@@ -1,0 +1,173 @@
+"""The manager's files by job: how much they take, and the removal of those that nobody names. Decides nothing.
+
+A file goes after the row that names it, so a crash leaves at most a file that nobody names, which ``collect`` removes.
+Blobs that were written a moment ago stay: the job that will name them may be on its way. Methods block: call them in a
+thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.roles.events import DiskMeasured
+from shoal.runtime.contents import Contents
+from shoal.runtime.paths import Paths
+from shoal.store.blobs import BlobStore
+from shoal.store.files import remove_stale
+from shoal.store.registry import Registry
+from shoal.wire.encoding import from_json
+from shoal.wire.messages import JobSpec
+
+#: An operator uploads a job's parts one after the other and submits it at the end. No upload takes this long.
+FRESH_S = 3600.0
+
+#: Checkpoints that a job keeps, and one that is being written.
+_CHECKPOINTS = 3
+#: Of a first model's size, what a checkpoint takes: the model, its momentum, its history.
+_CHECKPOINT_TIMES = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Garbage:
+    """What no job names."""
+
+    blobs: tuple[str, ...]
+    folders: tuple[Path, ...]
+    size_bytes: int
+
+
+class JobFiles:
+    def __init__(self, places: Paths, registry: Registry, blobs: BlobStore, models: BlobStore) -> None:
+        self._places = places
+        self._registry = registry
+        self._blobs = blobs
+        self._models = models
+        self._contents = Contents(blobs)
+
+    # How much there is -----------------------------------------------------------------------------------------
+
+    def measure(
+        self, *, quota_bytes: int, wanted: Mapping[str, int] | None = None, more_bytes: int = 0
+    ) -> DiskMeasured:
+        """``more_bytes`` are about to be written."""
+        rows = sorted(self._registry.jobs(), key=lambda row: (row.ended_s or 0.0, row.job))
+        ended = [row.job for row in rows if row.state.is_ended]
+        named = {row.job: self._contents.all_of(_spec(row.spec_json)) for row in rows}
+        busy = frozenset().union(*(named[row.job] for row in rows if not row.state.is_ended))
+        contents: dict[str, int] = {}
+        counted = set(busy)
+        # A blob that several ended jobs name goes with the last of them.
+        for job in reversed(ended):
+            contents[job] = sum(self._old_size(sha256) for sha256 in named[job] - counted)
+            counted |= named[job]
+        return DiskMeasured(
+            quota_bytes=quota_bytes,
+            used_bytes=self.used_bytes() + more_bytes,
+            checkpoints={job: _size(self._places.checkpoints(job)) for job in ended},
+            contents={job: contents[job] for job in ended},
+            wanted=wanted or {},
+        )
+
+    def used_bytes(self) -> int:
+        return _size(self._places.registry.parent)
+
+    def checkpoints_take(self, spec: JobSpec) -> int:
+        """About what the checkpoints of a job will take."""
+        with contextlib.suppress(OSError):
+            return _CHECKPOINTS * _CHECKPOINT_TIMES * self._blob(spec.initial).stat().st_size
+        return 0
+
+    # What goes --------------------------------------------------------------------------------------------------
+
+    def remove_checkpoints(self, job: str) -> None:
+        shutil.rmtree(self._places.checkpoints(job), ignore_errors=True)
+
+    def remove_contents(self, job: str) -> None:
+        """Remove what an ended job is made of and no open job, nor one that ended later."""
+        rows = {row.job: row for row in self._registry.jobs()}
+        if job not in rows:
+            return
+        ended_s = rows[job].ended_s or 0.0
+        others = (
+            row
+            for row in rows.values()
+            if row.job != job and (not row.state.is_ended or (row.ended_s or 0.0, row.job) > (ended_s, job))
+        )
+        self._remove_unnamed(_spec(rows[job].spec_json), [_spec(row.spec_json) for row in others])
+
+    def drop_job(self, job: str) -> None:
+        """Remove an ended job: its rows first, then its files."""
+        row = self._registry.job(job)
+        if row is None:
+            return
+        published = {each.sha256 for each in self._registry.published(job)}
+        self._registry.remove_job(job)
+        self.remove_checkpoints(job)
+        for sha256 in published - self._registry.published_hashes():
+            self._models.remove(sha256)
+        self._remove_unnamed(_spec(row.spec_json), [_spec(other.spec_json) for other in self._registry.jobs()])
+
+    def garbage(self) -> Garbage:
+        """What no job names: blobs, published models, folders of checkpoints."""
+        rows = self._registry.jobs()
+        named = frozenset().union(*(self._contents.all_of(_spec(row.spec_json)) for row in rows))
+        blobs = tuple(sha256 for sha256 in self._blobs.hashes() if sha256 not in named and self._old_size(sha256))
+        jobs = {row.job for row in rows}
+        root = self._places.checkpoints("")
+        folders = tuple(path for path in sorted(root.iterdir()) if path.name not in jobs) if root.is_dir() else ()
+        size_bytes = sum(map(self._old_size, blobs)) + sum(map(_size, folders))
+        return Garbage(blobs=blobs, folders=folders, size_bytes=size_bytes)
+
+    def collect(self) -> Garbage:
+        """Remove what no job names, and temporary files of writers that died."""
+        found = self.garbage()
+        for sha256 in found.blobs:
+            self._blobs.remove(sha256)
+        for folder in found.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        for folder in (self._places.blobs, self._places.published, *_folders(self._places.checkpoints(""))):
+            remove_stale(folder)
+        return found
+
+    def _remove_unnamed(self, spec: JobSpec, others: Iterable[JobSpec]) -> None:
+        named = frozenset().union(*map(self._contents.all_of, others))
+        for sha256 in self._contents.all_of(spec) - named:
+            if self._old_size(sha256):
+                self._blobs.remove(sha256)
+
+    def _old_size(self, sha256: str) -> int:
+        """The size of a blob that may be removed; 0: it is not there, or was written a moment ago."""
+        try:
+            found = self._blob(sha256).stat()
+        except OSError:
+            return 0
+        return found.st_size if time.time() - found.st_mtime > FRESH_S else 0
+
+    def _blob(self, sha256: str) -> Path:
+        return self._places.blobs / sha256[:2] / sha256
+
+
+def _spec(spec_json: str) -> JobSpec:
+    spec: JobSpec = from_json(JobSpec, json.loads(spec_json))
+    return spec
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
+
+def _size(folder: Path) -> int:
+    """The bytes of all files below a folder; files may go meanwhile."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(root, name)).st_size
+    return total

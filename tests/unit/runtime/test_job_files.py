@@ -1,0 +1,157 @@
+"""Files of jobs on a real disk: who names what, and what goes with whom."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.common import echo_job
+from shoal.plan import Plan
+from shoal.runtime import prepared_cache
+from shoal.runtime.job_files import FRESH_S, JobFiles
+from shoal.runtime.paths import Paths
+from shoal.states import JobState
+from shoal.store.blobs import BlobStore
+from shoal.store.checkpoints import CheckpointStore
+from shoal.store.registry import Registry
+from shoal.trainer.package import listing_of, spec_of
+from shoal.wire.encoding import to_json
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Disk:
+    """A manager's disk with jobs on it: each has a bundle of its own, and all have the same data."""
+
+    def __init__(self, folder: Path) -> None:
+        self.places = Paths(folder / "home")
+        self.registry = Registry(self.places.registry)
+        self.blobs, self.models = BlobStore(self.places.blobs), BlobStore(self.places.published)
+        self.files = JobFiles(self.places, self.registry, self.blobs, self.models)
+        self._scratch = folder / "scratch"
+        self._scratch.mkdir()
+        self.ready = echo_job(self._scratch, values=8, batches=4)
+        self.own: dict[str, str] = {}
+
+    def add(self, job: str, *, ended_s: float | None = None) -> None:
+        ready = replace(self.ready, bundle=f"code of {job}".encode())
+        self.own[job] = self.blobs.put(ready.bundle)
+        self.blobs.put(Path(ready.prepared.model))
+        for manifest in (ready.prepared.train, ready.prepared.test):
+            self.blobs.put(listing_of(manifest))
+            for path in ready.prepared.paths(manifest):
+                self.blobs.put(Path(path))
+        spec = spec_of(ready, Plan(), job=job)
+        self.registry.add_job(job=job, name=job, spec_json=json.dumps(to_json(spec)), now_s=1.0)
+        store = CheckpointStore(self.places.checkpoints(job))
+        store.save(version=1, tensors={"flat": np.zeros(8, np.float32)}, state={})
+        self.registry.add_events(job, [(1.0, "kind", "text")])
+        self.registry.add_tracebacks(job, [(1.0, "why", "where")])
+        if ended_s is not None:
+            self.registry.set_job_state(job, JobState.FINISHED, now_s=ended_s)
+
+    def age(self) -> None:
+        """As if all of it had been written long ago."""
+        before_s = time.time() - 2 * FRESH_S
+        for path in self.places.home.rglob("*"):
+            os.utime(path, (before_s, before_s))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    made = Disk(tmp_path)
+    yield made
+    made.registry.close()
+
+
+def test_a_removed_job_leaves_what_others_name(disk: Disk) -> None:
+    disk.add("a", ended_s=5.0)
+    disk.add("b")
+    disk.age()
+    shared = set(disk.blobs.hashes()) - set(disk.own.values())
+    disk.files.drop_job("a")
+    assert set(disk.blobs.hashes()) == shared | {disk.own["b"]}
+    assert not disk.places.checkpoints("a").exists()
+    assert disk.places.checkpoints("b").exists()
+    assert disk.registry.job("a") is None
+    assert disk.registry.events_after("a", 0, limit=9) == []
+    assert disk.registry.tracebacks("a") == []
+    disk.registry.set_job_state("b", JobState.STOPPED, now_s=6.0)
+    disk.files.drop_job("b")
+    assert disk.blobs.hashes() == []
+
+
+def test_what_was_written_a_moment_ago_stays(disk: Disk) -> None:
+    disk.add("a", ended_s=5.0)
+    upload = disk.blobs.put(b"for a job that is on its way")
+    disk.files.drop_job("a")
+    assert disk.own["a"] in disk.blobs.hashes()
+    assert disk.files.garbage().blobs == ()
+    disk.age()
+    assert {upload, disk.own["a"]} <= set(disk.files.garbage().blobs)
+    assert disk.blobs.has(upload), "to look is not to remove"
+    disk.files.collect()
+    assert disk.blobs.hashes() == []
+
+
+def test_a_folder_of_checkpoints_that_no_job_has_is_garbage(disk: Disk) -> None:
+    disk.add("a")
+    CheckpointStore(disk.places.checkpoints("gone")).save(version=1, tensors={}, state={})
+    assert [path.name for path in disk.files.collect().folders] == ["gone"]
+    assert disk.places.checkpoints("a").exists()
+
+
+def test_shared_contents_count_for_the_job_that_ended_last(disk: Disk) -> None:
+    disk.add("late", ended_s=9.0)
+    disk.add("early", ended_s=5.0)
+    disk.age()
+    told = disk.files.measure(quota_bytes=1, wanted={"new": 3}, more_bytes=7)
+    assert list(told.checkpoints) == ["early", "late"]
+    assert told.used_bytes == disk.files.used_bytes() + 7
+    own = len(b"code of early")
+    assert told.contents["early"] == own
+    assert told.contents["late"] > own
+    disk.files.remove_contents("early")
+    assert not disk.blobs.has(disk.own["early"])
+    assert disk.blobs.has(disk.ready.prepared.model_sha256)
+    disk.files.remove_contents("late")
+    assert disk.blobs.hashes() == []
+
+
+def test_an_open_jobs_contents_are_never_counted(disk: Disk) -> None:
+    disk.add("ended", ended_s=5.0)
+    disk.add("open")
+    disk.age()
+    told = disk.files.measure(quota_bytes=1)
+    assert told.contents == {"ended": len(b"code of ended")}
+    disk.files.remove_contents("ended")
+    assert disk.blobs.has(disk.own["open"])
+    assert disk.blobs.has(disk.ready.prepared.model_sha256)
+
+
+def test_what_was_prepared_for_no_job_goes_with_its_shards(disk: Disk) -> None:
+    folder = disk.places.prepared
+    shards = folder / "shards"
+    shards.mkdir(parents=True)
+    prepared = disk.ready.prepared
+    names = [shard.sha256 for each in (prepared.train, prepared.test) for shard in each.shards]
+    for name in (*names, "stray"):
+        (shards / name).write_bytes(b"x" * 10)
+    (folder / "key").mkdir()
+    (folder / "key" / "prepared.json").write_text(json.dumps(prepared.to_plain()))
+    kept = frozenset({prepared.model_sha256})
+    assert prepared_cache.surplus(folder, kept) == [], "all of it is fresh"
+    disk.age()
+    assert prepared_cache.surplus(folder, kept) == [shards / "stray"]
+    going = prepared_cache.surplus(folder, frozenset())
+    assert going[0] == folder / "key"
+    assert {path.name for path in going[1:]} == {*names, "stray"}
+    assert prepared_cache.size_bytes(going) > 10 * len(names)
+    prepared_cache.remove(going)
+    assert list(shards.iterdir()) == []
+    assert prepared_cache.surplus(disk.places.home / "none", kept) == []
