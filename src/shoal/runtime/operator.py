@@ -343,7 +343,8 @@ class Operator:
             for shard, path in zip(manifest.shards, prepared.paths(manifest), strict=True):
                 await self._link.store(shard.sha256, Path(path))
             await self._upload_bytes(listing_of(manifest))
-        spec = sign(spec_of(ready, whole, job=job_id(ready.name)), self._identity)
+        taken = {view.job for view in (await self.status()).jobs}
+        spec = sign(spec_of(ready, whole, job=job_id(ready.name, taken)), self._identity)
         answer = await self._link.operate(Submit(spec=spec))
         assert isinstance(answer, Done)
         return answer.job

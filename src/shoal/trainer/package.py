@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,10 +107,14 @@ def _dataset(manifest: Manifest) -> Dataset:
     return Dataset(manifest=hashlib.sha256(listing_of(manifest)).hexdigest(), examples=manifest.examples)
 
 
-def job_id(name: str) -> str:
-    """A short id a person can type: the task's name and four random letters."""
+def job_id(name: str, taken: Collection[str] = ()) -> str:
+    """A short id a person can type: the task's name and four random letters; none that is ``taken``."""
     stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "job"
-    return f"{stem}-{secrets.token_hex(2)}"
+    for letters_bytes in (2, 2, 2, 4):
+        found = f"{stem}-{secrets.token_hex(letters_bytes)}"
+        if found not in taken:
+            break
+    return found
 
 
 def laid_over(own: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.plan import Plan
-from shoal.trainer.package import laid_over, plan_from
+from shoal.trainer.package import job_id, laid_over, plan_from
 from shoal.wire.encoding import to_json
 
 
@@ -39,3 +39,9 @@ def test_another_outer_step_brings_the_numbers_that_suit_it(
 ) -> None:
     plan = laid(own, **typed)
     assert (plan.outer, plan.outer_rate, plan.momentum) == told
+
+
+def test_an_id_that_another_job_has_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter(["aaaa", "aaaa", "bbbb"])
+    monkeypatch.setattr("shoal.trainer.package.secrets.token_hex", lambda length: next(drawn))
+    assert job_id("My Task!", {"my-task-aaaa"}) == "my-task-bbbb"
