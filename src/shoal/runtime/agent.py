@@ -29,12 +29,14 @@ from shoal.roles.node.doorway import TWICE
 from shoal.roles.node.worker_table import WorkerTable
 from shoal.runtime import log_lines, own_processor, probe
 from shoal.runtime.agent_usage import AgentReading, AgentUsage, device_exporter
+from shoal.runtime.device_limits import DeviceLimits
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.own_data import expose
 from shoal.runtime.paths import Paths, default_home
 from shoal.runtime.pool import AgentPool, agent_pool
 from shoal.runtime.process_setup import set_out
 from shoal.runtime.renewal import Renewal
+from shoal.runtime.resting import Resting
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.tenancy import sole_agent, successor
 from shoal.runtime.worker_driver import WorkerDriver
@@ -429,31 +431,65 @@ async def run_agent(
     lends: bool = False,
     metrics: str = "",
     metrics_token_file: Path | None = None,
+    resting: Resting | None = None,
 ) -> None:
     """Run until SIGINT or SIGTERM. ``metrics``: where to serve this device's metrics; empty: nowhere."""
     enrolled = Enrolled.load(places.node)
     log_lines.name_lines(cluster=enrolled.identity.cluster, node=enrolled.identity.node)
-    agent = Agent(enrolled, places, child_module=child_module, pace_s=pace_s, door_port=door_port, lends=lends)
-    exporter = device_exporter(metrics, metrics_token_file, agent.reading) if metrics else None
+
+    def begin() -> Agent:
+        # Loaded again: its certificate may have been renewed since it last worked.
+        member = Enrolled.load(places.node)
+        return Agent(member, places, child_module=child_module, pace_s=pace_s, door_port=door_port, lends=lends)
+
+    agent = begin()
+    exporter = device_exporter(metrics, metrics_token_file, lambda: agent.reading()) if metrics else None
     if exporter is not None:
         exporter.start()
-    running = asyncio.create_task(agent.run())
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
     stopping = asyncio.create_task(told.wait())
-    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        while not told.is_set():
+            if resting is not None and not await _first(asyncio.create_task(resting.until_work()), stopping):
+                break
+            if not await _work(agent, resting, stopping):
+                break
+            agent = begin()
+    finally:
+        stopping.cancel()
+        if exporter is not None:
+            await asyncio.to_thread(exporter.stop)
     if told.is_set() and (pid := successor(places.node)) is not None:
         log.warning("`shoal join` was started again from this home (process %d): this agent ends", pid)
+
+
+async def _work(agent: Agent, resting: Resting | None, stopping: asyncio.Task[bool]) -> bool:
+    """Run until the agent ends, is told to, or has to rest. True: it rests, and comes back."""
+    running = asyncio.create_task(agent.run())
+    watching = asyncio.create_task(resting.until_rest()) if resting is not None else None
+    await asyncio.wait({running, stopping, *([watching] if watching else [])}, return_when=asyncio.FIRST_COMPLETED)
+    rests = watching is not None and watching.done() and not stopping.done() and not running.done()
     if not running.done():
-        await agent.leave("the agent was stopped")
+        await agent.leave(
+            f"it rests: {watching.result()}" if watching is not None and rests else "the agent was stopped"
+        )
         running.cancel()
-    stopping.cancel()
-    if exporter is not None:
-        await asyncio.to_thread(exporter.stop)
+    if watching is not None:
+        watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
+    return rests
+
+
+async def _first(work: asyncio.Task[None], stopping: asyncio.Task[bool]) -> bool:
+    """Whether this was done before the agent was told to stop."""
+    await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    is_done = work.done()
+    work.cancel()
+    return is_done
 
 
 def main() -> int:
@@ -468,7 +504,11 @@ def main() -> int:
     parser.add_argument("--lend", action="store_true", help="multiply matrices for clients of this cluster, too")
     parser.add_argument("--metrics", default="", help="HOST:PORT to serve this device's metrics at; else nowhere")
     parser.add_argument("--metrics-token-file", type=Path, help="the bearer token that scrapers send")
+    parser.add_argument("--hours", default="", help="when this device works, such as 22-6; else always")
+    parser.add_argument("--max-temperature", type=float, default=0.0, help="rest while it is warmer, in Celsius")
+    parser.add_argument("--cores", type=int, default=0, help="the cores that it works on; 0: all")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
+    parser.add_argument("--sensors-root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
     parser.add_argument("--child-module", default="shoal.trainer.child", help=argparse.SUPPRESS)
     parser.add_argument("--pace-s", type=float, default=0.0, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -476,6 +516,9 @@ def main() -> int:
         set_out(quiet=given.quiet, leash=given.leash, log_format=given.log_format)
         folder = expose(Paths(given.home), given.data)
         own_processor.expose(Paths(given.home), device=given.device, threads=given.threads)
+        own_processor.keep_to(given.cores)
+        limits = DeviceLimits.of(hours=given.hours, max_temperature_c=given.max_temperature)
+        resting = Resting(limits, root=given.sensors_root) if limits != DeviceLimits() else None
         if folder is not None:
             log.info("examples of its own are in %s", folder)
         with sole_agent(Paths(given.home).node):
@@ -487,6 +530,7 @@ def main() -> int:
                 lends=given.lend,
                 metrics=given.metrics,
                 metrics_token_file=given.metrics_token_file,
+                resting=resting,
             )
             asyncio.run(running)
     except ShoalError as error:

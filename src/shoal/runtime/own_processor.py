@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from shoal.errors import Misuse
 from shoal.identity.identity import load_private_json, save_private_json
 from shoal.runtime.paths import Paths
 from shoal.trainer.processors import DEVICE_VARIABLE, THREADS_VARIABLE, checked_device, checked_threads
@@ -43,3 +44,13 @@ def expose(places: Paths, *, device: str, threads: int) -> None:
         os.environ[DEVICE_VARIABLE] = checked_device(device)
     if threads:
         os.environ[THREADS_VARIABLE] = str(checked_threads(threads))
+
+
+def keep_to(count: int) -> None:
+    """Run this process, and those it starts, on so many of the cores that it may use; 0: on all."""
+    if not count:
+        return
+    if not hasattr(os, "sched_setaffinity"):
+        raise Misuse("--cores: this system keeps no process to some of its cores; use --threads")
+    # The last ones: interrupts are mostly served by the first.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-count:])

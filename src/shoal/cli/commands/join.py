@@ -72,6 +72,30 @@ def join(
         int,
         typer.Option(metavar="N", min=0, max=1024, help="Threads to train with; remembered.", show_default="all cores"),
     ] = 0,
+    cores: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=1024,
+            help="Leave the other cores to other work; say it at every start.",
+            show_default="all cores",
+        ),
+    ] = 0,
+    hours: Annotated[
+        str,
+        typer.Option(
+            metavar="SPAN",
+            help="Work in these hours alone, such as 22-6 or 20:30-6,12-13; say it at every start.",
+            show_default="always",
+        ),
+    ] = "",
+    max_temperature: Annotated[
+        float,
+        typer.Option(
+            metavar="CELSIUS", help="Rest while this device is warmer; say it at every start.", show_default="none"
+        ),
+    ] = 0.0,
     lend: Annotated[
         bool,
         typer.Option(
@@ -121,6 +145,11 @@ def join(
         return
     line = _given_line(home, line, line_file, remove=remove_line, anew=anew)
     folder = _folder(data)
+    if hours or max_temperature:
+        from shoal.runtime.device_limits import DeviceLimits
+
+        # Before the line is used: it may be good for one attempt.
+        DeviceLimits.of(hours=hours, max_temperature_c=max_temperature)
     if log_format:
         from shoal.runtime.log_lines import log_format as checked_format
 
@@ -157,6 +186,12 @@ def join(
         options.append("--lend")
     if lead_port:
         options += ["--lead-port", str(lead_port)]
+    if cores:
+        options += ["--cores", str(cores)]
+    if hours:
+        options += ["--hours", hours]
+    if max_temperature:
+        options += ["--max-temperature", str(max_temperature)]
     if metrics:
         options += ["--metrics", metrics]
     if metrics_token_file is not None:
