@@ -226,7 +226,8 @@ def unlimited() -> SharedBudget:
 async def led_job(home: ManagerNode, places: Paths, folder: Path, operator: Identity, *, codec: str) -> JobSpec:
     ready = echo_job(folder, values=VALUES, batches=1_000_000)
     prepared, blobs = ready.prepared, BlobStore(places.blobs)
-    for data in (ready.bundle, Path(prepared.model), listing_of(prepared.train), listing_of(prepared.test)):
+    shards = map(Path, (*prepared.paths(prepared.train), *prepared.paths(prepared.test)))
+    for data in (ready.bundle, Path(prepared.model), listing_of(prepared.train), listing_of(prepared.test), *shards):
         blobs.put(data)
     spec = spec_of(ready, plan_from({**prepared.plan, "until": {"epochs": 1}, "codec": codec}), job="echo")
     home.register.reserve(operator.node, operator.role, now_s=time.time())

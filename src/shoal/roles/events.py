@@ -129,6 +129,8 @@ class Stored:
     job: str
     term: int
     version: int
+    #: It is the job's last: nothing is trained after it.
+    is_last: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

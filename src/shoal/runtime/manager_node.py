@@ -394,7 +394,7 @@ class ManagerNode:
         """A leader elsewhere sent a version: it is answered once it is durable here."""
         job, term, at = checkpoint.job, checkpoint.term, checkpoint.version
         try:
-            await asyncio.to_thread(self._keep_sent_now, checkpoint)
+            is_last = await asyncio.to_thread(self._keep_sent_now, checkpoint)
         except Exception as error:
             # Whatever it was, the manager must hear: until then nothing of this job is kept, and nobody else leads it.
             if isinstance(error, PeerViolation):
@@ -403,9 +403,10 @@ class ManagerNode:
                 log.exception("version %d of %s could not be kept", at, job)
             self._manager_host.post(StoreFailed(job=job, term=term, version=at, reason=str(error)))
         else:
-            self._manager_host.post(Stored(job=job, term=term, version=at))
+            self._manager_host.post(Stored(job=job, term=term, version=at, is_last=is_last))
 
-    def _keep_sent_now(self, checkpoint: Checkpoint) -> None:
+    def _keep_sent_now(self, checkpoint: Checkpoint) -> bool:
+        """Whether it is the job's last version."""
         version = unpacked(checkpoint)
         spec = self._manager.spec(checkpoint.job)
         if version is None or spec is None:
@@ -417,6 +418,7 @@ class ManagerNode:
         self._store(checkpoint.job).save(version=version.version, tensors=version.tensors, state=version.state)
         self._journal.restore(checkpoint.job, version)
         self._weigh(checkpoint.job, version)
+        return bool(version.state.get("ending"))
 
     async def _load(self, load: Load) -> None:
         """Send the new leader of a job where it stands."""

@@ -135,6 +135,8 @@ class JobRecord:
     sides: dict[int, Side] = field(default_factory=dict)
     #: The newest version known to be durable.
     durable: int | None = None
+    #: The newest durable version is the job's last: its end has yet to be told.
+    is_done: bool = False
     #: While ``AWAY``: the stage before, since when, and whether the leader's last wait to be heard runs already.
     away_from: LeadershipStage = LeadershipStage.LEADING
     away_s: float = 0.0

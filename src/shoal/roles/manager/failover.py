@@ -274,6 +274,11 @@ class Failover:
             self._on_stray_checkpoint(sender, checkpoint)
         elif record.storing is not None:
             self._refuse(sender, checkpoint, f"version {record.storing} is being written")
+        elif record.stage is LeadershipStage.ADOPTING and checkpoint.version <= (record.durable or 0):
+            # Sent before it was asked for its history: another leader used the number meanwhile.
+            self._refuse(
+                sender, checkpoint, f"version {record.durable} is kept by now: it hands over under a higher one"
+            )
         else:
             record.storing, record.storing_number = checkpoint.version, checkpoint.number
             self._machine.act(Store(checkpoint=checkpoint))
@@ -309,6 +314,7 @@ class Failover:
         record.storing = None
         if isinstance(event, Stored):
             record.on_durable(event.version)
+            record.is_done = event.is_last
         if record.leader is None or record.leading_term != event.term:
             return
         job, term, version, number = event.job, event.term, event.version, record.storing_number

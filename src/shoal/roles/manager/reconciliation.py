@@ -170,6 +170,10 @@ class Reconciliation:
     def _judge(self, record: JobRecord, sender: str, claim: Progress) -> None:
         """Adopt the history of one leader, or tell it to step down."""
         job, verdict = claim.job, judge(older=_side(claim), newer=record.made_after(claim.term))
+        if record.is_done:
+            # Adopting what others made would train a job on that is over.
+            self._refuse(sender, claim, "the last version of the job is kept")
+            return
         if not verdict.keeps_older:
             self._refuse(sender, claim, verdict.reason)
             return

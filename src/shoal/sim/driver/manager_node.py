@@ -117,11 +117,17 @@ class SimManagerNode:
             applied=version.applied,
             evaluations=version.evaluations,
         )
-        self._disk.write(checkpoint.job, save, functools.partial(self._stored, checkpoint), may_repeat=True)
+        self._disk.write(
+            checkpoint.job,
+            save,
+            functools.partial(self._stored, checkpoint, bool(version.state["ending"])),
+            may_repeat=True,
+        )
 
-    def _stored(self, kept: Checkpoint, is_durable: bool) -> None:
+    def _stored(self, kept: Checkpoint, is_last: bool, is_durable: bool) -> None:
         if is_durable:
-            self.process.now(self.to_manager, Stored(job=kept.job, term=kept.term, version=kept.version))
+            stored = Stored(job=kept.job, term=kept.term, version=kept.version, is_last=is_last)
+            self.process.now(self.to_manager, stored)
         else:
             self._not_stored(kept, "the disk is full")
 
