@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import Misuse
 from shoal.plan import Plan
+from shoal.roles.actions import Train
 from shoal.sim.devices import Build, ComputeJob, Device, Heat, Presence
 from shoal.sim.jobs import SystemOnly, bare_spec
 from shoal.sim.network import AccessLink
@@ -305,7 +306,8 @@ def test_values_that_mean_nothing_are_refused() -> None:
 
 def test_where_nothing_is_trained_a_codec_still_has_something_to_send() -> None:
     spec = bare_spec("job", Plan(codec="top10%"), examples=640)
-    sent = SystemOnly(100, spec.plan).train(spec, np.zeros(100, np.float32), 0, (0,)).delta
+    lease = Train(lease=1, epoch=0, batches=(0,))
+    sent = SystemOnly(100, spec.plan).train(spec, np.zeros(100, np.float32), lease).delta
     assert np.count_nonzero(sent) > 90
     assert len(set(np.abs(sent).tolist())) > 90, "of all sizes"
-    assert not SystemOnly(100, Plan()).train(spec, np.zeros(100, np.float32), 0, (0,)).delta.any()
+    assert not SystemOnly(100, Plan()).train(spec, np.zeros(100, np.float32), lease).delta.any()

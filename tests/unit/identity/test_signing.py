@@ -175,7 +175,7 @@ def slightly_other(leaf: Any) -> Any:
         case float():
             return math.nextafter(leaf, math.inf)
         case tuple():
-            return (*leaf, 1)
+            return (*leaf, SHA)
     return leaf + 1
 
 
@@ -185,7 +185,7 @@ PATHS = sorted(leaves(SPEC))
 def test_the_paths_lead_everywhere() -> None:
     assert {path[0] for path in PATHS} == {f.name for f in dataclasses.fields(JobSpec)} - {"signature", "signer_pem"}
     assert {path[1] for path in PATHS if path[0] == "plan"} == {f.name for f in dataclasses.fields(Plan)}
-    assert {path[2] for path in PATHS if path[:2] == ("plan", "until")} == {"accuracy", "epochs", "seconds", "endless"}
+    assert {path[2] for path in PATHS if path[:2] == ("plan", "until")} == {f.name for f in dataclasses.fields(Until)}
     assert {path[1] for path in PATHS if path[0] == "train"} == {"manifest", "examples"}
 
 
@@ -210,6 +210,8 @@ def values_like(leaf: Any) -> st.SearchStrategy[Any]:
             return TEXTS
         case int():
             return st.integers(1, 1 << 24)
+        case tuple():
+            return st.lists(HASHES, max_size=3).map(tuple)
     return st.none() | st.floats(allow_nan=False, allow_infinity=False)
 
 
