@@ -226,9 +226,10 @@ def unlimited() -> SharedBudget:
 async def led_job(home: ManagerNode, places: Paths, folder: Path, operator: Identity, *, codec: str) -> JobSpec:
     ready = echo_job(folder, values=VALUES, batches=1_000_000)
     prepared, blobs = ready.prepared, BlobStore(places.blobs)
-    shards = map(Path, (*prepared.paths(prepared.train), *prepared.paths(prepared.test)))
-    for data in (ready.bundle, Path(prepared.model), listing_of(prepared.train), listing_of(prepared.test), *shards):
+    for data in (ready.bundle, listing_of(prepared.train), listing_of(prepared.test)):
         blobs.put(data)
+    for file in (prepared.model, *prepared.paths(prepared.train), *prepared.paths(prepared.test)):
+        blobs.put(Path(file))
     spec = spec_of(ready, plan_from({**prepared.plan, "until": {"epochs": 1}, "codec": codec}), job="echo")
     home.register.reserve(operator.node, operator.role, now_s=time.time())
     peer = RemoteIdentity(node=operator.node, role=operator.role, cluster=operator.cluster)
