@@ -1,5 +1,7 @@
 """LoRA adapters of a small language model, built from a configuration, with a Hugging Face Trainer."""
 
+import tempfile
+
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -22,7 +24,9 @@ if __name__ == "__main__":
     counted = (torch.arange(12)[None] + torch.arange(64)[:, None]) % 32
     rows = [{"input_ids": row, "labels": row} for row in counted]
     given = {"report_to": [], "use_cpu": True, "disable_tqdm": True, "learning_rate": 2e-2}
-    arguments = TrainingArguments(output_dir="out", per_device_train_batch_size=8, max_steps=8, **given)
+    # Not where the script is started: the machine that prepares the job runs it in the folder of its user.
+    out = f"{tempfile.gettempdir()}/shoal-trainer-out"
+    arguments = TrainingArguments(output_dir=out, per_device_train_batch_size=8, max_steps=8, **given)
     trainer = shoal.huggingface.patch(Trainer(model=model, args=arguments, train_dataset=rows), steps=8)
     trainer.train()
     print("done after", trainer.state.global_step, "steps")
