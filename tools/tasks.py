@@ -46,7 +46,8 @@ FLOOR_EXTRAS = ("console", "discovery", "metrics", "plot")
 #: What is tried with the least versions of all dependencies: what reads and writes for them, and one real training.
 FLOOR_TESTS = (
     "tests/unit/wire",
-    "tests/unit/transport",
+    "tests/unit/net",
+    "tests/unit/identity",
     "tests/unit/store",
     "tests/unit/cli",
     "tests/unit/console",

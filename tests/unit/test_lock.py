@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -31,3 +32,10 @@ def test_every_dependency_is_locked_at_its_floor_or_above_and_torch_is_not() -> 
     assert "shoal" not in pins
     # What torch asks for is: installing it brings nothing that is not locked.
     assert {"filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy", "typing-extensions"} <= set(pins)
+
+
+def test_what_is_tried_with_the_floors_is_there() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    import tasks
+
+    assert [path for path in tasks.FLOOR_TESTS if not (ROOT / path.partition("::")[0]).exists()] == []
