@@ -111,7 +111,8 @@ def state_of(name: str) -> tuple[str, str]:
 
 
 def _ask(question: str, name: str) -> str:
-    told = subprocess.run(["systemctl", question, name], capture_output=True, text=True, timeout=_TIMEOUT_S)
+    command = ("systemctl", question, name)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     return told.stdout.strip() or "unknown"
 
 
