@@ -14,8 +14,10 @@ next one that makes a network.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,6 +35,8 @@ _NETWORKS = tuple(f"198.{second}.{third}" for second in (18, 19) for third in ra
 _PREFIX_BITS = 24
 #: The bridge has the first address of its network, devices those above.
 _DEVICES_MAX = 250
+#: What a link may take to carry frames after it was turned on.
+_CARRIER_WITHIN_S = 5.0
 
 
 class Network:
@@ -137,7 +141,16 @@ class Network:
         ip("link", "set", self._link(device), "down")
 
     def mend(self, device: str) -> None:
+        """Plug the cable in again, and wait until both ends of it carry frames.
+
+        The kernel turns a link on some time after it was told to, a second and more when it is busy. Whoever asks for
+        an address before that may be told that there is no route.
+        """
         ip("link", "set", self._link(device), "up")
+        ends: tuple[tuple[str, ...], ...] = ((self._link(device),), ("eth0", "-n", self.namespace_of(device)))
+        ends_by = time.monotonic() + _CARRIER_WITHIN_S
+        while not all(_carries(*end) for end in ends) and time.monotonic() < ends_by:
+            time.sleep(0.02)
 
     def split(self, devices: Sequence[str]) -> None:
         """These reach one another and nobody else, this machine neither; nobody is told."""
@@ -237,6 +250,11 @@ def _namespaces() -> list[str]:
 
 def _links() -> list[str]:
     return sorted(str(link["ifname"]) for link in listed("link"))
+
+
+def _carries(link: str, *inside: str) -> bool:
+    """Whether the kernel says of this link that it is up."""
+    return bool(re.search(r"\bstate UP\b", ip(*inside, "link", "show", link)))
 
 
 def _free_network() -> str:
