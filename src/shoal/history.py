@@ -70,7 +70,7 @@ class History(Sequence[HistoryRow]):
         """Add what a cluster tells, and give the rows that are new. A version that was judged again is new."""
         known = {row.version: row for row in self._rows}
         told = {row.version: row for row in map(HistoryRow.of, views)}
-        new = tuple(told[version] for version in sorted(told) if _differ(known.get(version), told[version]))
+        new = tuple(told[version] for version in sorted(told) if known.get(version) != told[version])
         if new:
             known |= told
             self._rows = [known[version] for version in sorted(known)]
@@ -129,8 +129,3 @@ def table_html(history: History, rows: int = 50) -> str:
 
 def _cell(value: float | int | None) -> str:
     return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.4g}"
-
-
-def _differ(before: HistoryRow | None, now: HistoryRow) -> bool:
-    # By text: a loss that is not a number is the same as before.
-    return before is None or repr(before) != repr(now)

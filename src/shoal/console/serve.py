@@ -23,6 +23,7 @@ from shoal.console.assets import Assets
 from shoal.console.feed import Feed
 from shoal.console.simulations import Simulations
 from shoal.errors import Misuse
+from shoal.runtime.reachable import listens_on_loopback
 
 LOOPBACK = "127.0.0.1"
 #: Connections at one time, streams included.
@@ -55,7 +56,7 @@ class Options:
     @property
     def is_open(self) -> bool:
         """Other machines can reach it."""
-        return not _is_loopback(self.host)
+        return not listens_on_loopback(self.host)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,13 +171,6 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise Misuse(f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --port") from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_any(host: str) -> bool:

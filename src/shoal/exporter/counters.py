@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 #: Between two looks further apart than this, nobody knows what workers did.
 SPAN_MAX_S = 120.0
 
-_OUTCOMES = {"expired": "expired", "lease-returned": "returned", "failed": "failed"}
+#: What came of a lease, by the kind of event that tells of it.
+OUTCOMES = {"expired": "expired", "lease-returned": "returned", "failed": "failed"}
 
-_PHASES: dict[str, str] = {
+#: What a device's time goes to, by the state of its worker; any other state is a wait.
+WAIT = "wait"
+PHASES: dict[str, str] = {
     WorkerState.WORKING: "work",
     WorkerState.DELIVERING: "upload",
     WorkerState.EVALUATING: "evaluate",
@@ -94,11 +97,11 @@ class JobCounters:
             self.examples.total += max(0.0, progress.examples_per_s) * span_s
         if job.state.is_open and 0 < span_s <= SPAN_MAX_S:
             for worker in progress.workers:
-                phase = _PHASES.get(worker.state, "wait")
+                phase = PHASES.get(worker.state, WAIT)
                 self.device_s[phase] = self.device_s.get(phase, 0.0) + span_s
 
     def on_event(self, event: EventView) -> None:
-        if (outcome := _OUTCOMES.get(event.kind)) is not None:
+        if (outcome := OUTCOMES.get(event.kind)) is not None:
             self.leases[outcome] += 1
         elif event.kind == "topology":
             self.formations += 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.exporter.catalogue import CLUSTER, Described
-from shoal.exporter.counters import Counters
+from shoal.exporter.counters import OUTCOMES, PHASES, WAIT, Counters
 from shoal.states import JobState, WorkerState
 from shoal.version import __version__
 
@@ -26,8 +26,6 @@ JOBS_MAX = 20
 ENDED_KEPT_S = 3600.0
 
 _NODE_STATES = ("alive", "suspect", "lost", "pending", "drained", "revoked")
-_OUTCOMES = ("expired", "returned", "failed")
-_PHASES = ("work", "upload", "evaluate", "wait")
 _CAUSES = ("silent", "cut", "left")
 _WORKER_STATES = tuple(str(state) for state in WorkerState)
 _TOPOLOGIES = ("star", "tree", "shard", "ring", "auto")
@@ -172,7 +170,7 @@ def _of_job(job: JobView, snapshot: Snapshot) -> Iterator[Sample]:
     )
     yield Sample("shoal_leader_changes", own, counters.terms.total)
     yield Sample("shoal_formation_changes", own, counters.formations)
-    for outcome in _OUTCOMES:
+    for outcome in OUTCOMES.values():
         yield Sample("shoal_leases", {**own, "outcome": outcome}, counters.leases[outcome])
     if (age_s := snapshot.checkpoint_age_s.get(job.job)) is not None:
         yield Sample("shoal_checkpoint_age_seconds", own, age_s)
@@ -192,7 +190,7 @@ def _of_job(job: JobView, snapshot: Snapshot) -> Iterator[Sample]:
     yield Sample("shoal_updates_refused", own, counters.refused.total)
     for direction, rising in (("up", counters.bytes_up), ("down", counters.bytes_down)):
         yield Sample("shoal_job_bytes", {**own, "direction": direction, "via": "leader"}, rising.total)
-    for phase in _PHASES:
+    for phase in (*PHASES.values(), WAIT):
         yield Sample("shoal_device_seconds", {**own, "phase": phase}, counters.device_s.get(phase, 0.0))
     states = Counter(_one_of(_WORKER_STATES, worker.state) for worker in progress.workers)
     for state in (*_WORKER_STATES, REST):

@@ -434,8 +434,6 @@ async def run_agent(
     resting: Resting | None = None,
 ) -> None:
     """Run until SIGINT or SIGTERM. ``metrics``: where to serve this device's metrics; empty: nowhere."""
-    enrolled = Enrolled.load(places.node)
-    log_lines.name_lines(cluster=enrolled.identity.cluster, node=enrolled.identity.node)
 
     def begin() -> Agent:
         # Loaded again: its certificate may have been renewed since it last worked.
@@ -443,6 +441,7 @@ async def run_agent(
         return Agent(member, places, child_module=child_module, pace_s=pace_s, door_port=door_port, lends=lends)
 
     agent = begin()
+    log_lines.name_lines(cluster=agent.identity.cluster, node=agent.identity.node)
     exporter = device_exporter(metrics, metrics_token_file, lambda: agent.reading()) if metrics else None
     if exporter is not None:
         exporter.start()

@@ -167,13 +167,13 @@ def _newest(places: Paths, job: str) -> str:
 
 def _link_blobs(places: Paths, stage: Path, named: NamedFiles) -> tuple[str, ...]:
     """Link what the jobs are made of. FileNotFoundError: a published model is not there."""
-    blobs = BlobStore(places.blobs)
+    blobs, models = BlobStore(places.blobs), BlobStore(places.published)
     contents = Contents(blobs)
     missing: list[str] = []
     for each in named.jobs:
         for sha256 in sorted(contents.all_of(from_json(JobSpec, json.loads(each.spec_json)))):
             try:
-                _take(places.home, stage, places.blobs / sha256[:2] / sha256)
+                _take(places.home, stage, blobs.place(sha256))
             except FileNotFoundError:
                 if each.is_open:
                     raise Corrupt(
@@ -182,7 +182,7 @@ def _link_blobs(places: Paths, stage: Path, named: NamedFiles) -> tuple[str, ...
                     ) from None
                 missing.append(f"{each.job}: blob {sha256[:12]}…")
     for sha256 in sorted(named.published):
-        _take(places.home, stage, places.published / sha256[:2] / sha256)
+        _take(places.home, stage, models.place(sha256))
     return tuple(missing)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,7 @@ from shoal.roles.events import DiskMeasured
 from shoal.runtime.contents import Contents
 from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
-from shoal.store.files import remove_stale
+from shoal.store.files import bytes_below, remove_stale
 from shoal.store.registry import Registry
 from shoal.wire.encoding import from_json
 from shoal.wire.messages import JobSpec
@@ -70,18 +69,18 @@ class JobFiles:
         return DiskMeasured(
             quota_bytes=quota_bytes,
             used_bytes=self.used_bytes() + more_bytes,
-            checkpoints={job: _size(self._places.checkpoints(job)) for job in ended},
+            checkpoints={job: bytes_below(self._places.checkpoints(job)) for job in ended},
             contents={job: contents[job] for job in ended},
             wanted=wanted or {},
         )
 
     def used_bytes(self) -> int:
-        return _size(self._places.registry.parent)
+        return bytes_below(self._places.registry.parent)
 
     def checkpoints_take(self, spec: JobSpec) -> int:
         """About what the checkpoints of a job will take."""
         with contextlib.suppress(OSError):
-            return _CHECKPOINTS * _CHECKPOINT_TIMES * self._blob(spec.initial).stat().st_size
+            return _CHECKPOINTS * _CHECKPOINT_TIMES * self._blobs.place(spec.initial).stat().st_size
         return 0
 
     # What goes --------------------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ class JobFiles:
         jobs = {row.job for row in rows}
         root = self._places.checkpoints("")
         folders = tuple(path for path in sorted(root.iterdir()) if path.name not in jobs) if root.is_dir() else ()
-        size_bytes = sum(map(self._old_size, blobs)) + sum(map(_size, folders))
+        size_bytes = sum(map(self._old_size, blobs)) + sum(map(bytes_below, folders))
         return Garbage(blobs=blobs, folders=folders, size_bytes=size_bytes)
 
     def collect(self) -> Garbage:
@@ -145,13 +144,10 @@ class JobFiles:
     def _old_size(self, sha256: str) -> int:
         """The size of a blob that may be removed; 0: it is not there, or was written a moment ago."""
         try:
-            found = self._blob(sha256).stat()
+            found = self._blobs.place(sha256).stat()
         except OSError:
             return 0
         return found.st_size if time.time() - found.st_mtime > FRESH_S else 0
-
-    def _blob(self, sha256: str) -> Path:
-        return self._places.blobs / sha256[:2] / sha256
 
 
 def _spec(spec_json: str) -> JobSpec:
@@ -161,13 +157,3 @@ def _spec(spec_json: str) -> JobSpec:
 
 def _folders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-
-
-def _size(folder: Path) -> int:
-    """The bytes of all files below a folder; files may go meanwhile."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(root, name)).st_size
-    return total

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.errors import Misuse
 from shoal.identity.join_code import split_endpoint
+from shoal.runtime.reachable import listens_on_loopback
 
 #: A token shorter than this can be guessed; a longer file is none.
 TOKEN_LEAST_CHARS, TOKEN_MOST_CHARS = 16, 4096
@@ -33,7 +33,7 @@ def listen_at(listen: str, *, token_file: Path | None = None) -> MetricsDoor:
     except (Misuse, ValueError):
         raise Misuse(f"metrics are served at HOST:PORT, such as 127.0.0.1:7073; {listen[:80]!r} is not one") from None
     token = _token(token_file) if token_file is not None else ""
-    if not token and not _is_loopback(host):
+    if not token and not listens_on_loopback(host):
         raise Misuse(
             f"other machines can read the metrics at {host}: write a token to a file (`openssl rand -hex 32`), name it"
             " with the option for the token file, and give the same token to Prometheus; or listen on 127.0.0.1"
@@ -53,12 +53,3 @@ def _token(file: Path) -> str:
             f" `openssl rand -hex 32 > {file}` makes one"
         )
     return text
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -41,15 +41,6 @@ def surplus(folder: Path, first_models: Set[str]) -> list[Path]:
     return going
 
 
-def size_bytes(paths: list[Path]) -> int:
-    total = 0
-    for path in paths:
-        for each in path.rglob("*") if path.is_dir() else (path,):
-            with contextlib.suppress(OSError):
-                total += each.lstat().st_size if each.is_file() else 0
-    return total
-
-
 def remove(paths: list[Path]) -> None:
     for path in paths:
         if path.is_dir():

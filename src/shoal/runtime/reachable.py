@@ -89,10 +89,16 @@ def parse_advertised(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
+    """A device that dials this name would dial itself."""
+    return listens_on_loopback(host) or host.endswith(".localhost")
+
+
+def listens_on_loopback(host: str) -> bool:
+    """A server that listens here is reached by this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+        return host == "localhost"
 
 
 def _doubt(host: str) -> str:

@@ -62,7 +62,7 @@ class BlobStore:
                 if size_bytes > BLOB_MAX_BYTES:
                     raise Misuse(f"a blob of {size_bytes} bytes, at most {BLOB_MAX_BYTES} fit")
                 if not self.has(sha256):
-                    place = self._place(sha256)
+                    place = self.place(sha256)
                     make_directory(place.parent)
                     pending.commit(place)
             finally:
@@ -70,18 +70,18 @@ class BlobStore:
         return sha256, size_bytes
 
     def has(self, sha256: str) -> bool:
-        return self._place(sha256).is_file()
+        return self.place(sha256).is_file()
 
     def path(self, sha256: str) -> Path:
         """Where a stored blob lies. It is read there, never changed."""
-        place = self._place(sha256)
+        place = self.place(sha256)
         if not place.is_file():
             raise Misuse(f"blob {sha256} is not in this store: fetch or put it first")
         return place
 
     def verify(self, sha256: str) -> bool:
         """Whether the blob is here and still matches its hash. One that does not is dropped, to be fetched again."""
-        place = self._place(sha256)
+        place = self.place(sha256)
         try:
             with place.open("rb") as file:
                 matches = hashlib.file_digest(file, "sha256").hexdigest() == sha256
@@ -94,7 +94,7 @@ class BlobStore:
 
     def remove(self, sha256: str) -> None:
         """Let go of a blob. Who has it open reads on."""
-        self._place(sha256).unlink(missing_ok=True)
+        self.place(sha256).unlink(missing_ok=True)
 
     def hashes(self) -> list[str]:
         """Of every blob that is here, in order."""
@@ -102,12 +102,13 @@ class BlobStore:
 
     def writer(self, expected_sha256: str, size_bytes: int) -> BlobWriter:
         """Receive a blob piece by piece. Use it in ``with``: what is not committed is gone afterwards."""
-        place = self._place(expected_sha256)
+        place = self.place(expected_sha256)
         if not 0 <= size_bytes <= BLOB_MAX_BYTES:
             raise PeerViolation(f"a blob of {size_bytes} bytes; it may have 0 to {BLOB_MAX_BYTES}")
         return BlobWriter(self._directory, place, expected_sha256=expected_sha256, size_bytes=size_bytes)
 
-    def _place(self, sha256: str) -> Path:
+    def place(self, sha256: str) -> Path:
+        """Where a blob lies if it is here."""
         if not _HASH.fullmatch(sha256):
             raise PeerViolation(f"{sha256[:80]!r} is not a SHA-256 in 64 lower-case hexadecimal digits")
         return self._directory / sha256[:2] / sha256

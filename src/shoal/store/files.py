@@ -121,6 +121,16 @@ def remove_stale(directory: Path) -> None:
             path.unlink()
 
 
+def bytes_below(path: Path) -> int:
+    """The bytes of a file, or of all files below a folder. Files may go meanwhile."""
+    found = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    total = 0
+    for file in found if path.is_dir() else (path,):
+        with contextlib.suppress(OSError):
+            total += os.lstat(file).st_size
+    return total
+
+
 def make_directory(directory: Path) -> None:
     """Create a directory and its parents, durably. One that is there may still owe its durability to us."""
     with telling_disk_full(directory):

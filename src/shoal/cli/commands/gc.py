@@ -27,7 +27,7 @@ def gc(
     from shoal.cli.render.format import clean, plural
     from shoal.runtime import prepared_cache
     from shoal.runtime.paths import Paths
-    from shoal.store.files import remove_stale
+    from shoal.store.files import bytes_below, remove_stale
 
     async def ask(operator: Operator) -> tuple[str, frozenset[str]]:
         first_models = await operator.first_models()
@@ -36,7 +36,7 @@ def gc(
     told, first_models = with_operator(home, ask)
     places = Paths(home)
     surplus = prepared_cache.surplus(places.prepared, first_models)
-    size = prepared_cache.size_bytes(surplus)
+    size = sum(map(bytes_below, surplus))
     if not dry_run:
         prepared_cache.remove(surplus)
         for folder in (places.prepared, places.prepared / "shards"):

@@ -11,7 +11,7 @@ from shoal.roles.actions import Load, Store
 from shoal.roles.events import Liveness, Stored, StoreFailed
 from shoal.roles.machine import Machine
 from shoal.roles.manager.appointment import PARTING_S, Appointments, assignment
-from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage
+from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage, next_version
 from shoal.roles.manager.reconciliation import CLAIM, SUSPECT, Reconciliation
 from shoal.roles.manager.reunion import Side
 from shoal.wire.messages import (
@@ -274,7 +274,7 @@ class Failover:
             self._on_stray_checkpoint(sender, checkpoint)
         elif record.storing is not None:
             self._refuse(sender, checkpoint, f"version {record.storing} is being written")
-        elif record.stage is LeadershipStage.ADOPTING and checkpoint.version <= (record.durable or 0):
+        elif record.stage is LeadershipStage.ADOPTING and checkpoint.version < next_version(record.durable):
             # Sent before it was asked for its history: another leader used the number meanwhile.
             self._refuse(
                 sender, checkpoint, f"version {record.durable} is kept by now: it hands over under a higher one"

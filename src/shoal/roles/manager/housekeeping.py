@@ -6,6 +6,7 @@ Decides what goes and says why; the driver deletes, and tells how much there is.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from shoal.roles.actions import Answer, DropFiles, DropJob, ForgetMember
 from shoal.roles.events import DiskMeasured, Liveness
@@ -110,13 +111,13 @@ class Housekeeping:
         self._make_room(wanted)
         return None
 
-    def _make_room(self, wanted_bytes: int) -> int:
-        """How many bytes are too many after all that may go is gone."""
+    def _make_room(self, wanted_bytes: int) -> None:
+        """Let files of ended jobs go, as far as so many more bytes need it."""
         disk = self._disk
         if disk is None:
-            return 0
+            return
         over = disk.used_bytes + wanted_bytes - disk.quota_bytes
-        chosen, left = evictions(over, checkpoints=disk.checkpoints, contents=disk.contents)
+        chosen, _ = evictions(over, checkpoints=disk.checkpoints, contents=disk.contents)
         for each in chosen:
             what = "checkpoints" if each.checkpoints else "code and data"
             self._machine.act(DropFiles(job=each.job, checkpoints=each.checkpoints, contents=not each.checkpoints))
@@ -127,14 +128,12 @@ class Housekeeping:
             over -= each.size_bytes
         if chosen:
             gone = [(each.job, each.checkpoints) for each in chosen]
-            self._disk = DiskMeasured(
-                quota_bytes=disk.quota_bytes,
+            self._disk = replace(
+                disk,
                 used_bytes=disk.used_bytes - sum(each.size_bytes for each in chosen),
                 checkpoints=_without(disk.checkpoints, [job for job, is_checkpoints in gone if is_checkpoints]),
                 contents=_without(disk.contents, [job for job, is_checkpoints in gone if not is_checkpoints]),
-                wanted=disk.wanted,
             )
-        return left
 
     def _answer(self, question: int, message: Message) -> None:
         self._machine.act(Answer(question=question, message=message))
