@@ -16,12 +16,14 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import cli_reference as cli_page
 import code_map
 import house as figures_of
 import reference as reference_page
+import second_look
 import site_pages
 import vendored as vendored_files
 
@@ -240,19 +242,23 @@ def test(extra: Sequence[str]) -> int:
         return module("pytest", "-q", *extra)
     if importlib.util.find_spec("pytest") is None:
         return not_installed("pytest")
-    words = (*GIVE_WAY, sys.executable, "-m", "pytest", "-q", "--ignore=tests/integration")
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryDirectory(prefix="shoal-failed-") as scratch, tempfile.TemporaryFile("w+") as said:
+        apart, reckoned = Path(scratch) / "integration", Path(scratch) / "unit"
+        kept = second_look.arguments(reckoned)
+        words = (*GIVE_WAY, sys.executable, "-m", "pytest", "-q", *kept, "--ignore=tests/integration")
         print(f"$ {shlex.join(words)} &", flush=True)
         with subprocess.Popen(words, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT) as beside:
             try:
-                code = module("pytest", "-q", "--durations=30", "-m", "not long", "tests/integration")
-                codes = [code, beside.wait()]
+                kept = second_look.arguments(apart)
+                code = module("pytest", "-q", "--durations=30", *kept, "-m", "not long", "tests/integration")
+                codes = {apart: code, reckoned: beside.wait()}
             except BaseException:
                 beside.kill()
                 raise
         said.seek(0)
         print(f"$ {shlex.join(words)}\n{said.read()}", flush=True)
-    return first_failure(codes)
+        again = partial(module, "pytest", "-q")
+        return first_failure([second_look.look(code, cache, again, note) for cache, code in codes.items()])
 
 
 def long(extra: Sequence[str]) -> int:
