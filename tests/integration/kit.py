@@ -11,6 +11,7 @@ import dataclasses
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -50,6 +51,16 @@ T = TypeVar("T")
 
 def run(story: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(story, STORY_S))
+
+
+def own_commands(folder: Path) -> Path:
+    """A folder for PATH whose `shoal` and `python` are those of this environment."""
+    tools = folder / "bin"
+    tools.mkdir(parents=True, exist_ok=True)
+    for name, words in (("shoal", "-m shoal.cli.main "), ("python", "")):
+        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n', encoding="utf-8")
+        (tools / name).chmod(0o755)
+    return tools
 
 
 @contextlib.asynccontextmanager

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kit import own_commands
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -22,12 +23,7 @@ MARKED = [
 
 def typed(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run shell lines in a folder; `shoal` and `python` are those of this environment."""
-    tools = folder / "bin"
-    tools.mkdir(exist_ok=True)
-    for name, words in (("shoal", "-m shoal.cli.main "), ("python", "")):
-        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n', encoding="utf-8")
-        (tools / name).chmod(0o755)
-    places = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(folder), "TERM": "dumb"}
+    places = {"PATH": f"{own_commands(folder)}:{os.environ['PATH']}", "HOME": str(folder), "TERM": "dumb"}
     return subprocess.run(
         ["sh", "-ec", text],
         cwd=folder,

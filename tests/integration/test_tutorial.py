@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit import own_commands
 
 from testbed.devices import Board, Testbed
 from testbed.namespaces import why_no_namespaces
@@ -54,13 +55,8 @@ class Places:
 
     def _type_on(self, name: str, text: str, *, stays: bool) -> str:
         home = self.folder / name
-        tools = home / "bin"
-        tools.mkdir(parents=True, exist_ok=True)
-        for tool, words in (("shoal", "-m shoal.cli.main "), ("python", "")):
-            (tools / tool).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n', encoding="utf-8")
-            (tools / tool).chmod(0o755)
         # As on a machine of its own: its own home, its own folder, nothing of this test's environment.
-        env = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(home), "TERM": "dumb", **self.told}
+        env = {"PATH": f"{own_commands(home)}:{os.environ['PATH']}", "HOME": str(home), "TERM": "dumb", **self.told}
         command = self._bed[name].exec("sh", "-ec", text)
         if stays:
             with (self.folder / f"{name}.log").open("wb") as log:

@@ -221,7 +221,7 @@ def _topology(job: JobView, flows: Flows | None) -> Document:
 
 
 def _edges(job: JobView, kind: str, workers: Sequence[WorkerView], flows: Flows | None) -> list[list[Any]]:
-    """Who sends to whom, and how much: to and from the leader as it counts; between workers nobody counts."""
+    """The flows between devices: the leader counts what it sends and receives; nobody counts between workers."""
     leader = key(job.leader)
     told: list[list[Any]] = []
     for worker in workers:

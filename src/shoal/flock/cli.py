@@ -89,7 +89,7 @@ def train(
         bool, typer.Option("--whenever", help="Merge also while this device is busy, low on battery or in use.")
     ] = False,
     anew: Annotated[
-        bool, typer.Option("--anew", help="Forget what this device holds of an earlier run; say so on every device.")
+        bool, typer.Option("--anew", help="Delete this device's state of an earlier run. Give it on every device.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Copy the last model here.")] = None,
     set_: TaskArguments = None,

@@ -47,7 +47,7 @@ def join(
     ] = False,
     name: Annotated[str, typer.Option(help="What to call this device.", show_default="its host name")] = "",
     anew: Annotated[
-        bool, typer.Option("--anew", help="Forget who this device was, and join as a new member: after a revocation.")
+        bool, typer.Option("--anew", help="Delete this device's old identity and join as a new member.")
     ] = False,
     find: Annotated[
         bool, typer.Option("--find", help="Only list the clusters that announce themselves on the local network.")
