@@ -56,8 +56,8 @@ class _Paper:
     lent: dict[tuple[int, int], int] = field(default_factory=dict)
     #: (term, lease) -> of how many of its own examples a device was to make it.
     owned: dict[tuple[int, int], int] = field(default_factory=dict)
-    #: Term -> how late each update was that its leader took in. The next one does not know.
-    late: dict[int, list[int]] = field(default_factory=dict)
+    #: Term -> the version of each update that its leader took in, and how late it was. The next one does not know.
+    late: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     #: (term, version) -> the leader's model, where it moves by what is sent alone.
     moved: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     #: (term, lease) -> what its leader had an aggregator count it for, and at which version.
@@ -101,6 +101,10 @@ class _Paper:
         self.model, self.outer = self.worked_out.get(self.version, first)
         self.evaluated = {known: score for known, score in self.evaluated.items() if known <= version}
 
+    def take_again(self, after: int, *, term: int) -> None:
+        """This leader brings its history from here once more: some of it was durable, which it had not heard."""
+        self.late[term] = [each for each in self.late.get(term, ()) if each[0] <= after]
+
     def renumber(self, version: int) -> None:
         """The last version goes by another number from here on."""
         self.models[version] = self.models[self.version]
@@ -114,17 +118,18 @@ class _Paper:
             leases.setdefault(row.lease, []).append(row)
         plan, schedule = self.spec.plan, Schedule.parse(self.spec.plan.schedule)
         total, weight = np.zeros(LAYOUT.size), 0
-        past = self.late.setdefault(term, [])
+        came = self.late.setdefault(term, [])
         for lease, lent in leases.items():
             batches = tuple(row.batch for row in lent)
             examples = self.owned[term, lease] or examples_to_train(self.spec, batches)
             version = self.lent[term, lease]
             late = lent[0].version - 1 - version
             factor = 1.0 if plan.outer in ADAPTIVE else schedule.factor(version)
+            past = [each for _, each in came]
             update = self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches, factor=factor))
             total += examples * self._worth(term, lease, late, past) * update * self._damped(term, version, late)
             weight += examples
-            past.append(late)
+            came.append((lent[0].version, late))
         mean = (total / weight).astype(np.float32)
         rate = plan.outer_rate * (schedule.factor(rows[0].version - 1) if plan.outer in ADAPTIVE else 1.0)
         weights = self.model[: LAYOUT.parameters_size]
@@ -198,6 +203,7 @@ class HistoryOracle:
         gaps = gaps_in(save.state)
         if mark.facts.get("gone") and not gaps:
             paper.go_back(save.after)
+            paper.take_again(save.after, term=int(save.state["term"]))
         for kept, again in gaps:
             paper.stand_again(kept, again)
         paper.go_on(save.applied, term=int(save.state["term"]))

@@ -66,5 +66,7 @@ def test_the_plain_loop_learns_on_two_agents(tmp_path: Path) -> None:
     command = ("run", "--local", "2", str(EXAMPLES / "plain_loop" / "train.py"), "--epochs", "4", "--json")
     told = _python("-m", "shoal.cli.main", *command, "--plan", "epoch_leases=6", cwd=tmp_path)
     outcome = json.loads(told)
-    assert (outcome["state"], outcome["version"]) == ("finished", 12)
+    assert outcome["state"] == "finished"
+    # Twelve pairs of leases, if both were always there: a worker that comes late leaves versions of one.
+    assert 12 <= outcome["version"] <= 24
     assert outcome["accuracy"] > 0.6

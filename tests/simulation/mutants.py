@@ -1340,8 +1340,20 @@ def _named(*mutants: Mutant) -> dict[str, Mutant]:
     return {mutant.__name__: mutant for mutant in mutants}
 
 
+def lease_of_the_last_process_forgotten() -> Patched:
+    """A worker does not answer word of a lease that was lost with the process before it."""
+    on_go = Worker._on_go
+
+    def silent(self: Worker, message: Go) -> None:
+        if (message.term, message.lease) <= self._newest:
+            on_go(self, message)
+
+    return patch.object(Worker, "_on_go", silent)
+
+
 #: Those that only show where updates meet in aggregators.
 OF_FORMATIONS: dict[str, Mutant] = _named(
+    lease_of_the_last_process_forgotten,
     piece_counted_twice,
     all_that_came_is_summed_up,
     sum_not_cleared,
@@ -1514,6 +1526,17 @@ def numbers_of_the_other_side_used_again() -> Patched:
     return patch.object(Leader, "_number", property(lambda self: self._training.version))
 
 
+def weighed_before_the_hand_over() -> Patched:
+    """What a leader makes while it hands over is not weighed against the history that is adopted instead."""
+    adopt = Reconciliation.adopt
+
+    def unseen(self: Reconciliation, record: JobRecord, node: str, term: int) -> None:
+        record.heir_claim = None
+        adopt(self, record, node, term)
+
+    return patch.object(Reconciliation, "adopt", unseen)
+
+
 def away_for_ever() -> Patched:
     """A leader that fell silent with its workers is waited for, though they are back and it is not."""
     return patch.object(Reconciliation, "_await", lambda self, record: None)
@@ -1538,6 +1561,7 @@ def plenty_beside_want() -> Patched:
 
 
 OF_CUTS: dict[str, Mutant] = _named(
+    weighed_before_the_hand_over,
     what_was_made_beyond_a_cut_is_discarded,
     leader_fenced_by_a_manager_that_reaches_nobody,
     older_leader_always_believed,

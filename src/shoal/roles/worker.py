@@ -304,8 +304,9 @@ class Worker(WorkerMachine):
 
     def _on_go(self, message: Go) -> None:
         held = self._held
-        if held is None and (message.term, message.lease) == self._newest and message.formation:
+        if held is None and (message.term, message.lease) >= self._newest and message.formation:
             # The update went to aggregators that are gone, and is not here any longer: another worker will train it.
+            # A newer lease than any that was lent to this process was lost with the process before it.
             self._own.refused(message.term, message.lease)
             self._ask_for_work()
         elif held is not None and held.is_of(message) and self._delivery.on_go(held, message):

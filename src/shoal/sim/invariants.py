@@ -130,12 +130,15 @@ class _Tenure:
     made_of: dict[int, list[int]] = field(default_factory=dict)
     #: Since when it has no session to the manager and nothing was saved; None: it has.
     cut_s: float | None = None
-    #: (when, who, at which version) of the updates that came for leases that were open.
-    updates: list[tuple[float, str, int]] = field(default_factory=list)
+    #: (when, of which lease, at which version) of the updates that came for leases that were open.
+    updates: list[tuple[float, int, int]] = field(default_factory=list)
 
     def trained(self, *, after_s: float, until_s: float) -> set[str]:
-        """Workers with an update between these times that is in a version."""
-        return {node for at_s, node, version in self.updates if after_s < at_s < until_s and version < self.version}
+        """Workers with an update between these times that is in a version: none that was lost with its aggregator."""
+        merged = (
+            self.lent[lease] for at_s, lease, at in self.updates if after_s < at_s < until_s and at < self.version
+        )
+        return {lent.node for lent in merged if lent.counts}
 
 
 @dataclass(slots=True)
@@ -338,7 +341,7 @@ class Invariants:
                 if lent is not None and lent.node == event.sender:
                     if lent.is_open and isinstance(message, Update):
                         tenure.answers += 1
-                        tenure.updates.append((step.at_s, event.sender, tenure.version))
+                        tenure.updates.append((step.at_s, message.lease, tenure.version))
                         lent.counts = True
                     self._closed(tenure, message.lease)
                     if isinstance(message, Update):
@@ -661,7 +664,8 @@ class Invariants:
             return
         is_back = bool(save.state.get("went_back"))
         self._hold(is_adopted or is_back, at_s, f"{len(gone)} durable batches of {save.state['job']} were thrown away")
-        lost, kept = ({row.node for row in rows} for rows in (gone, save.applied))
+        # A leader that never heard that its version is durable brings the same rows once more.
+        lost, kept = ({row.node for row in rows} for rows in (set(gone) - set(save.applied), save.applied))
         told = f"what {len(lost)} workers trained was thrown away for what {len(kept)} did"
         self._hold(is_back or len(kept) >= len(lost), at_s, told)
         for row in gone:

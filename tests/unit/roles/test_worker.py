@@ -714,11 +714,17 @@ def test_an_update_goes_whole_to_the_leader_after_all(routed: Device, when: str)
 
 
 def test_word_of_an_update_that_is_not_here_any_more_makes_it_ready(routed: Device) -> None:
-    reported(routed)
-    routed.hears(UpdateRefused(job="digits", term=1, lease=1, reason="expired"))
-    routed.hears(go(1, formation=2))
+    reported(routed, 5)
+    routed.hears(UpdateRefused(job="digits", term=1, lease=5, reason="expired"))
+    routed.hears(go(5, formation=2))
     assert routed.says(Ready), "someone else trains it"
-    assert routed.hears(go(7, formation=2)) == [], "of a lease that it never had"
+    assert routed.hears(go(4, formation=2)) == [], "of an older lease: the leader knows what became of it"
+
+
+def test_word_of_a_lease_that_was_lost_with_the_last_process_makes_it_ready(routed: Device) -> None:
+    """The leader would wait for its update, and lend it nothing."""
+    routed.hears(go(7, formation=1))
+    assert routed.says(Ready)
 
 
 def test_an_update_whose_aggregators_are_no_more_is_offered(routed: Device) -> None:

@@ -455,6 +455,8 @@ class Leader(Machine):
             if not self._durability.is_saving:
                 self._save()
             return
+        # The manager weighs what was made under this term by the last report of it.
+        self.send(self._manager, self.progress())
         self._phase = LeaderPhase.ENDED
         reason = f"handed over at version {self._number}"
         self.record("handed-over", reason)

@@ -145,6 +145,8 @@ class JobRecord:
     claims: dict[str, Progress] = field(default_factory=dict)
     #: The leader of an older term whose history the manager adopts, and that term.
     heir: tuple[str, int] | None = None
+    #: The last report of that leader.
+    heir_claim: Progress | None = None
     #: Which versions were discarded last, and why.
     discarded: str | None = None
     #: When its leader last changed, and how often in a row another node was placed much better.

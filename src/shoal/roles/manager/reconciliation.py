@@ -140,6 +140,7 @@ class Reconciliation:
             return True
         if record.heir == (sender, progress.term):
             # Its history is about to be adopted. If this report were judged afterwards, it would be adopted twice.
+            record.heir_claim = progress
             return False
         is_first = not record.claims
         record.claims[sender] = progress
@@ -177,7 +178,7 @@ class Reconciliation:
         if not verdict.keeps_older:
             self._refuse(sender, claim, verdict.reason)
             return
-        record.heir = (sender, claim.term)
+        record.heir, record.heir_claim = (sender, claim.term), claim
         told = f"{sender} led on under term {claim.term} to version {claim.version}: {verdict.reason}"
         self._machine.record("leader", f"{told}; its history is adopted", job=job)
         if record.leader == self._node:
@@ -195,6 +196,13 @@ class Reconciliation:
         if known is None or known.state is not Liveness.ALIVE:
             self._appointments.appoint(record)
             return
+        if (claim := record.heir_claim) is not None:
+            # The leader that handed over made more meanwhile: workers brought in what they had been lent.
+            verdict = judge(older=_side(claim), newer=record.made_after(term))
+            if record.is_done or not verdict.keeps_older:
+                self._refuse(node, claim, "the last version of the job is kept" if record.is_done else verdict.reason)
+                self._appointments.appoint(record)
+                return
         record.leader, record.heir, record.stage = node, (node, term), LeadershipStage.ADOPTING
         record.successor, job = node, record.spec.job
         self.ask_for_history(record)

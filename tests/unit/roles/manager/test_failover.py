@@ -1250,6 +1250,30 @@ def test_a_leader_at_home_hands_over_before_another_history_is_adopted(make_spec
     assert office.told("a", HandOver)[0].term == 1
 
 
+def test_a_leader_at_home_that_made_more_until_it_handed_over_is_kept(make_spec: Make) -> None:
+    """Its workers brought in what they had been lent while it handed over."""
+    office = Office(prefers_devices=True)
+    office.hello("a", "b")
+    office.submit(make_spec())
+    office.leads("a")
+    office.lost("a")
+    office.leads("b", term=2)
+    office.happens(PeerChanged(node="b", state=Liveness.LOST, reason="left", is_certain=True))
+    office.hello("a")
+    office.says("home", made(3, 9, batches=5, workers=2, durable=9))
+    office.claim("a", told(1, 43, batches=120, workers=2, durable=3))
+    assert office.told("home", HandOver)
+    office.says("home", made(3, 14, batches=15, workers=5, durable=14))
+    office.says("home", SteppedDown(job="digits", term=3, reason="handed over at version 14"))
+    assert office.told("a", HandOver) == []
+    assert office.told("a", StepDown)[0].term == 1
+    why = "more workers count: 120 batches by 2 workers against 15 batches by 5 workers under newer terms"
+    assert office.records("discarded") == [
+        f"40 versions (4 to 43) that a made under term 1 out of reach (120 batches by 2 workers): {why}"
+    ]
+    assert office.leader[1] == 4, "another term begins with what was kept"
+
+
 def test_a_history_is_adopted_once_though_its_leader_reports_until_it_hands_over(make_spec: Make) -> None:
     office = Office(prefers_devices=True)
     office.hello("a", "b")
