@@ -69,9 +69,9 @@ def test_a_planned_transfer_loses_no_round_and_restarts_no_worker(tmp_path: Path
                 version = await _resumed_at(site, job, term)
                 await site.event(job, "handed-over", f"handed over at version {version}")
             assert _pids(site) == before
-            assert await _finish(site, job) == {"device-1", "device-2", "device-3"}
-            # Nobody lost a lease to any of it.
+            # Nobody lost a lease to any of it. Later, leases are of milliseconds, and a busy machine is late with some.
             assert not [e for e in site.events(job) if e.kind in ("lost", "expired", "refused", "lease-returned")]
+            assert await _finish(site, job) == {"device-1", "device-2", "device-3"}
 
     run(story())
 

@@ -163,7 +163,7 @@ def remote_of(certificate_pem: bytes) -> RemoteIdentity:
 def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None) -> RemoteIdentity:
     """Who a certificate names, after checking that `root_der` itself signed it and that both are valid now.
 
-    With `now_s` None, for what outlives a certificate (see `transport.signing`), both may have run out.
+    With `now_s` None, for what outlives a certificate (see `identity.signing`), both may have run out.
     """
     certificate, root = _parse_der(certificate_der), _parse_der(root_der)
     if not _constraints(root).ca or _constraints(certificate).ca:

@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.identity.identity import Identity
-from shoal.wire.encoding import decode_envelope, encode_envelope, to_json
+from shoal.wire.encoding import changed_json, decode_envelope, encode_envelope
 from shoal.wire.messages import JobSpec, Submit
 
 #: What is signed begins so: the same key also signs for TLS and for new certificates, and neither may pass for a job.
 #: The number counts the forms; a job signed in another form has to be submitted again.
-FORM = b"shoal job 1\n"
+FORM = b"shoal job 2\n"
 
 #: ECDSA over P-256 makes at most 72 bytes.
 SIGNATURE_MAX_CHARS = 96
@@ -80,11 +80,13 @@ def check(spec: JobSpec, *, ca_pem: bytes, cluster: str, now_s: float | None) ->
 def signed_bytes(spec: JobSpec) -> bytes:
     """What a signature covers: every field but those of the signature itself, in one form only.
 
-    Not what crosses the wire: protobuf may write the same message in more than one way.
+    Not what crosses the wire: protobuf may write the same message in more than one way. A field with its default is
+    left out, so that devices of the release before can check a job that does without a newer field. A job that has one
+    is not what they read, and they refuse it.
     """
     bare = replace(spec, signature="", signer_pem="")
     try:
-        text = json.dumps(to_json(bare), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(changed_json(bare), sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
         raise PeerViolation("a job with a number that is not finite") from error
     return FORM + text.encode("ascii")

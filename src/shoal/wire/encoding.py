@@ -6,7 +6,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Container, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -235,6 +235,22 @@ def to_json(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     return value
+
+
+def changed_json(value: Any) -> Any:
+    """As ``to_json``, without fields that hold their default: a release that knows more fields writes the same."""
+    if hasattr(value, "__dataclass_fields__"):
+        held = ((f, getattr(value, f.name)) for f in fields(value) if f.name != "tensors")
+        return {f.name: changed_json(item) for f, item in held if not _is_default(f, item)}
+    if isinstance(value, tuple | list):
+        return [changed_json(item) for item in value]
+    return value
+
+
+def _is_default(f: Field[Any], item: Any) -> bool:
+    default = f.default if f.default_factory is MISSING else f.default_factory()
+    # By its text: 1 is not 1.0 here, nor 0.0 what -0.0 is.
+    return default is not MISSING and repr(to_json(item)) == repr(to_json(default))
 
 
 def from_json(cls: type[Any], value: Any) -> Any:

@@ -123,9 +123,16 @@ def test_what_is_signed_has_one_form() -> None:
     assert content.startswith(FORM)
     body = content.removeprefix(FORM)
     plain = json.loads(body)
-    assert plain == to_json(replace(SPEC, name="zähler"))
+    assert from_json(JobSpec, plain) == replace(SPEC, name="zähler"), "nothing is left out but defaults"
     assert json.dumps(dict(reversed(plain.items())), sort_keys=True, separators=(",", ":")).encode("ascii") == body
     assert signed_bytes(replace(SPEC, name="zähler", signature="a", signer_pem="b")) == content
+
+
+def test_a_field_of_a_later_release_changes_nothing_until_it_is_used() -> None:
+    later = dataclasses.make_dataclass("JobSpec", [("later", int, 0)], bases=(JobSpec,), frozen=True, kw_only=True)
+    given = {f.name: getattr(SPEC, f.name) for f in dataclasses.fields(SPEC)}
+    assert signed_bytes(later(**given)) == signed_bytes(SPEC)
+    assert signed_bytes(later(**given, later=1)) != signed_bytes(SPEC)
 
 
 def test_a_job_outlives_the_certificate_of_its_signer(pond: Pond) -> None:
@@ -312,7 +319,7 @@ def issued_by(key: Any, public_key: Any, *, issuer: x509.Certificate | None = No
 
 def test_what_a_key_signs_for_other_ends_is_no_job(pond: Pond) -> None:
     body = signed_bytes(SPEC).removeprefix(FORM)
-    for content in (body, b"shoal job 2\n" + body, b""):
+    for content in (body, b"shoal job 1\n" + body, b""):
         with pytest.raises(PeerViolation, match="not what ann signed"):
             pond.check(signed_as(SPEC, pond.ann.key_pem, pond.ann.certificate_pem, content=content))
 

@@ -41,7 +41,7 @@ class JobSpec(Message):
     train: Dataset
     test: Dataset
     plan: Plan
-    #: By the operator who submitted it, over everything else (see ``transport.signing``); base64.
+    #: By the operator who submitted it, over everything else (see ``identity.signing``); base64.
     signature: str = ""
     #: That operator's certificate.
     signer_pem: str = ""
