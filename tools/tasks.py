@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROTO_DIR = ROOT / "proto"
 PROTO_FILE = PROTO_DIR / "shoal" / "v1" / "shoal.proto"
 CONTRACT_FILE = ROOT / "src" / "shoal" / "wire" / "contract.binpb"
+#: The contract of the protocol before, with which the present one has to work.
+PREVIOUS_FILE = PROTO_DIR / "previous.binpb"
 #: Files of others that the console's page is made with.
 VENDOR_DIR = ROOT / "src" / "shoal" / "console" / "static" / "vendor"
 #: The walk through the code that counts the hand-offs of an update.
@@ -344,19 +346,25 @@ def proto(extra: Sequence[str]) -> int:
 
 
 def proto_check(extra: Sequence[str]) -> int:
-    """Fail if the committed descriptor is not what the contract compiles to."""
+    """Fail if the committed descriptor is not what the contract compiles to, or breaks with the protocol before."""
     compiled, code = compile_contract()
     if code != 0:
         return code
-    if CONTRACT_FILE.exists() and CONTRACT_FILE.read_bytes() == compiled:
-        print(f"{CONTRACT_FILE.relative_to(ROOT)} matches {PROTO_FILE.relative_to(ROOT)}", flush=True)
-        return 0
-    print(
-        f"{CONTRACT_FILE.relative_to(ROOT)} does not match {PROTO_FILE.relative_to(ROOT)}: "
-        "run `python tools/tasks.py proto` and commit both",
-        flush=True,
-    )
-    return 1
+    if not CONTRACT_FILE.exists() or CONTRACT_FILE.read_bytes() != compiled:
+        print(
+            f"{CONTRACT_FILE.relative_to(ROOT)} does not match {PROTO_FILE.relative_to(ROOT)}: "
+            "run `python tools/tasks.py proto` and commit both",
+            flush=True,
+        )
+        return 1
+    print(f"{CONTRACT_FILE.relative_to(ROOT)} matches {PROTO_FILE.relative_to(ROOT)}", flush=True)
+    # Not above: it needs protobuf, and other tasks do not.
+    import contract_changes
+
+    broken = contract_changes.breaks(PREVIOUS_FILE.read_bytes(), compiled)
+    for change in broken:
+        print(f"breaks with the protocol before: {change}: leave it, and add a field or a message beside it")
+    return int(bool(broken))
 
 
 def ci(extra: Sequence[str]) -> int:

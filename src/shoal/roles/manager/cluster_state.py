@@ -53,6 +53,8 @@ class NodeRecord:
     left_in: dict[str, None] = field(default_factory=dict)
     #: The process it runs in; None: the manager has not heard of one.
     incarnation: str | None = None
+    #: Which protocol it speaks; 0: the manager has not heard.
+    protocol: int = 0
     #: When the manager last heard it, and when it last found it silent.
     heard_s: float = 0.0
     suspect_s: float = 0.0

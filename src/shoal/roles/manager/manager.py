@@ -33,6 +33,7 @@ from shoal.roles.node.failure_detector import Patience
 from shoal.states import JobState
 from shoal.wire.messages import (
     PROTOCOL,
+    PROTOCOL_LEAST,
     AskCheckpoint,
     Checkpoint,
     Denied,
@@ -184,8 +185,10 @@ class Manager(Machine):
 
     def _on_hello(self, sender: str, hello: Hello) -> None:
         patience = self._patience
-        if hello.protocol != PROTOCOL:
-            reason = f"speaks protocol {hello.protocol}, this cluster speaks {PROTOCOL}: install the same release"
+        if not PROTOCOL_LEAST <= hello.protocol <= PROTOCOL:
+            which = "the manager" if hello.protocol > PROTOCOL else "this device"
+            spoken = f"speaks protocol {hello.protocol}, this cluster speaks {PROTOCOL_LEAST} and {PROTOCOL}"
+            reason = f"{spoken}: upgrade {which}"
             self.record("refused", f"{sender} {reason}")
             self.send(sender, Dismiss(job="", reason=reason))
             return
@@ -195,9 +198,12 @@ class Manager(Machine):
         restarted = node.incarnation not in (None, hello.incarnation)
         node.facts, node.incarnation = hello.facts, hello.incarnation or None
         node.heard_s = self.now_s
-        node.state, node.reason = Liveness.ALIVE, "restarted" if restarted else "connected"
+        came = "restarted" if restarted else "connected"
+        node.state, node.reason, node.protocol = Liveness.ALIVE, came, hello.protocol
         self._cluster.look(node)
-        self.record("node", f"{sender} {node.reason} from {hello.facts.host or 'somewhere'}")
+        self.record("node", f"{sender} {came} from {hello.facts.host or 'somewhere'}")
+        if hello.protocol < PROTOCOL:
+            node.reason = f"{came}; speaks protocol {hello.protocol}, before this release's: upgrade it"
         if not node.facts.torch:
             self.record("node", f"{sender} has no PyTorch: it cannot train")
         self._resettle(node)
@@ -514,6 +520,7 @@ class Manager(Machine):
                 facts=node.facts,
                 load=node.load,
                 memory_free_mb=node.memory_free_mb,
+                protocol=node.protocol,
             )
             for node in (self._nodes[name] for name in sorted(self._nodes))
         )

@@ -19,7 +19,10 @@ from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
 from shoal.wire.limits import NAME_MAX_CHARS, REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
 
-PROTOCOL = 1
+#: Counts the changes of the wire. Nodes of one protocol and of the one before it work together: decision 35 says what
+#: a change may be. ``proto/previous.binpb`` is the contract of the one before.
+PROTOCOL = 2
+PROTOCOL_LEAST = PROTOCOL - 1
 
 Tensors = Mapping[str, np.ndarray]
 NO_TENSORS: Tensors = {}

@@ -101,6 +101,8 @@ class NodeView(Message):
     heard_s: float = -1.0
     #: ``pending``, ``drained`` or ``revoked``; empty: a member like any other.
     standing: str = ""
+    #: Which protocol it speaks; 0: it has not said since the manager started.
+    protocol: int = 0
 
 
 @message()

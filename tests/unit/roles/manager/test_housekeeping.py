@@ -35,7 +35,7 @@ class Office:
         return self.actions
 
     def hello(self, node: str) -> None:
-        hello = Hello(node=node, incarnation="1", facts=Facts(torch="2.11"), protocol=1)
+        hello = Hello(node=node, incarnation="1", facts=Facts(torch="2.11"))
         self.happens(Received(sender=node, message=hello))
 
     def lose(self, node: str) -> None:

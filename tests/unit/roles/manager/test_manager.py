@@ -14,6 +14,7 @@ from shoal.roles.manager.manager import Manager
 from shoal.roles.node.failure_detector import Patience
 from shoal.states import JobState
 from shoal.wire.messages import (
+    PROTOCOL,
     AskStatus,
     Assign,
     Denied,
@@ -52,7 +53,7 @@ class Office:
         self.actions = self.manager.handle(event, 0.0)
         return self.actions
 
-    def hello(self, node: str, *, incarnation: str = "1", torch: str = "2.11", protocol: int = 1) -> None:
+    def hello(self, node: str, *, incarnation: str = "1", torch: str = "2.11", protocol: int = PROTOCOL) -> None:
         facts = Facts(host=f"{node}.local", torch=torch)
         hello = Hello(node=node, incarnation=incarnation, facts=facts, protocol=protocol)
         self.happens(Received(sender=node, message=hello))
@@ -115,10 +116,21 @@ def test_a_node_knows_its_roles_before_it_is_welcomed(office: Office, make_spec:
     assert kinds == ["Assign", "Welcome"]
 
 
-def test_another_protocol_is_refused_with_what_to_do(office: Office) -> None:
-    office.hello("a", protocol=2)
+def test_a_device_of_the_protocol_before_works_and_is_named(office: Office) -> None:
+    office.hello("a", protocol=PROTOCOL - 1)
+    office.hello("b")
+    assert [view.protocol for view in office.manager.node_views()] == [PROTOCOL - 1, PROTOCOL]
+    assert [view.state for view in office.manager.node_views()] == ["alive", "alive"]
+    before = f"connected; speaks protocol {PROTOCOL - 1}, before this release's: upgrade it"
+    assert [view.reason for view in office.manager.node_views()] == [before, "connected"]
+
+
+@pytest.mark.parametrize(("spoken", "which"), [(PROTOCOL + 1, "the manager"), (PROTOCOL - 2, "this device")])
+def test_another_protocol_is_refused_with_what_to_do(office: Office, spoken: int, which: str) -> None:
+    office.hello("a", protocol=spoken)
     (dismiss,) = office.told("a", Dismiss)
-    assert dismiss.reason == "speaks protocol 2, this cluster speaks 1: install the same release"
+    known = f"this cluster speaks {PROTOCOL - 1} and {PROTOCOL}"
+    assert dismiss.reason == f"speaks protocol {spoken}, {known}: upgrade {which}"
     assert not office.told("a", Welcome)
     assert office.manager.node_views() == ()
 
