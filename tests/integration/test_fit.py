@@ -44,7 +44,7 @@ def running(folder: Path, text: str) -> Iterator[subprocess.Popen[str]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def said(process: subprocess.Popen[str], timeout_s: float = 110) -> tuple[list[str], str]:
+def said(process: subprocess.Popen[str], timeout_s: float = 300) -> tuple[list[str], str]:
     output, errors = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, errors
     return output.splitlines(), errors

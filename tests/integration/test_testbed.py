@@ -43,7 +43,7 @@ from testbed.rates import bucket
 from testbed.sockets import listener_in
 
 DEVICES = ["one", "two"]
-LIMIT_S = 60.0
+LIMIT_S = 150.0
 ROOT = HERE.parent.parent
 
 _SEND = """
