@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from shoal.roles.actions import Action, CancelTimer, Role, Send, SetTimer
 from shoal.roles.events import Event, Received, Started, TimerFired
@@ -30,6 +31,14 @@ Perform = Callable[["RoleHost", Action], Awaitable[None]]
 Post = Callable[[str, Message], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """Actions that are still to be carried out, and the timer that was handled, if it was one."""
+
+    actions: tuple[Action, ...]
+    timer: str | None = None
+
+
 class RoleHost:
     """An inbox, a role, its timers. Events may be posted before the role is there: they wait."""
 
@@ -50,7 +59,9 @@ class RoleHost:
         self._executor = executor
         self._is_heavy = is_heavy or _is_large
         self._clock = clock
-        self._inbox: asyncio.Queue[tuple[Event, asyncio.Future[None] | None]] = asyncio.Queue()
+        self._inbox: asyncio.Queue[tuple[Event | _Decided, asyncio.Future[None] | None]] = asyncio.Queue()
+        #: The role's task waits for the next event, and has none at hand.
+        self._is_idle = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._task: asyncio.Task[None] | None = None
         self.role: Role | None = None
@@ -66,7 +77,13 @@ class RoleHost:
         self._inbox.put_nowait((event, None))
 
     async def deliver(self, event: Event) -> None:
-        """Post an event and wait until the role has handled it: back-pressure for large messages."""
+        """Wait until the role has handled an event: back-pressure for large messages."""
+        if self._is_idle and self.role is not None and self._inbox.empty() and not self._goes_apart(event):
+            # At once, which spares two changes of task for every message. What has to be waited for is left to the
+            # role's own task: the caller may be cancelled, and a decision is carried out whole.
+            if later := self._act_at_once(self._decided(self.role, event)):
+                self._inbox.put_nowait((later, None))
+            return
         handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._inbox.put_nowait((event, handled))
         await handled
@@ -86,49 +103,78 @@ class RoleHost:
     async def _run(self, role: Role) -> None:
         await self._handle(role, Started())
         while self._task is not None:
+            self._is_idle = True
             event, handled = await self._inbox.get()
+            self._is_idle = False
             try:
-                await self._handle(role, event, handled)
+                if isinstance(event, _Decided):
+                    await self._carry_out(event)
+                else:
+                    await self._handle(role, event, handled)
             finally:
                 _settle(handled)
             del event
 
     async def _handle(self, role: Role, event: Event, handled: asyncio.Future[None] | None = None) -> None:
-        timer = event if isinstance(event, TimerFired) else None
+        if self._goes_apart(event):
+            loop = asyncio.get_running_loop()
+            decided = await loop.run_in_executor(self._executor, self._decided, role, event)
+        else:
+            decided = self._decided(role, event)
+        _settle(handled)
+        await self._carry_out(decided)
+
+    def _goes_apart(self, event: Event) -> bool:
+        return self._executor is not None and self._is_heavy(event)
+
+    def _decided(self, role: Role, event: Event) -> _Decided:
+        """What the role does about an event. It never raises on purpose: an exception is a bug, and is survived."""
+        timer = event.name if isinstance(event, TimerFired) else None
         try:
-            now_s = self._clock()
-            if self._executor is not None and self._is_heavy(event):
-                loop = asyncio.get_running_loop()
-                actions = await loop.run_in_executor(self._executor, role.handle, event, now_s)
-            else:
-                actions = role.handle(event, now_s)
-            _settle(handled)
-            for action in actions:
+            return _Decided(tuple(role.handle(event, self._clock())), timer)
+        except Exception:
+            return self._after_bug(timer)
+
+    def _after_bug(self, timer: str | None) -> _Decided:
+        log.exception("%s failed to handle an event", self.key)
+        # The actions that would have set the timer again are lost with the rest.
+        return _Decided(() if timer is None else (SetTimer(name=timer, after_s=AFTER_BUG_S),))
+
+    async def _carry_out(self, decided: _Decided) -> None:
+        while later := self._act_at_once(decided):
+            action, decided = later.actions[0], _Decided(later.actions[1:], later.timer)
+            try:
+                await self._perform(self, action)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                decided = self._after_bug(later.timer)
+
+    def _act_at_once(self, decided: _Decided) -> _Decided | None:
+        """Carry out what needs no waiting; returns what is left from the first action that does, if any is."""
+        actions = decided.actions
+        try:
+            for number, action in enumerate(actions):
                 if self.ended:
                     # The role was let go by an action before this one.
-                    break
-                await self._act(action)
-        except asyncio.CancelledError:
-            raise
+                    return None
+                if isinstance(action, Send):
+                    self._send(action.to, action.message)
+                elif isinstance(action, SetTimer):
+                    self._set_timer(action)
+                elif isinstance(action, CancelTimer):
+                    self._cancel(action.name)
+                else:
+                    return _Decided(actions[number:], decided.timer)
         except Exception:
-            # A role never raises on purpose: an exception is a bug, reported and survived.
-            log.exception("%s failed to handle an event", self.key)
-            if timer is not None:
-                # The actions that would have set it again are lost with the rest.
-                await self._act(SetTimer(name=timer.name, after_s=AFTER_BUG_S))
+            return self._act_at_once(self._after_bug(decided.timer))
+        return None
 
-    async def _act(self, action: Action) -> None:
-        if isinstance(action, SetTimer):
-            self._cancel(action.name)
-            loop = asyncio.get_running_loop()
-            due_s = self._clock() + action.after_s
-            self._timers[action.name] = loop.call_later(action.after_s, self._fire, action.name, due_s)
-        elif isinstance(action, CancelTimer):
-            self._cancel(action.name)
-        elif isinstance(action, Send):
-            self._send(action.to, action.message)
-        else:
-            await self._perform(self, action)
+    def _set_timer(self, action: SetTimer) -> None:
+        self._cancel(action.name)
+        loop = asyncio.get_running_loop()
+        due_s = self._clock() + action.after_s
+        self._timers[action.name] = loop.call_later(action.after_s, self._fire, action.name, due_s)
 
     def _fire(self, name: str, due_s: float) -> None:
         self.post(TimerFired(name=name, late_s=max(0.0, self._clock() - due_s)))

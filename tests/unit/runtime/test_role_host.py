@@ -81,6 +81,52 @@ def test_nothing_is_carried_out_for_a_role_after_it_was_let_go() -> None:
     assert done == [End(reason="over")]
 
 
+def test_events_are_handled_one_at_a_time_however_they_come_and_whoever_is_cancelled() -> None:
+    """Each answer is two actions around one that takes its time; none comes between those of another."""
+
+    class Echo:
+        def handle(self, event: Event, now_s: float) -> list[Action]:
+            if not isinstance(event, StopRequested):
+                return []
+            name = event.reason
+            around = [Send(to=name, message=Leave(reason=end)) for end in ("begins", "ends")]
+            return [around[0], Record(kind=name, reason="slow"), around[1]] if name.startswith("slow") else [*around]
+
+    done: list[tuple[str, str]] = []
+
+    async def perform(_: RoleHost, action: Action) -> None:
+        assert isinstance(action, Record)
+        await asyncio.sleep(0.001)
+        done.append((action.kind, action.reason))
+
+    async def story() -> None:
+        host = RoleHost("echo", perform, send=lambda to, message: done.append((to, message.reason)))
+        host.start(Echo())
+        tasks = []
+        for number in range(60):
+            event = StopRequested(reason=f"{'slow' if number % 3 == 0 else 'quick'} {number}")
+            if number % 4 == 1:
+                host.post(event)
+            else:
+                tasks.append(asyncio.create_task(host.deliver(event)))
+            # Some come while another is handled, some do not; some callers leave at once.
+            if number % 5:
+                await asyncio.sleep(0)
+            if number % 7 == 0:
+                await asyncio.sleep(0.005)
+                tasks[-1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await host.deliver(StopRequested(reason="quick last"))
+        await asyncio.sleep(0.05)
+        await host.stop()
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+    names = list(dict.fromkeys(name for name, _ in done))
+    assert len(names) == 61, "each is handled, though its caller left"
+    whole = {name: ("begins", "slow", "ends") if name.startswith("slow") else ("begins", "ends") for name in names}
+    assert done == [(name, part) for name in names for part in whole[name]]
+
+
 def test_a_timer_fires_once_and_a_second_of_its_name_replaces_it() -> None:
     role = Scripted([SetTimer(name="t", after_s=0.01), SetTimer(name="t", after_s=0.03)])
     run(role, wait_s=0.2)
