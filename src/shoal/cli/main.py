@@ -18,6 +18,7 @@ from shoal.cli.commands import (
     console,
     demo,
     doctor,
+    files,
     gc,
     jobs,
     join,
@@ -67,6 +68,7 @@ app.add_typer(token.app, name="token", rich_help_panel=_START)
 app.add_typer(service.app, name="service", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(check.check)
+app.command(rich_help_panel=_WORK)(files.files)
 app.command(rich_help_panel=_WORK)(train.train)
 app.command(rich_help_panel=_WORK)(run_script.run)
 app.command(rich_help_panel=_WORK)(attach.attach)

@@ -85,8 +85,11 @@ class Agent:
         pace_s: float = 0.0,
         door_port: int = 0,
         lends: bool = False,
+        files: Path | None = None,
     ) -> None:
+        """``files``: a folder with files of jobs, named by their hashes, that need not be fetched."""
         self._places = places
+        self._files = files
         self._child_module = child_module
         self._pace_s = pace_s
         self._door_port = door_port
@@ -384,9 +387,20 @@ class Agent:
         """Bring a blob into the cache: once, verified by its hash, shared by all jobs."""
         lock = self._fetching.setdefault(sha256, asyncio.Lock())
         async with lock:
-            if not self._blobs.has(sha256):
+            if not self._blobs.has(sha256) and not await self._carried(sha256):
                 await self._download(sha256)
             return self._blobs.path(sha256)
+
+    async def _carried(self, sha256: str) -> bool:
+        """Whether the blob was carried here, as a file named by its hash."""
+        carried = self._files / sha256 if self._files is not None else None
+        if carried is None or not carried.is_file():
+            return False
+        if not await asyncio.to_thread(self._blobs.adopt, carried, sha256):
+            log.warning("%s is not what its name says: it is fetched instead", carried)
+            return False
+        log.info("read %s… from %s", sha256[:12], self._files)
+        return True
 
     async def _download(self, sha256: str) -> None:
         dialer = self._dialers.get(self._manager)
@@ -429,6 +443,7 @@ async def run_agent(
     pace_s: float = 0.0,
     door_port: int = 0,
     lends: bool = False,
+    files: Path | None = None,
     metrics: str = "",
     metrics_token_file: Path | None = None,
     resting: Resting | None = None,
@@ -438,7 +453,15 @@ async def run_agent(
     def begin() -> Agent:
         # Loaded again: its certificate may have been renewed since it last worked.
         member = Enrolled.load(places.node)
-        return Agent(member, places, child_module=child_module, pace_s=pace_s, door_port=door_port, lends=lends)
+        return Agent(
+            member,
+            places,
+            child_module=child_module,
+            pace_s=pace_s,
+            door_port=door_port,
+            lends=lends,
+            files=files,
+        )
 
     agent = begin()
     log_lines.name_lines(cluster=agent.identity.cluster, node=agent.identity.node)
@@ -498,6 +521,7 @@ def main() -> int:
     parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--lead-port", type=int, default=0, help="where to listen while this device leads; 0: any")
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
+    parser.add_argument("--files", type=Path, help="files of jobs, named by their hashes, that need not be fetched")
     parser.add_argument("--device", default="", help="auto, cpu, cuda:N or mps; else as it joined")
     parser.add_argument("--threads", type=int, default=0, help="threads of a trainer; 0: as it joined, else all cores")
     parser.add_argument("--lend", action="store_true", help="multiply matrices for clients of this cluster, too")
@@ -527,6 +551,7 @@ def main() -> int:
                 pace_s=given.pace_s,
                 door_port=given.lead_port,
                 lends=given.lend,
+                files=given.files,
                 metrics=given.metrics,
                 metrics_token_file=given.metrics_token_file,
                 resting=resting,

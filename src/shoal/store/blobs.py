@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +70,21 @@ class BlobStore:
             finally:
                 pending.abort()
         return sha256, size_bytes
+
+    def adopt(self, path: Path, sha256: str) -> bool:
+        """Take in a file that should have this hash: linked where it can be, which takes no room, else copied. False:
+        it has another."""
+        place, size_bytes = self.place(sha256), path.stat().st_size
+        make_directory(place.parent)
+        with contextlib.suppress(OSError):
+            os.link(path, place)
+        if place.is_file():
+            return self.verify(sha256)
+        with path.open("rb") as file, self.writer(sha256, size_bytes) as writer, contextlib.suppress(PeerViolation):
+            while chunk := file.read(CHUNK_BYTES):
+                writer.feed(chunk)
+            writer.commit()
+        return self.has(sha256)
 
     def has(self, sha256: str) -> bool:
         return self.place(sha256).is_file()

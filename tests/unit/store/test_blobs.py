@@ -177,3 +177,28 @@ def test_a_blob_may_be_written_before_its_hash_is_known(tmp_path: Path) -> None:
         store.make(broken)
     assert store.hashes() == [sha256]
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_file_is_adopted_by_its_hash_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_near: bool) -> None:
+    def far(*_: object) -> None:
+        raise OSError("another file system")
+
+    if not is_near:
+        monkeypatch.setattr("os.link", far)
+    store = BlobStore(tmp_path / "store")
+    given = tmp_path / "given"
+    given.write_bytes(b"examples")
+    sha256 = hashlib.sha256(b"examples").hexdigest()
+    assert store.adopt(given, sha256)
+    assert store.path(sha256).read_bytes() == b"examples"
+    assert store.path(sha256).samefile(given) == is_near
+    assert store.adopt(given, sha256), "twice is once"
+    given.unlink()
+    assert store.verify(sha256), "it outlives the file that was given"
+    other = tmp_path / "other"
+    other.write_bytes(b"lies")
+    wrong = hashlib.sha256(b"truth").hexdigest()
+    assert not store.adopt(other, wrong)
+    assert not store.has(wrong)
+    assert other.read_bytes() == b"lies", "it is not ours to remove"

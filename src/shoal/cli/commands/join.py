@@ -60,6 +60,14 @@ def join(
             show_default=False,
         ),
     ] = None,
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Read files of jobs here before they are fetched: what `shoal files` wrote; say it at every start.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[
         str,
         typer.Option(
@@ -145,6 +153,8 @@ def join(
         return
     line = _given_line(home, line, line_file, remove=remove_line, anew=anew)
     folder = _folder(data)
+    if files is not None and not files.is_dir():
+        raise Misuse(f"there is no folder {files}: --files names the folder that `shoal files --out` wrote")
     if hours or max_temperature:
         from shoal.runtime.device_limits import DeviceLimits
 
@@ -184,6 +194,8 @@ def join(
         options += ["--log-format", log_format]
     if lend:
         options.append("--lend")
+    if files is not None:
+        options += ["--files", str(files.absolute())]
     if lead_port:
         options += ["--lead-port", str(lead_port)]
     if cores:
