@@ -31,7 +31,7 @@ from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
 from shoal.identity.identity import Authority, Identity, certificate_sha256, load_private_json, save_private_json
 from shoal.identity.join_code import JoinCode, endpoint
 from shoal.identity.names import RemoteIdentity, check_name, is_name
-from shoal.identity.reception import GOODBYE_S, Reception, close, receive, send
+from shoal.identity.reception import GOODBYE_S, Reception, close, drop, receive, send
 from shoal.identity.tokens import ENROLLABLE_ROLES, Denial, Grant, MemoryTokens, Renewals, Tokens
 from shoal.wire.limits import (
     ENROL_AUTHORITY_MAX_BYTES,
@@ -408,7 +408,7 @@ async def _ask(code: JoinCode, message: bytes) -> tuple[RemoteIdentity, bytes, b
         await close(writer)
         return manager, authority_der, reply
     finally:
-        writer.transport.abort()
+        drop(writer)
 
 
 def _recognise(code: JoinCode, authority_der: bytes, certificate_der: bytes) -> RemoteIdentity:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.identity.reception import source_of
+from shoal.identity.reception import drop, source_of
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,18 @@ from shoal.identity.reception import source_of
 )
 def test_one_host_is_one_source(address: str, source: str) -> None:
     assert source_of(address) == source
+
+
+def test_a_connection_that_is_closed_already_is_dropped_without_a_word() -> None:
+    """Python 3.11.2 raises then: `shoal join` failed on slow devices, where the manager hangs up first."""
+
+    class Closed(asyncio.Transport):
+        def abort(self) -> None:
+            raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+        drop(asyncio.StreamWriter(Closed(), protocol, None, loop))
+
+    asyncio.run(story())
