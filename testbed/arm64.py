@@ -1,4 +1,4 @@
-"""Shoal on aarch64, shown: an agent in an arm64 root folder, under emulation, joins this machine's manager and trains.
+"""Shoal on aarch64: an agent in an arm64 root folder, under emulation, joins this machine's manager and trains.
 
 The manager and the leader are this machine's, the only worker is the emulated device, in a network of its own. Every
 process that is started here is ended here, by its id.
@@ -31,7 +31,7 @@ from testbed.homes import temporary_home
 DEVICE = "arm64"
 TASK = Path(__file__).with_name("arm64_task.py")
 
-#: A manager starts in seconds. The emulated device imports and shakes hands 10 to 50 times slower than a real one.
+#: A manager starts in seconds, on a busy machine in a minute. The emulated device has the caller's limit.
 MANAGER_WITHIN_S = 120.0
 _POLL_S = 1.0
 _TAIL_LINES = 15
