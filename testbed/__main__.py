@@ -3,6 +3,7 @@
 python -m testbed up --devices 4 --up-mbps 10 --down-mbps 50       # until Ctrl-C; --cluster: Shoal runs on them
 python -m testbed run --devices 2 --on device-1 -- ping -c1 198.18.0.1
 python -m testbed measure [--json]
+python -m testbed arm64 [--json]                                   # an emulated aarch64 device joins and trains
 python -m testbed clean
 """
 
@@ -17,12 +18,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from shoal.errors import ShoalError
+from testbed.arm64_root import MIRROR, TORCH
 from testbed.devices import Board, Testbed, boards, clean
 from testbed.homes import temporary_home
 from testbed.measure import Measured, measure_all
@@ -39,7 +42,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    commands = {"up": _up, "run": _run, "measure": _measure, "clean": _clean}
+    commands = {"up": _up, "run": _run, "measure": _measure, "arm64": _arm64, "clean": _clean}
     try:
         with _ended_by_signals():
             if why_not := why_no_namespaces():
@@ -132,6 +135,26 @@ def _measure(given: argparse.Namespace) -> int:
     return 0
 
 
+def _arm64(given: argparse.Namespace) -> int:
+    # Only here, as above.
+    from testbed.arm64 import show
+    from testbed.arm64_root import default_folder
+
+    def tell(text: str) -> None:
+        print(f"{time.monotonic() - began_s:6.0f} s  {text}", file=sys.stderr, flush=True)
+
+    began_s = time.monotonic()
+    folder = (given.root or default_folder()).absolute()
+    showing = show(folder, torch=given.torch, mirror=given.mirror, within_s=given.within_s, tell=tell)
+    shown = asyncio.run(showing)
+    if given.json:
+        print(json.dumps(shown.as_json()))
+    else:
+        for key, value in shown.as_json().items():
+            print(f"{key:<18} {value}")
+    return 0 if shown.trained_versions and shown.machine == "aarch64" else 1
+
+
 def _clean(given: argparse.Namespace) -> int:
     cleaned = clean()
     for name in cleaned.removed:
@@ -185,6 +208,7 @@ def _parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", help="make devices, and take them down at Ctrl-C")
     run = commands.add_parser("run", help="make devices, run a command, take them down")
     measure = commands.add_parser("measure", help="what links carry, beside what was asked for")
+    arm64 = commands.add_parser("arm64", help="an aarch64 device under emulation joins this machine and trains")
     commands.add_parser("clean", help="remove what testbeds left behind that were killed")
     for command, devices, rate_mbps in ((up, 4, None), (run, 4, None), (measure, 16, 100.0)):
         command.add_argument("--devices", type=int, default=devices, metavar="N")
@@ -202,7 +226,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--on", metavar="DEVICE", help="run it there; else on this machine, which reaches them all")
     run.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     measure.add_argument("--seconds", type=float, default=3.0, help="of each transfer")
-    measure.add_argument("--json", action="store_true")
+    arm64.add_argument("--root", type=Path, metavar="DIR", help="keeps the root folder; else in the user's cache")
+    arm64.add_argument("--torch", default=TORCH, metavar="VERSION", help=f"its aarch64 wheel; {TORCH} unless told")
+    arm64.add_argument("--mirror", default=MIRROR, metavar="URL", help="of Debian")
+    arm64.add_argument("--within-s", type=float, default=1800.0, help="for joining, and again for training")
+    for command in (measure, arm64):
+        command.add_argument("--json", action="store_true")
     return parser
 
 

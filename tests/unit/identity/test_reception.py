@@ -1,5 +1,7 @@
 """Whose place a connection takes."""
 
+import asyncio
+
 import pytest
 
 from shoal.identity.reception import drop, source_of
