@@ -12,6 +12,7 @@ examples and kills nothing. A peer that is not installed is told as missing, and
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import tempfile
@@ -90,7 +91,9 @@ def main() -> None:
         for name in given.only:
             folder = (given.keep or Path(scratch)).absolute() / name
             folder.mkdir(parents=True)
-            result[name] = rounded(turn(name, environments.absolute(), folder, quick=given.quick))
+            figures = rounded(turn(name, environments.absolute(), folder, quick=given.quick))
+            say(json.dumps({name: figures}))
+            result[name] = figures
     finish({**result, "clients": CLIENTS, "quick": given.quick, "load": os.getloadavg()[0]})
 
 

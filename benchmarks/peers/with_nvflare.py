@@ -14,8 +14,8 @@ ADMIN = "admin@nvidia.com"
 #: Where a server keeps jobs unless it is told otherwise: one place for all servers of a machine.
 _STORAGE = "/tmp/nvflare"  # noqa: S108  # nosec B108
 _MODEL = "FL_global_model.pt"
-_JOB = re.compile(r"^job (\S+)", re.MULTILINE)
-_RESULT = re.compile(r"^result (\S+)", re.MULTILINE)
+_JOB = re.compile(r"^\.*job (\S+)", re.MULTILINE)
+_RESULT = re.compile(r"\bresult (/\S+)")
 
 
 class NvflareDeployment(Deployment):
