@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -86,6 +88,8 @@ def main() -> None:
     if reason := why_no_namespaces():
         raise SystemExit(f"this benchmark needs network namespaces: {reason}")
     environments = given.environments or Path(os.environ.get(VARIABLE, "peers-environments"))
+    # Machines and processes are taken down on the way out, also when this is ended politely.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     result: dict[str, object] = {}
     with tempfile.TemporaryDirectory(prefix="shoal-peers-") as scratch:
         for name in given.only:

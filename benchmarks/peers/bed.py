@@ -20,7 +20,7 @@ from testbed.devices import Board, Testbed
 
 SERVER = "server"
 _GONE_WITHIN_S = 20.0
-POLL_S = 0.05
+POLL_S = 0.1
 
 
 class Machine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import time
@@ -23,7 +24,7 @@ DEAD_S = 5.0
 #: More than heartbeats, less than an update: 61,706 values are 247 kB.
 _UPDATE_BYTES = 150_000
 _LONGEST_ROUND_S = 240.0
-_SAMPLE_S = 0.5
+_SAMPLE_S = 1.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -70,6 +71,7 @@ def plain_job(peer: Deployment, rounds: int) -> dict[str, object]:
         "client_rss_mb": seen.rss_mb,
         "client_bytes": bytes_per_round(before, after, rounds),
         "rounds": rounds,
+        "load": os.getloadavg()[1],
         "accuracy": accuracy,
         "commands": list(peer.typed.commands),
     }

@@ -29,7 +29,7 @@ def state_of(path: Path) -> dict[str, Tensor]:
         with path.open("rb") as file:
             return {name: torch.from_numpy(np.array(value)) for name, value in tensors.read(file)[0].items()}
     # Tensors and plain containers alone: nothing in the file is run.
-    held = torch.load(path, weights_only=True)  # noqa: TID251  # nosec B614
+    held = torch.load(path, weights_only=True)  # noqa: TID251
     state: dict[str, Tensor] = held.get("model", held)
     return {name: torch.as_tensor(value) for name, value in state.items()}
 

@@ -12,7 +12,7 @@ from benchmarks.peers.shares import CLIENTS
 
 ADMIN = "admin@nvidia.com"
 #: Where a server keeps jobs unless it is told otherwise: one place for all servers of a machine.
-_STORAGE = "/tmp/nvflare"  # noqa: S108  # nosec B108
+_STORAGE = "/tmp/nvflare"  # noqa: S108
 _MODEL = "FL_global_model.pt"
 _JOB = re.compile(r"^\.*job (\S+)", re.MULTILINE)
 _RESULT = re.compile(r"\bresult (/\S+)")

@@ -47,7 +47,9 @@ class ShoalDeployment(Deployment):
             self._line = found[0]
 
     def start_client(self, client: Machine) -> None:
-        command = ("shoal", "join", self._line, "--data", str(self.share_of(client)), "--name", client.name)
+        named = ("--data", str(self.share_of(client)), "--name", client.name)
+        # One, as the others have by their environment: four clients share the cores of this machine.
+        command = ("shoal", "join", self._line, *named, "--threads", "1")
         self.typed.note(command)
         client.start(*command, environment=self._environment(client))
 

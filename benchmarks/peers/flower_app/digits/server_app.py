@@ -18,7 +18,7 @@ def main(grid: Grid, context: Context) -> None:
     torch.manual_seed(0)
     model = network()
     if file.exists():
-        model.load_state_dict(torch.load(file, weights_only=True))  # noqa: TID251  # nosec B614
+        model.load_state_dict(torch.load(file, weights_only=True))  # noqa: TID251
 
     def save(server_round: int, arrays: ArrayRecord) -> None:
         if server_round:
