@@ -30,6 +30,7 @@ class ShoalDeployment(Deployment):
         self._line = ""
         self._jobs = 0
         self._seen: list[int] = []
+        self._version = 0
 
     @property
     def app(self) -> Path:
@@ -62,7 +63,7 @@ class ShoalDeployment(Deployment):
 
     def submit(self, rounds: int) -> None:
         self._jobs += 1
-        self._seen = []
+        self._seen, self._version = [], 0
         batches = self.setting.examples // BATCH
         command = ("shoal", "train", str(self.app / "digits.py"), "--workers", f"{CLIENTS - 1}:{CLIENTS}")
         options = ("--epochs", str(rounds), "--plan", f"lease_batches={batches}", "--name", self._name, "--detach")
@@ -72,8 +73,10 @@ class ShoalDeployment(Deployment):
         job = self._job()
         if job is not None and job.progress is not None:
             version = job.progress.version
-            if version and (not self._seen or version != self._seen[-1]):
+            if version > self._version:
                 self._seen.append(version)
+            # A lower one is what was durable when the manager died: the next above it is a new model.
+            self._version = version
         return self._seen
 
     def state(self) -> str:
