@@ -15,8 +15,8 @@ _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 class FlowerDeployment(Deployment):
     setup = (
-        "flower-superlink, four flower-supernode, flwr run (its Deployment Runtime) as in its guide: --insecure, so without"
-        " TLS, state in memory; no installation of dependencies while it runs"
+        "flower-superlink, four flower-supernode, flwr run (its Deployment Runtime) as in its guide: --insecure, so"
+        " without TLS, state in memory; no installation of dependencies while it runs"
     )
     keeps_model = True
     install = ("pip", "install", "flwr", "torch", "numpy")
