@@ -1,0 +1,1 @@
+"""A Flower app: digits on four nodes."""

@@ -1,0 +1,127 @@
+"""``benchmarks.peers``: what can be counted and read without a peer."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.peers import __main__ as peers
+from benchmarks.peers import install
+from benchmarks.peers.bed import Stuck, crossed, wait_until
+from benchmarks.peers.contest import Watched, bytes_per_round, rounded
+from benchmarks.peers.counts import Typed, lines_of, lines_user_writes, user_files
+from benchmarks.peers.deployment import HERE
+from benchmarks.peers.shares import CLIENTS, names, write_shares
+
+APPS = ("shoal_app", "flower_app", "nvflare_app")
+
+NETWORK = {
+    "shoal_app": "digits.py",
+    "flower_app": "digits/task.py",
+    "nvflare_app": "model.py",
+}
+
+
+def test_a_line_counts_if_it_says_something(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text(
+        '"""Two lines\nof words."""\n\nimport os  # counts\n\n\n# does not\ndef f():\n    "nor this"\n    return 1\n'
+    )
+    assert lines_of(file) == 3
+    other = tmp_path / "project.yml"
+    other.write_text("# no\n\nname: yes\n")
+    assert lines_of(other) == 1
+    (tmp_path / "kept.log").write_text("not written by a user\n")
+    assert user_files(tmp_path) == [file, other]
+    assert lines_user_writes(tmp_path) == 4
+
+
+def test_commands_are_counted_as_they_are_typed() -> None:
+    typed = Typed()
+    typed.note(("pip", "install", "x"))
+    typed.note(("x", "up"))
+    assert typed.steps == 2
+    assert typed.commands == ["pip install x", "x up"]
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_a_users_files_lie_in_one_folder_and_are_few(app: str) -> None:
+    assert 10 < lines_user_writes(HERE / app) < 150
+
+
+def test_all_train_the_same_network() -> None:
+    found = {_layers((HERE / app / file).read_text()) for app, file in NETWORK.items()}
+    assert len(found) == 1
+    (layers,) = found
+    assert layers.count("nn.Conv2d") == 2
+    assert layers.count("nn.Linear") == 3
+
+
+def _layers(source: str) -> str:
+    """The arguments of the one call that has convolutions directly below it."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    (network,) = [
+        call
+        for call in calls
+        if any(isinstance(part, ast.Starred) and "Conv2d" in ast.unparse(part) for part in call.args)
+    ]
+    return ", ".join(ast.unparse(part) for part in network.args)
+
+
+def test_every_client_has_a_share_of_its_own(tmp_path: Path) -> None:
+    y = np.arange(400)
+    pair = y.astype(np.uint8).reshape(-1, 1, 1, 1), y
+    write_shares(tmp_path, pair, pair, examples=5)
+    shares = [np.load(tmp_path / name / "train.npz")["y"] for name in names()]
+    assert len(shares) == CLIENTS
+    assert [share.tolist() for share in shares[:2]] == [[0, 4, 8, 12, 16], [1, 5, 9, 13, 17]]
+    assert len(np.unique(np.concatenate(shares))) == CLIENTS * 5
+
+
+def test_bytes_of_a_link_are_read_from_the_kernels_table() -> None:
+    table = (
+        "Inter-|   Receive                |  Transmit\n"
+        " face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo\n"
+        "    lo:     100       1    0    0    0     0          0         0      100       1    0    0    0\n"
+        "  eth0: 7000000    5000    0    0    0     0          0         0  2000000    4000    0    0    0\n"
+    )
+    assert crossed(table) == (2_000_000, 7_000_000)
+    with pytest.raises(Stuck):
+        crossed("lo: 1 2 3\n")
+
+
+def test_bytes_are_told_by_round_and_client() -> None:
+    before, after = [(0, 100), (50, 0)], [(600, 1300), (650, 1200)]
+    # Up: 600 + 600 over 2 clients and 3 rounds; down: 1,200 + 1,200.
+    assert bytes_per_round(before, after, 3) == {"up": 200, "down": 400}
+
+
+def test_a_round_is_the_median_between_two_models() -> None:
+    assert Watched(at_s=[10.0, 12.0, 15.0, 117.0]).round_s == 3.0
+
+
+def test_a_wait_has_an_end() -> None:
+    with pytest.raises(Stuck, match="nothing: not within 0 s"):
+        wait_until(lambda: False, limit_s=0, what="nothing")
+
+
+def test_a_peer_that_is_not_installed_is_told_as_missing(tmp_path: Path) -> None:
+    for name in install.PACKAGES:
+        told = peers.turn(name, tmp_path / "none", tmp_path, quick=True)
+        assert list(told) == ["missing"]
+        assert str(told["missing"]).startswith("pip install")
+
+
+def test_shoal_runs_in_this_environment() -> None:
+    assert install.version_of(install.python_of(Path("nowhere"), "shoal"), "shoal")
+
+
+def test_figures_are_rounded_to_what_they_can_tell() -> None:
+    assert rounded({"accuracy": 0.97654, "round_s": 1.23456, "steps": 7}) == {
+        "accuracy": 0.9765,
+        "round_s": 1.23,
+        "steps": 7,
+    }
