@@ -29,6 +29,9 @@ def test_a_connection_that_is_closed_already_is_dropped_without_a_word() -> None
         def abort(self) -> None:
             raise AttributeError("'NoneType' object has no attribute '_abort'")
 
+        def is_closing(self) -> bool:
+            return True
+
     async def story() -> None:
         loop = asyncio.get_running_loop()
         protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
