@@ -33,7 +33,18 @@ START_TIMEOUT_S = 30.0
 SETTLE_S = 4.0
 
 #: Modules that cost megabytes or a noticeable part of a second on a small device.
-HEAVY = ("cryptography", "grpc", "numpy", "psutil", "rich", "sqlite3", "torch", "typer")
+HEAVY = (
+    "cryptography",
+    "grpc",
+    "numpy",
+    "psutil",
+    "rich",
+    "shoal.roles.worker",
+    "shoal.trainer.host",
+    "sqlite3",
+    "torch",
+    "typer",
+)
 
 #: How Python reports each import under PYTHONPROFILEIMPORTTIME: own time, time with what it imports, indented name.
 _IMPORTED = re.compile(r"^import time:\s+\d+ \|\s+\d+ \|\s+([\w.]+)$", re.MULTILINE)

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.learning.metrics import CLASSES_MAX, METRICS_MAX, MetricSum, histogram_of, lower_is_better, shape_problem
+from shoal.learning.figures import histogram_of
+from shoal.learning.metrics import CLASSES_MAX, METRICS_MAX, MetricSum, lower_is_better, shape_problem
 
 _BETTER = ("", "lower", "higher")
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.learning import metrics
-from shoal.learning.metrics import BINS, MetricSum, merge, merge_all, problem, value
+from shoal.learning import figures
+from shoal.learning.figures import value
+from shoal.learning.metrics import BINS, MetricSum, merge, merge_all, problem
 
 #: Whole numbers add up exactly in any order.
 WHOLE = st.integers(0, 1 << 30).map(float)
@@ -49,7 +50,7 @@ def test_what_can_be_has_a_finite_figure_or_none(some):
 
 @given(st.lists(st.floats(allow_nan=False), min_size=2, max_size=40))
 def test_bins_keep_the_order_of_all_floats(scores):
-    places = metrics.bins_of(np.sort(scores))
+    places = figures.bins_of(np.sort(scores))
     assert (np.diff(places) >= 0).all()
     assert places.min() >= 0
     assert places.max() < BINS
@@ -68,9 +69,9 @@ def exact_auc(scores, labels):
 )
 def test_an_auc_is_off_by_no_more_than_its_ties(rows):
     scores, labels = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
-    sums = metrics.histogram_of(scores, labels)
-    error = abs(metrics.area_under_curve(sums) - exact_auc(scores, labels))
-    assert error <= metrics.auc_error_max(sums) + 1e-12
+    sums = figures.histogram_of(scores, labels)
+    error = abs(figures.area_under_curve(sums) - exact_auc(scores, labels))
+    assert error <= figures.auc_error_max(sums) + 1e-12
 
 
 @given(
@@ -89,6 +90,6 @@ def test_an_auc_of_usual_scores_is_within_half_a_percent(seed, form, gap, scale)
         "errors": scale * np.exp(raw),
         "wide": 100 * raw,
     }[form]
-    sums = metrics.histogram_of(scores, labels)
+    sums = figures.histogram_of(scores, labels)
     # The bound for scores of usual scales: within 0.005 of the exact figure.
-    assert abs(metrics.area_under_curve(sums) - exact_auc(scores, labels)) < 0.005
+    assert abs(figures.area_under_curve(sums) - exact_auc(scores, labels)) < 0.005

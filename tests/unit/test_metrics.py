@@ -7,7 +7,8 @@ import torch
 
 import shoal
 from shoal.errors import Misuse
-from shoal.learning.metrics import MetricSum, value
+from shoal.learning.figures import value
+from shoal.learning.metrics import MetricSum
 from shoal.metrics import named
 
 

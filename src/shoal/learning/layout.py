@@ -8,11 +8,12 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shoal.errors import Misuse
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Kind = Literal["parameter", "buffer"]
 

@@ -9,8 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
-import numpy as np
-
 from shoal.errors import PeerViolation
 from shoal.identity.names import RemoteIdentity
 from shoal.net.access import ShutOut
@@ -177,6 +175,9 @@ class FrameSession:
     async def _take_in(self, listener: Listener, arrival: _Arrival) -> bool:
         """Read the tensors of a message and deliver it with them; without them where nobody awaits them any more.
         False: the stream is over."""
+        # Here: a device that has no job holds sessions without numpy.
+        import numpy as np
+
         message, size_bytes, peer = arrival.message, arrival.size_bytes, self._peer.node
         if not listener.awaits(self, message):
             return await self._read_past(listener, arrival)

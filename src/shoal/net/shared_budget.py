@@ -7,8 +7,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from shoal.net.conduct import Conduct
 from shoal.wire.frames import chunk_frames
@@ -20,6 +19,9 @@ from shoal.wire.limits import (
     UPLOAD_PEER_SHARE,
 )
 from shoal.wire.messages import NO_TENSORS, Checkpoint, Message
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class ChunkCache:
@@ -83,7 +85,12 @@ class Uploads:
         """Memory for tensors that have room: what another message left, if it fits."""
         if self._spares and self._spares[-1].size != size_bytes:
             self._spares.clear()
-        return self._spares.pop() if self._spares else np.empty(size_bytes, dtype=np.uint8)
+        if self._spares:
+            return self._spares.pop()
+        # Here: a device that has no job holds sessions without numpy.
+        import numpy as np
+
+        return np.empty(size_bytes, dtype=np.uint8)
 
     def keep(self, buffer: np.ndarray) -> None:
         """Nobody reads this buffer any more."""

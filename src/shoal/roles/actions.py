@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from shoal.compress.sparse import Sparse
 from shoal.roles.events import Event
-from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
 from shoal.wire.messages import Checkpoint, EvaluationView, JobSpec, Message, Tensors
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from shoal.compress.sparse import Sparse
+    from shoal.scheduling.ledger import Applied
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

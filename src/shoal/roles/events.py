@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from shoal.learning.metrics import MetricSum
 from shoal.wire.messages import DeviceState, Message, Tensors
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Liveness(StrEnum):

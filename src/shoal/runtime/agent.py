@@ -1,7 +1,7 @@
 """The agent, which every device runs: dials its manager, keeps heartbeats, and works in the jobs that it is given.
 
-Run as ``python -m shoal.runtime.agent --home DIR``. It imports neither torch nor the command line, so that an idle
-device pays little for being ready.
+Run as ``python -m shoal.runtime.agent --home DIR``. It imports neither torch nor the command line, and before its first
+job neither numpy nor the worker: an idle device pays little for being ready.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from shoal.runtime.renewal import Renewal
 from shoal.runtime.resting import Resting
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.tenancy import sole_agent, successor
-from shoal.runtime.worker_driver import WorkerDriver
 from shoal.store.blobs import BlobStore
 from shoal.wire.limits import PAYLOAD_MAX_BYTES, VALUE_BYTES
 from shoal.wire.messages import (
@@ -55,6 +54,7 @@ from shoal.wire.messages import (
 
 if TYPE_CHECKING:
     from shoal.runtime.leader_host import LeaderHost
+    from shoal.runtime.worker_driver import WorkerDriver
 
 log = logging.getLogger("shoal")
 
@@ -100,6 +100,8 @@ class Agent:
         )
         self._blobs = BlobStore(places.cache / "blobs")
         self._workers: WorkerTable[_Job] = WorkerTable(self._router, self)
+        #: What drives the trainer of a job, once the first job was assigned.
+        self._worker_driver: type[WorkerDriver] | None = None
         self._dialers: dict[str, Dialer] = {}
         #: Keeps each line to a leader dialled.
         self._holding: dict[str, asyncio.Task[None]] = {}
@@ -282,6 +284,10 @@ class Agent:
                 told = f": {message.reason}" if message.reason else ""
                 log.info("connected to %s as %s%s", dialer.endpoint, self.identity.node, told)
             self._renewal.heard(message.time_s)
+        if isinstance(message, Assign) and message.role == "worker" and is_manager and self._worker_driver is None:
+            # In a thread: the modules are many, numpy among them, and heartbeats do not wait. What else the manager
+            # says of jobs comes behind this message, on the same stream, and is read after it.
+            self._worker_driver = await asyncio.to_thread(_import_worker)
         event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
         for duty in self._router.on_received(event):
             # Tensors are waited for: the memory that they lie in is used again for the next message.
@@ -301,7 +307,8 @@ class Agent:
     # Jobs ---------------------------------------------------------------------------------------------
 
     def employ(self, assign: Assign) -> _Job:
-        worker_driver = WorkerDriver(
+        assert self._worker_driver is not None, "imported before the assignment is read"
+        worker_driver = self._worker_driver(
             assign.spec,
             self,
             member=self.identity,
@@ -428,6 +435,14 @@ class Agent:
             # The best of late: a link is as fast as it was when nobody else used it.
             self._link_bytes_per_s = max(rate, 0.9 * self._link_bytes_per_s)
             self._tell_link()
+
+
+def _import_worker() -> type[WorkerDriver]:
+    """The modules that a device needs with its first job and not before: the one place where an agent loads them."""
+    import shoal.roles.worker  # noqa: F401  made by the table of workers
+    from shoal.runtime.worker_driver import WorkerDriver
+
+    return WorkerDriver
 
 
 def _import_leader_host() -> type[LeaderHost]:

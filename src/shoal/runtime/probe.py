@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import ipaddress
 import os
 import platform
 import socket
 import struct
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from shoal.errors import Misuse
@@ -43,7 +44,20 @@ def facts() -> Facts:
 
 
 def _torch_version() -> str:
-    """Read from the package's metadata: importing torch would cost 200 MB."""
+    """Read from the package's metadata: importing torch would cost 200 MB, and ``importlib.metadata`` 2 MB."""
+    for folder in sys.path:
+        for metadata in Path(folder).glob("torch-*.dist-info/METADATA"):
+            with metadata.open(encoding="utf-8", errors="replace") as lines:
+                found = next((line for line in lines if line.startswith("Version:")), "")
+            if found:
+                return found.removeprefix("Version:").strip()
+    # Other installers than pip keep it in other forms.
+    return _torch_version_elsewhere() if find_spec("torch") is not None else ""
+
+
+def _torch_version_elsewhere() -> str:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

@@ -48,7 +48,7 @@ class Alone:
 
 def measured(model: Any, evaluate: Evaluate) -> dict[str, float]:
     """The figures of an evaluation."""
-    from shoal.learning.metrics import value
+    from shoal.learning.figures import value
 
     found = {metric.name: value(metric) for metric in judged(model, evaluate)}
     return {name: figure for name, figure in found.items() if figure is not None}

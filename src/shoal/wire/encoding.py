@@ -10,7 +10,6 @@ from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from shoal import plan, until
@@ -26,20 +25,22 @@ from shoal.wire.limits import (
 )
 from shoal.wire.messages import Message
 
-#: The types a tensor may have on the wire. Little-endian, no objects, no strings.
-DTYPES = (
-    "float32",
-    "float64",
-    "float16",
-    "uint8",
-    "uint16",
-    "uint32",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "bool",
-)
+#: The types a tensor may have on the wire, and the bytes of a value. Little-endian, no objects, no strings. Numpy would
+#: know the bytes too, and is not loaded before the first tensors are taken in.
+ITEM_BYTES = {
+    "float32": 4,
+    "float64": 8,
+    "float16": 2,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "bool": 1,
+}
+DTYPES = tuple(ITEM_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class TensorInfo:
 
     @property
     def size_bytes(self) -> int:
-        size = np.dtype(self.dtype).itemsize
+        size = ITEM_BYTES[self.dtype]
         for side in self.shape:
             size *= side
         return size

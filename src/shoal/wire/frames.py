@@ -3,19 +3,23 @@
 A frame is the protobuf ``Frame { Envelope envelope = 1; bytes chunk = 2; }``. It is written and read by hand,
 because protobuf would copy every chunk twice more; any generated client still understands it (a test holds the two
 against each other). The first frame of a message carries its envelope and its odd chunk, so a small model is one frame.
+
+Numpy is imported where tensors are cut or assembled: a device that has no job sends and reads frames without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.wire.encoding import TensorInfo, decode_envelope, encode_envelope
 from shoal.wire.limits import CHUNK_BYTES, ENVELOPE_MAX_BYTES, PAYLOAD_MAX_BYTES
 from shoal.wire.messages import NO_TENSORS, Message, Tensors, with_tensors
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _ENVELOPE_TAG = 0x0A  # field 1, length-delimited
 _CHUNK_TAG = 0x12  # field 2, length-delimited
@@ -78,6 +82,10 @@ def chunk_frame(*parts: bytes | memoryview) -> bytes:
 
 def chunk_frames(tensors: Tensors) -> Iterator[bytes]:
     """The tensors, back to back, cut into chunks: the odd one first. One copy: out of the array into the frame."""
+    if not tensors:
+        return
+    import numpy as np
+
     views = [np.ascontiguousarray(array).reshape(-1).data.cast("B") for array in tensors.values() if array.size]
     left = sum(len(view) for view in views)
     room = left % CHUNK_BYTES or CHUNK_BYTES
@@ -150,6 +158,8 @@ class Assembly:
         buffer: np.ndarray | None = None,
     ) -> None:
         """``buffer`` is memory to use again: uint8, and of the size announced."""
+        import numpy as np
+
         self._message = message
         self._infos = infos
         self._total = payload_bytes(infos)
@@ -176,6 +186,8 @@ class Assembly:
 
     def message(self) -> Message:
         """The message with its tensors, as views of the one buffer."""
+        import numpy as np
+
         tensors: dict[str, np.ndarray] = {}
         at = 0
         for info in self._infos:

@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 
 from shoal.errors import Misuse
-from shoal.learning import metrics
-from shoal.learning.metrics import BINS, MetricSum, lower_is_better, merge, merge_all, problem, problem_of_all, value
+from shoal.learning import figures
+from shoal.learning.figures import value
+from shoal.learning.metrics import BINS, MetricSum, lower_is_better, merge, merge_all, problem, problem_of_all
 
 
 def of(kind, *sums, name="m", lower=False):
@@ -107,5 +108,5 @@ def test_parts_need_not_have_the_same_metrics():
 
 
 def test_the_bins_of_a_score():
-    assert metrics.bins_of([-math.inf, -1e-9, 0.0, math.inf]).tolist()[0] == 0
-    assert metrics.bins_of([math.inf]).tolist() == [BINS - 1]
+    assert figures.bins_of([-math.inf, -1e-9, 0.0, math.inf]).tolist()[0] == 0
+    assert figures.bins_of([math.inf]).tolist() == [BINS - 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +50,29 @@ def test_a_person_knows_better_than_the_system(interfaces: Path, monkeypatch: py
 def test_what_cannot_be_found_out_is_not_known() -> None:
     assert probe.medium("no-such-host.invalid:7070") == ""
     assert probe.medium("not an endpoint") == ""
+
+
+def test_the_version_of_torch_is_the_one_that_its_metadata_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        installed = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        installed = ""
+    assert probe.facts().torch == installed
+    (tmp_path / "torch-9.1.dist-info").mkdir()
+    (tmp_path / "torch-9.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.4\nName: torch\nVersion: 9.1+odd\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert probe.facts().torch == importlib.metadata.version("torch") == "9.1+odd"
+
+
+def test_torch_that_another_installer_brought_is_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch-9.2-py3.11.egg-info").mkdir()
+    (tmp_path / "torch-9.2-py3.11.egg-info" / "PKG-INFO").write_text(
+        "Metadata-Version: 1.1\nName: torch\nVersion: 9.2\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert probe.facts().torch == "9.2"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import Misuse
-from shoal.learning.metrics import value
+from shoal.learning.figures import value
 from shoal.trainer.arrays import write_examples
 from shoal.trainer.flat import read_into
 from shoal.trainer.importer import make_task

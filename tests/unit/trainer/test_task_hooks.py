@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from shoal.errors import Misuse
-from shoal.learning.metrics import value
+from shoal.learning.figures import value
 from shoal.plan import Plan
 from shoal.scheduling.batches import batch_indices, epoch_order, mix
 from shoal.task import Task

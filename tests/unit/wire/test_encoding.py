@@ -6,6 +6,7 @@ import json
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto
 
@@ -14,7 +15,7 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.plan import Plan, Until
 from shoal.states import JobState
 from shoal.wire import contract, messages
-from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
+from shoal.wire.encoding import ITEM_BYTES, decode_envelope, encode_envelope, from_json, to_json
 from shoal.wire.messages import (
     Assign,
     Dataset,
@@ -164,3 +165,7 @@ def test_a_state_that_no_job_has_is_refused() -> None:
     envelope.status.jobs.add(job="a", name="a", state="asleep")
     with pytest.raises(PeerViolation, match="'asleep' is not a JobState"):
         decode_envelope(envelope.SerializeToString())
+
+
+def test_values_of_tensors_have_the_bytes_that_numpy_gives_them() -> None:
+    assert {name: np.dtype(name).itemsize for name in ITEM_BYTES} == ITEM_BYTES

@@ -96,7 +96,7 @@ def _prepared_in(kept: Path, data: Path | None) -> Iterator[Path]:
 
 
 def _told(found: TaskCheck, plan: Plan) -> dict[str, Any]:
-    from shoal.learning.metrics import value
+    from shoal.learning.figures import value
 
     return {
         "pure": found.is_pure,

@@ -21,7 +21,6 @@ from shoal.roles.node.device_router import (
     ToWorker,
 )
 from shoal.roles.node.role_runner import RoleRunner
-from shoal.roles.worker import Worker
 from shoal.wire.messages import Assign, Message
 
 
@@ -110,6 +109,9 @@ class WorkerTable(Generic[W]):
                     self._driver.tell_hosted(duty)
 
     def _employ(self, assign: Assign) -> None:
+        # Here: a device that has no job is spared the modules of a worker, and numpy. Its driver has imported them.
+        from shoal.roles.worker import Worker
+
         worker = self._workers[assign.job] = self._driver.employ(assign)
         worker.host.start(Worker(spec=assign.spec, leader=assign.leader, term=assign.term))
 

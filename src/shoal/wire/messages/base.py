@@ -11,20 +11,25 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transform
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
 from shoal.wire.limits import NAME_MAX_CHARS, REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Tensors: TypeAlias = Mapping[str, np.ndarray]
+else:
+    # The types of fields are read when ``encoding`` is imported, and a device that has no job does not load numpy.
+    Tensors = Mapping[str, Any]
 
 #: Counts the changes of the wire. Nodes of one protocol and of the one before it work together: decision 35 says what
 #: a change may be. ``proto/previous.binpb`` is the contract of the one before.
 PROTOCOL = 2
 PROTOCOL_LEAST = PROTOCOL - 1
 
-Tensors = Mapping[str, np.ndarray]
 NO_TENSORS: Tensors = {}
 
 #: What a node may call at another. Control and Work are streams, the others are single questions.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from shoal.errors import PeerViolation
-from shoal.learning.metrics import METRICS_MAX, MetricSum, lower_is_better, shapes_problem, value
+from shoal.learning.metrics import METRICS_MAX, MetricSum, lower_is_better, shapes_problem
 from shoal.until import is_metric_name
 from shoal.wire.messages.base import Message, message
 
@@ -45,6 +45,9 @@ def check_views(metrics: Sequence[MetricView]) -> None:
 
 def views_of(sums: Iterable[MetricSum]) -> tuple[MetricView, ...]:
     """The figures of some sums."""
+    # Here, for numpy: a device that has no job yet reads messages without it.
+    from shoal.learning.figures import value
+
     return tuple(MetricView(name=each.name, value=value(each), lower=each.lower) for each in sums)
 
 

@@ -1,0 +1,49 @@
+"""An agent that has no job: what its process does without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+#: Modules that a device pays for with its first job.
+LATER = ("numpy", "torch", "shoal.roles.worker", "shoal.runtime.worker_driver", "shoal.trainer.host")
+
+#: What an agent does while it waits: it imports itself, asks for its folder of examples, sends and reads messages.
+IDLE = """
+import sys
+from pathlib import Path
+
+import shoal.runtime.agent
+from shoal.net.shared_budget import SharedBudget
+from shoal.runtime.own_data import expose
+from shoal.runtime.paths import Paths
+from shoal.wire.frames import frames, read_message, read_opening
+from shoal.wire.messages import Heartbeat, HeartbeatSeen, Welcome
+
+expose(Paths(Path("no-such-home")), None)
+for message in (Heartbeat(seq=1), HeartbeatSeen(seq=1), Welcome(heartbeat_s=1.0, lost_after_s=5.0)):
+    assert read_message(frames(message)) == message
+    assert list(SharedBudget().chunks.frames(message)) == []
+"""
+
+
+def modules_after(program: str) -> set[str]:
+    """The modules of a process that ran this program."""
+    code = f"{program}\nimport sys; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
+    return set(ran.stdout.split())
+
+
+def test_an_agent_without_a_job_loads_neither_numpy_nor_the_worker() -> None:
+    loaded = modules_after(IDLE)
+    assert "shoal.net.grpc" in loaded
+    assert [module for module in LATER if module in loaded] == []
+
+
+def test_its_first_job_loads_them() -> None:
+    loaded = modules_after("import shoal.runtime.agent as agent; agent._import_worker()")
+    assert [module for module in LATER if module not in loaded] == ["torch"]
+
+
+def test_shoal_itself_loads_neither_torch_nor_numpy() -> None:
+    assert not {"torch", "numpy"} & modules_after("import shoal")
