@@ -43,7 +43,7 @@ from shoal.wire.messages import (
 M = TypeVar("M", bound=Message)
 
 SIZE = 6
-ANSWER_S = 20.0
+ANSWER_S = 90.0
 
 
 # An aggregator's door, with a leader made by hand ------------------------------------------------------------
