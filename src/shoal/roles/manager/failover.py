@@ -315,6 +315,8 @@ class Failover:
         if isinstance(event, Stored):
             record.on_durable(event.version)
             record.is_done = event.is_last
+            if record.stage is LeadershipStage.ADOPTING:
+                self._reconciliation.on_adopted(record)
         if record.leader is None or record.leading_term != event.term:
             return
         job, term, version, number = event.job, event.term, event.version, record.storing_number

@@ -214,6 +214,14 @@ class Reconciliation:
             record.discarded = clip(told)
             self._machine.record("discarded", told, job=job)
 
+    def on_adopted(self, record: JobRecord) -> None:
+        """The history of an older term is durable. A leader of a term between the two is weighed against it from here
+        on, and no longer against what was discarded for it."""
+        if record.heir is None or record.heir_claim is None:
+            return
+        kept = {number: side for number, side in record.sides.items() if number <= record.heir[1]}
+        record.sides = {**kept, record.term: _side(record.heir_claim)}
+
     def ask_for_history(self, record: JobRecord) -> None:
         """Ask a leader of an older term for its history, under numbers that no other leader has used."""
         reason = "it led on out of reach, and is led again from what it made"

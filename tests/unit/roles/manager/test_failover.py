@@ -1274,6 +1274,26 @@ def test_a_leader_at_home_that_made_more_until_it_handed_over_is_kept(make_spec:
     assert office.leader[1] == 4, "another term begins with what was kept"
 
 
+def test_a_leader_of_a_term_between_is_weighed_against_the_history_that_was_adopted(led: Office) -> None:
+    """Of three leaders that trained apart, the one with the most workers is kept, in whatever order they come back."""
+    led.lost("a")
+    led.leads("b", term=2)
+    led.lost("b")
+    led.leads("c", term=3)
+    led.says("c", made(3, 5, batches=1, workers=1, durable=3))
+    led.hello("a")
+    led.claim("a", told(1, 5, batches=3, workers=3, durable=3))
+    led.says("a", Checkpoint(job="digits", term=1, version=5, number=1))
+    led.happens(Stored(job="digits", term=1, version=5))
+    led.says("a", SteppedDown(job="digits", term=1, reason="handed over at version 5"))
+    assert led.leader == ("a", 4)
+    led.hello("b")
+    led.claim("b", told(2, 7, batches=6, workers=2, durable=3))
+    assert led.leader == ("a", 4)
+    assert led.told("b", StepDown)
+    assert "more workers count: 6 batches by 2 workers against 3 batches by 3 workers" in led.records("discarded")[-1]
+
+
 def test_a_history_is_adopted_once_though_its_leader_reports_until_it_hands_over(make_spec: Make) -> None:
     office = Office(prefers_devices=True)
     office.hello("a", "b")
