@@ -102,6 +102,7 @@ class Agent:
         self._workers: WorkerTable[_Job] = WorkerTable(self._router, self)
         #: What drives the trainer of a job, once the first job was assigned.
         self._worker_driver: type[WorkerDriver] | None = None
+        self._importing: asyncio.Task[type[WorkerDriver]] | None = None
         self._dialers: dict[str, Dialer] = {}
         #: Keeps each line to a leader dialled.
         self._holding: dict[str, asyncio.Task[None]] = {}
@@ -286,8 +287,10 @@ class Agent:
             self._renewal.heard(message.time_s)
         if isinstance(message, Assign) and message.role == "worker" and is_manager and self._worker_driver is None:
             # In a thread: the modules are many, numpy among them, and heartbeats do not wait. What else the manager
-            # says of jobs comes behind this message, on the same stream, and is read after it.
-            self._worker_driver = await asyncio.to_thread(_import_worker)
+            # says of jobs comes behind this message, on the same stream, and is read after it. A small board may take
+            # longer than the manager is waited for: then the next session waits for the same import.
+            self._importing = self._importing or asyncio.create_task(asyncio.to_thread(_import_worker))
+            self._worker_driver = await asyncio.shield(self._importing)
         event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
         for duty in self._router.on_received(event):
             # Tensors are waited for: the memory that they lie in is used again for the next message.
