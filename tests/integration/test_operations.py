@@ -1,4 +1,4 @@
-"""What an operator does to a cluster that runs: a backup and a restore elsewhere, a quota, jobs and devices that go."""
+"""What an operator does to a cluster that runs: a backup and a restore elsewhere, an upgrade, a quota."""
 
 import asyncio
 import contextlib
@@ -6,11 +6,14 @@ import dataclasses
 import io
 import os
 import re
+import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
-from kit import MOMENTUM, WAIT_S, Site, cluster_in, metrics, run
+from kit import HERE, MOMENTUM, WAIT_S, Site, cluster_in, metrics, run
 
 from benchmarks.common import echo_job
 from shoal.cli import main
@@ -19,10 +22,14 @@ from shoal.runtime.backup import BackupSummary, back_up, restore
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
 from shoal.store.registry_copy import TERMS_PASSED_OVER
+from shoal.trainer.spawn import end_process
+from shoal.wire.messages import PROTOCOL, Progress
 
 SLOW_S = 0.1
 BATCHES = 240
 EPOCHS = 2
+#: Long enough for a busy machine to upgrade three devices meanwhile.
+UPGRADE_SLOW_S, UPGRADE_BATCHES, UPGRADE_EPOCHS = 0.4, 300, 6
 
 
 async def _training(site: Site) -> str:
@@ -269,5 +276,91 @@ def test_an_operator_joins_by_a_line_from_standard_input(
             assert not os.path.exists(file)
             async with Operator.open(tmp_path / "b") as bob:
                 assert (await bob.status()).manager == "manager"
+
+    run(story())
+
+
+# Upgrades ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of the protocol before, as it was committed last."""
+    raised = _git("log", "--format=%H", "-S", f"PROTOCOL = {PROTOCOL}\n", "--", "src/shoal/wire/messages/base.py")
+    if not raised:
+        pytest.skip("needs the project's history: the commit that raised the protocol is not in this clone")
+    archive = subprocess.run(
+        ["git", "archive", f"{raised.split()[-1]}^", "src"],
+        cwd=HERE.parent.parent,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    if archive.returncode != 0:
+        pytest.skip("needs the project's history: the commit before that is not in this clone")
+    folder = tmp_path_factory.mktemp("previous")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+    spoken = (folder / "src" / "shoal" / "wire" / "messages" / "base.py").read_text()
+    assert f"PROTOCOL = {PROTOCOL - 1}\n" in spoken
+    return folder / "src"
+
+
+def _git(*words: str) -> str:
+    with contextlib.suppress(OSError):
+        done = subprocess.run(
+            ["git", *words], cwd=HERE.parent.parent, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.stdout.strip() if done.returncode == 0 else ""
+    return ""
+
+
+async def _protocols(site: Site) -> dict[str, int]:
+    nodes = (await site.operator.status()).nodes
+    return {node.node: node.protocol for node in nodes if node.node in site.cluster.agents and node.state == "alive"}
+
+
+async def _goes_on(site: Site, job: str) -> None:
+    """Batches are merged that were not when this was called."""
+    before = await site.progress(job, "its leader reports", lambda told: True)
+
+    def is_further(told: Progress) -> bool:
+        return (told.epoch, told.batches_applied) > (before.epoch, before.batches_applied + 5)
+
+    await site.progress(job, "it trains on", is_further)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lead", ["here", "devices"])
+def test_a_cluster_is_upgraded_node_by_node_while_it_trains(previous: Path, lead: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        with mock.patch.dict(os.environ, PYTHONPATH=str(previous)):
+            async with cluster_in(tmp_path, workers=3, manager_options=("--lead", lead)) as site:
+                site.may_lose_the_manager = True
+                site.pace(UPGRADE_SLOW_S)
+                job = await site.submit_tally(batches=UPGRADE_BATCHES, epochs=UPGRADE_EPOCHS, workers_min=1)
+                for name in site.cluster.agents:
+                    await site.works(job, name)
+                # From here on, what is started is of this checkout.
+                os.environ["PYTHONPATH"] = str(HERE)
+                await site.kill_manager()
+                await site.cluster.start_manager()
+                names = sorted(site.cluster.agents)
+                for name in names:
+                    await site.connected(name)
+                assert await _protocols(site) == dict.fromkeys(names, PROTOCOL - 1)
+                await _goes_on(site, job)
+                for count, name in enumerate(names, start=1):
+                    await site.operator.drain_node(name, "upgrade")
+                    await end_process(site.cluster.agents[name])
+                    await site.cluster.start_agent(name)
+                    await site.operator.undrain_node(name)
+                    await site.works(job, name)
+                    spoken = await _protocols(site)
+                    assert sorted(spoken.values()) == [PROTOCOL - 1] * (3 - count) + [PROTOCOL] * count
+                    await _goes_on(site, job)
+                site.pace(0.0)
+                await site.ended(job)
+                await site.tallied_once(job, batches=UPGRADE_BATCHES, epochs=UPGRADE_EPOCHS)
 
     run(story())
