@@ -315,9 +315,16 @@ def _git(*words: str) -> str:
     return ""
 
 
-async def _protocols(site: Site) -> dict[str, int]:
-    nodes = (await site.operator.status()).nodes
-    return {node.node: node.protocol for node in nodes if node.node in site.cluster.agents and node.state == "alive"}
+async def _speak(site: Site, expected: dict[str, int]) -> None:
+    """Every device is alive, and speaks the protocol that is expected of it."""
+
+    async def is_so() -> bool:
+        nodes = (await site.operator.status()).nodes
+        return {
+            node.node: node.protocol for node in nodes if node.node in expected and node.state == "alive"
+        } == expected
+
+    await site.until(f"devices speak {expected}", is_so)
 
 
 async def _goes_on(site: Site, job: str) -> None:
@@ -348,16 +355,16 @@ def test_a_cluster_is_upgraded_node_by_node_while_it_trains(previous: Path, lead
                 names = sorted(site.cluster.agents)
                 for name in names:
                     await site.connected(name)
-                assert await _protocols(site) == dict.fromkeys(names, PROTOCOL - 1)
+                await _speak(site, dict.fromkeys(names, PROTOCOL - 1))
                 await _goes_on(site, job)
                 for count, name in enumerate(names, start=1):
                     await site.operator.drain_node(name, "upgrade")
                     await end_process(site.cluster.agents[name])
                     await site.cluster.start_agent(name)
                     await site.operator.undrain_node(name)
+                    expected = dict.fromkeys(names[:count], PROTOCOL) | dict.fromkeys(names[count:], PROTOCOL - 1)
+                    await _speak(site, expected)
                     await site.works(job, name)
-                    spoken = await _protocols(site)
-                    assert sorted(spoken.values()) == [PROTOCOL - 1] * (3 - count) + [PROTOCOL] * count
                     await _goes_on(site, job)
                 site.pace(0.0)
                 await site.ended(job)
