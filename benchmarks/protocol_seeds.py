@@ -65,7 +65,7 @@ def play_range(first: int, count: int, *, shape: str = "", tell: bool = True) ->
 
 def play_in_processes(first: int, count: int, processes: int, *, shape: str = "") -> dict[int, str]:
     """Split over processes of their own; each prints its violations as JSON."""
-    share = -(-count // processes)
+    share = max(1, -(-count // processes))
     children = []
     for start in range(first, first + count, share):
         part = min(share, first + count - start)
