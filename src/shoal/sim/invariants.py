@@ -162,6 +162,8 @@ class _Course:
     handed: dict[int, int] = field(default_factory=dict)
     #: The older term whose leader is asked for its history, and the least number of the version that it hands over.
     adopting: int = 0
+    #: The term whose leader was told to go for it.
+    deposed: int = 0
     least: int = -1
     #: Since when nobody leads it under the newest term; None: someone does.
     vacant_s: float | None = 0.0
@@ -228,6 +230,7 @@ class Invariants:
                 course = self._courses[over.job]
                 if over.term < course.kept_term:
                     course.adopting, course.least = over.term, over.version_least
+                    course.deposed = course.led_term
             elif isinstance(action, Send) and isinstance(action.message, StepDown):
                 self._given_up(step, action.to, action.message)
 
@@ -575,7 +578,7 @@ class Invariants:
         course.state = state
         if term > course.kept_term:
             leads_on = course.vacant_s is None and course.led_term == course.kept_term
-            leads_on = leads_on and course.led[course.led_term] != HOME
+            leads_on = leads_on and course.led[course.led_term] != HOME and course.led_term != course.deposed
             self._hold(
                 not leads_on or at_s - self._began_s > HEARD_AFTER_S,
                 at_s,
