@@ -143,8 +143,8 @@ class Network:
     def mend(self, device: str) -> None:
         """Plug the cable in again, and wait until both ends of it carry frames.
 
-        The kernel turns a link on some time after it was told to, a second and more when it is busy. Whoever asks for
-        an address before that may be told that there is no route.
+        A busy kernel takes a second and more to turn a link on. A program that connects before that may fail with "no
+        route to host".
         """
         ip("link", "set", self._link(device), "up")
         ends: tuple[tuple[str, ...], ...] = ((self._link(device),), ("eth0", "-n", self.namespace_of(device)))

@@ -15,7 +15,7 @@ from benchmarks.peers.counts import lines_user_writes
 from benchmarks.peers.deployment import HERE, START_S, Deployment
 from benchmarks.peers.shares import TEST
 
-#: A job of which the end is never reached.
+#: More rounds than any turn lasts: this job does not end by itself.
 MANY_ROUNDS = 2000
 #: How long a peer may take to go on, or to take a client back, before it counts as stopped.
 PATIENCE_S = 120.0

@@ -313,7 +313,7 @@ def test_sixteen_devices_at_100_mbps_are_limited_by_one_link_however_many_use_it
         assert process.returncode == 0, error
         found = json.loads(said)
         assert {found[key]["asked_mbps"] for key in keys} == {100}
-        # Fifteen flows, none of which has more than its part would be if a few of them stood still.
+        # Fifteen flows share the link: if a few of them stood still, another would have more than this.
         assert found["one_to_many"]["most_flow_mbps"] < 50
         assert found["ring"]["asked_mbps"] == 1600
         return [found[key]["measured_mbps"] for key in keys]

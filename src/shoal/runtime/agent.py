@@ -101,8 +101,7 @@ class Agent:
         self._blobs = BlobStore(places.cache / "blobs")
         self._workers: WorkerTable[_Job] = WorkerTable(self._router, self)
         #: What drives the trainer of a job, once the first job was assigned.
-        self._worker_driver: type[WorkerDriver] | None = None
-        self._importing: asyncio.Task[type[WorkerDriver]] | None = None
+        self._worker_driver: asyncio.Task[type[WorkerDriver]] | None = None
         self._dialers: dict[str, Dialer] = {}
         #: Keeps each line to a leader dialled.
         self._holding: dict[str, asyncio.Task[None]] = {}
@@ -285,12 +284,12 @@ class Agent:
                 told = f": {message.reason}" if message.reason else ""
                 log.info("connected to %s as %s%s", dialer.endpoint, self.identity.node, told)
             self._renewal.heard(message.time_s)
-        if isinstance(message, Assign) and message.role == "worker" and is_manager and self._worker_driver is None:
+        if isinstance(message, Assign) and message.role == "worker" and is_manager:
             # In a thread: the modules are many, numpy among them, and heartbeats do not wait. What else the manager
             # says of jobs comes behind this message, on the same stream, and is read after it. A small board may take
             # longer than the manager is waited for: then the next session waits for the same import.
-            self._importing = self._importing or asyncio.create_task(asyncio.to_thread(_import_worker))
-            self._worker_driver = await asyncio.shield(self._importing)
+            self._worker_driver = self._worker_driver or asyncio.create_task(asyncio.to_thread(_import_worker))
+            await asyncio.shield(self._worker_driver)
         event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
         for duty in self._router.on_received(event):
             # Tensors are waited for: the memory that they lie in is used again for the next message.
@@ -311,7 +310,7 @@ class Agent:
 
     def employ(self, assign: Assign) -> _Job:
         assert self._worker_driver is not None, "imported before the assignment is read"
-        worker_driver = self._worker_driver(
+        worker_driver = self._worker_driver.result()(
             assign.spec,
             self,
             member=self.identity,

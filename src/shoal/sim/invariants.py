@@ -130,7 +130,7 @@ class _Tenure:
     made_of: dict[int, list[int]] = field(default_factory=dict)
     #: Since when it has no session to the manager and nothing was saved; None: it has.
     cut_s: float | None = None
-    #: (when, of which lease, at which version) of the updates that came for leases that were open.
+    #: Each update that came for an open lease: when it came, its lease, and the version at that time.
     updates: list[tuple[float, int, int]] = field(default_factory=list)
 
     def trained(self, *, after_s: float, until_s: float) -> set[str]:

@@ -47,9 +47,7 @@ class BlobStore:
         source.seek(0)
         with self.writer(sha256, size_bytes) as writer:
             try:
-                while chunk := source.read(CHUNK_BYTES):
-                    writer.feed(chunk)
-                writer.commit()
+                writer.take(source)
             except PeerViolation as error:
                 raise Misuse(f"the file changed while it was stored ({error.reason}): try again") from None
         return sha256
@@ -81,9 +79,7 @@ class BlobStore:
         if place.is_file():
             return self.verify(sha256)
         with path.open("rb") as file, self.writer(sha256, size_bytes) as writer, contextlib.suppress(PeerViolation):
-            while chunk := file.read(CHUNK_BYTES):
-                writer.feed(chunk)
-            writer.commit()
+            writer.take(file)
         return self.has(sha256)
 
     def has(self, sha256: str) -> bool:
@@ -149,6 +145,12 @@ class BlobWriter:
             raise PeerViolation(f"a blob announced with {self._size_bytes} bytes has more")
         with telling_disk_full(self._directory):
             self._pending.file.write(data)
+
+    def take(self, source: io.BytesIO | io.BufferedReader) -> None:
+        """Feed all that a file holds, and commit."""
+        while chunk := source.read(CHUNK_BYTES):
+            self.feed(chunk)
+        self.commit()
 
     def commit(self) -> None:
         """Check what arrived and store it durably."""

@@ -1233,7 +1233,9 @@ def test_what_fewer_workers_made_since_is_discarded_aloud_and_its_numbers_are_no
     ]
 
 
-def test_a_leader_at_home_hands_over_before_another_history_is_adopted(make_spec: Make) -> None:
+@pytest.fixture
+def led_at_home(make_spec: Make) -> Office:
+    """A led it and was cut off, b led it and left: the manager's node leads it under term 3."""
     office = Office(prefers_devices=True)
     office.hello("a", "b")
     office.submit(make_spec())
@@ -1242,36 +1244,33 @@ def test_a_leader_at_home_hands_over_before_another_history_is_adopted(make_spec
     office.leads("b", term=2)
     office.happens(PeerChanged(node="b", state=Liveness.LOST, reason="left", is_certain=True))
     assert office.leader == ("home", 3)
-    office.hello("a")
-    office.claim("a", told(1, 43, batches=120, workers=2))
-    assert office.told("home", HandOver)
-    assert office.told("a", HandOver) == []
-    office.says("home", SteppedDown(job="digits", term=3, reason="handed over at version 0"))
-    assert office.told("a", HandOver)[0].term == 1
+    return office
 
 
-def test_a_leader_at_home_that_made_more_until_it_handed_over_is_kept(make_spec: Make) -> None:
+def test_a_leader_at_home_hands_over_before_another_history_is_adopted(led_at_home: Office) -> None:
+    led_at_home.hello("a")
+    led_at_home.claim("a", told(1, 43, batches=120, workers=2))
+    assert led_at_home.told("home", HandOver)
+    assert led_at_home.told("a", HandOver) == []
+    led_at_home.says("home", SteppedDown(job="digits", term=3, reason="handed over at version 0"))
+    assert led_at_home.told("a", HandOver)[0].term == 1
+
+
+def test_a_leader_at_home_that_made_more_until_it_handed_over_is_kept(led_at_home: Office) -> None:
     """Its workers brought in what they had been lent while it handed over."""
-    office = Office(prefers_devices=True)
-    office.hello("a", "b")
-    office.submit(make_spec())
-    office.leads("a")
-    office.lost("a")
-    office.leads("b", term=2)
-    office.happens(PeerChanged(node="b", state=Liveness.LOST, reason="left", is_certain=True))
-    office.hello("a")
-    office.says("home", made(3, 9, batches=5, workers=2, durable=9))
-    office.claim("a", told(1, 43, batches=120, workers=2, durable=3))
-    assert office.told("home", HandOver)
-    office.says("home", made(3, 14, batches=15, workers=5, durable=14))
-    office.says("home", SteppedDown(job="digits", term=3, reason="handed over at version 14"))
-    assert office.told("a", HandOver) == []
-    assert office.told("a", StepDown)[0].term == 1
+    led_at_home.hello("a")
+    led_at_home.says("home", made(3, 9, batches=5, workers=2, durable=9))
+    led_at_home.claim("a", told(1, 43, batches=120, workers=2, durable=3))
+    assert led_at_home.told("home", HandOver)
+    led_at_home.says("home", made(3, 14, batches=15, workers=5, durable=14))
+    led_at_home.says("home", SteppedDown(job="digits", term=3, reason="handed over at version 14"))
+    assert led_at_home.told("a", HandOver) == []
+    assert led_at_home.told("a", StepDown)[0].term == 1
     why = "more workers count: 120 batches by 2 workers against 15 batches by 5 workers under newer terms"
-    assert office.records("discarded") == [
+    assert led_at_home.records("discarded") == [
         f"40 versions (4 to 43) that a made under term 1 out of reach (120 batches by 2 workers): {why}"
     ]
-    assert office.leader[1] == 4, "another term begins with what was kept"
+    assert led_at_home.leader[1] == 4, "another term begins with what was kept"
 
 
 def test_a_leader_of_a_term_between_is_weighed_against_the_history_that_was_adopted(led: Office) -> None:
@@ -1294,24 +1293,17 @@ def test_a_leader_of_a_term_between_is_weighed_against_the_history_that_was_adop
     assert "more workers count: 6 batches by 2 workers against 3 batches by 3 workers" in led.records("discarded")[-1]
 
 
-def test_a_history_is_adopted_once_though_its_leader_reports_until_it_hands_over(make_spec: Make) -> None:
-    office = Office(prefers_devices=True)
-    office.hello("a", "b")
-    office.submit(make_spec())
-    office.leads("a")
-    office.lost("a")
-    office.leads("b", term=2)
-    office.happens(PeerChanged(node="b", state=Liveness.LOST, reason="left", is_certain=True))
-    office.hello("a")
-    office.claim("a", told(1, 43, batches=120, workers=2))
-    office.says("a", told(1, 44, batches=121, workers=2))
-    office.says("home", SteppedDown(job="digits", term=3, reason="handed over at version 0"))
-    office.says("a", SteppedDown(job="digits", term=1, reason="handed over at version 44"))
-    assert office.leader == ("a", 4)
-    office.leads("a", term=4)
-    office.timer("claim digits")
-    assert office.leader == ("a", 4), "it leads on from what it made"
-    assert office.told("a", StepDown) == []
+def test_a_history_is_adopted_once_though_its_leader_reports_until_it_hands_over(led_at_home: Office) -> None:
+    led_at_home.hello("a")
+    led_at_home.claim("a", told(1, 43, batches=120, workers=2))
+    led_at_home.says("a", told(1, 44, batches=121, workers=2))
+    led_at_home.says("home", SteppedDown(job="digits", term=3, reason="handed over at version 0"))
+    led_at_home.says("a", SteppedDown(job="digits", term=1, reason="handed over at version 44"))
+    assert led_at_home.leader == ("a", 4)
+    led_at_home.leads("a", term=4)
+    led_at_home.timer("claim digits")
+    assert led_at_home.leader == ("a", 4), "it leads on from what it made"
+    assert led_at_home.told("a", StepDown) == []
 
 
 def test_only_who_led_under_a_term_may_claim_what_was_made_under_it(replaced: Office) -> None:
