@@ -1537,6 +1537,11 @@ def weighed_before_the_hand_over() -> Patched:
     return patch.object(Reconciliation, "adopt", unseen)
 
 
+def judged_without_the_newest_leader() -> Patched:
+    """The history of an older leader is adopted while the newest one, out of reach, may have made more."""
+    return patch.object(Reconciliation, "_is_silent", lambda self, record: False)
+
+
 def away_for_ever() -> Patched:
     """A leader that fell silent with its workers is waited for, though they are back and it is not."""
     return patch.object(Reconciliation, "_await", lambda self, record: None)
@@ -1562,6 +1567,7 @@ def plenty_beside_want() -> Patched:
 
 OF_CUTS: dict[str, Mutant] = _named(
     weighed_before_the_hand_over,
+    judged_without_the_newest_leader,
     what_was_made_beyond_a_cut_is_discarded,
     leader_fenced_by_a_manager_that_reaches_nobody,
     older_leader_always_believed,

@@ -124,6 +124,7 @@ SAID = {
     "older_leader_always_believed": "trained was thrown away for what",
     "first_word_after_a_cut_decides": "was thrown away for what",
     "weighed_before_the_hand_over": "was thrown away for what",
+    "judged_without_the_newest_leader": "and all of it was discarded for what",
     "lease_of_the_last_process_forgotten": "has enough workers and did not move",
     "history_of_both_sides_kept": "was applied twice",
     "away_for_ever": "nobody has led",

@@ -291,6 +291,8 @@ class Manager(Machine):
         self._cluster.place(node, None)
         node.is_resting = True
         self._cluster.let_go.add(node.node)
+        # Its leader told it too. That word is lost with a broken session, and the node would stay in two jobs.
+        self.send(node.node, Dismiss(job=released.job, reason="its leader released it"))
         self._schedule()
 
     def _on_rested(self, node: NodeRecord) -> None:

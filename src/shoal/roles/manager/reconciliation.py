@@ -116,6 +116,9 @@ class Reconciliation:
         self._appointments.unwatch(LeadershipStage.AWAY, job)
         self._machine.record("leader", f"{why}, term {record.term}", job=job)
         self._appointments.introduce(record)
+        if record.claims:
+            # It is weighed by what it made out of reach, and its first report has not come yet.
+            self._machine.timer(f"{CLAIM} {job}", CLAIM_S)
         if record.stage is LeadershipStage.PARTING:
             self._appointments.watch(LeadershipStage.PARTING, job, PARTING_S)
 
@@ -157,6 +160,10 @@ class Reconciliation:
             # An adoption or a write is under way: decide after it.
             self._machine.timer(f"{CLAIM} {job}", CLAIM_S)
             return
+        if record.is_open and self._is_silent(record):
+            # What the newest leader made is not known while it is out of reach. It is heard again, or replaced.
+            self._machine.timer(f"{CLAIM} {job}", CLAIM_S)
+            return
         claims, record.claims = record.claims, {}
         # The leader that made the most comes first: it may be adopted, and the others are measured against it.
         for sender in sorted(claims, key=lambda name: (-_side(claims[name]).workers, -_side(claims[name]).batches)):
@@ -167,6 +174,13 @@ class Reconciliation:
                 self._refuse(sender, claim, f"the history of {record.heir[0]} is adopted, which made more")
             else:
                 self._judge(record, sender, claim)
+
+    def _is_silent(self, record: JobRecord) -> bool:
+        """Whether the job's leader may lead on out of reach."""
+        leader = self._cluster.nodes.get(record.leader) if record.leader is not None else None
+        if record.stage is LeadershipStage.AWAY:
+            return True
+        return leader is not None and leader.node != self._node and leader.state is not Liveness.ALIVE
 
     def _judge(self, record: JobRecord, sender: str, claim: Progress) -> None:
         """Adopt the history of one leader, or tell it to step down."""
