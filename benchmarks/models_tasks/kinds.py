@@ -320,6 +320,7 @@ class FedProx(Classifier):
     def step(self, model: nn.Module, batch: Any, lease: Any) -> Tensor:
         x, y = batch
         pull = sum((p - lease.anchor(name)).square().sum() for name, p in model.named_parameters())
+        lease.log("pull", float(pull))
         loss: Tensor = self.loss(model(x), y) + 0.05 * pull
         return loss
 

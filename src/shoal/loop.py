@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, cast
 
 from shoal.errors import Misuse
-from shoal.loss_log import LossLog
+from shoal.lease_log import LeaseLog
 
 #: What measures the model on held-out data of the script's own: named sums, or None for "not now".
 Evaluate = Callable[[], Mapping[str, Any] | None]
@@ -142,7 +142,7 @@ class LoopLease:
         self._examples_max = examples
         self._due_s = time.monotonic() + due_in_s
         self._whole_passes = whole_passes
-        self._logged = LossLog()
+        self.logged = LeaseLog()
         self.loaders = Loaders()
         #: The size of the set behind the last loader; 0: not known.
         self.held = 0
@@ -179,18 +179,19 @@ class LoopLease:
         return is_full or (steps is not None and self.steps >= steps) or time.monotonic() >= self._due_s
 
     def log(self, name: str, total: float, weight: float = 1.0) -> None:
-        """Add to a sum: ``lease.log("loss", loss.item() * len(batch), len(batch))``. Shoal reports the mean loss."""
-        self._logged.add(name, total, weight, others="evaluate=")
+        """Add to a sum: ``lease.log("loss", loss.item() * len(batch), len(batch))``. Shoal reports the mean: the loss
+        of training, and each other figure beside the next evaluation as ``train/NAME``."""
+        self.logged.add(name, total, weight)
 
     @property
     def loss(self) -> float | None:
         """The mean of what was logged; None: nothing was."""
-        return self._logged.mean
+        return self.logged.loss
 
     @property
     def examples(self) -> int:
         """What the lease counts for: the examples of its batches, or else the weight that was logged."""
-        return self.taken or math.ceil(self._logged.weight)
+        return self.taken or math.ceil(self.logged.weight)
 
     def check(self) -> None:
         if not self.examples:

@@ -88,6 +88,8 @@ def test_shoal_run_trains_a_plain_loop_on_two_agents(tmp_path: Path) -> None:
     assert _accuracy(model) > max(0.85, _accuracy(None))
     # Measured by each device on what it holds out, before it trains a lease of the third epoch.
     assert outcome["accuracy"] > 0.8
+    # What the loop logged beside its loss, added up over both devices.
+    assert outcome["metrics"]["train/batch"] == 20.0
 
 
 def _accuracy(file: Path | None) -> float:

@@ -283,6 +283,7 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         examples=st.integers(3 * 99, 1 << 40),
         fresh=INTEGER,
         fresh_metrics=SUMS,
+        logged=SUMS,
         labels=st.lists(st.integers(0, 99), max_size=3).map(tuple),
         joules=FLOAT,
         state=st.none() | STATES,

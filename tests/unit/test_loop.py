@@ -101,8 +101,9 @@ def test_a_loop_without_batches_counts_by_what_it_logs():
         lease.log("loss", 3.0, 2)
         lease.log("loss", 1.0, 2)
     assert (given.done[0].examples, given.done[0].loss) == (4, 1.0)
-    with pytest.raises(Misuse, match="evaluate="):
-        lease.log("accuracy", 1.0)
+    assert given.done[0].logged.others() == ()
+    with pytest.raises(Misuse, match="a metric has a name"):
+        lease.log("", 1.0)
     with pytest.raises(Misuse, match="a weight"):
         lease.log("loss", 1.0, float("nan"))
     with pytest.raises(Misuse, match="at least one step"):

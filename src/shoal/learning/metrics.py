@@ -26,6 +26,9 @@ METRICS_MAX = 32
 SUMS_MAX = 4096
 SUMS_TOTAL_MAX = 16384
 
+#: Figures besides the loss that the training code of one lease may log.
+LOGGED_MAX = 8
+
 #: A sum beyond this is none: no merge of sums below it overflows.
 SUM_MAX = 1e100
 
@@ -78,6 +81,11 @@ def judged_sums(*, examples: float, loss_sum: float, correct: float) -> tuple[Me
         MetricSum(name=ACCURACY, kind="mean", sums=(float(correct), float(examples))),
         MetricSum(name=LOSS, kind="mean", sums=(float(loss_sum), float(examples)), lower=True),
     )
+
+
+def name_in_training(name: str) -> str:
+    """The name of a figure that training code logged, beside those of an evaluation."""
+    return f"train/{name}"
 
 
 # Bounds ---------------------------------------------------------------------------------------------------
@@ -136,6 +144,17 @@ def shapes_problem(metrics: Sequence[MetricSum]) -> str | None:
 def values_problem(metrics: Sequence[MetricSum]) -> str | None:
     """Why the numbers of metrics cannot be: the device that sent them is at fault, or the model."""
     return next((found for metric in metrics if (found := value_problem(metric)) is not None), None)
+
+
+def logged_problem(metrics: Sequence[MetricSum], *, examples: int) -> str | None:
+    """Why these cannot be what the training code of a lease logged; None: they can."""
+    if len(metrics) > LOGGED_MAX:
+        return f"{len(metrics)} figures, at most {LOGGED_MAX} are logged"
+    if any(metric.kind != "mean" or metric.lower for metric in metrics):
+        return "a figure that is no mean"
+    if not all(is_metric_name(name_in_training(metric.name)) for metric in metrics):
+        return "a figure with a name that is too long"
+    return problem_of_all(metrics) or weight_problem(metrics, examples=examples)
 
 
 def weight_problem(metrics: Sequence[MetricSum], *, examples: int) -> str | None:

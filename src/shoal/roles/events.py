@@ -218,6 +218,8 @@ class Trained:
     joules: float = 0.0
     joules_measured: bool = False
     state: DeviceState | None = None
+    #: Figures besides the loss that the task's training code logged.
+    logged: tuple[MetricSum, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse
 from shoal.errors import PeerViolation
-from shoal.learning.metrics import problem_of_all
+from shoal.learning.metrics import logged_problem, problem_of_all
 from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, StageModel, Train
 from shoal.roles.aggregation.delivery import ASTRAY_TIMER, TAKEN_TIMER, Held, UpdateDelivery
 from shoal.roles.aggregation.routes import ROUTE_TIMER, Routes
@@ -436,6 +436,7 @@ class Worker(WorkerMachine):
             joules=event.joules,
             joules_measured=event.joules_measured,
             state=event.state,
+            logged=event.logged,
             tensors=tensors,
         )
 
@@ -629,5 +630,7 @@ def _problem(event: Trained | EvaluationDone) -> str | None:
     """Why a result is of no use to anyone; None: it is."""
     if isinstance(event, Trained) and not math.isfinite(event.loss_sum):
         return "training gave a loss that is not finite: try a lower learning rate"
+    if isinstance(event, Trained) and (found := logged_problem(event.logged, examples=event.examples)) is not None:
+        return f"training logged {found}"
     found = problem_of_all(event.fresh_metrics if isinstance(event, Trained) else event.metrics)
     return None if found is None else f"evaluation gave {found}"

@@ -319,6 +319,7 @@ class WorkerDriver:
                 loss_sum=result.loss_sum if result.finite else math.nan,
                 seconds=result.seconds,
                 tensors={"delta": self._trainer.shared.update},
+                logged=result.logged,
             )
             if spent is not None:
                 trained = dataclasses.replace(

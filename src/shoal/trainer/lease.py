@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.errors import Misuse
-from shoal.loss_log import LossLog
+from shoal.lease_log import LeaseLog
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class TaskLease:
     half: torch.dtype | None = None
     #: The values of this version, by name: views into the flat vector.
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    _logged: LossLog = field(default_factory=LossLog, init=False, repr=False)
+    logged: LeaseLog = field(default_factory=LeaseLog, init=False, repr=False)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Compute in the plan's precision. The default loop does this; a ``train`` of your own uses it itself."""
@@ -43,10 +43,11 @@ class TaskLease:
         return torch.from_numpy(self.values[name]).to(self.device)
 
     def log(self, name: str, total: float, weight: float = 1.0) -> None:
-        """Add to a sum: ``lease.log("loss", loss.item() * len(batch), len(batch))``. Shoal reports the mean loss."""
-        self._logged.add(name, total, weight, others="metrics()")
+        """Add to a sum: ``lease.log("loss", loss.item() * len(batch), len(batch))``. Shoal reports the mean: the loss
+        of training, and each other figure beside the next evaluation as ``train/NAME``."""
+        self.logged.add(name, total, weight)
 
     @property
     def loss(self) -> float | None:
         """The mean of what was logged; None: nothing was."""
-        return self._logged.mean
+        return self.logged.loss

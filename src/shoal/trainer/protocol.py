@@ -151,6 +151,8 @@ class TrainResult:
     labels: tuple[int, ...] = ()
     #: Processor time.
     cpu_s: float = 0.0
+    #: Figures besides the loss that the task's training code logged.
+    logged: tuple[MetricSum, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +175,7 @@ def answer(kind: str, value: TaskLoaded | TrainResult | EvalResult) -> Message:
     fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, TrainResult):
         fields |= {"labels": list(value.labels), "fresh_metrics": _plain(value.fresh_metrics)}
+        fields["logged"] = _plain(value.logged)
     elif isinstance(value, EvalResult):
         fields["metrics"] = _plain(value.metrics)
     for name, number in fields.items():
@@ -201,6 +204,7 @@ def read_trained(message: Message) -> TrainResult:
         fresh_metrics=_metrics(message, "fresh_metrics"),
         labels=_numbers(message, "labels"),
         cpu_s=_real(message, "cpu_s"),
+        logged=_metrics(message, "logged"),
     )
 
 

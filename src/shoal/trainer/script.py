@@ -125,6 +125,7 @@ class ScriptTrainer:
             seconds=time.monotonic() - began_s,
             held=max(done.held, done.examples),
             cpu_s=time.process_time() - began_cpu_s,
+            logged=done.logged.others(),
             **self._judged(examples),
         )
 

@@ -129,6 +129,7 @@ class TorchTrainer:
             finite=self._leave_update(loss_sum),
             seconds=time.monotonic() - began_s,
             cpu_s=time.process_time() - began_cpu_s,
+            logged=lease.logged.others(),
         )
 
     def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
@@ -172,6 +173,7 @@ class TorchTrainer:
             fresh_metrics=fresh_metrics,
             labels=tuple(max(0, round(float(count))) for count in counts),
             cpu_s=time.process_time() - began_cpu_s,
+            logged=told.logged.others(),
         )
 
     def _begin(self, epoch: int, rate: float, version: int) -> TaskLease:

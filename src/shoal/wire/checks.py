@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from shoal.errors import BadValues, PeerViolation
+from shoal.learning.metrics import logged_problem
 from shoal.wire.limits import LOSS_SUM_MAX, SECONDS_MAX, UPDATE_NORM_MAX
 from shoal.wire.messages import Tensors, Update
 
@@ -22,6 +23,8 @@ def check_told(update: Update, *, examples_max: int) -> None:
         raise BadValues(f"a training loss of {update.loss_sum:.3g}: try a lower learning rate")
     if not 0 <= update.train_s <= SECONDS_MAX:
         raise PeerViolation(f"a training that took {update.train_s:g} s")
+    if update.logged and (found := logged_problem(update.logged, examples=update.examples)) is not None:
+        raise PeerViolation(f"a training that logged {found}")
 
 
 def flat(name: str, tensors: Tensors, *, size: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from shoal import plan, until
 from shoal.errors import Misuse, PeerViolation, ShoalError
-from shoal.learning.metrics import METRICS_MAX, MetricSum
+from shoal.learning.metrics import LOGGED_MAX, METRICS_MAX, MetricSum
 from shoal.wire import contract, messages
 from shoal.wire.limits import (
     ENVELOPE_MAX_BYTES,
@@ -80,6 +80,7 @@ _PARTS_MAX = {
     "workers": WORKERS_TOLD_MAX,
     "metrics": METRICS_MAX,
     "fresh_metrics": METRICS_MAX,
+    "logged": LOGGED_MAX,
     "goals": until.CONDITIONS_MAX,
     "plateaus": until.CONDITIONS_MAX,
 }

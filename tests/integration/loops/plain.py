@@ -36,6 +36,7 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
                 lease.log("loss", loss.item() * len(x), len(x))
+                lease.log("batch", len(x))
 
 
 if __name__ == "__main__":

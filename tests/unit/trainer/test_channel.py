@@ -88,7 +88,7 @@ def test_results_cross_with_nan_as_none():
     assert math.isnan(broken.loss_sum)
     evaluated = judged(examples=3, loss_sum=1.5, correct=2, seconds=0.0)
     assert read_evaluated(decode(encode(answer("evaluated", evaluated))[4:])) == evaluated
-    fresh = replace(trained, fresh=3, fresh_metrics=evaluated.metrics)
+    fresh = replace(trained, fresh=3, fresh_metrics=evaluated.metrics, logged=evaluated.metrics[:1])
     assert read_trained(decode(encode(answer("trained", fresh))[4:])) == fresh
     lost = judged(examples=3, loss_sum=math.inf, correct=2, seconds=0.0)
     read = read_evaluated(decode(encode(answer("evaluated", lost))[4:]))

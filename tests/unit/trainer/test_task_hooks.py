@@ -10,6 +10,7 @@ from torch import nn
 
 from shoal.errors import Misuse
 from shoal.learning.figures import value
+from shoal.learning.metrics import MetricSum
 from shoal.plan import Plan
 from shoal.scheduling.batches import batch_indices, epoch_order, mix
 from shoal.task import Task
@@ -375,6 +376,23 @@ def test_a_loop_of_its_own(load):
     assert result.loss_sum > 0
     trainer.train(0, [0, 1])
     assert first.tobytes() == shared.update.tobytes(), "it is pure"
+
+
+def test_a_loop_logs_figures_of_its_own(load):
+    logs = """
+            lease.log("reward", 3.0 * len(y), len(y))
+            lease.log("broken", float("inf"))
+"""
+    trainer, _, _ = load(TWO + logs)
+    result = trainer.train(0, [0, 1])
+    assert result.loss_sum > 0
+    assert result.logged == (MetricSum(name="reward", kind="mean", sums=(48.0, 16.0)),)
+
+
+def test_a_loop_logs_so_many_figures_and_no_more(load):
+    trainer, _, _ = load(TWO + "            [lease.log(f'figure {n}', 1.0) for n in range(9)]\n")
+    with pytest.raises(Misuse, match="at most 8 other figures"):
+        trainer.train(0, [0, 1])
 
 
 def test_a_loop_that_leaves_batches_out_is_refused(load):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shoal.learning.metrics import METRICS_MAX, MetricSum, difference, merge_all, values_problem, weight_problem
 from shoal.roles.evaluation_rows import figures_text
@@ -175,7 +176,7 @@ class Evaluations:
             return False
         view = self.now.view(seconds=self._training.elapsed_s)
         self.now = None
-        self._judge(view)
+        view = self._judge(view)
         told = f"{figures_text(view.metrics)} on {view.examples} held-out examples"
         self._machine.record("evaluated", f"version {view.version} after epoch {view.epoch}: {told}")
         return True
@@ -189,13 +190,16 @@ class Evaluations:
         view = self._online.view(version=self._training.version, epoch=epoch, seconds=seconds)
         if view is None:
             return
-        self._judge(view)
+        view = self._judge(view)
         told = f"{figures_text(view.metrics)} on {view.examples} new examples before they were trained on"
         self._machine.record("evaluated", f"epoch {epoch}: {told}")
 
-    def _judge(self, view: EvaluationView) -> None:
+    def _judge(self, view: EvaluationView) -> EvaluationView:
+        if trained := self._training.take_logged():
+            view = replace(view, metrics=(*view.metrics, *trained)[:METRICS_MAX])
         self._training.on_evaluated(view)
         self._durability.on_evaluated(view)
         if self._suspicion.is_sound(view):
             self._training.on_found_good()
             self._suspicion.on_found_good()
+        return view

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse, add_to
 from shoal.errors import Corrupt
 from shoal.learning.layout import Layout
+from shoal.learning.metrics import LOGGED_MAX, MetricSum, lower_is_better, merge, name_in_training
 from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.parameter_staleness import ENTRIES_PER_PLACE, ParameterStaleness, scale_of
 from shoal.learning.partial import Partial
@@ -30,7 +31,7 @@ from shoal.scheduling.batches import examples_in
 from shoal.scheduling.ledger import Applied, Lease, Ledger
 from shoal.wire.coded import code_with, sizes_of
 from shoal.wire.limits import LABELS_MAX
-from shoal.wire.messages import EvaluationView, JobSpec, Tensors, Update
+from shoal.wire.messages import EvaluationView, JobSpec, MetricView, Tensors, Update, views_of
 
 #: Evaluations that are carried along; the registry has them all. A checkpoint's header is bounded.
 EVALUATIONS_KEPT = 1000
@@ -87,6 +88,8 @@ class TrainingState:
         #: Mean loss of the batches of the last version.
         self.train_loss: float | None = None
         self._loss_sum = 0.0
+        #: Other figures that training code logged since the last evaluation, by name. Not part of a snapshot.
+        self._logged: dict[str, MetricSum] = {}
         self._started_s = 0.0
         self._stopped_s: float | None = None
         self._elapsed_before_s = 0.0
@@ -122,8 +125,22 @@ class TrainingState:
         scale = self.scale_of(lease, update)
         self._partial.add(self._damped(delta, lease.version), weight=float(update.examples), scale=scale)
         self.lateness.seen(self.version - lease.version)
-        self._loss_sum += update.loss_sum
+        self._note_logged(update)
         self.ledger.merge(lease)
+
+    def _note_logged(self, update: Update) -> None:
+        self._loss_sum += update.loss_sum
+        for metric in update.logged:
+            if (mine := self._logged.get(metric.name)) is not None:
+                self._logged[metric.name] = merge(mine, metric)
+            elif len(self._logged) < LOGGED_MAX:
+                self._logged[metric.name] = metric
+
+    def take_logged(self) -> tuple[MetricView, ...]:
+        """The means of the figures that training code logged since this was last asked."""
+        logged, self._logged = self._logged, {}
+        named = (replace(metric, name=name_in_training(name)) for name, metric in logged.items())
+        return views_of(replace(metric, lower=lower_is_better(metric.name)) for metric in named)
 
     def scale_of(self, lease: Lease, update: Update) -> float:
         """The weight of an update of this lease, by its staleness and by how common its labels are (FLeet)."""
@@ -159,7 +176,7 @@ class TrainingState:
         self._moved = moved
         for report in reports:
             self.lateness.seen(self.version - report.lease.version)
-            self._loss_sum += report.update.loss_sum
+            self._note_logged(report.update)
             # Its deadline may be another by now.
             lease = self.ledger.get(report.lease.id)
             assert lease is not None, f"lease {report.lease.id} was summed up and is not lent"
@@ -242,7 +259,7 @@ class TrainingState:
         self.velocity, self.second, self.outer_steps = _kept(good.outer)
         self.ledger = Ledger.restore(good.ledger)
         self._partial.clear()
-        self._moved, self._loss_sum = None, 0.0
+        self._moved, self._loss_sum, self._logged = None, 0.0, {}
         self.changes.clear()
         if self._touches is not None:
             self._touches = _touches(self._layout.size, version=self.version)

@@ -164,6 +164,8 @@ class Update(Message):
     state: DeviceState | None = None
     #: How the model did on the fresh examples before it was trained on them (test, then train).
     fresh_metrics: tuple[MetricSum, ...] = ()
+    #: Figures besides the loss that the task's training code logged.
+    logged: tuple[MetricSum, ...] = ()
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -175,6 +177,8 @@ class Update(Message):
             raise PeerViolation(f"{sum(self.labels)} labels in an update over {self.examples} examples")
         if self.fresh_metrics:
             check_sums(self.fresh_metrics)
+        if self.logged:
+            check_sums(self.logged)
 
 
 @message(to="leader", said_by={"Work": ("node", "worker")})

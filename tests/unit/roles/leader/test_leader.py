@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from leader_story import Story
 
+from shoal.learning.metrics import MetricSum
 from shoal.plan import Until
 from shoal.roles.actions import Action, Record, Save, Send, SetTimer
 from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested, TimerFired
@@ -937,6 +938,43 @@ def test_the_checkpoint_holds_the_model_by_name_and_the_momentum(begin: Start) -
 
 
 # What people see, and what it costs ----------------------------------------------------------------
+
+
+def reward(total: float, weight: float, **changes: Any) -> tuple[MetricSum, ...]:
+    given: dict[str, Any] = {"name": "reward", "kind": "mean", "sums": (total, weight)}
+    return (MetricSum(**given | changes),)
+
+
+def test_figures_that_training_logs_come_with_the_next_evaluation(begin: Start) -> None:
+    story = begin(test=1000)
+    story.ready("a")
+    story.update("a", story.work("a"), logged=reward(6.0, 1.0))
+    story.update("a", story.work("a"), logged=reward(6.0, 3.0))
+    story.epoch("a")
+    story.evaluated("a", story.work("a"), correct=900)
+    figures = {each.name: each.value for each in story.progress.metrics}
+    # (6 + 6) over (1 + 3): a mean of the two means would be 4.
+    assert figures == {"accuracy": 0.9, "loss": 0.001, "train/reward": 3.0}
+
+
+@pytest.mark.parametrize(
+    "logged",
+    [
+        reward(1.0, 1.0, lower=True),
+        reward(1.0, 1.0, kind="ratio"),
+        reward(1.0, -1.0),
+        reward(1.0, 1e30),
+        reward(1e101, 1.0),
+        reward(1.0, 1.0, name="n" * 60),
+        tuple(each for n in range(9) for each in reward(1.0, 1.0, name=str(n))),
+    ],
+)
+def test_figures_that_cannot_be_are_refused_with_their_update(begin: Start, logged: tuple[MetricSum, ...]) -> None:
+    story = begin()
+    story.ready("a", "b")
+    story.update("a", story.work("a"), logged=logged)
+    assert "logged" in story.told("a", UpdateRefused)[0].reason
+    assert story.leader.version == 0
 
 
 def test_progress_tells_how_the_job_stands(begin: Start) -> None:
