@@ -85,9 +85,9 @@ KINDS: dict[str, Kind] = {
     "mixed_precision": Kind("Classifier", {"precision": "bfloat16"}),
     "two_optimizers": Kind("TwoOptimizers"),
     "weighted_classes": Kind("WeightedClasses"),
-    "fedprox": Kind("FedProx", {"lease_batches": 4}),
+    "fedprox": Kind("FedProx", {"lease_batches": 4}, metric="loss", goal=0.3, lower=True),
     "fedyogi": Kind("Classifier", {"outer": "yogi", "outer_rate": 0.01, "lease_batches": 4, "until": {"epochs": 6}}),
-    "early_stopping": Kind("Classifier", {"until": {"epochs": 12, "conditions": ["plateau(loss,2)"]}}),
+    "early_stopping": Kind("Classifier", {"until": {"epochs": 12, "plateaus": [{"metric": "loss", "patience": 2}]}}),
 }
 
 

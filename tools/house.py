@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: The optional features: a newcomer reads the core without the packages of these names.
-FEATURES = frozenset({"exporter", "flock", "offload"})
+FEATURES = frozenset({"console", "exporter", "flock", "offload"})
 
 #: Above these, a class or a file is named as one to mend.
 CLASS_METHODS_LIMIT = 60

@@ -319,8 +319,8 @@ class WeightedClasses(Classifier):
 class FedProx(Classifier):
     def step(self, model: nn.Module, batch: Any, lease: Any) -> Tensor:
         x, y = batch
-        pull = sum((p - lease.anchor(name)).square().sum() for name, p in model.named_parameters())
-        lease.log("pull", float(pull))
+        pull = torch.stack([(p - lease.anchor(name)).square().sum() for name, p in model.named_parameters()]).sum()
+        lease.log("pull", pull.item())
         loss: Tensor = self.loss(model(x), y) + 0.05 * pull
         return loss
 
