@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
@@ -15,11 +16,11 @@ from shoal.net.access import ShutOut
 from shoal.net.base import BROKE_CONTRACT, Listener
 from shoal.net.conduct import TurnedAway
 from shoal.net.shared_budget import SharedBudget
+from shoal.watchdog import Watchdog
 from shoal.wire.frames import (
     Assembly,
     Opening,
     envelope_frame,
-    joined,
     payload_bytes,
     read_chunk_frame,
     read_opening,
@@ -73,8 +74,14 @@ class FrameSession:
         self._turns = commons.turns
         self._conduct = commons.conduct
         self._hears = hears
-        self._outbox: asyncio.Queue[Message] = asyncio.Queue(OUTBOX_MAX)
-        self._closing: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._outbox: deque[Message] = deque()
+        #: The writer waits for the next message.
+        self._posted: asyncio.Future[None] | None = None
+        self._closing: asyncio.Future[str] = self._loop.create_future()
+        #: The message whose next chunk is waited for, and the guard of that wait.
+        self._awaited: _Arrival | None = None
+        self._guard = Watchdog(self._on_overdue)
         self._is_over = False
         self._is_writing = False
         #: Job, term and lease of the last message that waited for our memory: if it is late now, that is our doing.
@@ -94,9 +101,11 @@ class FrameSession:
         return self._is_over and self._is_writing
 
     def post(self, message: Message) -> None:
-        try:
-            self._outbox.put_nowait(message)
-        except asyncio.QueueFull:
+        if len(self._outbox) < OUTBOX_MAX:
+            self._outbox.append(message)
+            if self._posted is not None and not self._posted.done():
+                self._posted.set_result(None)
+        else:
             self.close(f"does not read: {OUTBOX_MAX} messages wait for it")
         if isinstance(message, UpdateRefused) and _of_lease(message) != self._held_up:
             # A lease that ran out is no offence, and an honest peer has few: a peer that sends only such is counted.
@@ -123,6 +132,7 @@ class FrameSession:
             reason = self._why(reading, writing)
         finally:
             self._is_over = True
+            self._guard.stop()
             reading.cancel()
             try:
                 if self._is_writing:
@@ -143,10 +153,14 @@ class FrameSession:
                 if isinstance(error, TurnedAway | ShutOut):
                     return error.reason
                 if isinstance(error, PeerViolation):
-                    verdict = self._conduct.offend(self._peer.node, error.reason, time.monotonic())
-                    return f"{BROKE_CONTRACT}: {error.reason}" + (f"; {verdict}" if verdict else "")
+                    return self._broke(error.reason)
                 return f"the connection broke ({_brief(error)})"
         return "the connection was closed"
+
+    def _broke(self, offence: str) -> str:
+        """Why the session ends after a breach of the contract, which is counted here."""
+        verdict = self._conduct.offend(self._peer.node, offence, time.monotonic())
+        return f"{BROKE_CONTRACT}: {offence}" + (f"; {verdict}" if verdict else "")
 
     async def _read_all(self, listener: Listener) -> None:
         while True:
@@ -231,15 +245,18 @@ class FrameSession:
     async def _next_chunk(self, arrival: _Arrival) -> bool:
         """Wait for the next chunk; False: the stream is over. A peer that announces tensors and does not send them
         holds memory that others wait for."""
-        try:
-            async with asyncio.timeout_at(arrival.due_s):
-                frame = await self._read()
-        except TimeoutError:
-            raise PeerViolation(arrival.behind()) from None
+        self._awaited = arrival
+        self._guard.expect_by(arrival.due_s)
+        frame = await self._read()
+        self._guard.rest()
         if frame is self._eof or frame is None:
             return False
         arrival.came(read_chunk_frame(frame), len(frame))
         return True
+
+    def _on_overdue(self) -> None:
+        if self._awaited is not None and not self._closing.done():
+            self.close(self._broke(self._awaited.behind()))
 
     async def _deliver(self, listener: Listener, message: Message, size_bytes: int) -> None:
         try:
@@ -253,7 +270,10 @@ class FrameSession:
 
     async def _write_all(self) -> None:
         while not self._is_over:
-            message = await self._outbox.get()
+            while not self._outbox:
+                self._posted = self._loop.create_future()
+                await self._posted
+            message = self._outbox.popleft()
             if getattr(message, "tensors", NO_TENSORS):
                 turn = await self._turns.take()
                 try:
@@ -265,7 +285,7 @@ class FrameSession:
             del message
 
     async def _write_message(self, message: Message) -> None:
-        for frame in joined(envelope_frame(message), self._chunks.frames(message)):
+        for frame in self._chunks.frames(message, envelope_frame(message)):
             if self._is_over:
                 return
             self._is_writing = True

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shoal.net.conduct import Conduct
-from shoal.wire.frames import chunk_frames
+from shoal.wire.frames import chunk_frame, chunk_frames, cut_tensors
 from shoal.wire.limits import (
     CHECKPOINT_BUDGET_BYTES,
     PAYLOAD_LEAST_BYTES_PER_S,
@@ -28,21 +28,28 @@ class ChunkCache:
     """The frames of models that go to many. A new version is cut into frames once, and they go when it goes."""
 
     def __init__(self) -> None:
+        #: All frames of a model but the first, which has the envelope of its own message.
         self._frames: dict[tuple[int, ...], list[bytes]] = {}
 
-    def frames(self, message: Message) -> Iterable[bytes]:
+    def frames(self, message: Message, head: bytes) -> Iterable[bytes]:
+        """A whole message, whose envelope is the frame ``head``."""
         tensors = getattr(message, "tensors", NO_TENSORS)
         if not tensors:
-            return []
+            return (head,)
         arrays = list(tensors.values())
         if any(array.flags.writeable for array in arrays):
-            return chunk_frames(tensors)
-        key = tuple(id(array) for array in arrays)
-        if key not in self._frames:
-            self._frames[key] = list(chunk_frames(tensors))
+            return chunk_frames(tensors, head=head)
+        key = tuple(map(id, arrays))
+        chunks = cut_tensors(tensors)
+        first = next(chunks, None)
+        if first is None:
+            return (head,)
+        rest = self._frames.get(key)
+        if rest is None:
+            rest = self._frames[key] = [chunk_frame(*parts) for parts in chunks]
             # An id may be used again once its array is gone, and so must its frames be.
             weakref.finalize(arrays[0], self._frames.pop, key, None)
-        return self._frames[key]
+        return (chunk_frame(*first, head=head), *rest)
 
 
 class Uploads:
@@ -127,28 +134,54 @@ class ModelSlots:
         self._free = at_once
         self._hold_s = hold_s
         self._waiting: deque[asyncio.Future[None]] = deque()
+        #: The turns that are not over, and when each of them is at the latest, in the order in which they began.
+        self._held: dict[int, float] = {}
+        self._taken = 0
+        #: Looks when the oldest turn is over, while some message waits for it.
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def take(self) -> asyncio.TimerHandle:
-        """Wait for a turn; what is returned is given back with ``give``."""
+    async def take(self) -> int:
+        """Wait for a turn; its number is given back with ``give``."""
         loop = asyncio.get_running_loop()
         if self._free:
             self._free -= 1
         else:
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiting.append(waiter)
+            self._watch(loop)
             try:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
                     self._pass_on()
                 raise
-        return loop.call_later(self._hold_s, self._pass_on)
+        self._taken += 1
+        self._held[self._taken] = loop.time() + self._hold_s
+        if self._waiting:
+            self._watch(loop)
+        return self._taken
 
-    def give(self, turn: asyncio.TimerHandle) -> None:
+    def give(self, turn: int) -> None:
         """The message is out. A turn that was over before has been passed on already."""
-        if turn.when() > asyncio.get_running_loop().time():
-            turn.cancel()
+        if self._held.pop(turn, None) is not None:
             self._pass_on()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is None and self._held:
+            self._timer = loop.call_at(next(iter(self._held.values())), self._look)
+
+    def _look(self) -> None:
+        """Pass on the turns that lasted long enough, as far as some message waits for one."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for turn in [turn for turn, over_s in self._held.items() if over_s <= now_s]:
+            if not self._waiting:
+                return
+            del self._held[turn]
+            self._pass_on()
+        if self._waiting:
+            self._watch(loop)
 
     def _pass_on(self) -> None:
         while self._waiting:

@@ -320,7 +320,7 @@ class Agent:
             own=self._places.node,
             usage=self._usage,
         )
-        host = RoleHost(f"worker in {assign.job}", worker_driver.perform, send=self.send)
+        host = RoleHost(f"worker in {assign.job}", worker_driver.perform, send=self.send, at_once=worker_driver.act)
         host.post(self._link())
         log.info("[%s] working for %s: %s", assign.job, assign.leader, assign.reason)
         return _Job(host, worker_driver)

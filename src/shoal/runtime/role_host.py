@@ -27,6 +27,9 @@ Weigh = Callable[[Event], bool]
 #: Carries out the actions that a host does not know itself.
 Perform = Callable[["RoleHost", Action], Awaitable[None]]
 
+#: Carries out an action at once; False: it has to be waited for, and is left to ``Perform``.
+ActAtOnce = Callable[["RoleHost", Action], bool]
+
 #: Sends a message of the role to a node.
 Post = Callable[[str, Message], None]
 
@@ -48,12 +51,14 @@ class RoleHost:
         perform: Perform,
         *,
         send: Post,
+        at_once: ActAtOnce | None = None,
         executor: Executor | None = None,
         is_heavy: Weigh | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.key = key
         self._perform = perform
+        self._at_once = at_once
         self._send = send
         #: Where events that carry tensors are handled, so that a merge never holds up a heartbeat.
         self._executor = executor
@@ -62,6 +67,10 @@ class RoleHost:
         self._inbox: asyncio.Queue[tuple[Event | _Decided, asyncio.Future[None] | None]] = asyncio.Queue()
         #: The role's task waits for the next event, and has none at hand.
         self._is_idle = False
+        #: Timer of the role -> when it is due, by the event loop's clock and by ours.
+        self._due: dict[str, tuple[float, float]] = {}
+        #: Timer of the role -> what wakes the host for it, then or before: most are set again before they are due,
+        #: and a timer of the event loop costs more than a look at the time.
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._task: asyncio.Task[None] | None = None
         self.role: Role | None = None
@@ -93,6 +102,7 @@ class RoleHost:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._due.clear()
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -163,26 +173,34 @@ class RoleHost:
                 elif isinstance(action, SetTimer):
                     self._set_timer(action)
                 elif isinstance(action, CancelTimer):
-                    self._cancel(action.name)
-                else:
+                    self._due.pop(action.name, None)
+                elif self._at_once is None or not self._at_once(self, action):
                     return _Decided(actions[number:], decided.timer)
         except Exception:
             return self._act_at_once(self._after_bug(decided.timer))
         return None
 
     def _set_timer(self, action: SetTimer) -> None:
-        self._cancel(action.name)
         loop = asyncio.get_running_loop()
-        due_s = self._clock() + action.after_s
-        self._timers[action.name] = loop.call_later(action.after_s, self._fire, action.name, due_s)
+        at_s = loop.time() + action.after_s
+        self._due[action.name] = at_s, self._clock() + action.after_s
+        waking = self._timers.get(action.name)
+        if waking is None or waking.when() > at_s:
+            if waking is not None:
+                waking.cancel()
+            self._timers[action.name] = loop.call_at(at_s, self._wake, action.name)
 
-    def _fire(self, name: str, due_s: float) -> None:
+    def _wake(self, name: str) -> None:
+        del self._timers[name]
+        if name not in self._due:
+            return
+        at_s, due_s = self._due[name]
+        loop = asyncio.get_running_loop()
+        if loop.time() < at_s:
+            self._timers[name] = loop.call_at(at_s, self._wake, name)
+            return
+        del self._due[name]
         self.post(TimerFired(name=name, late_s=max(0.0, self._clock() - due_s)))
-
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
 
 
 def _is_large(event: Event) -> bool:

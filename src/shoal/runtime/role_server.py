@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-from shoal.errors import PeerViolation, ShoalError
+from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.identity.names import RemoteIdentity
 from shoal.net.base import BROKE_CONTRACT, Session
 from shoal.roles.actions import Action
@@ -208,23 +208,31 @@ class RoleServer:
         self.spawn(host.stop(), f"end {host.key}")
 
     def leader_host(self, assign: Assign) -> RoleHost:
-        perform = functools.partial(self._perform_leader, assign.job)
-        return RoleHost(f"leader of {assign.job}", perform, send=self.roles.send, executor=self._merging)
+        return RoleHost(
+            f"leader of {assign.job}",
+            _wait_for,
+            send=self.roles.send,
+            at_once=functools.partial(self._perform_leader, assign.job),
+            executor=self._merging,
+        )
 
-    async def _perform_leader(self, job: str, host: RoleHost, action: Action) -> None:
+    def _perform_leader(self, job: str, host: RoleHost, action: Action) -> bool:
         self.roles.perform_leader(host, job, action)
+        return True
 
     def aggregator_host(self, form: SetUpAggregator) -> RoleHost:
         return RoleHost(
             f"aggregator of {form.job} in formation {form.formation}",
-            functools.partial(self._perform_aggregator, form.job, form.formation),
+            _wait_for,
             send=self.roles.send,
+            at_once=functools.partial(self._perform_aggregator, form.job, form.formation),
             executor=self._merging,
             is_heavy=functools.partial(_is_heavy, part_bytes=VALUE_BYTES * (form.stop - form.start)),
         )
 
-    async def _perform_aggregator(self, job: str, formation: int, host: RoleHost, action: Action) -> None:
+    def _perform_aggregator(self, job: str, formation: int, host: RoleHost, action: Action) -> bool:
         self.roles.perform_aggregator(job, formation, action)
+        return True
 
     def set_up_aggregator(self, host: RoleHost, form: SetUpAggregator, leader: str) -> None:
         # The values of its part come to it when all members are there: the memory of these is used again.
@@ -241,6 +249,10 @@ class RoleServer:
         except (ShoalError, OSError) as error:
             reason = str(error)
         self.roles.formed(host, form, endpoint=where, reason=reason)
+
+
+async def _wait_for(_: RoleHost, action: Action) -> None:
+    raise Misuse(f"{type(action).__name__} is carried out at once")
 
 
 def _is_heavy(event: Event, *, part_bytes: int) -> bool:

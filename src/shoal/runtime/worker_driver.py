@@ -105,6 +105,12 @@ class WorkerDriver:
         self._interrupted = ""
 
     async def perform(self, host: RoleHost, action: Action) -> None:
+        if not self.act(host, action) and isinstance(action, SettleOwn) and self._own is not None:
+            # Before the next lease begins: it goes on from there.
+            await asyncio.to_thread(self._own.settle, action.lease, taken=action.taken)
+
+    def act(self, host: RoleHost, action: Action) -> bool:
+        """Begin what the worker asks for; False: it has to be waited for."""
         match action:
             case Record():
                 log_event(log, action.kind, action.reason, job=action.job, **numbers_in(action.reason))
@@ -118,15 +124,14 @@ class WorkerDriver:
             case Evaluate():
                 self._begin(self._evaluate(host, action, self._model_for(action)))
             case SettleOwn():
-                # Before the next lease begins: it goes on from there.
-                if self._own is not None:
-                    await asyncio.to_thread(self._own.settle, action.lease, taken=action.taken)
+                return self._own is None
             case Interrupt():
                 self._begin(self._interrupt(action))
             case End():
                 self._around.ended(self._spec.job, action.reason)
             case _:
                 raise Misuse(f"a worker does not ask for {type(action).__name__}")
+        return True
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -331,7 +336,7 @@ class WorkerDriver:
                     joules_measured=spent.kind == MEASURED,
                     state=self._sense(result.held),
                 )
-        host.post(trained)
+        await host.deliver(trained)
 
     async def _trained(self, action: Train) -> TrainResult:
         return await self._trainer.train(action.epoch, action.batches, rate=action.rate, version=action.version)

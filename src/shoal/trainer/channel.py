@@ -14,16 +14,21 @@ Message: TypeAlias = dict[str, Any]
 #: The length comes first: four bytes, big end first.
 PREFIX_BYTES = 4
 
+#: Most messages come whole with one read.
+READ_BYTES = 1 << 16
+
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+
 
 def encode(message: Message) -> bytes:
     """One message as it crosses the socket. JSON has no NaN: say None instead."""
-    body = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
+    body = _ENCODER.encode(message).encode()
     if len(body) > TRAINER_MESSAGE_MAX_BYTES:
         raise PeerViolation(f"a trainer message of {len(body):,} bytes is refused: {message.get('kind')}")
     return len(body).to_bytes(PREFIX_BYTES, "big") + body
 
 
-def body_bytes(prefix: bytes) -> int:
+def body_bytes(prefix: bytes | bytearray) -> int:
     """How long the body is that this prefix announces; checked before anything is read or allocated."""
     length = int.from_bytes(prefix, "big")
     if not 2 <= length <= TRAINER_MESSAGE_MAX_BYTES:
@@ -31,7 +36,7 @@ def body_bytes(prefix: bytes) -> int:
     return length
 
 
-def decode(body: bytes) -> Message:
+def decode(body: bytes | bytearray) -> Message:
     """Read one body. Every message is an object with a text ``kind``."""
     try:
         message = json.loads(body)
@@ -42,30 +47,51 @@ def decode(body: bytes) -> Message:
     return message
 
 
+class Incoming:
+    """Bytes as they come, and the messages in them."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def feed(self, part: bytes) -> None:
+        self._bytes += part
+
+    def next(self) -> Message | None:
+        """The next message; None: it has not come whole. After a PeerViolation nothing can be read any more."""
+        if len(self._bytes) < PREFIX_BYTES:
+            return None
+        end = PREFIX_BYTES + body_bytes(self._bytes[:PREFIX_BYTES])
+        if len(self._bytes) < end:
+            return None
+        body = self._bytes[PREFIX_BYTES:end]
+        del self._bytes[:end]
+        return decode(body)
+
+
 class Channel:
     """The trainer's end: blocking, one reader and one writer."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
+        self._incoming = Incoming()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
     def send(self, message: Message) -> None:
         self._socket.sendall(encode(message))
 
     def receive(self) -> Message | None:
         """The next message; None when the other end is gone."""
-        prefix = self._exactly(PREFIX_BYTES)
-        body = self._exactly(body_bytes(prefix)) if prefix else None
-        return decode(body) if body else None
-
-    def _exactly(self, count: int) -> bytes | None:
-        parts: list[bytes] = []
-        while count:
+        while (message := self._incoming.next()) is None:
             try:
-                part = self._socket.recv(count)
+                part = self._socket.recv(READ_BYTES)
             except ConnectionError:
                 return None
             if not part:
                 return None
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+            self._incoming.feed(part)
+        return message

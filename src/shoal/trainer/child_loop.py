@@ -9,7 +9,7 @@ import faulthandler
 import json
 import math
 import os
-import queue
+import select
 import signal
 import socket
 import sys
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias, TypedDict, runtime_checkable
 
-from shoal.errors import Misuse, ShoalError
+from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.trainer.channel import Channel, Message
 from shoal.trainer.confine import Reserve, says_no_memory, too_much_memory
 from shoal.trainer.guard import TRAINER_VARIABLE
@@ -28,8 +28,6 @@ from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, Trai
 from shoal.trainer.shared import SharedVectors
 from shoal.wire.limits import REASON_MAX_CHARS, TRACEBACK_MAX_CHARS
 
-#: The agent waits for each answer, so more than one waiting command is already a surplus.
-_COMMANDS_WAITING_MAX = 8
 _PR_SET_PDEATHSIG = 1
 
 
@@ -138,26 +136,24 @@ class _Service:
         self._shared_fd = shared_fd
         self._build = build
         self._trainer: Trainer | None = None
+        #: The same trainer as a learner, a reader of shards and a timed one, as far as it is each. Found out once: that
+        #: takes longer than to answer a command.
+        self._learner: Learner | None = None
+        self._reader: ShardReader | None = None
+        self._timed: Timed | None = None
         self._bundle_dir = ""
         self._reserve = Reserve()
-        self._commands: queue.Queue[Message] = queue.Queue(_COMMANDS_WAITING_MAX)
 
     def run(self) -> None:
-        threading.Thread(target=self._listen, name="commands", daemon=True).start()
-        while True:
-            command = self._commands.get()
-            if command["kind"] == "stop":
-                return
-            self._channel.send(self._answer(command) | {"seq": command.get("seq", 0)})
-            self._reserve.shut()
-
-    def _listen(self) -> None:
         # A thread of its own, so that the agent's end is noticed while a batch is being trained.
-        try:
+        threading.Thread(target=end_with_peer, args=(self._channel.fileno(),), name="agent", daemon=True).start()
+        with contextlib.suppress(PeerViolation):
             while (command := self._channel.receive()) is not None:
-                self._commands.put(command)
-        finally:
-            os._exit(0)
+                if command["kind"] == "stop":
+                    return
+                self._channel.send(self._answer(command) | {"seq": command.get("seq", 0)})
+                self._reserve.shut()
+        os._exit(0)
 
     def _answer(self, command: Message) -> Message:
         try:
@@ -172,18 +168,12 @@ class _Service:
             return {"kind": "failed", "reason": reason, "where": where, "traceback": told(error, self._bundle_dir)}
 
     def _do(self, command: Message) -> Message:
-        trainer: object = self._trainer
-        learner = trainer if isinstance(trainer, Learner) else None
-        reader = trainer if isinstance(trainer, ShardReader) else None
-        if isinstance(trainer, Timed):
-            trainer.due_in(float(command.get("deadline_s", 0.0)))
+        learner, reader = self._learner, self._reader
+        if self._timed is not None:
+            self._timed.due_in(float(command.get("deadline_s", 0.0)))
         match command:
             case {"kind": "load"}:
-                settings = TrainerSettings.from_message(command)
-                self._bundle_dir = settings.bundle_dir
-                shared = SharedVectors.attach(self._shared_fd, settings.layout.size, settings.own_size)
-                self._trainer = self._build(settings, shared)
-                return answer("loaded", self._trainer.loaded())
+                return answer("loaded", self._load(TrainerSettings.from_message(command)))
             case {"kind": "train", "epoch": int(epoch), "batches": list(batches)} if self._trainer:
                 return answer("trained", self._trainer.train(epoch, batches, **_lease_of(command)))
             case {"kind": "learn", "epoch": int(epoch), "lease": int(lease), "examples": int(examples)} if learner:
@@ -197,6 +187,16 @@ class _Service:
                 reader.shut_shard(shard)
                 return {"kind": "shut"}
         raise Misuse(f"the trainer cannot {command['kind']} now" if self._trainer else "nothing is loaded yet")
+
+    def _load(self, settings: TrainerSettings) -> TaskLoaded:
+        self._bundle_dir = settings.bundle_dir
+        shared = SharedVectors.attach(self._shared_fd, settings.layout.size, settings.own_size)
+        self._trainer = trainer = self._build(settings, shared)
+        made: object = trainer
+        self._learner = made if isinstance(made, Learner) else None
+        self._reader = made if isinstance(made, ShardReader) else None
+        self._timed = made if isinstance(made, Timed) else None
+        return trainer.loaded()
 
 
 class _LeaseNumbers(TypedDict):
@@ -228,6 +228,15 @@ def _short(filename: str, bundle_dir: str) -> str:
     if _is_inside(filename, bundle_dir):
         return str(Path(filename).relative_to(bundle_dir))
     return "/".join(Path(filename).parts[-3:])
+
+
+def end_with_peer(fd: int) -> None:
+    """End this process when the other end of a socket is gone. What comes over it wakes nobody here."""
+    hang_up = select.poll()
+    hang_up.register(fd, getattr(select, "POLLRDHUP", 0))
+    while not hang_up.poll():
+        pass
+    os._exit(0)
 
 
 def _die_with_parent() -> None:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
-from shoal.trainer import channel, protocol
+from shoal.trainer import protocol
 from shoal.trainer.cgroups import ran_out_of_memory
 from shoal.trainer.channel import Message
 from shoal.trainer.confine import Limits, device_memory_bytes, says_no_memory, too_much_memory
 from shoal.trainer.launch import REFUSED_CODE
+from shoal.trainer.line import TrainerLine
 from shoal.trainer.open_files import send_file
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerError, TrainerSettings, TrainResult
 from shoal.trainer.sandbox import Room
@@ -43,7 +44,6 @@ _DUMP_POLL_S = 0.02
 
 _LAST_WORDS_LINES = 50
 _LINE_MAX_CHARS = 500
-_ANSWERS_WAITING_MAX = 16
 
 _HINTS = {
     signal.SIGKILL: " (out of memory?)",
@@ -194,8 +194,7 @@ class TrainerHost:
     async def stop(self) -> None:
         """Ask the process to end, insist after a few seconds, and give the shared memory back. Safe to call twice."""
         if self._running is not None:
-            with contextlib.suppress(OSError):
-                self._running.writer.write(channel.encode({"kind": "stop"}))
+            self._running.answers.send({"kind": "stop"})
             await self._running.exited(STOP_TIMEOUT_S)
             await self.kill()
         if self._shared is not None:
@@ -239,18 +238,16 @@ class TrainerHost:
                 raise TrainerError("the trainer does not run: start() it first")
             self._seq += 1
             self.shared.give()
-            # A dead reader shows as a missing answer, with a better reason than a broken pipe.
-            with contextlib.suppress(OSError):
-                self._running.writer.write(channel.encode(command | {"seq": self._seq}))
+            self._running.answers.send(command | {"seq": self._seq})
             return await self._expect(self._running, kind, timeout_s)
 
     async def _expect(self, running: _Running, kind: str, timeout_s: float) -> Message:
         """Wait for the answer to the last command; skip those to commands whose caller gave up."""
+        due_s = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                message = await running.answers.get()
-                while message is not None and message.get("seq", self._seq) != self._seq:
-                    message = await running.answers.get()
+            message = await running.answers.get(due_s)
+            while message is not None and message.get("seq", self._seq) != self._seq:
+                message = await running.answers.get(due_s)
         except TimeoutError:
             where = await self._where_is(running)
             await self._discard(running)
@@ -319,7 +316,7 @@ class _Running:
         self,
         process: asyncio.subprocess.Process,
         stacks: BinaryIO,
-        answers: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        answers: TrainerLine,
         log: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         files: socket.socket,
         last_words: deque[str],
@@ -332,18 +329,13 @@ class _Running:
         self._room = room
         self.ready = False
         self.ended_on_request = False
-        self.writer = answers[1]
-        #: None: the process will not answer any further.
-        self.answers: asyncio.Queue[Message | None] = asyncio.Queue(_ANSWERS_WAITING_MAX)
+        self.answers = answers
         self._closed = False
         self._stacks = stacks
         self._log_writer = log[1]
         self._last_words = last_words
         self._log_task = asyncio.create_task(self._read_log(log[0]))
-        self._tasks = [
-            asyncio.create_task(self._read_answers(answers[0])),
-            asyncio.create_task(self._watch()),
-        ]
+        self._watch_task = asyncio.create_task(self._watch())
 
     @classmethod
     async def spawn(cls, module: str, shared_fd: int, room: Room, last_words: deque[str]) -> _Running:
@@ -356,7 +348,7 @@ class _Running:
         stacks: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115
         fds = {"socket": theirs.fileno(), "shared": shared_fd, "stacks": stacks.fileno()}
         fds["files"] = files_theirs.fileno()
-        answers = await asyncio.open_unix_connection(sock=ours)
+        _, answers = await asyncio.get_running_loop().create_unix_connection(TrainerLine, sock=ours)
         log = await asyncio.open_unix_connection(sock=log_ours)
         try:
             with theirs, log_theirs, files_theirs:
@@ -377,7 +369,7 @@ class _Running:
                     },
                 )
         except BaseException:
-            for open_file in (answers[1], log[1], stacks, files_ours):
+            for open_file in (answers, log[1], stacks, files_ours):
                 open_file.close()
             raise
         return cls(process, stacks, answers, log, files_ours, last_words, room)
@@ -399,19 +391,16 @@ class _Running:
             os.killpg(self.process.pid, signal.SIGKILL)
         await self.exited(STOP_TIMEOUT_S)
         await _bounded(asyncio.wait([self._log_task]), 1.0)
-        for task in (*self._tasks, self._log_task):
+        for task in (self._watch_task, self._log_task):
             task.cancel()
-        await asyncio.gather(*self._tasks, self._log_task, return_exceptions=True)
-        for writer in (self.writer, self._log_writer):
-            writer.close()
-            with contextlib.suppress(OSError):
-                await _bounded(writer.wait_closed(), 1.0)
+        await asyncio.gather(self._watch_task, self._log_task, return_exceptions=True)
+        self._log_writer.close()
+        with contextlib.suppress(OSError):
+            await _bounded(self._log_writer.wait_closed(), 1.0)
         self._stacks.close()
         self.files.close()
         await asyncio.to_thread(self._room.close)
-        while self.answers.full():
-            self.answers.get_nowait()
-        self.answers.put_nowait(None)
+        self.answers.close()
 
     async def dump(self) -> str:
         """Every thread's stack, as the process writes it on SIGUSR1; empty if it does not react."""
@@ -428,20 +417,11 @@ class _Running:
             before_bytes = size_bytes
         return os.pread(fd, 1 << 20, 0).decode(errors="replace")
 
-    async def _read_answers(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while True:
-                prefix = await reader.readexactly(channel.PREFIX_BYTES)
-                body = await reader.readexactly(channel.body_bytes(prefix))
-                await self.answers.put(channel.decode(body))
-        except (asyncio.IncompleteReadError, OSError, PeerViolation):
-            await self.answers.put(None)
-
     async def _watch(self) -> None:
         """A grandchild may hold the socket open, so the end of the process counts too, once its answers are read."""
         await self.process.wait()
         await asyncio.sleep(0.1)
-        await self.answers.put(None)
+        self.answers.end()
 
     async def _read_log(self, reader: asyncio.StreamReader) -> None:
         rest = ""

@@ -39,6 +39,11 @@ def flat(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
 
 def dense(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
     """The one tensor there is, finite and of a norm that can be."""
+    return dense_with_norm(name, tensors, size=size)[0]
+
+
+def dense_with_norm(name: str, tensors: Tensors, *, size: int) -> tuple[np.ndarray, float]:
+    """As ``dense``, and its norm."""
     delta = flat(name, tensors, size=size)
     # One pass over memory answers both questions: any NaN or infinity makes the square sum not finite.
     norm = norm_of(delta)
@@ -47,7 +52,7 @@ def dense(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
         if bad:
             raise BadValues(f"an update with {bad} values that are not finite: try a lower learning rate")
         raise BadValues(f"an update of norm {norm:.3g}, at most {UPDATE_NORM_MAX:.3g} is merged")
-    return delta
+    return delta, norm
 
 
 def norm_of(values: np.ndarray) -> float:

@@ -259,13 +259,25 @@ def decode(
     name: str = "delta",
     entries: int | None = None,
 ) -> np.ndarray | Sparse:
-    """The update in a message of a peer, checked: float32 and flat, or sparse with ``top``.
+    """As ``decode_with_norm``, the update alone."""
+    return decode_with_norm(codec, tensors, sizes, name=name, entries=entries)[0]
+
+
+def decode_with_norm(
+    codec: Codec,
+    tensors: Tensors,
+    sizes: Sequence[int],
+    *,
+    name: str = "delta",
+    entries: int | None = None,
+) -> tuple[np.ndarray | Sparse, float]:
+    """The update in a message of a peer, checked: float32 and flat, or sparse with ``top``; and its norm.
 
     ``entries`` is how many values it may name, where that is not what the codec leaves of one update: merged ones name
     more. Memory taken is at most 8 bytes for each that came, and some 100 for each value that may be named.
     """
     if codec.form == "dense":
-        return checks.dense(name, tensors, size=sum(sizes))
+        return checks.dense_with_norm(name, tensors, size=sum(sizes))
     if list(tensors) != [name]:
         raise PeerViolation(f"an update in {codec} is one tensor named {name}, not {sorted(tensors)[:4]}")
     array = tensors[name]
@@ -276,8 +288,7 @@ def decode(
     if array.size != sum(sizes):
         raise PeerViolation(f"an update of {array.size} values; the model has {sum(sizes)}")
     flat = from_bfloat16(array) if codec.form == "bf16" else array.astype(np.float32)
-    _check_theirs(flat)
-    return flat
+    return flat, _norm_of_theirs(flat)
 
 
 def decode_changes(
@@ -300,7 +311,7 @@ def decode_exact(name: str, tensors: Tensors, *, size: int) -> np.ndarray:
     return sparse.dense()
 
 
-def _read(codec: Codec, data: np.ndarray, sizes: Sequence[int], entries: int) -> Sparse:
+def _read(codec: Codec, data: np.ndarray, sizes: Sequence[int], entries: int) -> tuple[Sparse, float]:
     size, most_bytes = sum(sizes), bytes_max(codec, sizes, entries=entries)
     scales_end = _HEAD_BYTES + _scales_bytes(codec, sizes)
     if not scales_end <= data.size <= most_bytes:
@@ -323,8 +334,7 @@ def _read(codec: Codec, data: np.ndarray, sizes: Sequence[int], entries: int) ->
         levels = _levels(unpack(body, count, codec.bits), codec.bits)
         with np.errstate(over="ignore"):
             values = restored(levels, np.repeat(scales, _counts(places, sizes)))
-    _check_theirs(values)
-    return Sparse(size, places, values)
+    return Sparse(size, places, values), _norm_of_theirs(values)
 
 
 def _levels(codes: np.ndarray, bits: int) -> np.ndarray:
@@ -341,8 +351,9 @@ def _scales_bytes(codec: Codec, sizes: Sequence[int]) -> int:
     return 0 if codec.bits == 32 else VALUE_BYTES * len(sizes)
 
 
-def _check_theirs(values: np.ndarray) -> None:
+def _norm_of_theirs(values: np.ndarray) -> float:
     """Finite, and of a norm that can be."""
     norm = checks.norm_of(values)
     if norm > UPDATE_NORM_MAX:
         raise BadValues(f"an update of norm {norm:.3g}, at most {UPDATE_NORM_MAX:.3g} is merged")
+    return norm

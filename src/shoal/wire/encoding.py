@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Container, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -42,6 +43,9 @@ ITEM_BYTES = {
 }
 DTYPES = tuple(ITEM_BYTES)
 
+#: numpy's type -> its name on the wire, as types are first sent: to ask numpy for a name takes longer than to send it.
+_DTYPE_NAMES: dict[Any, str] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -50,13 +54,7 @@ class TensorInfo:
     name: str
     dtype: str
     shape: tuple[int, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        size = ITEM_BYTES[self.dtype]
-        for side in self.shape:
-            size *= side
-        return size
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,29 @@ class _Field:
     repeated: bool
     optional: bool
     nested: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """One value, always there, the same in both."""
+        return not (self.read or self.repeated or self.optional or self.nested)
+
+
+class _Plan:
+    """How a class and its protobuf twin are made of each other: plain fields all at once, the others one by one."""
+
+    __slots__ = ("fields", "others", "plain", "plain_values")
+
+    def __init__(self, cls: type[Any]) -> None:
+        self.fields = _describe(cls)
+        plain = [field for field in self.fields if field.is_plain]
+        # Of one name, attrgetter would not give a tuple.
+        self.plain = tuple(field.name for field in plain) if len(plain) > 1 else ()
+        self.plain_values: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.plain) if self.plain else _nothing
+        self.others = tuple(field for field in self.fields if field.name not in self.plain)
+
+
+def _nothing(_: Any) -> tuple[Any, ...]:
+    return ()
 
 
 _CLASSES: dict[str, type[Any]] = {
@@ -110,7 +131,7 @@ def _reader(hint: Any) -> Callable[[Any], Any] | None:
     return None
 
 
-_PLANS: dict[type[Any], tuple[_Field, ...]] = {cls: _describe(cls) for cls in _CLASSES.values()}
+_PLANS: dict[type[Any], _Plan] = {cls: _Plan(cls) for cls in _CLASSES.values()}
 _FIELD_OF: dict[str, str] = {name: field for field, name in contract.ENVELOPE_FIELDS.items()}
 
 
@@ -122,7 +143,12 @@ def _member(kind: type[StrEnum], text: str) -> StrEnum:
 
 
 def _fill(proto: Any, value: Any) -> None:
-    for field in _PLANS[type(value)]:
+    plan = _PLANS[type(value)]
+    for name, item in zip(plan.plain, plan.plain_values(value), strict=True):
+        # Nothing is not sent, but for a float: there is a zero with a sign.
+        if item or type(item) is float:
+            setattr(proto, name, item)
+    for field in plan.others:
         item = getattr(value, field.name)
         if item is None:
             continue
@@ -141,8 +167,9 @@ def _fill(proto: Any, value: Any) -> None:
 
 
 def _from_proto(cls: type[Any], proto: Any) -> Any:
-    values: dict[str, Any] = {}
-    for field in _PLANS[cls]:
+    plan = _PLANS[cls]
+    values: dict[str, Any] = dict(zip(plan.plain, plan.plain_values(proto), strict=True))
+    for field in plan.others:
         item = getattr(proto, field.name)
         if field.repeated:
             if field.nested and len(item) > _PARTS_MAX.get(field.name, len(item)):
@@ -161,9 +188,8 @@ def encode_envelope(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) ->
     """One message without its tensors, announced. Raises Misuse if it does not fit: our own fault."""
     envelope = contract.Envelope()
     for name, array in getattr(message, "tensors", messages.NO_TENSORS).items():
-        if array.dtype.name not in DTYPES or not array.dtype.isnative:
-            raise Misuse(f"tensor {name!r} has type {array.dtype.str!r}, which does not cross the wire")
-        envelope.tensors.add(name=name, dtype=array.dtype.name, shape=array.shape)
+        dtype = _DTYPE_NAMES.get(array.dtype) or _dtype_name(name, array.dtype)
+        envelope.tensors.add(name=name, dtype=dtype, shape=array.shape)
     body = getattr(envelope, _FIELD_OF[type(message).__name__])
     body.SetInParent()
     _fill(body, message)
@@ -171,6 +197,13 @@ def encode_envelope(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) ->
     if len(data) > max_bytes:
         raise Misuse(f"{type(message).__name__} takes {len(data)} bytes, at most {max_bytes}")
     return data
+
+
+def _dtype_name(tensor: str, dtype: Any) -> str:
+    if dtype.name not in DTYPES or not dtype.isnative:
+        raise Misuse(f"tensor {tensor!r} has type {dtype.str!r}, which does not cross the wire")
+    name = _DTYPE_NAMES[dtype] = str(dtype.name)
+    return name
 
 
 def decode_envelope(
@@ -211,21 +244,25 @@ def _tensor_infos(announced: Sequence[Any]) -> tuple[TensorInfo, ...]:
     infos = []
     total = 0
     for item in announced:
-        if not 0 < len(item.name) <= NAME_MAX_CHARS:
+        name, dtype, sides = item.name, item.dtype, item.shape
+        if not 0 < len(name) <= NAME_MAX_CHARS:
             raise PeerViolation("a tensor without a name, or with one too long")
-        if item.dtype not in DTYPES:
-            raise PeerViolation(f"tensor {item.name!r} has type {item.dtype[:40]!r}, which is not read")
-        if len(item.shape) > 8 or any(not 0 <= side <= PAYLOAD_MAX_BYTES for side in item.shape):
-            raise PeerViolation(f"tensor {item.name!r} has an impossible shape")
+        if dtype not in ITEM_BYTES:
+            raise PeerViolation(f"tensor {name!r} has type {dtype[:40]!r}, which is not read")
+        if len(sides) > 8:
+            raise PeerViolation(f"tensor {name!r} has an impossible shape")
+        shape = tuple(sides)
+        if shape and not 0 <= min(shape) <= max(shape) <= PAYLOAD_MAX_BYTES:
+            raise PeerViolation(f"tensor {name!r} has an impossible shape")
         # A side of 0 makes it empty whatever the others are, and numpy counts the others.
-        if 0 in item.shape and math.prod(max(side, 1) for side in item.shape) > PAYLOAD_MAX_BYTES:
-            raise PeerViolation(f"tensor {item.name!r} has an impossible shape")
-        info = TensorInfo(item.name, item.dtype, tuple(item.shape))
+        if 0 in shape and math.prod(max(side, 1) for side in shape) > PAYLOAD_MAX_BYTES:
+            raise PeerViolation(f"tensor {name!r} has an impossible shape")
+        info = TensorInfo(name, dtype, shape, ITEM_BYTES[dtype] * math.prod(shape))
         total += info.size_bytes
         if total > PAYLOAD_MAX_BYTES:
             raise PeerViolation(f"tensors of more than {PAYLOAD_MAX_BYTES} bytes announced")
         infos.append(info)
-    if len({info.name for info in infos}) != len(infos):
+    if len(infos) > 1 and len({info.name for info in infos}) != len(infos):
         raise PeerViolation("two tensors of one name")
     return tuple(infos)
 
@@ -258,7 +295,7 @@ def _is_default(f: Field[Any], item: Any) -> bool:
 def from_json(cls: type[Any], value: Any) -> Any:
     """The inverse of ``to_json``, for what our own store kept. Fields it did not know take their defaults."""
     kept: dict[str, Any] = {}
-    for field in _PLANS[cls]:
+    for field in _PLANS[cls].fields:
         if field.name not in value:
             if _is_required(cls, field.name):
                 raise Misuse(f"{cls.__name__} was stored without {field.name!r}")

@@ -75,13 +75,22 @@ def envelope_frame(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> 
     return b"".join((_ENVELOPE_PREFIX, _varint(len(data)), data))
 
 
-def chunk_frame(*parts: bytes | memoryview) -> bytes:
-    """One chunk, in one copy."""
-    return b"".join((_CHUNK_PREFIX, _varint(sum(len(part) for part in parts)), *parts))
+def chunk_frame(*parts: bytes | memoryview, head: bytes = b"") -> bytes:
+    """One chunk, in one copy. ``head`` is the frame of the envelope that it rides with."""
+    return b"".join((head, _CHUNK_PREFIX, _varint(sum(map(len, parts))), *parts))
 
 
-def chunk_frames(tensors: Tensors) -> Iterator[bytes]:
-    """The tensors, back to back, cut into chunks: the odd one first. One copy: out of the array into the frame."""
+def chunk_frames(tensors: Tensors, *, head: bytes = b"") -> Iterator[bytes]:
+    """The tensors, cut into chunks, after ``head``. One copy: out of the array into the frame."""
+    for parts in cut_tensors(tensors):
+        yield chunk_frame(*parts, head=head)
+        head = b""
+    if head:
+        yield head
+
+
+def cut_tensors(tensors: Tensors) -> Iterator[list[memoryview]]:
+    """The tensors, back to back, as the parts of chunks: the odd one first. Nothing is copied."""
     if not tensors:
         return
     import numpy as np
@@ -97,17 +106,18 @@ def chunk_frames(tensors: Tensors) -> Iterator[bytes]:
             view = view[taken:]
             room -= taken
             if not room:
-                yield chunk_frame(*parts)
+                yield parts
                 parts, room = [], CHUNK_BYTES
 
 
 def frames(message: Message) -> Iterator[bytes]:
     """A whole message."""
-    yield from joined(envelope_frame(message), chunk_frames(getattr(message, "tensors", NO_TENSORS)))
+    yield from chunk_frames(getattr(message, "tensors", NO_TENSORS), head=envelope_frame(message))
 
 
 def joined(head: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The frames of a message: its envelope rides with its first chunk. Protobuf fields simply follow each other."""
+    """The frames of a message whose chunks are at hand: its envelope rides with the first. Protobuf fields simply
+    follow each other."""
     following = iter(chunks)
     first = next(following, b"")
     yield head + first if first else head
@@ -115,7 +125,8 @@ def joined(head: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def payload_bytes(infos: tuple[TensorInfo, ...]) -> int:
-    return sum(info.size_bytes for info in infos)
+    # Nearly every message has one.
+    return infos[0].size_bytes if len(infos) == 1 else sum(info.size_bytes for info in infos)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,14 @@ import gc
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from shoal.identity.names import RemoteIdentity
 from shoal.net.base import Session
 from shoal.net.session import FrameSession
-from shoal.net.shared_budget import ChunkCache, SharedBudget, Uploads
-from shoal.wire.frames import frames
+from shoal.net.shared_budget import ChunkCache, ModelSlots, SharedBudget, Uploads
+from shoal.wire.frames import envelope_frame, frames
+from shoal.wire.limits import CHUNK_BYTES
 from shoal.wire.messages import Lane, Message, Update, Work
 
 SIZE_BYTES = 1200
@@ -161,19 +163,63 @@ def test_what_is_larger_than_a_share_comes_one_at_a_time_and_holds_up_nobody_els
 
 def test_a_model_is_cut_once_and_its_frames_go_with_it():
     cache = ChunkCache()
-    model = np.zeros(10, np.float32)
+    model = np.zeros(CHUNK_BYTES, np.float32)
     model.flags.writeable = False
-    other = np.ones(10, np.float32)
+    other = np.ones(CHUNK_BYTES, np.float32)
     other.flags.writeable = False
-    first = cache.frames(
-        Work(job="a", term=1, lease=1, kind="train", version=1, deadline_s=1, tensors={"model": model})
-    )
-    cache.frames(Work(job="b", term=1, lease=1, kind="train", version=1, deadline_s=1, tensors={"model": other}))
-    again = cache.frames(
-        Work(job="a", term=1, lease=2, kind="train", version=1, deadline_s=1, tensors={"model": model})
-    )
-    assert again is first  # another job in between does not matter
+
+    def cut(job: str, lease: int, array: np.ndarray) -> list[bytes]:
+        work = Work(job=job, term=1, lease=lease, kind="train", version=1, deadline_s=1, tensors={"model": array})
+        made = list(cache.frames(work, envelope_frame(work)))
+        assert made == list(frames(work))
+        return made
+
+    first = cut("a", 1, model)
+    cut("b", 1, other)
+    again = cut("a", 2, model)
+    assert len(first) == len(again) == 4
+    # All but the first, which has the envelope; and another job in between does not matter.
+    assert all(one is other for one, other in zip(first[1:], again[1:], strict=True))
     assert len(cache._frames) == 2
     del model, again, first
     gc.collect()
     assert len(cache._frames) == 1
+
+
+def test_models_leave_in_turn_and_a_slow_one_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = []
+    call_at = asyncio.BaseEventLoop.call_at
+
+    def counted(loop, when, callback, *rest, **named):
+        if getattr(callback, "__name__", "") == "_look":
+            timers.append(when)
+        return call_at(loop, when, callback, *rest, **named)
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_at", counted)
+
+    async def story() -> None:
+        slots = ModelSlots(hold_s=0.05)
+        for _ in range(100):
+            slots.give(await slots.take())
+        assert not timers, "nobody waits"
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        slow = await slots.take()
+        second, third = (asyncio.create_task(slots.take()) for _ in range(2))
+        turn = await second
+        assert loop.time() - began_s >= 0.05
+        assert not third.done()
+        slots.give(slow)  # over long ago: it gives nothing away twice
+        await asyncio.sleep(0)
+        assert not third.done()
+        slots.give(turn)
+        slots.give(await third)
+        fourth = await slots.take()
+        fifth = asyncio.create_task(slots.take())
+        await asyncio.sleep(0)
+        fifth.cancel()
+        await asyncio.gather(fifth, return_exceptions=True)
+        slots.give(fourth)
+        slots.give(await slots.take())
+
+    asyncio.run(asyncio.wait_for(story(), 60))

@@ -164,3 +164,77 @@ def test_a_timer_says_how_late_it_is() -> None:
     run(role, wait_s=0.2)
     (fired,) = [event for event in role.seen if isinstance(event, TimerFired)]
     assert fired.late_s >= 0.2
+
+
+def test_what_need_not_be_waited_for_is_done_before_a_delivery_returns_and_the_rest_in_its_order() -> None:
+    done: list[str] = []
+
+    async def perform(_: RoleHost, action: Action) -> None:
+        assert isinstance(action, Record)
+        await asyncio.sleep(0)
+        done.append(f"waited for {action.kind}")
+
+    def at_once(_: RoleHost, action: Action) -> bool:
+        assert isinstance(action, Record)
+        if action.reason == "slow":
+            return False
+        done.append(action.kind)
+        return True
+
+    async def story() -> None:
+        host = RoleHost("a role", perform, send=lambda to, message: None, at_once=at_once)
+        quick, slow = Record(kind="a", reason="quick"), Record(kind="b", reason="slow")
+        host.start(Scripted([], [quick], [quick, slow, Record(kind="c", reason="quick")], [quick]))
+        await asyncio.sleep(0.01)
+        await host.deliver(StopRequested(reason="quick"))
+        assert done == ["a"], "at once"
+        await host.deliver(StopRequested(reason="slow"))
+        await host.deliver(StopRequested(reason="behind it"))
+        await asyncio.sleep(0.05)
+        await host.stop()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+    assert done == ["a", "a", "waited for b", "c", "a"]
+
+
+def test_an_action_that_fails_at_once_is_survived(caplog: pytest.LogCaptureFixture) -> None:
+    done: list[Action] = []
+
+    def at_once(_: RoleHost, action: Action) -> bool:
+        assert isinstance(action, Record)
+        if action.kind == "bad":
+            raise ValueError("a bug")
+        done.append(action)
+        return True
+
+    async def perform(_: RoleHost, action: Action) -> None:
+        pytest.fail("left to be waited for")
+
+    async def story() -> None:
+        host = RoleHost("a role", perform, send=lambda to, message: None, at_once=at_once)
+        good = Record(kind="good", reason="")
+        host.start(Scripted([Record(kind="bad", reason=""), good], [good]))
+        await host.deliver(StopRequested(reason="next"))
+        await host.stop()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(asyncio.wait_for(story(), 60))
+    assert "a role failed to handle an event" in caplog.text
+    assert done == [Record(kind="good", reason="")]
+
+
+def test_a_timer_that_is_set_again_and_again_takes_few_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = []
+    call_at = asyncio.BaseEventLoop.call_at
+
+    def counted(loop: asyncio.BaseEventLoop, when: float, callback: object, *rest: object, **named: object) -> object:
+        if getattr(callback, "__name__", "") == "_wake":
+            timers.append(when)
+        return call_at(loop, when, callback, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_at", counted)
+    again: list[Action] = [CancelTimer(name="t"), SetTimer(name="t", after_s=600.0)]
+    role = Scripted(again * 500, [SetTimer(name="t", after_s=0.01)])
+    run(role, StopRequested(reason="sooner"), wait_s=0.2)
+    assert role.seen.count(TimerFired(name="t")) == 1, "a deadline that comes before the last one is kept"
+    assert len(timers) <= 3

@@ -51,7 +51,7 @@ from shoal.scheduling.admission import Admission
 from shoal.scheduling.ledger import Lease, Refusal
 from shoal.states import LeaderPhase, WorkerState
 from shoal.wire import messages as m
-from shoal.wire.coded import bytes_expected, bytes_max, norm_of, sizes_of
+from shoal.wire.coded import bytes_expected, bytes_max, sizes_of
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 
 _TICK = "tick"
@@ -478,8 +478,7 @@ class Leader(Machine):
             return
         self._leases.end_upload(lease.id)
         try:
-            delta = self._checks.checked(update, lease)
-            norm = norm_of(delta)
+            delta, norm = self._checks.checked(update, lease)
             unusual = self._checks.judge(worker.node, update, lease, norm, devices=self._workers.trusted)
         except PeerViolation as violation:
             self._on_bad_update(worker, update, lease, violation)

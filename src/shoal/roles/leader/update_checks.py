@@ -21,7 +21,7 @@ from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.training_state import TrainingState
 from shoal.scheduling.ledger import Lease
 from shoal.wire.checks import check_told
-from shoal.wire.coded import bytes_max, decode, norm_of, sizes_of
+from shoal.wire.coded import bytes_max, decode_with_norm, norm_of, sizes_of
 from shoal.wire.messages import JobSpec, Update
 
 
@@ -57,10 +57,10 @@ class UpdateChecks:
         check_told(update, examples_max=examples_max)
         self._online.check(update, examples_max=examples_max)
 
-    def checked(self, update: Update, lease: Lease) -> np.ndarray | Sparse:
-        """The values of an update that is what its lease was for."""
+    def checked(self, update: Update, lease: Lease) -> tuple[np.ndarray | Sparse, float]:
+        """The values of an update that is what its lease was for, and their norm."""
         self.check_report(update, lease)
-        return decode(self._codec, update.tensors, self._sizes)
+        return decode_with_norm(self._codec, update.tensors, self._sizes)
 
     def judge(self, node: str, update: Update, lease: Lease, norm: float, *, devices: int) -> Unusual | None:
         """Why an update is longer than is usual; None: it is not."""

@@ -6,11 +6,11 @@ onto the other. A field named ``tensors`` never enters the envelope: it follows 
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transform
 
 from shoal.compress.codec import Codec
@@ -111,9 +111,8 @@ class Message:
     rule: ClassVar[Rule] = Rule()
 
     def __post_init__(self) -> None:
-        names, ids = _CHECKS.get(type(self)) or _checks_of(type(self))
-        for name in names:
-            value = getattr(self, name)
+        names, values, ids = _CHECKS.get(type(self)) or _checks_of(type(self))
+        for name, value in zip(names, values(self), strict=True):
             kind = type(value)
             # Nearly every value is plain and right: that much is seen here, and only the rest is asked about.
             if kind is int:
@@ -134,9 +133,11 @@ class Message:
                 raise PeerViolation(f"{type(self).__name__}.{name} is not an id: {value[:80]!r}")
 
 
-#: Class -> the names of its fields, and of those that are ids. Filled as classes are first used: asking a class for
-#: its fields costs more than checking them.
-_CHECKS: dict[type[Message], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+#: The names of a class's fields, what gives their values, and the names of those that are ids.
+_Checks: TypeAlias = tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[str, ...]]
+
+#: Filled as classes are first used: asking a class for its fields costs more than checking them.
+_CHECKS: dict[type[Message], _Checks] = {}
 
 #: Integers beyond this do not cross the wire.
 _INT_END = 1 << 62
@@ -145,10 +146,18 @@ _INT_END = 1 << 62
 _UNCHECKED = frozenset((bool, tuple, dict, type(None)))
 
 
-def _checks_of(kind: type[Message]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _checks_of(kind: type[Message]) -> _Checks:
     names = tuple(f.name for f in fields(kind))  # type: ignore[arg-type]
-    checks = _CHECKS[kind] = names, tuple(name for name in ("job", "node") if name in names)
+    ids = tuple(name for name in ("job", "node") if name in names)
+    checks = _CHECKS[kind] = names, _values_of(names), ids
     return checks
+
+
+def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Gives the values of these fields. ``attrgetter`` gives a tuple of two names and more."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _check_value(kind: type[Message], name: str, value: object) -> None:
@@ -210,6 +219,10 @@ def message(
 
 def with_tensors(message: Any, tensors: Tensors) -> Any:
     """The same message, carrying these tensors. Its other fields were checked when it was built."""
-    whole = copy.copy(message)
+    kind = type(message)
+    names, values, _ = _CHECKS.get(kind) or _checks_of(kind)
+    whole = object.__new__(kind)
+    for name, value in zip(names, values(message), strict=True):
+        object.__setattr__(whole, name, value)
     object.__setattr__(whole, "tensors", tensors)
     return whole
