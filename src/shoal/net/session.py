@@ -254,14 +254,18 @@ class FrameSession:
     async def _write_all(self) -> None:
         while not self._is_over:
             message = await self._outbox.get()
-            if getattr(message, "tensors", NO_TENSORS):
+            if self._is_over:
+                return
+            if not getattr(message, "tensors", NO_TENSORS):
+                self._is_writing = True
+                await self._write(envelope_frame(message))
+                self._is_writing = False
+            else:
                 turn = await self._turns.take()
                 try:
                     await self._write_message(message)
                 finally:
                     self._turns.give(turn)
-            else:
-                await self._write_message(message)
             del message
 
     async def _write_message(self, message: Message) -> None:

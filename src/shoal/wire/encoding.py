@@ -139,7 +139,19 @@ def _fill(proto: Any, value: Any) -> None:
             setattr(proto, field.name, item)
 
 
+def _plain_names(plan: tuple[_Field, ...]) -> tuple[str, ...]:
+    """The names of the fields of a class, if all of them are read as they are; else nothing."""
+    is_plain = all(f.read is None and not f.repeated and not f.optional for f in plan)
+    return tuple(f.name for f in plan) if is_plain else ()
+
+
+#: Class -> the names of its fields: for the small messages that are most of what is said.
+_PLAIN: dict[type[Any], tuple[str, ...]] = {cls: names for cls, p in _PLANS.items() if (names := _plain_names(p))}
+
+
 def _from_proto(cls: type[Any], proto: Any) -> Any:
+    if (names := _PLAIN.get(cls)) is not None:
+        return cls(**{name: getattr(proto, name) for name in names})
     values: dict[str, Any] = {}
     for field in _PLANS[cls]:
         item = getattr(proto, field.name)
@@ -205,6 +217,8 @@ def decode_envelope(
 
 
 def _tensor_infos(announced: Sequence[Any]) -> tuple[TensorInfo, ...]:
+    if not announced:
+        return ()
     if len(announced) > MESSAGE_TENSORS_MAX:
         raise PeerViolation(f"{len(announced)} tensors announced, at most {MESSAGE_TENSORS_MAX}")
     infos = []
