@@ -254,12 +254,8 @@ class FrameSession:
     async def _write_all(self) -> None:
         while not self._is_over:
             message = await self._outbox.get()
-            if self._is_over:
-                return
             if not getattr(message, "tensors", NO_TENSORS):
-                self._is_writing = True
-                await self._write(envelope_frame(message))
-                self._is_writing = False
+                await self._write_alone(envelope_frame(message))
             else:
                 turn = await self._turns.take()
                 try:
@@ -272,6 +268,13 @@ class FrameSession:
         for frame in joined(envelope_frame(message), self._chunks.frames(message)):
             if self._is_over:
                 return
+            self._is_writing = True
+            await self._write(frame)
+            self._is_writing = False
+
+    async def _write_alone(self, frame: bytes) -> None:
+        """A message that is one frame: most are."""
+        if not self._is_over:
             self._is_writing = True
             await self._write(frame)
             self._is_writing = False

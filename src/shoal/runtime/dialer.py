@@ -199,6 +199,8 @@ def _check_interval(every_s: float) -> None:
 def _check_pace(welcome: Welcome) -> None:
     every_s, lost_after_s = welcome.heartbeat_s, welcome.lost_after_s
     _check_interval(every_s)
+    if not 0.0 <= welcome.redial_s <= HEARTBEAT_MOST_S:
+        raise PeerViolation(f"wants to be dialled again after {welcome.redial_s:g} s")
     if lost_after_s < every_s:
         # No answer could be in time: it would be given up and dialled again without an end.
         raise PeerViolation(f"wants to be given up after {lost_after_s:g} s, before a heartbeat of {every_s:g} s")

@@ -30,6 +30,7 @@ from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecor
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.housekeeping import Housekeeping
 from shoal.roles.manager.reconciliation import Reconciliation
+from shoal.roles.node.dial_state import redial_s
 from shoal.roles.node.failure_detector import Patience
 from shoal.states import JobState
 from shoal.wire.messages import (
@@ -224,9 +225,13 @@ class Manager(Machine):
         self._dismiss_elsewhere(node)
         # The welcome comes last: a node speaks to its leader once it knows all its roles.
         held_back = node.held_back or ""
-        self.send(
-            sender, Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s, reason=held_back)
+        welcome = Welcome(
+            heartbeat_s=patience.heartbeat_s,
+            lost_after_s=patience.lost_after_s,
+            reason=held_back,
+            redial_s=redial_s(len(self._nodes)),
         )
+        self.send(sender, welcome)
         self._appointments.relieve_home()
 
     def _on_peer(self, event: PeerChanged) -> None:

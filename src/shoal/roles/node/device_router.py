@@ -252,7 +252,9 @@ class DeviceRouter:
             return []
         match event.message:
             case Welcome() as welcome:
-                dial_state.on_welcome(heartbeat_s=welcome.heartbeat_s, lost_after_s=welcome.lost_after_s)
+                dial_state.on_welcome(
+                    heartbeat_s=welcome.heartbeat_s, lost_after_s=welcome.lost_after_s, redial_s=welcome.redial_s
+                )
                 self._on_welcomed(event.sender)
             case HeartbeatSeen() as seen:
                 if dial_state.on_answered(seen.seq, next_s=seen.next_s):

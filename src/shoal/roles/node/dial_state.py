@@ -15,6 +15,15 @@ from shoal.wire.messages import Facts, Heartbeat, Hello, Leads
 #: Waits between attempts to reach a peer. The first is short: a peer that restarts is back at once.
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
+#: A manager's core lets in so many devices within a second or two, whenever they come. Of more it lets in so many a
+#: second (277 were measured, with handshakes of TLS); devices that would have to wait for longer than a handshake may
+#: take dial again, in vain: so they are asked to come later.
+REDIAL_SPARED = 300
+REDIALS_PER_S = 200
+
+#: The longest wait of all.
+REDIAL_MOST_S = 600.0
+
 #: The same if another device has connected under our name: it will not leave soon.
 TWICE_BACKOFF_S = (10.0, 60.0, 180.0, 300.0)
 
@@ -31,6 +40,11 @@ RATE_STEP = 0.125
 WELCOME_TIMEOUT_S = 15.0
 
 
+def redial_s(devices: int) -> float:
+    """Over how long the devices of a fleet are to spread their second attempts to connect; 0: few need not wait."""
+    return 0.0 if devices <= REDIAL_SPARED else min(devices / REDIALS_PER_S, REDIAL_MOST_S)
+
+
 class DialState:
     def __init__(self, *, node: str, incarnation: str, peer: str) -> None:
         self._node = node
@@ -38,6 +52,8 @@ class DialState:
         #: The peer's name as people read it.
         self._peer = peer
         self.welcomed = False
+        #: Over how long the peer wants attempts to be spread; 0: it did not say.
+        self._redial_s = 0.0
         #: How often the peer wants a heartbeat: by its welcome, and by its last answer.
         self._welcome_s = 1.0
         self.heartbeat_s = 1.0
@@ -64,7 +80,8 @@ class DialState:
         self._told, self._is_paced = None, False
         return Hello(node=self._node, incarnation=self._incarnation, facts=facts, leads=leads, lends=lends)
 
-    def on_welcome(self, *, heartbeat_s: float, lost_after_s: float) -> None:
+    def on_welcome(self, *, heartbeat_s: float, lost_after_s: float, redial_s: float = 0.0) -> None:
+        self._redial_s = redial_s
         self._welcome_s = self.heartbeat_s = heartbeat_s
         self._lost_after_s = lost_after_s
         self.welcomed = True
@@ -91,7 +108,13 @@ class DialState:
         if self._twice:
             base_s = TWICE_BACKOFF_S[min(self._twice, len(TWICE_BACKOFF_S)) - 1]
         digest = hashlib.sha256(f"{self._node}/{self.attempts}".encode()).digest()
-        return base_s * (0.75 + 0.5 * digest[0] / 255)
+        wait_s = base_s * (0.75 + 0.5 * digest[0] / 255)
+        if self._redial_s and self.attempts and not self._twice:
+            # The first attempt is at once: a session that breaks alone is back before its leases are given away. Then
+            # anywhere within the time that all need ("full jitter"), which grows as long as they come in vain.
+            span_s = min(self._redial_s * 2.0 ** min(self.attempts - 1, 10), REDIAL_MOST_S)
+            wait_s = max(wait_s, span_s * int.from_bytes(digest[1:4], "big") / (1 << 24))
+        return wait_s
 
     def connect_timeout_s(self) -> float:
         """How long an attempt may take: short at first, as TCP resends lost packets ever more slowly."""

@@ -65,6 +65,9 @@ class Welcome(Message):
     reason: str = ""
     #: Seconds since 1970 by the manager's clock: a device may not know the time.
     time_s: float = 0.0
+    #: Up to how long a device waits before its second attempt to connect again, and twice as long before each further
+    #: one; 0: for as long as it sees fit.
+    redial_s: float = 0.0
 
 
 @message(to="manager", said_by={"Control": ("node", "worker", "pending")})

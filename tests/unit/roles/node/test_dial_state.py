@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.roles.node.dial_state import BACKOFF_S, WELCOME_TIMEOUT_S, DialState
+from shoal.roles.node.dial_state import BACKOFF_S, TWICE_BACKOFF_S, WELCOME_TIMEOUT_S, DialState, redial_s
+from shoal.roles.node.doorway import TWICE
 from shoal.wire.messages import Facts, Heartbeat, Hello, Leads
 
 FACTS = Facts(host="pi.local")
@@ -150,3 +151,46 @@ def test_a_peer_that_may_not_know_the_short_heartbeat_hears_all_of_it(liaison: D
     liaison.on_opened(FACTS, 9.0)
     welcome(liaison)
     assert liaison.beat(9.0, load=0.5)[0] == Heartbeat(seq=1, load=0.5), "a new session may be to another release"
+
+
+# A fleet that comes back ------------------------------------------------------------------------------------------
+
+
+def waits(node: str, attempts: int, *, devices: int) -> float:
+    state = DialState(node=node, incarnation="7", peer="the manager")
+    state.on_opened(FACTS, 0.0)
+    state.on_welcome(heartbeat_s=1.0, lost_after_s=8.0, redial_s=redial_s(devices))
+    for _ in range(attempts + 1):
+        state.on_closed("gone")
+    assert state.attempts == attempts
+    return state.backoff_s()
+
+
+def test_few_devices_dial_as_ever() -> None:
+    assert redial_s(300) == 0.0
+    assert all(waits(f"d{n}", 9, devices=300) <= 1.25 * BACKOFF_S[-1] for n in range(50))
+
+
+def test_the_first_attempt_is_at_once_however_many_there_are() -> None:
+    assert max(waits(f"d{n}", 0, devices=100_000) for n in range(200)) <= 1.25 * BACKOFF_S[0]
+
+
+def test_many_devices_spread_their_attempts_and_ever_more() -> None:
+    """10,000 devices: 200 a second at first, so 50 s; then twice as long, up to ten minutes."""
+    assert redial_s(10_000) == 50.0
+    for attempts, span_s in ((1, 50.0), (2, 100.0), (4, 400.0), (5, 600.0), (12, 600.0)):
+        drawn = sorted(waits(f"d{n}", attempts, devices=10_000) for n in range(400))
+        assert drawn[-1] <= span_s
+        # Even over the whole of it: each quarter has about a quarter of them.
+        for share in (0.25, 0.5, 0.75):
+            assert drawn[int(400 * share)] == pytest.approx(span_s * share, abs=0.1 * span_s)
+    assert redial_s(10_000_000) == 600.0
+
+
+def test_a_second_device_of_one_name_waits_as_it_did() -> None:
+    state = DialState(node="pi", incarnation="7", peer="the manager")
+    state.on_opened(FACTS, 0.0)
+    state.on_welcome(heartbeat_s=1.0, lost_after_s=8.0, redial_s=1.0)
+    state.on_closed(f"{TWICE} pi")
+    state.on_closed(f"{TWICE} pi")
+    assert 0.75 * TWICE_BACKOFF_S[1] <= state.backoff_s() <= 1.25 * TWICE_BACKOFF_S[1]
