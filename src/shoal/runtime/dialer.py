@@ -138,6 +138,7 @@ class Dialer(PersistentLink):
             server_role=self._role,
             endpoint=self.endpoint,
             incarnation=self._switch.incarnation,
+            has_heartbeats=True,
         )
         beating = asyncio.create_task(self._beat())
         try:
