@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -194,15 +195,7 @@ class Registry:
             base = wanted if wanted.startswith(token.node_prefix) else token.node_prefix + wanted
             if problem := _name_problem(base):
                 return f"the name {base[:80]!r} cannot be used: {problem}"
-
-            def is_taken(name: str) -> bool:
-                row = database.execute(
-                    "SELECT 1 FROM nodes WHERE node = ? AND (state != 'revoked' OR revoked_s >= ?)",
-                    (name, token.created_s),
-                ).fetchone()
-                return row is not None
-
-            node = _free_name(base, is_taken=is_taken)
+            node = _free_name(base, is_taken=functools.partial(_is_taken, database, token))
             database.execute(
                 "UPDATE tokens SET uses_left = uses_left - 1 WHERE secret_sha256 = ?", (token.secret_sha256,)
             )
@@ -758,6 +751,14 @@ def _name_problem(name: str) -> str | None:
     if len(name) > NODE_NAME_MAX_CHARS:
         return f"use at most {NODE_NAME_MAX_CHARS} characters"
     return None
+
+
+def _is_taken(database: sqlite3.Connection, token: Token, name: str) -> bool:
+    """Whether a device that joins with this token cannot have the name."""
+    row = database.execute(
+        "SELECT 1 FROM nodes WHERE node = ? AND (state != 'revoked' OR revoked_s >= ?)", (name, token.created_s)
+    ).fetchone()
+    return row is not None
 
 
 #: So many numbers are tried one after the other. Beyond them a free one is found by halves, which may pass over a
