@@ -11,7 +11,8 @@ ratios are medians over turns.
     memory    The role ``Leader`` with 10, 100 and 1,000 workers that each send a round: how its peak grows.
     served    A real manager that leads for real connections with mutual TLS: what an update (model down, update up), a
               connection, a device that waits and a row of history cost it.
-    beats     A real manager that hears 2,500 heartbeats a second, as from as many devices.
+    beats     A real manager that hears 2,500 heartbeats a second, as from as many devices; and the part of each that is
+              Shoal's own (``benchmarks.heartbeat_share``).
 
     python -m benchmarks.capacity --json
     python -m benchmarks.capacity --save        # also writes what `shoal plan capacity` reckons with
@@ -39,6 +40,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import heartbeat_share
 from benchmarks.common import PERNET, cpu_s, echo_job, finish, memory_mb, say
 from benchmarks.fan_in import Fleet, check_merged, enrol_all, push_rounds
 from benchmarks.light_workers import Client, Pulse
@@ -53,6 +55,7 @@ from shoal.roles.events import Event, Received, Saved, Started
 from shoal.roles.leader.leader import Leader
 from shoal.roles.manager.manager import Manager
 from shoal.roles.node.failure_detector import FailureDetector, Patience
+from shoal.roles.node.heartbeat_interval import interval_s
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.malloc import keep_freed_memory
 from shoal.runtime.operator import Operator
@@ -540,6 +543,8 @@ def measure(*, values: int, quick: bool) -> tuple[dict[str, Any], dict[str, Any]
     say(f"served: {1e3 * small['update_core_s']:.2f} ms one of a hundredth of its size")
     heartbeat_core_s = asyncio.run(busy_heartbeat_core_s(4.0 if quick else 20.0))
     say(f"heartbeats: {1e6 * heartbeat_core_s:.0f} µs of processor each, {BEATERS / BEAT_EVERY_S:.0f} a second")
+    own_us = in_a_process("--part", "share", "--seconds", "3" if quick else "15")
+    say(f"of a heartbeat, our own: {own_us['changed']:.0f} µs, {own_us['steady']:.0f} µs of one that says nothing new")
     # Both ways: a model down and an update up.
     moved_bytes = 2 * 4 * (values - values // 100)
     byte_core_s = max(0.0, large["update_core_s"] - small["update_core_s"]) / moved_bytes
@@ -560,6 +565,10 @@ def measure(*, values: int, quick: bool) -> tuple[dict[str, Any], dict[str, Any]
         "served_updates_per_s": 1 / large["update_core_s"],
         "served_small_updates_per_s": 1 / small["update_core_s"],
         "heartbeats_per_s": 1 / heartbeat_core_s,
+        "own_heartbeat_us": own_us["changed"],
+        "own_steady_heartbeat_us": own_us["steady"],
+        "small_update_core_ms": 1e3 * small["update_core_s"],
+        "idle_heartbeats_a_minute": 60 / interval_s(Patience(), devices=workers, is_idle=True),
         "seldom_heartbeats_per_s": 1 / large["seldom_heartbeat_core_s"],
         "connections_per_s": 1 / large["connection_core_s"],
         "device_kb": large["device_bytes"] / 1024,
@@ -596,7 +605,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="within a minute")
     parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
     parser.add_argument("--save", action="store_true", help="keep the figures for `shoal plan capacity`")
-    parser.add_argument("--part", choices=("fold", "memory", "beats"), help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=("fold", "memory", "beats", "share"), help=argparse.SUPPRESS)
     parser.add_argument("--turns", type=int, default=7, help=argparse.SUPPRESS)
     parser.add_argument("--workers", type=int, default=10, help=argparse.SUPPRESS)
     parser.add_argument("--homes", type=Path, help=argparse.SUPPRESS)
@@ -611,6 +620,8 @@ def main() -> None:
     elif given.part == "beats":
         # Not rounded: it is microseconds.
         print(json.dumps(asyncio.run(beat(given.homes, port=given.port, pid=given.pid, seconds=given.seconds))))
+    elif given.part == "share":
+        print(json.dumps(asyncio.run(heartbeat_share.shares_us(int(given.seconds * 10)))))
     else:
         result, figures = measure(values=given.params, quick=given.quick)
         if given.save:

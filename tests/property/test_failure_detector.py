@@ -28,6 +28,8 @@ class Peer:
     closed_s: float | None = None
     reason: str = ""
     incarnation: str = ""
+    every_s: float = 1.0
+    hurried_s: float = float("-inf")
 
 
 @dataclass
@@ -63,18 +65,25 @@ class Plain:
             return []
         return [replace(self.change(node, LOST, reason), is_certain=True)]
 
+    def expect(self, node: str, every_s: float, now_s: float) -> None:
+        peer = self.peers[node]
+        if every_s < peer.every_s:
+            peer.hurried_s = now_s
+        peer.every_s = every_s
+
     def check(self, now_s: float) -> list[PeerChanged]:
         changes = []
         for node, peer in sorted(self.peers.items()):
-            silent_s = now_s - peer.heard_s
+            silent_s, counted_s = now_s - peer.heard_s, now_s - max(peer.heard_s, peer.hurried_s)
+            more_s = 2.0 * (peer.every_s - self.patience.heartbeat_s)
             if peer.state is LOST:
                 continue
             if peer.closed_s is not None and now_s - peer.closed_s >= self.patience.reconnect_s:
                 gone = f"{peer.reason}; not back within {self.patience.reconnect_s:g} s"
                 changes.append(self.change(node, LOST, gone))
-            elif silent_s >= self.patience.lost_after_s:
+            elif counted_s >= self.patience.lost_after_s + more_s:
                 changes.append(self.change(node, LOST, f"silent for {silent_s:.1f} s"))
-            elif silent_s >= self.patience.suspect_after_s and peer.state is ALIVE:
+            elif counted_s >= self.patience.suspect_after_s + more_s and peer.state is ALIVE:
                 changes.append(self.change(node, SUSPECT, f"silent for {silent_s:.1f} s"))
         return changes
 
@@ -87,7 +96,7 @@ class Plain:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from((0.0, 0.5, 0.5, 1.0, 1.0, 5.0)) | st.floats(0.0, 2.0),
-        st.sampled_from(("heard", "heard", "closed", "check", "check", "left")),
+        st.sampled_from(("heard", "heard", "closed", "check", "check", "left", "fewer", "more")),
         st.sampled_from(("a", "b", "c")),
         st.sampled_from(("", "", "first", "second")),
     ),
@@ -113,6 +122,10 @@ def test_who_is_alive_is_what_the_plain_rule_says(patience: Patience, steps: lis
                 assert changes == plain.closed(node, now_s, f"break {number}")
             case "left":
                 assert members.on_left(node, reason="left") == plain.left(node, "left")
+            case "fewer" | "more":
+                every_s = 3.0 if what == "fewer" else 1.0
+                members.expect(node, every_s, now_s)
+                plain.expect(node, every_s, now_s)
             case "check":
                 assert members.check(now_s) == plain.check(now_s)
         for name, peer in plain.peers.items():

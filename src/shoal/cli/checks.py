@@ -388,8 +388,11 @@ def check_shared_memory(facts: SharedMemoryFacts) -> Finding:
     return ok(name, "usable, through temporary files" if room is None else f"usable, {bytes_text(room)} in /dev/shm")
 
 
-def check_open_files(soft: int) -> Finding:
+def check_open_files(soft: int, *, devices: int = 0) -> Finding:
+    """``soft``: after Shoal has raised it; negative: no limit. ``devices``: how many a manager here could serve."""
     told = f"a process may open {soft:,} files" if soft >= 0 else "a process may open any number of files"
+    if devices:
+        told += f": a manager here serves {devices:,} devices at once"
     if 0 <= soft < OPEN_FILES_MIN:
         return fail("open files", told, f"raise the limit: ulimit -n {OPEN_FILES_WARN}")
     if 0 <= soft < OPEN_FILES_WARN:

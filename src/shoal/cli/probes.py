@@ -34,6 +34,7 @@ from shoal.cli.checks import (
     TorchFacts,
 )
 from shoal.errors import ShoalError
+from shoal.net.open_files import CONNECTIONS_A_DEVICE, attainable, connections_max
 
 CONNECT_TIMEOUT_S = 3.0
 TORCH_TIMEOUT_S = 120.0
@@ -305,8 +306,15 @@ def shared_memory_facts() -> SharedMemoryFacts:
 
 
 def open_files_limit() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return -1 if soft == resource.RLIM_INFINITY else soft
+    """As a manager or an agent has it: both raise it when they start."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return -1 if soft == resource.RLIM_INFINITY else attainable(soft, hard)
+
+
+def devices_max() -> int:
+    """How many devices a manager on this machine could serve at once."""
+    files = open_files_limit()
+    return connections_max(resource.RLIM_INFINITY if files < 0 else files) // CONNECTIONS_A_DEVICE
 
 
 # A device's own examples -------------------------------------------------------------------------------------

@@ -64,26 +64,37 @@ BLOB_TIMEOUT_S = 3600.0
 EXPLANATION_POLL_S = 0.02
 EXPLANATION_POLLS = 50
 
-_KEEPALIVE = [
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-]
+
+def _keepalive(every_s: int, *, answer_s: int) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.keepalive_time_ms", every_s * 1000),
+        ("grpc.keepalive_timeout_ms", answer_s * 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+#: A caller without heartbeats finds out by these that its peer is gone.
+_CALLER_KEEPALIVE = _keepalive(20, answer_s=10)
+
+#: A door finds out by these which connections nobody holds any more, to free them; which devices are gone, heartbeats
+#: tell long before. Seldom, for there are two connections a device, and often enough for routers that forget a
+#: connection after some minutes of silence.
+_DOOR_KEEPALIVE = _keepalive(60, answer_s=20)
 
 
 #: Bit 0 of gRPC's set of algorithms: bytes as they are.
 _IDENTITY_ALONE = 1
 
 
-def _options(*, receive_max_bytes: int = MESSAGE_MAX_BYTES) -> list[tuple[str, Any]]:
+def _options(keepalive: list[tuple[str, Any]], *, receive_max_bytes: int = MESSAGE_MAX_BYTES) -> list[tuple[str, Any]]:
     return [
         # A compressed message is refused, and what is refused is never decompressed: a megabyte of zeros is a kilobyte.
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ALONE),
         ("grpc.per_message_decompression", 0),
         ("grpc.max_receive_message_length", receive_max_bytes),
         ("grpc.max_send_message_length", REPLY_MAX_BYTES),
-        *_KEEPALIVE,
+        *keepalive,
     ]
 
 
@@ -105,7 +116,7 @@ class GrpcServer:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port in use."""
         options = [
-            *_options(),
+            *_options(_DOOR_KEEPALIVE),
             ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
             # Two managers on one port would each get half of the callers.
             ("grpc.so_reuseport", 0),
@@ -369,10 +380,15 @@ class GrpcLink:
         endpoint: str,
         server_role: str = "manager",
         incarnation: str = "",
+        has_heartbeats: bool = False,
     ) -> None:
         """``server_role``: whether the manager is dialled, or a node that leads. Each may say other things.
 
-        ``incarnation``: which process this is, told with each stream: a node has one at a time."""
+        ``incarnation``: which process this is, told with each stream: a node has one at a time.
+
+        ``has_heartbeats``: the listener sends heartbeats and hangs up when they are not answered, so the connections
+        need no pings from this side."""
+        self._keepalive = [] if has_heartbeats else _CALLER_KEEPALIVE
         self._identity = identity
         self._metadata = ((INCARNATION, incarnation),) if incarnation else ()
         self._server = RemoteIdentity(node=server_node, role=server_role, cluster=identity.cluster)
@@ -383,7 +399,8 @@ class GrpcLink:
 
     def _channel(self) -> grpc.aio.Channel:
         # A pool of its own: channels to one address would otherwise share a connection.
-        options = [*_options(receive_max_bytes=REPLY_MAX_BYTES), ("grpc.use_local_subchannel_pool", 1)]
+        options = _options(self._keepalive, receive_max_bytes=REPLY_MAX_BYTES)
+        options += [("grpc.use_local_subchannel_pool", 1)]
         options += [("grpc.enable_retries", 0), *channel_options(self._server.node)]
         channel = grpc.aio.secure_channel(self._endpoint, channel_credentials(self._identity), options=options)
         self._channels.append(channel)

@@ -2,28 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import resource
 
-from shoal.wire.limits import CONNECTIONS_FILE_SHARE, CONNECTIONS_MAX, OPEN_FILES_WANTED
+from shoal.wire.limits import (
+    CONNECTION_BYTES,
+    CONNECTIONS_FILE_SHARE,
+    CONNECTIONS_LEAST,
+    CONNECTIONS_MAX,
+    CONNECTIONS_MEMORY_SHARE,
+    OPEN_FILES_WANTED,
+)
+
+#: A device has a connection for control and one for work.
+CONNECTIONS_A_DEVICE = 2
+
+
+def attainable(soft: int, hard: int) -> int:
+    """How many files a process may have open once it has raised its limit as far as Shoal needs."""
+    most = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    return OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else max(soft, most)
 
 
 def raise_limit() -> int:
     """Allow this process as many open files as the system lets it have, up to what Shoal ever needs; how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    wanted = attainable(soft, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (ValueError, OSError):
             # Some systems have a lower bound than the hard limit says: what we have must do.
             return soft
-        return wanted
-    return OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else soft
+    return wanted
 
 
-def connections_max() -> int:
-    """Connections that one door takes at once. Well below the limit: checkpoints and blobs are files as well."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return CONNECTIONS_MAX
-    return max(1, min(CONNECTIONS_MAX, int(soft * CONNECTIONS_FILE_SHARE)))
+def connections_max(files: int | None = None, *, memory_bytes: int | None = None) -> int:
+    """Connections that one door takes at once. Well below the limit of files: checkpoints and blobs are files as well.
+
+    ``files`` and ``memory_bytes``: None: as many as this process and this machine have."""
+    if memory_bytes is None:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if files is None:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    by_memory = int(memory_bytes * CONNECTIONS_MEMORY_SHARE / CONNECTION_BYTES)
+    most = min(CONNECTIONS_MAX, max(CONNECTIONS_LEAST, by_memory))
+    if files == resource.RLIM_INFINITY:
+        return most
+    return max(1, min(most, int(files * CONNECTIONS_FILE_SHARE)))

@@ -274,20 +274,27 @@ class FrameSession:
                 self._posted = self._loop.create_future()
                 await self._posted
             message = self._outbox.popleft()
-            if getattr(message, "tensors", NO_TENSORS):
+            if not getattr(message, "tensors", NO_TENSORS):
+                await self._write_alone(envelope_frame(message))
+            else:
                 turn = await self._turns.take()
                 try:
                     await self._write_message(message)
                 finally:
                     self._turns.give(turn)
-            else:
-                await self._write_message(message)
             del message
 
     async def _write_message(self, message: Message) -> None:
         for frame in self._chunks.frames(message, envelope_frame(message)):
             if self._is_over:
                 return
+            self._is_writing = True
+            await self._write(frame)
+            self._is_writing = False
+
+    async def _write_alone(self, frame: bytes) -> None:
+        """A message that is one frame: most are."""
+        if not self._is_over:
             self._is_writing = True
             await self._write(frame)
             self._is_writing = False

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from shoal.learning.metrics import MetricSum
-from shoal.wire.messages import DeviceState, Message, Tensors
+from shoal.wire.messages import DeviceState, Heartbeat, Message, Tensors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +52,13 @@ class PeerChanged:
     reason: str
     #: The node itself said so (it left, or is another process now), or an operator did: this is more than silence.
     is_certain: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heard:
+    """Heartbeats, with their nodes and times, in the order in which they came."""
+
+    beats: tuple[tuple[str, float, Heartbeat], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,6 +284,7 @@ Event = (
     | Received
     | Asked
     | PeerChanged
+    | Heard
     | MemberHeld
     | DiskMeasured
     | TimerFired

@@ -243,8 +243,19 @@ class Agent:
                     load=probe.load(),
                     memory_free_mb=probe.memory_free_mb(),
                     link_bytes_per_s=self._link_bytes_per_s,
+                    hosts=self._is_hosting(),
                 )
             )
+
+    def _is_hosting(self) -> bool:
+        """Whether others count on this device beside its own jobs."""
+        is_leading = self._leader_host is not None and not self._leader_host.is_idle
+        return is_leading or bool(self._to_host) or self._lending is not None
+
+    def beat_now(self, node: str) -> None:
+        dialer = self._dialers.get(node)
+        if dialer is not None:
+            dialer.beat_now()
 
     def dialer_payload_limit(self, dialer: Dialer, message: Message) -> int:
         if isinstance(message, Checkpoint) and dialer.peer == self._manager:

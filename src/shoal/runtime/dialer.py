@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from shoal.errors import PeerViolation, ShoalError
 from shoal.identity.identity import Identity
 from shoal.net.base import Session
 from shoal.net.grpc import GrpcLink
-from shoal.wire.messages import Lane, Message, Welcome
+from shoal.wire.messages import HeartbeatSeen, Lane, Message, Welcome
 
 #: How often a peer may ask for heartbeats. A leader is a node like any other: if it asked for them without a pause,
 #: this device would do nothing else.
@@ -123,6 +124,8 @@ class Dialer(PersistentLink):
         self.link: GrpcLink | None = None
         #: Set while no control stream is open.
         self.hung_up = asyncio.Event()
+        #: Set to send a heartbeat before its time.
+        self._hurry = asyncio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -135,6 +138,7 @@ class Dialer(PersistentLink):
             server_role=self._role,
             endpoint=self.endpoint,
             incarnation=self._switch.incarnation,
+            has_heartbeats=True,
         )
         beating = asyncio.create_task(self._beat())
         try:
@@ -147,9 +151,16 @@ class Dialer(PersistentLink):
     async def _beat(self) -> None:
         """Heartbeats, on time."""
         while True:
-            await asyncio.sleep(self._switch.heartbeat_s(self.peer))
+            self._hurry.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._switch.heartbeat_s(self.peer)):
+                    await self._hurry.wait()
             if self.is_open:
                 self._switch.dialer_beat(self, time.monotonic())
+
+    def beat_now(self) -> None:
+        """Send a heartbeat before its time, and the next one an interval later."""
+        self._hurry.set()
 
     async def may_dial_again(self, reason: str) -> bool:
         return await self._switch.line_ended(self, reason)
@@ -170,6 +181,8 @@ class Dialer(PersistentLink):
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         if isinstance(message, Welcome):
             _check_pace(message)
+        elif isinstance(message, HeartbeatSeen) and message.next_s:
+            _check_interval(message.next_s)
         await self._switch.dialer_received(self, message, size_bytes)
 
     def payload_limit(self, session: Session, message: Message) -> int:
@@ -179,10 +192,16 @@ class Dialer(PersistentLink):
         return self._switch.dialer_payload_buffer(self, message, size_bytes)
 
 
-def _check_pace(welcome: Welcome) -> None:
-    every_s, lost_after_s = welcome.heartbeat_s, welcome.lost_after_s
+def _check_interval(every_s: float) -> None:
     if not HEARTBEAT_LEAST_S <= every_s <= HEARTBEAT_MOST_S:
         raise PeerViolation(f"asks for a heartbeat every {every_s:g} s")
+
+
+def _check_pace(welcome: Welcome) -> None:
+    every_s, lost_after_s = welcome.heartbeat_s, welcome.lost_after_s
+    _check_interval(every_s)
+    if not 0.0 <= welcome.redial_s <= HEARTBEAT_MOST_S:
+        raise PeerViolation(f"wants to be dialled again after {welcome.redial_s:g} s")
     if lost_after_s < every_s:
         # No answer could be in time: it would be given up and dialled again without an end.
         raise PeerViolation(f"wants to be given up after {lost_after_s:g} s, before a heartbeat of {every_s:g} s")

@@ -72,6 +72,11 @@ class LeaderHost(AnyKey):
     def leads(self) -> tuple[Leads, ...]:
         return self._router.leads()
 
+    @property
+    def is_idle(self) -> bool:
+        """No role is here, and the manager has heard every last word."""
+        return self._router.is_idle
+
     def has(self, job: str) -> bool:
         return job in self._router.jobs
 

@@ -23,7 +23,7 @@ from shoal.identity.enrolment import Enrolled, EnrolmentServer, Newcomer
 from shoal.identity.identity import IDENTITY_FILE, MEMBER_VALID_DAYS, Authority, Identity
 from shoal.identity.join_code import JoinCode, endpoint
 from shoal.net.grpc import GrpcServer
-from shoal.net.open_files import raise_limit
+from shoal.net.open_files import CONNECTIONS_A_DEVICE, connections_max, raise_limit
 from shoal.net.renewal import is_due
 from shoal.roles.node.failure_detector import Patience
 from shoal.runtime import log_lines
@@ -119,7 +119,13 @@ async def run_home(
     next port. ``token``: whether to make a join line; None: only if no device has joined yet.
     """
     keep_freed_memory()
-    raise_limit()
+    files, connections = raise_limit(), connections_max()
+    log.info(
+        "up to %d devices at once: %d open files, %d connections",
+        connections // CONNECTIONS_A_DEVICE,
+        files,
+        connections,
+    )
     if announce:
         check_installed()
     # In a thread: a name may take long to look up.

@@ -276,6 +276,7 @@ class ManagerNode:
             return ""
         doorway = self._router.doorway
         knock = doorway.knock(caller_of(peer))
+        self._role_server.roles.carry(self._router.on_knock(knock.caller))
         while (answer := doorway.ask(knock))[0] is Door.WAIT:
             await asyncio.sleep(LOOK_EVERY_S)
         door, reason = answer

@@ -32,6 +32,7 @@ from shoal.wire.messages import (
     NO_TENSORS,
     Assign,
     Checkpoint,
+    Heartbeat,
     Lane,
     Message,
     Recipient,
@@ -140,6 +141,11 @@ class RoleServer:
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         """Route a message. Returns once its role has read it: a large message is held back at its sender, and the
         memory that its tensors lie in is used again after that."""
+        if type(message) is Heartbeat and session.lane is Lane.CONTROL:
+            # Most of what is heard, and nothing of it has to be waited for.
+            beat = Received(sender=session.peer.node, message=message, size_bytes=size_bytes)
+            self.roles.carry(self._router.on_received(beat, time.monotonic()))
+            return
         feature = self._feature_of(message)
         if feature is not None:
             await feature.received(session, message, size_bytes)

@@ -175,4 +175,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # good again when the name is.
         "ALTER TABLE nodes ADD COLUMN is_forgotten INTEGER NOT NULL DEFAULT 0",
     ),
+    (
+        # A member's certificates in their order: the next number is read from the end of the index.
+        "CREATE INDEX certificates_by_number ON certificates (node, number)",
+        "DROP INDEX certificates_by_node",
+    ),
 )

@@ -239,6 +239,8 @@ def decode_envelope(
 
 
 def _tensor_infos(announced: Sequence[Any]) -> tuple[TensorInfo, ...]:
+    if not announced:
+        return ()
     if len(announced) > MESSAGE_TENSORS_MAX:
         raise PeerViolation(f"{len(announced)} tensors announced, at most {MESSAGE_TENSORS_MAX}")
     infos = []

@@ -172,9 +172,13 @@ TURNED_AWAY_LONGEST_S = 640.0
 CONNECTION_IDLE_MAX_S = 300
 HANDSHAKE_MAX_S = 5
 
-#: Connections that a door takes at once, before any handshake; more are closed as they come. Each takes about 50 kB,
-#: and a member has two. Where fewer files may be open, it is this share of them.
-CONNECTIONS_MAX = 4096
+#: Connections that a door takes at once, before any handshake; more are closed as they come. A member has two. Each
+#: takes about 50 kB before its handshake: so many as this share of the machine's memory holds, or the least, whichever
+#: is more. Where fewer files may be open, it is a share of them.
+CONNECTIONS_LEAST = 4096
+CONNECTIONS_MAX = 32_768
+CONNECTION_BYTES = 50_000
+CONNECTIONS_MEMORY_SHARE = 0.125
 CONNECTIONS_FILE_SHARE = 0.5
 
 #: Open files that a manager or an agent asks the system for.

@@ -156,6 +156,7 @@ def test_memory_and_limits() -> None:
     told(checks.check_open_files(64), "fail", "ulimit")
     told(checks.check_open_files(256), "warn", "ulimit")
     told(checks.check_open_files(-1), "ok", "any number")
+    told(checks.check_open_files(4096, devices=1024), "ok", "a manager here serves 1,024 devices at once")
 
 
 @pytest.mark.parametrize(

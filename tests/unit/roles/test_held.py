@@ -10,7 +10,7 @@ import pytest
 
 from shoal.learning.layout import Layout
 from shoal.roles.actions import Action, Record, Send
-from shoal.roles.events import Asked, Event, Liveness, MemberHeld, PeerChanged, Received, Saved, Started
+from shoal.roles.events import Asked, Event, Heard, Liveness, MemberHeld, PeerChanged, Received, Saved, Started
 from shoal.roles.leader.leader import Leader
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.manager import Manager
@@ -122,7 +122,7 @@ def test_its_place_goes_to_another_when_its_leader_has_let_it_go(make_spec: Make
     assert office.working == ["b"]
     office.says("a", Heartbeat(seq=1))
     office.released("b")
-    office.says("b", Heartbeat(seq=1))
+    office.happens(Heard(beats=(("b", 0.0, Heartbeat(seq=1, is_same=True)),)))
     assert office.working == ["b"], "b was not held; a is still"
 
 

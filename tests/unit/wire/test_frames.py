@@ -11,6 +11,7 @@ import pytest
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.wire import contract
+from shoal.wire import frames as frames_module
 from shoal.wire.frames import (
     Assembly,
     chunk_frame,
@@ -23,7 +24,7 @@ from shoal.wire.frames import (
     read_opening,
 )
 from shoal.wire.limits import CHUNK_BYTES, ENVELOPE_MAX_BYTES, MESSAGE_MAX_BYTES, PAYLOAD_MAX_BYTES
-from shoal.wire.messages import Go, Leave, Status, Update, Wait
+from shoal.wire.messages import Go, Heartbeat, HeartbeatSeen, Leave, Status, Update, Wait
 
 
 def update(**tensors: np.ndarray) -> Update:
@@ -252,3 +253,21 @@ def test_chunks_are_cut_without_holding_the_whole() -> None:
         yield from chunk_frames({"t": np.zeros(3 * CHUNK_BYTES, np.uint8)})
 
     assert [len(piece) for piece in pieces()] == [CHUNK_BYTES + 4] * 3
+
+
+def test_a_heartbeat_that_was_read_before_is_read_by_those_alone_that_may_hear_it() -> None:
+    beat = Heartbeat(seq=9, is_idle=True, is_same=True)
+    frame = envelope_frame(beat)
+    assert len(frame) == 10
+    assert read_opening(frame).message == beat
+    assert read_opening(frame, hears={"Heartbeat"}).message is read_opening(frame).message
+    with pytest.raises(PeerViolation, match="Heartbeat does not come this way"):
+        read_opening(frame, hears={"Leave"})
+
+
+def test_no_peer_makes_us_keep_more_than_so_many_heartbeats() -> None:
+    for seq in range(1, 5000):
+        assert read_opening(envelope_frame(Heartbeat(seq=seq, is_same=True))).message.seq == seq
+        answer = HeartbeatSeen(seq=seq, next_s=5.0)
+        assert read_opening(envelope_frame(answer)).message == answer
+    assert len(frames_module._ALIKE) <= frames_module._ALIKE_MAX

@@ -72,7 +72,7 @@ def examine(home: Path, *, code: JoinCode | None, port: int) -> Iterator[Finding
     yield checks.check_shared_memory(probes.shared_memory_facts())
     yield checks.check_disk(probes.disk_facts("home", home))
     yield checks.check_disk(probes.disk_facts("temporary", Path(tempfile.gettempdir())))
-    yield checks.check_open_files(probes.open_files_limit())
+    yield checks.check_open_files(probes.open_files_limit(), devices=probes.devices_max())
     if (own := probes.own_data_facts(home)) is not None:
         yield checks.check_own_data(own)
     if code is not None:

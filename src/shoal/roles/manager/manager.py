@@ -13,6 +13,7 @@ from shoal.roles.events import (
     Asked,
     DiskMeasured,
     Event,
+    Heard,
     Liveness,
     LoadFailed,
     MemberHeld,
@@ -29,6 +30,7 @@ from shoal.roles.manager.cluster_state import ClusterState, JobRecord, NodeRecor
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.housekeeping import Housekeeping
 from shoal.roles.manager.reconciliation import Reconciliation
+from shoal.roles.node.dial_state import redial_s
 from shoal.roles.node.failure_detector import Patience
 from shoal.states import JobState
 from shoal.wire.messages import (
@@ -101,6 +103,8 @@ class Manager(Machine):
                 self._on_received(event)
             case PeerChanged():
                 self._on_peer(event)
+            case Heard():
+                self._on_heard(event)
             case Asked():
                 self._on_asked(event)
             case MemberHeld():
@@ -140,13 +144,19 @@ class Manager(Machine):
             link = beat.link_bytes_per_s
             self._appointments.on_home_load(cpus=self._cpus, load=beat.load, link_bytes_per_s=link)
             return
-        node = self._nodes.get(sender)
-        if node is None:
-            return
-        node.load, node.memory_free_mb = beat.load, beat.memory_free_mb
-        node.link_bytes_per_s = beat.link_bytes_per_s
-        if node.is_resting:
-            self._on_rested(node)
+        self._on_heard(Heard(beats=((sender, self.now_s, beat),)))
+
+    def _on_heard(self, event: Heard) -> None:
+        for name, heard_s, beat in event.beats:
+            node = self._nodes.get(name)
+            if node is None:
+                continue
+            node.heard_s = max(node.heard_s, heard_s)
+            if not beat.is_same:
+                node.load, node.memory_free_mb = beat.load, beat.memory_free_mb
+                node.link_bytes_per_s = beat.link_bytes_per_s
+            if node.is_resting:
+                self._on_rested(node)
 
     def _on_leader(self, sender: str, message: Message) -> None:
         """A leader speaks, or a worker speaks of its leader."""
@@ -215,9 +225,13 @@ class Manager(Machine):
         self._dismiss_elsewhere(node)
         # The welcome comes last: a node speaks to its leader once it knows all its roles.
         held_back = node.held_back or ""
-        self.send(
-            sender, Welcome(heartbeat_s=patience.heartbeat_s, lost_after_s=patience.lost_after_s, reason=held_back)
+        welcome = Welcome(
+            heartbeat_s=patience.heartbeat_s,
+            lost_after_s=patience.lost_after_s,
+            reason=held_back,
+            redial_s=redial_s(len(self._nodes)),
         )
+        self.send(sender, welcome)
         self._appointments.relieve_home()
 
     def _on_peer(self, event: PeerChanged) -> None:

@@ -91,6 +91,13 @@ class Redial:
 
 
 @dataclass(frozen=True, slots=True)
+class Beat:
+    """Send a heartbeat to this peer now: it wants more of them than before."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToHosted:
     """The manager speaks to the leaders on this node, or makes it one; or a leader speaks to its aggregator here."""
 
@@ -98,7 +105,7 @@ class ToHosted:
     sender: str = ""
 
 
-Duty = ToWorker | Employ | Say | Dial | DropSession | Redial | ToHosted
+Duty = ToWorker | Employ | Say | Dial | DropSession | Redial | Beat | ToHosted
 
 
 class DeviceRouter:
@@ -178,14 +185,28 @@ class DeviceRouter:
                 self._do(Say(self._manager, LeaderUnreachable(job=job, term=term, reason=told)))
 
     def beat(
-        self, peer: str, now_s: float, *, load: float = 0.0, memory_free_mb: int = 0, link_bytes_per_s: float = 0.0
+        self,
+        peer: str,
+        now_s: float,
+        *,
+        load: float = 0.0,
+        memory_free_mb: int = 0,
+        link_bytes_per_s: float = 0.0,
+        hosts: bool = False,
     ) -> list[Duty]:
-        """To be called every ``heartbeat_s`` while connected. A peer that stops answering is given up."""
+        """To be called every ``heartbeat_s`` while connected. A peer that stops answering is given up.
+
+        ``hosts``: a leader or an aggregator is here, or this device lends its processor."""
         dial_state = self._dial_states.get(peer)
         if dial_state is None:
             return []
         beat, hang_up = dial_state.beat(
-            now_s, load=load, memory_free_mb=memory_free_mb, link_bytes_per_s=link_bytes_per_s
+            now_s,
+            load=load,
+            memory_free_mb=memory_free_mb,
+            link_bytes_per_s=link_bytes_per_s,
+            # A leader elsewhere hears only devices that work for it.
+            is_idle=peer == self._manager and not hosts and not self._assigned,
         )
         if beat is not None:
             self._do(Say(peer, beat))
@@ -231,10 +252,13 @@ class DeviceRouter:
             return []
         match event.message:
             case Welcome() as welcome:
-                dial_state.on_welcome(heartbeat_s=welcome.heartbeat_s, lost_after_s=welcome.lost_after_s)
+                dial_state.on_welcome(
+                    heartbeat_s=welcome.heartbeat_s, lost_after_s=welcome.lost_after_s, redial_s=welcome.redial_s
+                )
                 self._on_welcomed(event.sender)
             case HeartbeatSeen() as seen:
-                dial_state.on_answered(seen.seq)
+                if dial_state.on_answered(seen.seq, next_s=seen.next_s):
+                    self._do(Beat(event.sender))
             case ShardAck() | ModelShard() as said:
                 self._on_said_by_hop(event, said)
             case _:

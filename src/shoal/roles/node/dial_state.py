@@ -6,12 +6,23 @@ Pure state; the driver owns the connection.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 
 from shoal.roles.node.doorway import TWICE
+from shoal.roles.node.failure_detector import longer_after_s
 from shoal.wire.messages import Facts, Heartbeat, Hello, Leads
 
 #: Waits between attempts to reach a peer. The first is short: a peer that restarts is back at once.
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+#: A manager's core lets in so many devices within a second or two, whenever they come. Of more it lets in so many a
+#: second (277 were measured, with handshakes of TLS); devices that would have to wait for longer than a handshake may
+#: take dial again, in vain: so they are asked to come later.
+REDIAL_SPARED = 300
+REDIALS_PER_S = 200
+
+#: The longest wait of all.
+REDIAL_MOST_S = 600.0
 
 #: The same if another device has connected under our name: it will not leave soon.
 TWICE_BACKOFF_S = (10.0, 60.0, 180.0, 300.0)
@@ -20,8 +31,18 @@ TWICE_BACKOFF_S = (10.0, 60.0, 180.0, 300.0)
 CONNECT_FIRST_S = 2.0
 CONNECT_LONGEST_S = 20.0
 
+#: By how much the load, and by what share free memory and the rate of the link have to change to be worth telling.
+LOAD_STEP = 0.25
+MEMORY_STEP = 0.125
+RATE_STEP = 0.125
+
 #: How long a peer may take to welcome us.
 WELCOME_TIMEOUT_S = 15.0
+
+
+def redial_s(devices: int) -> float:
+    """Over how long the devices of a fleet are to spread their second attempts to connect; 0: few need not wait."""
+    return 0.0 if devices <= REDIAL_SPARED else min(devices / REDIALS_PER_S, REDIAL_MOST_S)
 
 
 class DialState:
@@ -31,6 +52,10 @@ class DialState:
         #: The peer's name as people read it.
         self._peer = peer
         self.welcomed = False
+        #: Over how long the peer wants attempts to be spread; 0: it did not say.
+        self._redial_s = 0.0
+        #: How often the peer wants a heartbeat: by its welcome, and by its last answer.
+        self._welcome_s = 1.0
         self.heartbeat_s = 1.0
         self._lost_after_s = 8.0
         self._opened_s = 0.0
@@ -39,21 +64,36 @@ class DialState:
         #: Attempts in a row that were refused because another device uses our identity.
         self._twice = 0
         self._seq = 0
-        self._answered = 0
+        #: (number, interval) of the heartbeats that the peer has not answered.
+        self._unanswered: deque[tuple[int, float]] = deque()
+        #: Load, memory, rate and whether it waited, as the peer knows them.
+        self._told: tuple[float, int, float, bool] | None = None
+        #: The peer said in this session how often it wants heartbeats: so it knows one that leaves out what it knows.
+        self._is_paced = False
 
     def on_opened(self, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = (), lends: bool = False) -> Hello:
         """There is a control stream."""
         self.welcomed = False
         self._opened_s = now_s
-        self._seq = self._answered = 0
+        self._seq = 0
+        self._unanswered.clear()
+        self._told, self._is_paced = None, False
         return Hello(node=self._node, incarnation=self._incarnation, facts=facts, leads=leads, lends=lends)
 
-    def on_welcome(self, *, heartbeat_s: float, lost_after_s: float) -> None:
-        self.heartbeat_s, self._lost_after_s = heartbeat_s, lost_after_s
+    def on_welcome(self, *, heartbeat_s: float, lost_after_s: float, redial_s: float = 0.0) -> None:
+        self._redial_s = redial_s
+        self._welcome_s = self.heartbeat_s = heartbeat_s
+        self._lost_after_s = lost_after_s
         self.welcomed = True
 
-    def on_answered(self, seq: int) -> None:
-        self._answered = max(self._answered, seq)
+    def on_answered(self, seq: int, *, next_s: float = 0.0) -> bool:
+        """The peer heard a heartbeat, and says how often it wants them; 0: as its welcome said. Whether the next one is
+        to be sent at once: the peer wants more of them than before."""
+        while self._unanswered and self._unanswered[0][0] <= seq:
+            self._unanswered.popleft()
+        self._is_paced = self._is_paced or next_s > 0
+        before_s, self.heartbeat_s = self.heartbeat_s, next_s or self._welcome_s
+        return self.heartbeat_s < before_s
 
     def on_closed(self, reason: str | None = None) -> None:
         """The connection is over, or could not be made."""
@@ -68,14 +108,26 @@ class DialState:
         if self._twice:
             base_s = TWICE_BACKOFF_S[min(self._twice, len(TWICE_BACKOFF_S)) - 1]
         digest = hashlib.sha256(f"{self._node}/{self.attempts}".encode()).digest()
-        return base_s * (0.75 + 0.5 * digest[0] / 255)
+        wait_s = base_s * (0.75 + 0.5 * digest[0] / 255)
+        if self._redial_s and self.attempts and not self._twice:
+            # The first attempt is at once: a session that breaks alone is back before its leases are given away. Then
+            # anywhere within the time that all need ("full jitter"), which grows as long as they come in vain.
+            span_s = min(self._redial_s * 2.0 ** min(self.attempts - 1, 10), REDIAL_MOST_S)
+            wait_s = max(wait_s, span_s * int.from_bytes(digest[1:4], "big") / (1 << 24))
+        return wait_s
 
     def connect_timeout_s(self) -> float:
         """How long an attempt may take: short at first, as TCP resends lost packets ever more slowly."""
         return min(CONNECT_FIRST_S * 2.0 ** min(self.attempts, 10), CONNECT_LONGEST_S)
 
     def beat(
-        self, now_s: float, *, load: float = 0.0, memory_free_mb: int = 0, link_bytes_per_s: float = 0.0
+        self,
+        now_s: float,
+        *,
+        load: float = 0.0,
+        memory_free_mb: int = 0,
+        link_bytes_per_s: float = 0.0,
+        is_idle: bool = False,
     ) -> tuple[Heartbeat | None, str | None]:
         """To be called every ``heartbeat_s`` while connected: the heartbeat to send, and why to hang up, if at all."""
         if not self.welcomed:
@@ -83,7 +135,33 @@ class DialState:
                 return None, None
             return None, f"{self._peer} did not welcome this node within {WELCOME_TIMEOUT_S:g} s"
         self._seq += 1
-        beat = Heartbeat(seq=self._seq, load=load, memory_free_mb=memory_free_mb, link_bytes_per_s=link_bytes_per_s)
-        if (self._seq - self._answered) * self.heartbeat_s > self._lost_after_s:
-            return beat, f"{self._peer} has not answered for {self._lost_after_s:g} s"
+        self._unanswered.append((self._seq, self.heartbeat_s))
+        state = (load, memory_free_mb, link_bytes_per_s, is_idle)
+        if self._is_paced and self._told is not None and _is_about(state, self._told):
+            beat = Heartbeat(seq=self._seq, is_idle=is_idle, is_same=True)
+        else:
+            self._told = state
+            beat = Heartbeat(
+                seq=self._seq,
+                load=load,
+                memory_free_mb=memory_free_mb,
+                link_bytes_per_s=link_bytes_per_s,
+                is_idle=is_idle,
+            )
+        # Counted in heartbeats: a device that slept has not waited.
+        lost_after_s = longer_after_s(self._lost_after_s, heartbeat_s=self._welcome_s, every_s=self.heartbeat_s)
+        if sum(every_s for _, every_s in self._unanswered) > lost_after_s:
+            return beat, f"{self._peer} has not answered for {lost_after_s:g} s"
         return beat, None
+
+
+def _is_about(state: tuple[float, int, float, bool], told: tuple[float, int, float, bool]) -> bool:
+    """Whether nobody would decide otherwise by the newer figures."""
+    load, memory_mb, rate, is_idle = state
+    told_load, told_memory_mb, told_rate, was_idle = told
+    return (
+        is_idle == was_idle
+        and abs(load - told_load) <= LOAD_STEP
+        and abs(memory_mb - told_memory_mb) <= MEMORY_STEP * told_memory_mb
+        and abs(rate - told_rate) <= RATE_STEP * told_rate
+    )

@@ -72,6 +72,11 @@ class Doorway:
             " `shoal join LINE --anew` on one of them"
         )
 
+    def is_taken(self, caller: Caller) -> bool:
+        """Whether another process of this name is inside, as far as is known."""
+        inside = self._inside.get(caller.node)
+        return inside is not None and inside.incarnation != caller.incarnation
+
     def on_entered(self, caller: Caller) -> None:
         """The control session of a process is open."""
         self._inside[caller.node] = caller

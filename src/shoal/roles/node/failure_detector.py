@@ -1,17 +1,22 @@
 """Which peers are alive, as far as heartbeats tell. Pure state shared by both drivers; time is monotonic, an argument.
 
-Peers are queued by when they were last heard, so that a check looks only at peers whose time has come.
+Peers are queued by when they are to be looked at, so that a check looks only at peers whose time may have come. A sign
+of life moves nobody in the queue: a peer that was heard meanwhile is put back when its old time comes.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 from shoal.roles.events import Liveness, PeerChanged
 
 #: Compared for every sign of life, up to 100,000 times a second: looking a member up in its enum is slow.
 _ALIVE = Liveness.ALIVE
+
+#: Peers are looked at so much before their time: sums of seconds are not exact, and the differences decide.
+_EARLY_S = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,12 +30,25 @@ class Patience:
     reconnect_s: float = 1.5
 
 
+def longer_after_s(after_s: float, *, heartbeat_s: float, every_s: float) -> float:
+    """A limit on silence that holds for heartbeats each ``heartbeat_s``, for a peer that sends them each ``every_s``.
+
+    One heartbeat may be missing and the next one late, whatever the interval is; the time beyond these stays."""
+    return after_s + 2.0 * (every_s - heartbeat_s)
+
+
 @dataclass(slots=True)
 class _Peer:
     heard_s: float
     state: Liveness
-    #: When its session broke, while it is in the queue of peers without one.
-    closed_s: float = 0.0
+    #: How often it was told to send heartbeats.
+    every_s: float
+    #: Silence before this is not counted: it was told then to send more heartbeats.
+    hurried_s: float = -math.inf
+    #: When its session broke, while it has none.
+    closed_s: float | None = None
+    #: When it is to be looked at; infinite: it is lost.
+    look_s: float = math.inf
     #: Why it is in this state.
     reason: str | None = None
     #: The process it runs in; None: it has not said hello.
@@ -43,18 +61,16 @@ class FailureDetector:
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._peers: dict[str, _Peer] = {}
-        #: Peers heard lately, and peers silent for long, each by when they were heard. A lost peer is in neither queue.
-        self._speaking: OrderedDict[str, _Peer] = OrderedDict()
-        self._silent: OrderedDict[str, _Peer] = OrderedDict()
-        #: Peers without a session, by when it broke. They are suspect, and in one of the queues above as well.
-        self._closed: OrderedDict[str, _Peer] = OrderedDict()
+        #: (when to look, peer). An entry counts if it names the time that its peer has.
+        self._looks: list[tuple[float, str]] = []
+        #: Peers that are not lost.
+        self.present = 0
 
     def on_heard(self, node: str, now_s: float, *, incarnation: str | None = None) -> list[PeerChanged]:
         """Any sign of life. A new incarnation is a new process: the process before is lost, with everything it held."""
         peer = self._peers.get(node)
         if peer is not None and peer.state is _ALIVE and (incarnation is None or incarnation == peer.incarnation):
             peer.heard_s = now_s
-            self._speaking.move_to_end(node)
             return []
         return self._on_news(node, now_s, incarnation)
 
@@ -62,19 +78,19 @@ class FailureDetector:
         """A sign of life that may change something."""
         peer = self._peers.get(node)
         if peer is None:
-            peer = self._peers[node] = _Peer(heard_s=now_s, state=Liveness.LOST)
+            peer = self._peers[node] = _Peer(now_s, Liveness.LOST, self._patience.heartbeat_s)
         restarted = incarnation is not None and peer.incarnation not in (None, incarnation)
         peer.incarnation = incarnation or peer.incarnation
         ended = self.on_left(node, reason="restarted") if restarted else []
-        silent_s = now_s - peer.heard_s
-        self._forget(node)
-        peer.heard_s = now_s
-        self._speaking[node] = peer
-        if peer.state is Liveness.ALIVE:
+        silent_s, before = now_s - peer.heard_s, peer.state
+        peer.heard_s, peer.closed_s = now_s, None
+        if before is Liveness.ALIVE:
             return ended
-        back = peer.state is Liveness.SUSPECT
+        if before is Liveness.LOST:
+            self.present += 1
         peer.state = Liveness.ALIVE
-        peer.reason = f"back after {silent_s:.1f} s of silence" if back else "connected"
+        peer.reason = f"back after {silent_s:.1f} s of silence" if before is Liveness.SUSPECT else "connected"
+        self._look_in_time(node, peer)
         return [*ended, PeerChanged(node=node, state=Liveness.ALIVE, reason=peer.reason)]
 
     def on_closed(self, node: str, now_s: float, *, reason: str) -> list[PeerChanged]:
@@ -84,8 +100,7 @@ class FailureDetector:
             return []
         peer.closed_s = now_s
         peer.reason = reason
-        self._closed[node] = peer
-        self._closed.move_to_end(node)
+        self._look_in_time(node, peer)
         if peer.state is Liveness.SUSPECT:
             return []
         peer.state = Liveness.SUSPECT
@@ -98,9 +113,41 @@ class FailureDetector:
             return []
         return [replace(self._lose(node, peer, reason), is_certain=True)]
 
+    def expect(self, node: str, every_s: float, now_s: float) -> None:
+        """The peer is told to send a heartbeat each ``every_s`` from now on, and silence is judged by that.
+
+        A peer that is told to send more of them sends one at once: its silence is counted from now on."""
+        peer = self._peers.get(node)
+        if peer is None or peer.every_s == every_s:
+            return
+        if every_s < peer.every_s:
+            peer.hurried_s = now_s
+        peer.every_s = every_s
+        if peer.state is not Liveness.LOST:
+            self._look_in_time(node, peer)
+
+    def every_s(self, node: str) -> float:
+        """How often this peer was told to send heartbeats."""
+        peer = self._peers.get(node)
+        return peer.every_s if peer else self._patience.heartbeat_s
+
     def check(self, now_s: float) -> list[PeerChanged]:
         """Find peers that have been silent for too long. To be called every heartbeat or so."""
-        changes = [*self._not_back(now_s), *self._silent_too_long(now_s), *self._newly_silent(now_s)]
+        changes, looked_at = [], []
+        while self._looks and self._looks[0][0] <= now_s:
+            look_s, node = heappop(self._looks)
+            peer = self._peers[node]
+            if look_s != peer.look_s:
+                continue
+            peer.look_s = math.inf
+            change = self._judged(node, peer, now_s)
+            if change is not None:
+                changes.append(change)
+            if peer.state is not Liveness.LOST:
+                looked_at.append((node, peer))
+        # Not before all were looked at: a peer whose time has not quite come would be looked at again and again.
+        for node, peer in looked_at:
+            self._look_in_time(node, peer)
         return sorted(changes, key=lambda change: change.node)
 
     def state(self, node: str) -> Liveness:
@@ -122,50 +169,40 @@ class FailureDetector:
         peer = self._peers.get(node)
         return now_s - peer.heard_s if peer else None
 
-    # Each takes peers from the front of one queue whose time has come. -----------------------------------
+    # One peer ---------------------------------------------------------------------------------------------
 
-    def _not_back(self, now_s: float) -> list[PeerChanged]:
-        changes = []
-        while self._closed:
-            node, peer = next(iter(self._closed.items()))
-            if now_s - peer.closed_s < self._patience.reconnect_s:
-                break
-            reason = f"{peer.reason}; not back within {self._patience.reconnect_s:g} s"
-            changes.append(self._lose(node, peer, reason))
-        return changes
+    def _judged(self, node: str, peer: _Peer, now_s: float) -> PeerChanged | None:
+        """What silence makes of a peer; None: nothing has changed."""
+        patience = self._patience
+        if peer.closed_s is not None and now_s - peer.closed_s >= patience.reconnect_s:
+            return self._lose(node, peer, f"{peer.reason}; not back within {patience.reconnect_s:g} s")
+        counted_s = now_s - max(peer.heard_s, peer.hurried_s)
+        told = f"silent for {now_s - peer.heard_s:.1f} s"
+        if counted_s >= self._longer(patience.lost_after_s, peer):
+            return self._lose(node, peer, told)
+        if peer.state is Liveness.ALIVE and counted_s >= self._longer(patience.suspect_after_s, peer):
+            peer.state, peer.reason = Liveness.SUSPECT, told
+            return PeerChanged(node=node, state=peer.state, reason=told)
+        return None
 
-    def _silent_too_long(self, now_s: float) -> list[PeerChanged]:
-        changes = []
-        while self._silent:
-            node, peer = next(iter(self._silent.items()))
-            silent_s = now_s - peer.heard_s
-            if silent_s < self._patience.lost_after_s:
-                break
-            changes.append(self._lose(node, peer, f"silent for {silent_s:.1f} s"))
-        return changes
+    def _look_in_time(self, node: str, peer: _Peer) -> None:
+        """Look at a peer when its state may change next, or before."""
+        patience = self._patience
+        after_s = self._longer(patience.lost_after_s, peer)
+        if peer.state is Liveness.ALIVE:
+            after_s = min(after_s, self._longer(patience.suspect_after_s, peer))
+        look_s = max(peer.heard_s, peer.hurried_s) + after_s
+        if peer.closed_s is not None:
+            look_s = min(look_s, peer.closed_s + patience.reconnect_s)
+        look_s -= _EARLY_S
+        if look_s < peer.look_s:
+            peer.look_s = look_s
+            heappush(self._looks, (look_s, node))
 
-    def _newly_silent(self, now_s: float) -> list[PeerChanged]:
-        changes = []
-        while self._speaking:
-            node, peer = next(iter(self._speaking.items()))
-            silent_s = now_s - peer.heard_s
-            if silent_s >= self._patience.lost_after_s:
-                changes.append(self._lose(node, peer, f"silent for {silent_s:.1f} s"))
-            elif silent_s >= self._patience.suspect_after_s:
-                self._silent[node] = self._speaking.pop(node)
-                if peer.state is Liveness.ALIVE:
-                    peer.state, peer.reason = Liveness.SUSPECT, f"silent for {silent_s:.1f} s"
-                    changes.append(PeerChanged(node=node, state=peer.state, reason=peer.reason))
-            else:
-                break
-        return changes
+    def _longer(self, after_s: float, peer: _Peer) -> float:
+        return longer_after_s(after_s, heartbeat_s=self._patience.heartbeat_s, every_s=peer.every_s)
 
     def _lose(self, node: str, peer: _Peer, reason: str) -> PeerChanged:
-        self._forget(node)
-        peer.state, peer.reason = Liveness.LOST, reason
+        peer.state, peer.reason, peer.closed_s, peer.look_s = Liveness.LOST, reason, None, math.inf
+        self.present -= 1
         return PeerChanged(node=node, state=Liveness.LOST, reason=reason)
-
-    def _forget(self, node: str) -> None:
-        """Take the peer out of every queue."""
-        for queue in (self._speaking, self._silent, self._closed):
-            queue.pop(node, None)

@@ -14,11 +14,12 @@ from typing import Concatenate, ParamSpec
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.roles.actions import Record, Save
-from shoal.roles.events import Event, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
+from shoal.roles.events import Event, Heard, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
 from shoal.roles.machine import Decider
 from shoal.roles.node.checkpoint_transfer import packed, version_of
-from shoal.roles.node.doorway import Doorway
+from shoal.roles.node.doorway import Caller, Doorway
 from shoal.roles.node.failure_detector import FailureDetector, Patience
+from shoal.roles.node.heartbeat_interval import interval_s
 from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     Admit,
@@ -169,6 +170,12 @@ class _Led:
         return (answer.term, answer.version, answer.number) == (self.assign.term, self.saving, self.saves)
 
 
+@functools.lru_cache(maxsize=4096)
+def _seen(seq: int, next_s: float) -> HeartbeatSeen:
+    """Every node counts its heartbeats from one: most answers have been made before."""
+    return HeartbeatSeen(seq=seq, next_s=next_s)
+
+
 P = ParamSpec("P")
 
 
@@ -218,6 +225,13 @@ class HostRouter(Decider[Delivery]):
         #: Job -> the last word of its leader, which the manager must hear before this node may forget the job.
         self._last_words: dict[str, Progress | SteppedDown] = {}
         self._in_touch = True
+        #: Node -> when it was last known to have work, or given some. A node that is not here has waited for a while.
+        self._busy_s: dict[str, float] = {}
+        #: The intervals of nodes that work and of nodes that wait, for so many nodes: reckoned again when these change.
+        self._intervals_of = -1
+        self._intervals_s = (0.0, 0.0)
+        #: Heartbeats that the manager has not heard yet: node, time and message.
+        self._heard: list[tuple[str, float, Heartbeat]] = []
 
     @property
     def node(self) -> str:
@@ -264,6 +278,9 @@ class HostRouter(Decider[Delivery]):
         """A message from a peer whose identity is proven."""
         self.now_s = now_s
         sender, message = event.sender, event.message
+        if type(message) is Heartbeat and self.is_home:
+            self._on_heartbeat(sender, message)
+            return
         match message:
             case Hello() if message.node != sender:
                 raise PeerViolation(f"says it is {message.node}", peer=sender)
@@ -284,7 +301,54 @@ class HostRouter(Decider[Delivery]):
         if message.rule.lane is Lane.CONTROL and self._is_watched(sender):
             incarnation = (message.incarnation or None) if isinstance(message, Hello) else None
             self._report(self.membership.on_heard(sender, now_s, incarnation=incarnation))
+        if isinstance(message, Hello) and self.is_home:
+            # It will be welcomed, and sends heartbeats as the welcome says until it is told otherwise.
+            self._busy_s[sender] = now_s
+            self.membership.expect(sender, self._patience.heartbeat_s, now_s)
         self._route(event)
+
+    def _on_heartbeat(self, sender: str, beat: Heartbeat) -> None:
+        """A heartbeat at the manager's node: answer it, and say how often the next ones are wanted."""
+        now_s, members = self.now_s, self.membership
+        every_s = self._wanted_s(sender, is_idle=beat.is_idle)
+        self._actions.append(ToPeer(sender, _seen(beat.seq, every_s)))
+        changes = members.on_heard(sender, now_s)
+        members.expect(sender, every_s, now_s)
+        if changes:
+            self._report(changes)
+        # The manager hears of many at once: what each of them tells it can wait for a moment.
+        self._heard.append((sender, now_s, beat))
+
+    def _wanted_s(self, node: str, *, is_idle: bool) -> float:
+        """How often a node is to send heartbeats. A node that waits is asked for fewer once it has waited for a while:
+        word of its work may be under way, in either direction."""
+        if not is_idle:
+            self._busy_s[node] = self.now_s
+        elif (busy_s := self._busy_s.get(node)) is not None and self.now_s - busy_s > self._patience.lost_after_s:
+            del self._busy_s[node]
+        return self._interval_s(is_idle=node not in self._busy_s)
+
+    def _interval_s(self, *, is_idle: bool) -> float:
+        devices = self.membership.present
+        if devices != self._intervals_of:
+            waiting_s = interval_s(self._patience, devices=devices, is_idle=True)
+            working_s = interval_s(self._patience, devices=devices, is_idle=False)
+            self._intervals_of, self._intervals_s = devices, (working_s, waiting_s)
+        return self._intervals_s[is_idle]
+
+    def _hurry(self, node: str) -> None:
+        """A node is to show at once that it lives, and as often as nodes that work from then on."""
+        self._busy_s[node] = self.now_s
+        every_s = self._interval_s(is_idle=False)
+        if self.membership.every_s(node) > every_s:
+            self.membership.expect(node, every_s, self.now_s)
+            self.act(ToPeer(node, _seen(0, every_s)))
+
+    @_entry
+    def on_knock(self, caller: Caller) -> None:
+        """A process wants to connect. Another one of its name that is inside is asked to show that it lives."""
+        if self.is_home and self.doorway.is_taken(caller):
+            self._hurry(caller.node)
 
     @_entry
     def on_closed(self, node: str, now_s: float, *, reason: str) -> None:
@@ -305,6 +369,7 @@ class HostRouter(Decider[Delivery]):
         """Find nodes that have been silent for too long."""
         self.now_s = now_s
         changes = self.membership.check(now_s)
+        self._tell_heard()
         self._report(changes)
         if self.is_home:
             # The manager gives its role back to a node that was lost and is heard again.
@@ -316,8 +381,19 @@ class HostRouter(Decider[Delivery]):
         """Tell every role here which nodes are alive, suspect or lost now."""
         for change in changes:
             if self.is_home:
-                self.act(ToManager(change))
+                self._tell_manager(change)
             self.act(*(ToLeader(job, change) for job in self._led))
+
+    def _tell_manager(self, event: Event) -> None:
+        """In the order of what happened: the manager weighs which nodes were heard since a leader fell silent, and
+        whether a node was heard since its leader let it go."""
+        self._tell_heard()
+        self.act(ToManager(event))
+
+    def _tell_heard(self) -> None:
+        if self._heard:
+            heard, self._heard = tuple(self._heard), []
+            self.act(ToManager(Heard(beats=heard)))
 
     def _route(self, event: Received) -> None:
         """Deliver a message of a peer to the role that it is for."""
@@ -358,11 +434,11 @@ class HostRouter(Decider[Delivery]):
             return
         term = int(getattr(event.message, "term", 0))
         asks = LeaderUnreachable(job=job, term=term, reason="its leader is not here any more")
-        self.act(ToManager(Received(sender=event.sender, message=asks)))
+        self._tell_manager(Received(sender=event.sender, message=asks))
 
     def _route_to_manager(self, event: Received) -> None:
         if self.is_home:
-            self.act(ToManager(event))
+            self._tell_manager(event)
             return
         match event.message:
             case Hello():
@@ -593,11 +669,13 @@ class HostRouter(Decider[Delivery]):
             self._say_last(message)
             return
         if not (self.is_home and to == self._node):
+            if self.is_home and isinstance(message, Assign):
+                self._hurry(to)
             self.act(ToPeer(to, message))
             return
         recipient = message.rule.to
         if recipient == "manager":
-            self.act(ToManager(Received(sender=self._node, message=message)))
+            self._tell_manager(Received(sender=self._node, message=message))
         elif isinstance(message, Assign | Release) or recipient == "leading":
             self._on_manager_message(message)
         else:
@@ -659,7 +737,7 @@ class HostRouter(Decider[Delivery]):
         if isinstance(word, SteppedDown):
             self._moved.add(word.job)
         if self.is_home:
-            self.act(ToManager(Received(sender=self._node, message=word)))
+            self._tell_manager(Received(sender=self._node, message=word))
             return
         self._last_words[word.job] = word
         self.act(ToPeer(self._manager, word))

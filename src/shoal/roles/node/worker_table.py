@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from shoal.roles.events import Received
 from shoal.roles.node.device_router import (
+    Beat,
     DeviceRouter,
     Dial,
     DropSession,
@@ -54,6 +55,10 @@ class DeviceDriver(Protocol[_W]):
 
     def hang_up(self, node: str, reason: str) -> None:
         """End the session over a line; it is dialled again after a while."""
+        ...
+
+    def beat_now(self, node: str) -> None:
+        """Send a heartbeat over a line, and count its interval from now on."""
         ...
 
     def tell_hosted(self, duty: ToHosted) -> None:
@@ -105,6 +110,8 @@ class WorkerTable(Generic[W]):
                     self._driver.part(duty.node, duty.reason)
                 case Redial():
                     self._driver.hang_up(duty.node, duty.reason)
+                case Beat():
+                    self._driver.beat_now(duty.node)
                 case ToHosted():
                     self._driver.tell_hosted(duty)
 

@@ -139,7 +139,11 @@ class SimAgent:
         return self._router.backoff_s(peer)
 
     def beat(self, dialer: SimDialer) -> None:
-        self._workers.carry(self._router.beat(dialer.peer, self.process.clock_s))
+        hosts = self.role_server is not None and not self.role_server.router.is_idle
+        self._workers.carry(self._router.beat(dialer.peer, self.process.clock_s, hosts=hosts))
+
+    def beat_now(self, node: str) -> None:
+        self._line(node).beat_now()
 
     def line_failed(self, dialer: SimDialer, reason: str) -> None:
         self._disturb(dialer.peer)

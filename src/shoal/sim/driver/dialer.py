@@ -87,6 +87,12 @@ class SimDialer:
         if self.connection is not None:
             self.process.later(self._device.heartbeat_s(self.peer), self._beat, number)
 
+    def beat_now(self) -> None:
+        """Send a heartbeat before its time, and the next one an interval later."""
+        if self.connection is not None:
+            self._beats += 1
+            self._beat(self._beats)
+
     def received(self, connection: Connection, message: Message, size_bytes: int) -> None:
         if self.connection is connection:
             self._device.heard(self, message, size_bytes)

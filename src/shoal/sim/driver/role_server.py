@@ -96,7 +96,9 @@ class SimRoleServer:
             connection.cut(f"{node} has no business here")
             return
         if self.router.is_home:
-            self._look(connection, self.router.doorway.knock(_caller(connection)))
+            knock = self.router.doorway.knock(_caller(connection))
+            self.roles.carry(self.router.on_knock(knock.caller))
+            self._look(connection, knock)
         else:
             self._enter(connection)
 

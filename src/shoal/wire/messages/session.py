@@ -65,6 +65,9 @@ class Welcome(Message):
     reason: str = ""
     #: Seconds since 1970 by the manager's clock: a device may not know the time.
     time_s: float = 0.0
+    #: Up to how long a device waits before its second attempt to connect again, and twice as long before each further
+    #: one; 0: for as long as it sees fit.
+    redial_s: float = 0.0
 
 
 @message(to="manager", said_by={"Control": ("node", "worker", "pending")})
@@ -75,6 +78,10 @@ class Heartbeat(Message):
     memory_free_mb: int = 0
     #: The best rate of its large transfers of late; 0: not known.
     link_bytes_per_s: float = 0.0
+    #: It works for no job, leads none and lends nothing: it may be asked for fewer heartbeats.
+    is_idle: bool = False
+    #: Load, memory and rate are left out: they are about those of the heartbeat before.
+    is_same: bool = False
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -86,7 +93,10 @@ class Heartbeat(Message):
 
 @message(to="node", answered_by={"Control": ("manager", "node")})
 class HeartbeatSeen(Message):
+    #: 0: it answers none, and only tells how often heartbeats are wanted from now on.
     seq: int
+    #: How long after a heartbeat the next one is sent; 0: as the welcome said.
+    next_s: float = 0.0
 
 
 @message(to="manager", said_by={"Control": ("node", "worker", "pending")})

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from shoal.roles.actions import Action, Answer, Keep, Record, Send
-from shoal.roles.events import Asked, Liveness, PeerChanged, Received, Started
+from shoal.roles.events import Asked, Heard, Liveness, PeerChanged, Received, Started
 from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.manager.manager import Manager
 from shoal.roles.node.failure_detector import Patience
@@ -141,6 +141,11 @@ def test_heartbeats_tell_how_a_node_is(office: Office) -> None:
     (view,) = office.manager.node_views()
     assert (view.load, view.memory_free_mb) == (0.5, 300)
     assert office.happens(Received(sender="stranger", message=Heartbeat(seq=1))) == []
+    news = ("a", 1.0, Heartbeat(seq=2, load=0.9, memory_free_mb=100))
+    none = ("a", 2.0, Heartbeat(seq=3, is_same=True))
+    assert office.happens(Heard(beats=(news, ("stranger", 1.5, none[2]), none))) == []
+    (view,) = office.manager.node_views()
+    assert (view.load, view.memory_free_mb) == (0.9, 100), "what is left out is as it was"
 
 
 def test_a_node_without_torch_is_not_given_training(office: Office, make_spec: Make) -> None:

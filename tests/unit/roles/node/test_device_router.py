@@ -14,6 +14,7 @@ from shoal.roles.node.device_router import (
     ATTEMPTS_TOLD,
     ATTEMPTS_TOLD_AGAIN,
     FORMATIONS_END,
+    Beat,
     DeviceRouter,
     Dial,
     DropSession,
@@ -341,6 +342,28 @@ def test_every_job_of_a_leader_out_of_reach_is_told_of(station: DeviceRouter, gi
 
 
 # Heartbeats and goodbyes ------------------------------------------------------------------------------------
+
+
+def test_a_device_says_that_it_waits_to_its_manager_alone(station: DeviceRouter, give: Give) -> None:
+    def says_idle(peer: str, *, hosts: bool = False) -> bool:
+        (duty,) = station.beat(peer, 1.0, hosts=hosts)
+        assert isinstance(duty, Say)
+        assert isinstance(duty.message, Heartbeat)
+        return duty.message.is_idle
+
+    assert says_idle("home")
+    assert not says_idle("home", hosts=True), "it leads"
+    hears(station, give(leader="hub"))
+    hears(station, Welcome(heartbeat_s=1.0, lost_after_s=8.0), "hub")
+    assert not says_idle("home")
+    assert not says_idle("hub")
+
+
+def test_a_device_that_is_asked_for_more_heartbeats_sends_one_at_once(station: DeviceRouter) -> None:
+    assert hears(station, HeartbeatSeen(seq=0, next_s=30.0)) == []
+    assert station.heartbeat_s("home") == 30.0
+    assert hears(station, HeartbeatSeen(seq=0, next_s=1.0)) == [Beat("home")]
+    assert hears(station, HeartbeatSeen(seq=0, next_s=1.0)) == []
 
 
 def test_each_line_has_heartbeats_of_its_own(station: DeviceRouter, give: Give) -> None:

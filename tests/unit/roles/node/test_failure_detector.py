@@ -94,3 +94,44 @@ def test_changes_come_in_the_order_of_names() -> None:
     for node in ("c", "a", "b"):
         members.on_heard(node, 0.0)
     assert [change.node for change in members.check(9.0)] == ["a", "b", "c"]
+
+
+# Peers that were told to send fewer heartbeats: one may be missing, and the next one late ----------------------------
+
+
+def test_a_peer_that_sends_fewer_heartbeats_is_waited_for_longer(members: FailureDetector) -> None:
+    members.expect("a", 5.0, 0.0)
+    assert members.every_s("a") == 5.0
+    # 3 + 2 * (5 - 1) seconds, and 8 + 2 * (5 - 1).
+    assert members.check(10.9) == []
+    assert one(members.check(11.0)) == ("a", SUSPECT, "silent for 11.0 s")
+    assert members.check(15.9) == []
+    assert one(members.check(16.0)) == ("a", LOST, "silent for 16.0 s")
+
+
+def test_a_break_of_its_session_is_noticed_as_fast(members: FailureDetector) -> None:
+    members.expect("a", 60.0, 0.0)
+    assert one(members.on_closed("a", 1.0, reason="reset")) == ("a", SUSPECT, "reset")
+    assert one(members.check(2.5)) == ("a", LOST, "reset; not back within 1.5 s")
+
+
+def test_a_peer_that_is_to_send_more_of_them_is_judged_from_then_on(members: FailureDetector) -> None:
+    members.expect("a", 60.0, 0.0)
+    assert members.check(100.0) == []
+    members.expect("a", 1.0, 100.0)
+    assert members.check(102.9) == []
+    assert one(members.check(103.0)) == ("a", SUSPECT, "silent for 103.0 s")
+    assert one(members.check(108.0)) == ("a", LOST, "silent for 108.0 s")
+    assert members.every_s("nobody") == 1.0
+
+
+def test_peers_that_are_not_lost_are_counted(members: FailureDetector) -> None:
+    members.on_heard("b", 0.0, incarnation="1")
+    assert members.present == 2
+    members.on_heard("b", 1.0, incarnation="2")
+    assert members.present == 2, "a new process takes the place of the one before"
+    members.on_left("b", reason="goodbye")
+    members.on_left("b", reason="goodbye")
+    assert members.present == 1
+    members.check(100.0)
+    assert members.present == 0

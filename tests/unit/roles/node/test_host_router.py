@@ -10,8 +10,9 @@ import pytest
 
 from shoal.errors import Misuse, PeerViolation
 from shoal.roles.actions import Record, Save
-from shoal.roles.events import Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
+from shoal.roles.events import Heard, Liveness, PeerChanged, Received, Saved, SaveFailed, StopRequested
 from shoal.roles.node.checkpoint_transfer import unpacked
+from shoal.roles.node.doorway import Caller
 from shoal.roles.node.failure_detector import Patience
 from shoal.roles.node.host_router import (
     SELDOM,
@@ -146,10 +147,9 @@ def test_messages_find_the_manager_and_the_leaders_at_home(home: HostRouter, giv
     ready = Ready(job="digits")
     assert says(home, "a", ready) == [ToLeader("digits", Received(sender="a", message=ready))]
     beat = Heartbeat(seq=3)
-    assert says(home, "a", beat) == [
-        ToPeer("a", HeartbeatSeen(seq=3)),
-        ToManager(Received(sender="a", message=beat)),
-    ]
+    assert says(home, "a", beat, 7.0) == [ToPeer("a", HeartbeatSeen(seq=3, next_s=1.0))]
+    assert home.check(7.5) == [ToManager(Heard(beats=(("a", 7.0, beat),)))], "many at once, a moment later"
+    assert home.check(8.0) == []
     assert home.admits("anyone"), "whom the manager knows"
 
 
@@ -254,6 +254,76 @@ def test_nothing_follows_from_a_message_that_breaks_a_rule(home: HostRouter) -> 
     with pytest.raises(PeerViolation, match="is not for this node"):
         says(home, "a", Welcome(heartbeat_s=1.0, lost_after_s=8.0))
     assert home.check(0.5) == [], "nor does it come with the next"
+
+
+# How often a node is to send heartbeats --------------------------------------------------------------------
+
+
+def beats(home: HostRouter, node: str, seq: int, now_s: float, *, is_idle: bool = True) -> float:
+    """The interval that the node is told."""
+    beat = Heartbeat(seq=seq, is_idle=is_idle, is_same=True)
+    (delivery,) = says(home, node, beat, now_s)
+    assert isinstance(delivery, ToPeer)
+    assert isinstance(delivery.message, HeartbeatSeen)
+    assert delivery.message.seq == seq
+    return delivery.message.next_s
+
+
+def test_a_node_that_waits_is_asked_for_fewer_heartbeats_after_a_while(home: HostRouter) -> None:
+    joins(home, "a")
+    assert [beats(home, "a", seq, float(seq)) for seq in range(1, 9)] == [1.0] * 8, "word of work may be under way"
+    assert beats(home, "a", 9, 9.0) == 5.0
+    assert beats(home, "a", 10, 14.0, is_idle=False) == 1.0, "it leads, or works for a leader that led on"
+    assert beats(home, "a", 11, 15.0) == 1.0
+    assert beats(home, "a", 12, 30.0) == 5.0
+
+
+def test_a_node_that_is_given_work_is_asked_for_heartbeats_before(home: HostRouter, give: Give) -> None:
+    joins(home, "a")
+    assert home.on_send("a", give(leader="a")) == [ToPeer("a", give(leader="a"))], "it sends them anyway"
+    assert beats(home, "a", 1, 20.0) == 5.0
+    assert home.on_send("a", give(leader="a")) == [
+        ToPeer("a", HeartbeatSeen(seq=0, next_s=1.0)),
+        ToPeer("a", give(leader="a")),
+    ]
+    assert beats(home, "a", 2, 20.1) == 1.0, "sent before the work arrived"
+
+
+def test_a_node_that_says_hello_again_begins_as_it_is_welcomed(home: HostRouter) -> None:
+    joins(home, "a")
+    assert beats(home, "a", 1, 20.0) == 5.0
+    says(home, "a", Hello(node="a", incarnation="1"), 30.0)
+    assert home.membership.every_s("a") == 1.0
+    assert beats(home, "a", 1, 31.0) == 1.0
+
+
+def test_a_node_that_does_not_say_that_it_waits_is_asked_as_before(home: HostRouter) -> None:
+    """One of the release before."""
+    joins(home, "a")
+    assert [beats(home, "a", seq, 100.0 * seq, is_idle=False) for seq in (1, 2, 3)] == [1.0] * 3
+
+
+def test_a_second_process_of_a_node_has_the_first_one_show_that_it_lives(home: HostRouter) -> None:
+    first, second = (Caller(node="a", incarnation=name, address="") for name in ("1", "2"))
+    home.doorway.on_entered(first)
+    joins(home, "a")
+    assert beats(home, "a", 1, 20.0) == 5.0
+    assert home.on_knock(first) == []
+    assert home.on_knock(second) == [ToPeer("a", HeartbeatSeen(seq=0, next_s=1.0))]
+    assert home.on_knock(second) == [], "it was asked"
+
+
+def test_the_manager_hears_heartbeats_before_what_came_after_them(home: HostRouter) -> None:
+    """A node that was heard before its leader let it go may not know yet that it was."""
+    joins(home, "a")
+    joins(home, "b")
+    beat = Heartbeat(seq=1, is_idle=True, is_same=True)
+    says(home, "a", beat, 1.0)
+    released = Released(job="digits", term=1, node="a")
+    assert says(home, "b", released, 1.1) == [
+        ToManager(Heard(beats=(("a", 1.0, beat),))),
+        ToManager(Received(sender="b", message=released)),
+    ]
 
 
 # A device is made a leader --------------------------------------------------------------------------------

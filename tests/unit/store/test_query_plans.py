@@ -1,0 +1,127 @@
+"""What the registry asks SQLite on behalf of one device or one job must never read a whole table: a cluster may have a
+hundred thousand members. SQLite is asked for its plan of every such statement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shoal.roles.manager.publishing import Published, Serving
+from shoal.scheduling.ledger import Applied
+from shoal.states import JobState
+from shoal.store.registry import Registry
+from shoal.store.rows import Certificate, EvaluationRow, Redeemed
+
+HASH = "a" * 64
+ISSUED = Certificate(sha256=HASH, node="pi", role="node", key_sha256=HASH, issued_s=1.0, expires_s=9e9)
+EVALUATION = EvaluationRow(version=1, epoch=0, accuracy=0.9, loss=0.5, examples=100, at_s=5.0)
+PUBLISHED = Published(
+    version=1, number=1, epoch=0, accuracy=0.9, loss=0.5, examples=9, sha256=HASH, size_bytes=1, at_s=1.0, reason=""
+)
+
+#: A plan that reads a table or an index from its first row to its last. What a subquery has found already is no table.
+SCAN = re.compile(r"^SCAN (?!\(subquery|CONSTANT ROW|\d+ CONSTANT)")
+
+
+class Asked:
+    """A registry that notes every statement, as it was run."""
+
+    def __init__(self, path: Path) -> None:
+        self.registry = Registry(path)
+        self.statements: list[str] = []
+        self.registry._database.set_trace_callback(self._note)
+
+    def _note(self, statement: str) -> None:
+        # What SQLite runs for itself, such as for a foreign key, is told as a comment.
+        if statement.split(None, 1)[0] in ("SELECT", "INSERT", "UPDATE", "DELETE"):
+            self.statements.append(statement)
+
+    def scans(self) -> list[str]:
+        database = self.registry._database
+        database.set_trace_callback(None)
+        found = []
+        for statement in self.statements:
+            plan = [str(row["detail"]) for row in database.execute(f"EXPLAIN QUERY PLAN {statement}")]
+            found += [f"{line}: {statement}" for line in plan if SCAN.match(line)]
+        return found
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[Asked]:
+    asked = Asked(tmp_path / "registry.db")
+    yield asked
+    asked.registry.close()
+
+
+def test_a_member_comes_and_goes_without_a_look_at_the_others(asked: Asked) -> None:
+    registry = asked.registry
+    registry.add_token(secret="abcd", role="node", uses=50, now_s=1.0)
+    # To make a token looks through the few that there are.
+    asked.statements.clear()
+    assert isinstance(registry.redeem_token("abcd", "pi", 2.0), Redeemed)
+    for number in range(2, 40):
+        assert registry.redeem_token("abcd", "pi", 2.0) == Redeemed(node=f"pi-{number}", role="node")
+    registry.add_certificate(ISSUED)
+    registry.add_certificate(replace(ISSUED, sha256="b" * 64), replaces=HASH)
+    registry.set_node_facts("pi", "{}", now_s=2.0)
+    registry.certificates("pi")
+    registry.certificate(HASH)
+    assert registry.use_certificate("b" * 64, now_s=3.0)
+    registry.upsert_node(node="pi", role="node", facts_json="{}", state="enrolled", now_s=3.0)
+    registry.set_node_state("pi", "drained", reason="")
+    registry.node("pi")
+    registry.revoke_node("pi", now_s=4.0, reason="")
+    registry.forget_node("pi", now_s=5.0)
+    assert len(asked.statements) > 50
+    assert asked.scans() == []
+
+
+def test_a_job_runs_without_a_look_at_others(asked: Asked) -> None:
+    registry = asked.registry
+    registry.add_job(job="j", name="j", spec_json="{}", now_s=1.0)
+    registry.next_term("j")
+    registry.set_job_state("j", JobState.RUNNING, now_s=2.0, leader="pi")
+    registry.save_progress("j", "{}")
+    registry.save_terms("j", "{}")
+    registry.record_applied("j", [Applied(epoch=0, batch=1, version=1, node="pi", lease=1)], [EVALUATION])
+    registry.restore_applied("j", [Applied(epoch=0, batch=2, version=2, node="pi", lease=2)], after=1)
+    registry.applied_between("j", 0, 9)
+    registry.forget_after("j", 1)
+    registry.add_events("j", [(1.0, "kind", "text")])
+    registry.last_event("j")
+    registry.events_after("j", 0, limit=50)
+    registry.add_tracebacks("j", [(1.0, "reason", "trace")])
+    registry.tracebacks("j")
+    registry.add_evaluation("j", replace(EVALUATION, version=2))
+    registry.evaluations("j", latest=10)
+    registry.publish("j", PUBLISHED, Serving(version=1, reason="", verdict=None), drop=(7,))
+    registry.shelf("j")
+    registry.serve("j", Serving(version=1, reason="", verdict=None))
+    registry.job("j")
+    assert len(asked.statements) > 25
+    assert asked.scans() == []
+
+
+def test_a_scan_would_be_found(asked: Asked) -> None:
+    asked.registry._rows("SELECT * FROM certificates WHERE ? IN ('', node)", ("pi",))
+    asked.registry._rows("SELECT node FROM nodes WHERE state != 'revoked'")
+    assert [line.split(":")[0] for line in asked.scans()] == ["SCAN certificates", "SCAN nodes"]
+
+
+def test_many_devices_that_want_one_name_are_numbered(tmp_path: Path) -> None:
+    with Registry(tmp_path / "registry.db") as registry:
+        registry.add_token(secret="abcd", role="node", uses=5000, now_s=1.0)
+        rows = ((f"pi-{number}" if number > 1 else "pi",) for number in range(1, 3001) if number not in (7, 2000))
+        registry._database.executemany(
+            "INSERT INTO nodes VALUES (?, 'node', '{}', 1, 1, 'enrolled', '', NULL, '', NULL, 0)", rows
+        )
+        given = [registry.redeem_token("abcd", "pi", 2.0) for _ in range(3)]
+        names = [redeemed.node for redeemed in given if isinstance(redeemed, Redeemed)]
+        assert names[0] == "pi-7", "one of the first that became free"
+        # Which of the others is found is left open: but that it is free, and near.
+        assert set(names[1:]) <= {"pi-2000", "pi-3001", "pi-3002"}
+        assert len(set(names)) == 3
