@@ -33,6 +33,9 @@ class TrainerLine(asyncio.Protocol):
     async def get(self, due_s: float) -> Message | None:
         """The next answer; None: there will be none. TimeoutError at ``due_s``, a time of the event loop."""
         while (message := self._next()) is None and not self._has_ended:
+            if self._loop.time() >= due_s:
+                # Asked here too: a process that keeps talking would wake us before each deadline.
+                raise TimeoutError
             self._waiter = self._loop.create_future()
             self._watchdog.expect_by(due_s)
             try:

@@ -64,6 +64,21 @@ def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
     play(story)
 
 
+def test_a_process_that_keeps_talking_is_not_waited_for_any_longer() -> None:
+    async def story(line: TrainerLine, theirs: socket.socket) -> None:
+        over_s = due_s(0.2)
+
+        async def listen() -> None:
+            while True:
+                theirs.sendall(encode({"kind": "stale"}))
+                assert await line.get(over_s) == {"kind": "stale"}
+
+        with pytest.raises(TimeoutError):
+            await listen()
+
+    play(story)
+
+
 def test_what_was_said_before_the_end_is_heard() -> None:
     async def story(line: TrainerLine, theirs: socket.socket) -> None:
         theirs.sendall(encode({"kind": "last"}) + b"\0\0")
