@@ -18,6 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# Before gRPC: the yardstick waits for its sockets as Shoal's own sessions do.
+import shoal.net  # noqa: F401
+
+# isort: split
 import grpc
 import grpc.aio
 
