@@ -191,7 +191,7 @@ class Off:
 
 
 class Watch:
-    """Compares rounds with the prediction for the present topology, and with rounds of those that were tried before; says
+    """Compares rounds with the prediction for the present topology, and with those of topologies tried before; says
     when to choose again. One for each choice.
 
     One slow round is a straggler and no reason; several in a row, all slower or all faster, are.
