@@ -8,9 +8,11 @@ such a link. A batch is the time from one version to the next, once the shape ho
 One machine stands for all devices here, and what a shard's many small messages take of its processor is not what
 sixteen devices with one of their own would wait for. In slow motion (``--slow 4``) links are that many times as slow
 and batches as long, so that the processor is not in the way; what is told is what it would be at full speed. Both are
-told where the two differ: ``cpu_s`` is the processor time that all devices together take for a batch.
+told where the two differ: ``cpu_s`` is the processor time that all devices together take for a batch. So are links ten
+times as slow with batches as long as before (``slow_shard_to_predicted``): there a shard waits for its links alone.
+``messages`` is what all roles say for a batch, counted in the simulation.
 
-    python -m benchmarks.shapes [--workers 16] [--mbps 100] [--slow 4] [--quick] --json
+    python -m benchmarks.shapes [--workers 16] [--mbps 100] [--slow 4] [--no-slow-links] [--quick] --json
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ import math
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from unittest import mock
@@ -31,7 +34,7 @@ from unittest import mock
 from benchmarks.common import PERNET, Versions, children_of, cpu_s, echo_job, finish, say
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
-from shoal.roles.actions import Record
+from shoal.roles.actions import Record, Send
 from shoal.runtime.operator import Operator
 from shoal.sim.devices import Build
 from shoal.sim.jobs import system_job
@@ -59,6 +62,8 @@ SHAPES = ("star", "tree", "shard")
 TIMED = {"star": 4, "tree": 6, "shard": 12}
 QUICK_TIMED = {"star": 3, "tree": 3, "shard": 5}
 SETTLING = 2
+#: How much slower links are where the processor is no limit.
+SLOW_LINKS = 10.0
 LONGEST_S = 420.0
 LEASE_S = 120.0
 
@@ -185,33 +190,48 @@ def _cpu_s(cluster: TestbedCluster) -> float:
 
 
 class _Versions(Versions):
-    """When versions were first told to anyone, and how many were before the shape held."""
+    """When versions were first told to anyone, how many were before the shape held, and what was said since."""
 
     def __init__(self) -> None:
         super().__init__()
         self.before = 0
+        self._said: Counter[str] = Counter()
+        #: What was said until each version, from the first on.
+        self.said_by: list[Counter[str]] = []
 
     def step(self, step: Step) -> None:
         super().step(step)
         if any(isinstance(action, Record) and action.kind == "topology" for action in step.actions):
             self.before = len(self.made_s)
+        self.said_by += [self._said.copy()] * (len(self.made_s) - len(self.said_by))
+        if step.role != "manager":
+            self._said.update(type(action.message).__name__ for action in step.actions if isinstance(action, Send))
+
+    def batch_s(self) -> float:
+        """From one version to the next, once the shape holds."""
+        made = self.made_s[self.before + SETTLING : -1]
+        return median(after - before for before, after in itertools.pairwise(made))
+
+    def messages(self) -> dict[str, float]:
+        """Kind -> how many for a version, once the shape holds."""
+        said = self.said_by[self.before + SETTLING : -1]
+        return {kind: count / (len(said) - 1) for kind, count in (said[-1] - said[0]).most_common()}
 
 
-def simulated_s(setting: Setting, shape: str) -> float:
-    """The same roles in the simulator: a batch, once the shape holds."""
-    return played_s(
+def simulated(setting: Setting, shape: str) -> tuple[float, dict[str, float]]:
+    """The same roles in the simulator: what a batch takes once the shape holds, and the messages of one by kind."""
+    versions = _played(
         shape,
         workers=setting.workers,
         aggregators=setting.aggregators,
         bytes_per_s=setting.bytes_per_s,
         batch_s=setting.batch_s,
+        pace="sync",
     )
+    return versions.batch_s(), versions.messages()
 
 
-def played_s(
-    shape: str, *, workers: int, aggregators: int, bytes_per_s: float, batch_s: float, pace: str = "sync"
-) -> float:
-    """Seconds in which each worker trains one lease, of PerNet over equal links, simulated."""
+def _played(shape: str, *, workers: int, aggregators: int, bytes_per_s: float, batch_s: float, pace: str) -> _Versions:
     rate = Steady(bytes_per_s)
     line = AccessLink(up=rate, down=rate)
     build = Build(kind="even", seconds_per_gmac=0.0, seconds_per_batch=batch_s, memory_mb=4096, line=line)
@@ -233,9 +253,18 @@ def played_s(
     world.begin()
     if not world.run(limit_s=3600.0):
         raise SystemExit(f"the simulation of a {shape} did not finish")
+    return versions
+
+
+def played_s(
+    shape: str, *, workers: int, aggregators: int, bytes_per_s: float, batch_s: float, pace: str = "sync"
+) -> float:
+    """Seconds in which each worker trains one lease, of PerNet over equal links, simulated."""
+    versions = _played(
+        shape, workers=workers, aggregators=aggregators, bytes_per_s=bytes_per_s, batch_s=batch_s, pace=pace
+    )
     if pace == "sync":
-        made = versions.made_s[versions.before + SETTLING : -1]
-        return median(after - before for before, after in itertools.pairwise(made))
+        return versions.batch_s()
     # Every aggregator makes versions of its own, and they come when they come.
     each = aggregators if shape == "tree" else workers
     made = versions.made_s[versions.before + SETTLING * each : -each]
@@ -266,6 +295,11 @@ def main() -> None:
     parser.add_argument("--mbps", type=float, default=100.0)
     parser.add_argument("--train-s", type=float, default=BATCH_S, help="what a batch takes a device")
     parser.add_argument("--slow", type=float, default=1.0, help="in slow motion: links and devices so much slower")
+    parser.add_argument(
+        "--slow-links",
+        action=argparse.BooleanOptionalAction,
+        help=f"a shard on links {SLOW_LINKS:g} times as slow too; unless it is quick or told what shapes",
+    )
     parser.add_argument("--only", choices=SHAPES, action="append", help="these shapes alone")
     parser.add_argument("--echo", action="store_true", help="trainers that wait and do not train: for a busy machine")
     parser.add_argument("--quick", action="store_true", help="six workers that do not train")
@@ -287,7 +321,9 @@ def main() -> None:
     result: dict[str, object] = {"workers": setting.workers, "mbps": setting.mbps, "train_s": setting.batch_s}
     result["slow"] = setting.slow
     for shape in shapes:
-        real_s, sim_s = median(rows[shape].batches_s), simulated_s(setting, shape)
+        real_s, (sim_s, messages) = median(rows[shape].batches_s), simulated(setting, shape)
+        kinds = ", ".join(f"{count:.0f} {kind}" for kind, count in messages.items() if count >= 1)
+        say(f"{shape}: {sum(messages.values()):.0f} messages a batch: {kinds}")
         say(f"{shape:6} {real_s:6.2f} s measured, {sim_s:6.2f} s simulated, {told[shape]:6.2f} s predicted")
         result |= {
             f"{shape}_s": real_s,
@@ -296,12 +332,23 @@ def main() -> None:
             f"{shape}_to_simulated": real_s / sim_s,
             f"{shape}_to_predicted": real_s / told[shape],
             f"{shape}_cpu_s": rows[shape].cpu_s,
+            f"{shape}_messages": sum(messages.values()),
         }
     if len(shapes) == len(SHAPES):
         for shape in ("star", "tree"):
             ratio = median(rows[shape].batches_s) / median(rows["shard"].batches_s)
             result[f"{shape}_to_shard"] = ratio
             say(f"a shard is {ratio:.2f} times as fast as a {shape}")
+    if given.slow_links if given.slow_links is not None else not (given.quick or given.only):
+        slower = replace(setting, mbps=setting.mbps / SLOW_LINKS, timed={"shard": QUICK_TIMED["shard"]})
+        slow = asyncio.run(measured(slower, ["shard"]))["shard"]
+        slow_s, slow_predicted_s = median(slow.batches_s), predicted_s(slower)["shard"]
+        result |= {
+            "slow_shard_s": slow_s,
+            "slow_predicted_shard_s": slow_predicted_s,
+            "slow_shard_to_predicted": slow_s / slow_predicted_s,
+            "slow_shard_cpu_s": slow.cpu_s,
+        }
     finish(result)
 
 

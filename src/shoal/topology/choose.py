@@ -5,6 +5,10 @@ answer is as good as what was measured, so the rounds are watched: ``Watch`` say
 predicted for long enough that it is worth measuring and choosing again. If they still differ from what the new
 measurements predict, the model is wrong about this topology: ``choose_again`` keeps by how much, for each topology
 that was tried, so that a job goes back to a topology that was better in fact, and does not go to and fro.
+
+The model knows links and devices, and not the processor time that the messages of a topology cost. A topology that was
+tried shows that cost: its rounds (``took_s``) count in place of its prediction, however near the two are, and ``Watch``
+also says when a topology that was tried before was faster than the present one is.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ MARGIN = 0.15
 ROUNDS_OFF = 5
 #: After a choice, rounds that are not judged: models still travel to where they are now led.
 ROUNDS_SETTLING = 3
+#: The present topology may be slower by this share than one that was tried before: less would be chance.
+SLOWER = 0.03
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,10 +64,12 @@ def choose(
     above: str = "sync",
     hold_s: float = HOLD_S,
     corrections: Mapping[str, float] | None = None,
+    took_s: Mapping[str, float] | None = None,
 ) -> Choice:
     """The fastest of ``topologies`` for these devices, or a simpler one that is nearly as fast.
 
-    ``above`` is how it goes at the leader: in step (sync), or nobody waits for anybody there (async).
+    ``above`` is how it goes at the leader: in step (sync), or nobody waits for anybody there (async). ``took_s``: what
+    a batch took these devices in the topologies that they tried.
     """
     if not topologies or any(topology not in TOPOLOGIES for topology in topologies):
         raise Misuse(f"topologies are of {', '.join(TOPOLOGIES)}, not {list(topologies)}")
@@ -79,6 +87,9 @@ def choose(
             shares = water_fill(cluster.workers, model_bytes=model_bytes)
             alternatives.append(predict.shard(cluster, model_bytes=model_bytes, shares=shares))
     known = dict(corrections or {})
+    for told in alternatives:
+        if took_s is not None and told.topology in took_s:
+            known[told.topology] = _positive(took_s[told.topology]) / _positive(told.batch_s)
     alternatives = [_corrected(told, known.get(told.topology, 1.0), cluster) for told in alternatives]
     best = alternatives[0]
     for other in alternatives[1:]:
@@ -103,19 +114,29 @@ def choose_again(
     topologies: tuple[str, ...] = TOPOLOGIES,
     above: str = "sync",
     hold_s: float = HOLD_S,
+    took_s: Mapping[str, float] | None = None,
 ) -> Choice:
-    """Choose for the cluster as it was measured now, knowing what a batch really takes in the topology it has."""
+    """Choose for the cluster as it was measured now, knowing what a batch really takes in the topology it has, and took
+    in others (``took_s``)."""
     _positive(measured_s)
+    if took_s:
+        took_s = {**took_s, before.best.topology: measured_s}
     plain = choose(cluster, model_bytes=model_bytes, topologies=topologies, above=above, hold_s=hold_s)
     corrections = dict(before.corrections)
     corrections.pop(before.best.topology, None)
     for told in plain.alternatives:
         if told.topology == before.best.topology and abs(measured_s / told.batch_s - 1) > MARGIN:
             corrections[told.topology] = measured_s / told.batch_s
-    if not corrections:
+    if not corrections and not took_s:
         return plain
     return choose(
-        cluster, model_bytes=model_bytes, topologies=topologies, above=above, hold_s=hold_s, corrections=corrections
+        cluster,
+        model_bytes=model_bytes,
+        topologies=topologies,
+        above=above,
+        hold_s=hold_s,
+        corrections=corrections,
+        took_s=took_s,
     )
 
 
@@ -161,21 +182,30 @@ def _reason(cluster: Cluster, best: TopologyPrediction, alternatives: list[Topol
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Off:
-    """Rounds are not what was predicted."""
+    """Rounds are not what was predicted, or slower than those of another topology were."""
 
     predicted_s: float
     measured_s: float
     reason: str
+    is_behind: bool = False
 
 
 class Watch:
-    """Compares rounds with the prediction for the present topology; says when to choose again. One for each choice.
+    """Compares rounds with the prediction for the present topology, and with those of topologies tried before; says
+    when to choose again. One for each choice.
 
     One slow round is a straggler and no reason; several in a row, all slower or all faster, are.
     """
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: Choice, *, took_s: Mapping[str, float] | None = None, rounds: int = ROUNDS_OFF) -> None:
+        """``took_s``: what a batch took in each topology that was tried; ``rounds``: how many are judged by it."""
         self._topology = choice.best.topology
+        others = [(seconds, name) for name, seconds in (took_s or {}).items() if name != self._topology]
+        #: The fastest of the others, and what a batch took in it.
+        self._rival = min(others, default=None)
+        #: The last rounds.
+        self._recent: deque[float] = deque(maxlen=rounds)
+        self._rounds = rounds
         self._expected_s = _positive(choice.best.batch_s)
         self._settling = ROUNDS_SETTLING
         #: Those that are off, since the last that was not.
@@ -188,6 +218,23 @@ class Watch:
         if self._settling:
             self._settling -= 1
             return None
+        self._recent.append(batch_s)
+        return self._off_prediction(batch_s, ratio) or self._behind_rival()
+
+    @property
+    def took_s(self) -> float | None:
+        """What a batch takes in this topology, in the median of late rounds; None: too few were seen."""
+        return median(self._recent) if len(self._recent) >= ROUNDS_OFF else None
+
+    def _behind_rival(self) -> Off | None:
+        took_s = self.took_s if len(self._recent) == self._rounds else None
+        if took_s is None or self._rival is None or took_s <= self._rival[0] * (1 + SLOWER):
+            return None
+        rival_s, rival = self._rival
+        reason = f"{self._rounds} rounds of a {self._topology} took {took_s:.2f} s, those of a {rival} {rival_s:.2f} s"
+        return Off(predicted_s=self._expected_s, measured_s=took_s, reason=reason, is_behind=True)
+
+    def _off_prediction(self, batch_s: float, ratio: float) -> Off | None:
         way = 1 if ratio > 1 + MARGIN else -1 if ratio < 1 - MARGIN else 0
         if way != self._way:
             self._off.clear()

@@ -11,6 +11,7 @@ from shoal.topology.choose import (
     MARGIN,
     ROUNDS_OFF,
     ROUNDS_SETTLING,
+    SLOWER,
     WORTH,
     Choice,
     Watch,
@@ -200,6 +201,31 @@ def test_if_every_shape_is_slow_the_least_slow_is_kept_and_expected() -> None:
     watch = settled(again)
     for _ in range(50):
         assert watch.measured(3.0) is None
+
+
+def test_what_a_shape_took_counts_in_place_of_its_prediction() -> None:
+    cluster = even(16, 100.0)
+    choice = choose(cluster, model_bytes=PERNET_BYTES, took_s={"shard": 1.5, "star": 7.5})
+    assert times(choice) == pytest.approx({"star": 7.5, "tree": 4.09, "shard": 1.5}, rel=0.01)
+    assert dict(choice.corrections) == pytest.approx({"star": 7.5 / 7.69, "shard": 1.5 / 1.447}, rel=0.001)
+    again = choose_again(cluster, choice, measured_s=4.3, model_bytes=PERNET_BYTES, took_s={"star": 4.2})
+    assert times(again) == pytest.approx({"star": 4.2, "tree": 4.09, "shard": 4.3}, rel=0.01)
+    assert again.best.topology == "star", "nothing that has more parts is faster by enough"
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS_OFF, 3 * ROUNDS_OFF])
+def test_a_shape_that_is_slower_than_one_before_it_was_is_left(rounds: int) -> None:
+    choice = choose(even(16, 100.0), model_bytes=PERNET_BYTES)
+    predicted_s = choice.best.batch_s
+    for took_s, is_left in ((1.1, True), (1 + 0.9 * SLOWER, False)):
+        watch = Watch(choice, took_s={"star": predicted_s, "shard": 0.1, "tree": 2 * predicted_s}, rounds=rounds)
+        offs = [watch.measured(took_s * predicted_s) for _ in range(ROUNDS_SETTLING + rounds)]
+        assert not any(offs[:-1])
+        assert (offs[-1] is not None) == is_left, "the margin of the prediction is wider than both"
+        assert watch.took_s == pytest.approx(took_s * predicted_s)
+        if (off := offs[-1]) is not None:
+            assert off.is_behind
+            assert off.reason == f"{rounds} rounds of a shard took 1.59 s, those of a star 1.45 s"
 
 
 def test_a_batch_takes_time() -> None:

@@ -18,7 +18,7 @@ from shoal.roles.aggregation.links import LinkRates
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.topology import predict
-from shoal.topology.choose import TOPOLOGIES, Choice, Off, Watch, choose, choose_again
+from shoal.topology.choose import ROUNDS_OFF, TOPOLOGIES, Choice, Off, Watch, choose, choose_again
 from shoal.topology.cluster import Cluster, ClusterNode
 from shoal.topology.shard import water_fill
 from shoal.topology.split import split
@@ -35,6 +35,9 @@ SETTLED_S = 2.0
 
 #: Rounds of a star that are seen before ``auto`` chooses.
 ROUNDS_FIRST = 3
+
+#: Each return to a topology that was faster doubles the rounds until the next, up to this many times.
+RETURNS_COUNTED = 5
 
 #: Once a formation failed, the next is tried this much later, and ever later.
 AGAIN_S = (2.0, 5.0, 15.0, 60.0, 300.0)
@@ -84,6 +87,10 @@ class TopologyPolicy:
         self._choice: Choice | None = None
         self._watch: Watch | None = None
         self._off: Off | None = None
+        #: Topology -> what a batch took these workers in it, in step.
+        self._took_s: dict[str, float] = {}
+        #: How often another topology was taken since the present one was slower than that had been.
+        self._returns = 0
         self._views: tuple[TopologyView, ...] = ()
         #: The pace that trees are split for.
         self._pace = "sync" if plan.pace == "auto" else plan.pace
@@ -94,6 +101,8 @@ class TopologyPolicy:
         """A worker came or went."""
         self._changed_s = self._machine.now_s
         self._rounds.clear()
+        self._took_s.clear()
+        self._returns = 0
         self._watch = None
 
     def on_failed(self, nodes: Sequence[str]) -> None:
@@ -124,6 +133,8 @@ class TopologyPolicy:
         self._rounds.append(round_s)
         if self._watch is not None and self._choice is not None and kind_now == self._choice.best.topology:
             self._off = self._watch.measured(round_s) or self._off
+            if (took_s := self._watch.took_s) is not None and self._pace == "sync":
+                self._took_s[kind_now] = took_s
 
     @property
     def is_star(self) -> bool:
@@ -166,9 +177,10 @@ class TopologyPolicy:
         if (kind_now, pace_now) == ("star", "sync") and self._rounds:
             self._links.observe(workers)
         cluster = self._links.cluster(workers)
+        topologies = self._topologies(len(workers), pace_now)
         if self._off is not None and self._choice is not None:
             off, self._off = self._off, None
-            topologies = self._topologies(len(workers), pace_now)
+            self._returns += off.is_behind
             choice = choose_again(
                 cluster,
                 self._choice,
@@ -176,19 +188,29 @@ class TopologyPolicy:
                 model_bytes=self._wire_bytes,
                 topologies=topologies,
                 above=_above(pace_now),
+                took_s=self._took_s if pace_now == "sync" else None,
             )
             choice = replace(choice, reason=f"{off.reason}; {choice.reason}")
         else:
             known = dict(self._choice.corrections) if self._choice is not None else {}
-            topologies = self._topologies(len(workers), pace_now)
+            if pace_now == "sync":
+                self._took_s[kind_now] = median(self._rounds)
             choice = choose(
-                cluster, model_bytes=self._wire_bytes, topologies=topologies, above=_above(pace_now), corrections=known
+                cluster,
+                model_bytes=self._wire_bytes,
+                topologies=topologies,
+                above=_above(pace_now),
+                corrections=known,
+                took_s=self._took_s if pace_now == "sync" else None,
             )
         pace, buffer, why = self._pace_for(cluster, choice, pace_now)
         if pace != pace_now:
             topologies = self._topologies(len(workers), pace)
             choice = choose(cluster, model_bytes=self._wire_bytes, topologies=topologies, above=_above(pace))
-        self._choice, self._watch, self._pace = choice, Watch(choice), pace
+        # Two that are nearly as fast take turns ever more seldom.
+        rounds = ROUNDS_OFF * 2 ** min(self._returns, RETURNS_COUNTED)
+        watch = Watch(choice, took_s=self._took_s if pace == "sync" else None, rounds=rounds)
+        self._choice, self._watch, self._pace = choice, watch, pace
         self._views = _views(choice, cluster, self._wire_bytes, paces=self._plan.pace == "auto")
         kind, reason = choice.best.topology, "; ".join(filter(None, (why, choice.reason)))
         if (kind, pace) == (kind_now, pace_now):

@@ -20,7 +20,7 @@ from shoal.roles.aggregation.policy import (
 )
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
-from shoal.topology.choose import ROUNDS_OFF, ROUNDS_SETTLING
+from shoal.topology.choose import MARGIN, ROUNDS_OFF, ROUNDS_SETTLING
 
 #: PerNet's: 2.9 MB, a quarter of a second at 100 Mbit/s.
 SIZE = 720_967
@@ -306,6 +306,33 @@ def test_auto_that_was_wrong_chooses_anew_with_what_it_learned() -> None:
     # A tree is as slow as it was said to be: nothing goes to and fro.
     seen(shaping, 50, 4.09, "tree")
     assert wanted(shaping, workers, 300.0, "tree") is None
+
+
+def test_auto_goes_back_to_a_shape_that_was_faster_and_ever_more_seldom() -> None:
+    """The processor is what a shard is short of here: slower than the star was, and yet near its prediction."""
+    shaping, workers = shaping_of(topology="auto"), busy(2, lease_s=1.15)
+    star_s = 1.15
+    seen(shaping, ROUNDS_FIRST, star_s)
+    told = wanted(shaping, workers, 100.0)
+    assert told is not None
+    assert told.kind == "shard"
+    shard_s = 1.04 * star_s
+    assert shard_s < (1 + MARGIN) * shaping.predicted_s
+    seen(shaping, ROUNDS_SETTLING + ROUNDS_OFF, shard_s, "shard")
+    back = wanted(shaping, workers, 200.0, "shard")
+    assert back is not None
+    assert back.kind == "star"
+    assert "5 rounds of a shard took 1.20 s, those of a star 1.15 s" in back.reason
+    # It is as fast as it was: the shard, whose rounds are known now, is not tried again.
+    seen(shaping, 100, star_s)
+    assert wanted(shaping, workers, 300.0) is None
+    # It is slower than the shard was: that is believed after twice as many rounds.
+    seen(shaping, ROUNDS_OFF, 1.07 * shard_s)
+    assert wanted(shaping, workers, 400.0) is None
+    seen(shaping, ROUNDS_OFF, 1.07 * shard_s)
+    again = wanted(shaping, workers, 400.0)
+    assert again is not None
+    assert again.kind == "shard"
 
 
 def test_rounds_of_another_shape_than_was_chosen_say_nothing_of_it() -> None:
