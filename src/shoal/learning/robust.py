@@ -53,14 +53,12 @@ def weighted_sum(updates: np.ndarray, weights: np.ndarray) -> np.ndarray:
     taken = weights > 0
     if not taken.any():
         raise Misuse("a sum in which no update has a weight")
-    shares = weights.astype(np.float32)
+    shares = weights.astype(np.float32)[taken]
     out = np.empty(updates.shape[1], dtype=np.float32)
     for start in range(0, out.size, _BLOCK):
         block = updates[:, start : start + _BLOCK]
-        if taken.all():
-            np.dot(shares, block, out=out[start : start + _BLOCK])
-        else:
-            np.dot(shares[taken], block[taken], out=out[start : start + _BLOCK])
+        # Not ``np.dot``: it copies a block that is a part of longer rows.
+        out[start : start + _BLOCK] = shares @ (block if taken.all() else block[taken])
     return out
 
 
