@@ -13,7 +13,7 @@ from shoal.errors import Misuse
 
 
 class DeviceMomentum:
-    """m ← β·m + u, of which g·m is sent. A device's own state, one float32 vector; it is lost with its process."""
+    """m ← β·m + u, and g·m is sent. A device's own state, one float32 vector; it is lost with its process."""
 
     __slots__ = ("_before", "_gain", "_kept", "_momentum", "_parameters")
 

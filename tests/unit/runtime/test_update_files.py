@@ -1,4 +1,4 @@
-"""Room for updates: in memory or in a file without a name, and the same to whoever writes there."""
+"""Room for updates: in memory or in a file without a name, and written to alike."""
 
 from __future__ import annotations
 
