@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dst.sum_oracle import LeaderAt
+from dst.trust_oracle import Clip, outvoted
 from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
 from shoal.learning.outer import OuterState, outer_step
@@ -62,6 +63,8 @@ class _Paper:
     moved: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
     #: (term, lease) -> what its leader had an aggregator count it for, and at which version.
     counted: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+    #: (term, version) -> what its leader knew of usual distances then.
+    clips: dict[tuple[int, int], Clip] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.outer = OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size)
@@ -78,6 +81,9 @@ class _Paper:
     @property
     def tolerance(self) -> float:
         """Aggregators of a tree round what they sum up to the numbers of a model; what was not sent is summed apart."""
+        if self.spec.plan.trust != "identity":
+            # Products of updates are rounded, and so is what follows from them.
+            return 1e-4
         return 1e-5 if self.spec.plan.topology == "tree" or self.is_coded else 1e-6
 
     def stand_again(self, kept: int, again: int) -> None:
@@ -118,6 +124,7 @@ class _Paper:
             leases.setdefault(row.lease, []).append(row)
         plan, schedule = self.spec.plan, Schedule.parse(self.spec.plan.schedule)
         total, weight = np.zeros(LAYOUT.size), 0
+        voices: list[tuple[str, float, np.ndarray]] = []
         came = self.late.setdefault(term, [])
         for lease, lent in leases.items():
             batches = tuple(row.batch for row in lent)
@@ -127,14 +134,32 @@ class _Paper:
             factor = 1.0 if plan.outer in ADAPTIVE else schedule.factor(version)
             past = [each for _, each in came]
             update = self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches, factor=factor))
-            total += examples * self._worth(term, lease, late, past) * update * self._damped(term, version, late)
+            counts = self._worth(term, lease, late, past) * update * self._damped(term, version, late)
+            total += examples * counts
             weight += examples
             came.append((lent[0].version, late))
-        mean = (total / weight).astype(np.float32)
+            voices.append((lent[0].node, float(examples), counts))
+        mean = self._believed(term, rows[0].version, voices, total / weight).astype(np.float32)
         rate = plan.outer_rate * (schedule.factor(rows[0].version - 1) if plan.outer in ADAPTIVE else 1.0)
         weights = self.model[: LAYOUT.parameters_size]
         change, self.outer = outer_step(plan.outer_rule, self.outer, mean, rate=rate, weights=weights)
         self.model = self.model + change
+
+    def _believed(
+        self, term: int, version: int, voices: list[tuple[str, float, np.ndarray]], mean: np.ndarray
+    ) -> np.ndarray:
+        """What a version is made of, given its updates and their mean."""
+        trust = self.spec.plan.believes
+        if trust.rule == "nearest":
+            of: dict[str, list[tuple[float, np.ndarray]]] = {}
+            for node, examples, update in voices:
+                of.setdefault(node, []).append((examples, update))
+            return outvoted(of, share=trust.share)
+        if trust.rule == "clip":
+            # A leader knows what it saw under its own term.
+            before = self.clips.get((term, version - 1), Clip(np.zeros(LAYOUT.size)))
+            mean, self.clips[term, version] = before.next(voices)
+        return mean
 
     def _sent(self, update: np.ndarray) -> np.ndarray:
         """What a codec without feedback leaves of it."""

@@ -11,6 +11,7 @@ from shoal.compress.codec import Codec
 from shoal.errors import Misuse
 from shoal.learning.outer_rule import ADAPTIVE, BETA2, EPSILON, OUTER_KINDS, RATES, OuterRule
 from shoal.learning.schedule import Schedule
+from shoal.trust import DEVICE_MOMENTUM, DEVICES_LEAST, DEVICES_MAX, Trust
 from shoal.until import Until as Until
 from shoal.until import accuracy as accuracy
 from shoal.until import check_metric_name
@@ -21,14 +22,13 @@ from shoal.until import seconds as seconds
 #: Batches one lease may name.
 LEASE_BATCHES_MAX = 4096
 
-#: Where examples live, how updates meet, when the model moves, how much for whom, who is believed. What crosses the
-#: wire, the sixth, is written in a grammar of its own (``compress.codec``).
+#: Where examples live, how updates meet, when the model moves, how much for whom. The other two are written in grammars
+#: of their own: what crosses the wire (``compress.codec``), and who is believed (``trust``).
 CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared", "local"),
     "topology": ("star", "tree", "shard", "auto", "chain"),
     "pace": ("sync", "buffered", "async", "auto"),
     "work": ("leased", "fixed", "sized"),
-    "trust": ("identity",),
 }
 
 #: What a late update counts for (``learning.staleness``). No choice of its own: without a pace that has late ones, it
@@ -104,7 +104,8 @@ class Plan:
     #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes: EDDL's
     #: comparison (Figure 13), in which the others wait for the slowest device at the end of each epoch.
     work: str = "leased"
-    #: Who is believed: ``identity``, devices with a certificate.
+    #: Who is believed: ``identity``, every device with a certificate; ``robust`` and ``robust(clip)``, none alone
+    #: (docs/trust.md).
     trust: str = "identity"
 
     #: Examples of one batch.
@@ -202,6 +203,9 @@ class Plan:
     #: How the rate changes from version to version (``learning.schedule``): the ``learning_rate`` of leases, or, where
     #: ``outer`` is adaptive, the ``outer_rate``. Empty: not at all.
     schedule: str = ""
+    #: What a device keeps of its last updates and adds to the next, under ``robust`` alone, in the place of the
+    #: leader's ``momentum``. Left out: 0.9 under ``robust``.
+    worker_momentum: float | None = None
 
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
@@ -210,6 +214,7 @@ class Plan:
         if self.publish:
             _check_choice("publish", self.publish, PUBLISH)
         self._settle_outer()
+        self._check_trust()
         if not 1 <= self.workers_min <= self.workers_max:
             raise Misuse(f"workers {self.workers_min}:{self.workers_max}: MIN is at least 1 and at most MAX")
         for name in ("batch_size", "lease_batches", "accumulate", "evaluate_every_epochs", "buffer"):
@@ -297,6 +302,95 @@ class Plan:
         if self.staleness == "similar" and not self.share_labels:
             raise Misuse("staleness = 'similar' weighs labels: it needs share_labels = True, or take 'exponential'")
 
+    def _check_trust(self) -> None:
+        trust = Trust.parse(self.trust)
+        if self.worker_momentum is not None and not 0 <= self.worker_momentum < 1:
+            raise Misuse(f"worker_momentum is a number from 0 to below 1, not {self.worker_momentum}")
+        if trust.rule is None:
+            if self.worker_momentum:
+                raise Misuse(
+                    f"worker_momentum = {self.worker_momentum:g} is heeded under trust = 'robust' alone: set that, or"
+                    " leave worker_momentum out and say momentum, which the leader keeps"
+                )
+            return
+        if self.device_momentum and self.momentum:
+            raise Misuse(
+                f"momentum = {self.momentum:g} at the leader and worker_momentum = {self.device_momentum:g} on devices"
+                f" would add up under trust = {self.trust!r}: leave momentum out, or set worker_momentum = 0"
+            )
+        if self.topology != "star":
+            self._refuse_topology(trust)
+        if trust.rule == "nearest":
+            self._check_nearest()
+
+    def _refuse_topology(self, trust: Trust) -> None:
+        why = {
+            "chain": "pairs see two updates at a time: there is no majority to compare with",
+            "tree": "an aggregator sums a group before the leader could compare the devices, and a group may have a"
+            " majority of liars",
+            "shard": "each aggregator sees a part of an update, and they do not add up their comparisons yet",
+            "auto": "it may choose a tree or a shard, in which devices are not compared yet",
+        }[self.topology]
+        raise Misuse(f"trust = {trust.text!r} with topology = {self.topology!r}: {why}. Set topology = 'star'")
+
+    def _check_nearest(self) -> None:
+        said = f"trust = {self.trust!r}"
+        if self.pace in ("async", "auto"):
+            why = {
+                "async": "a version of one update has no neighbours to compare it with",
+                "auto": "how many devices are compared in a version has to be known",
+            }[self.pace]
+            raise Misuse(
+                f"{said} with pace = {self.pace!r}: {why}. Set pace = 'sync' or 'buffered', or trust = 'robust(clip)'"
+            )
+        if self.pace == "buffered" and not DEVICES_LEAST <= self.buffer <= DEVICES_MAX:
+            raise Misuse(
+                f"{said} with buffer = {self.buffer}: a version is of {DEVICES_LEAST} to {DEVICES_MAX} devices that are"
+                f" compared with each other. Set buffer to such a number, or trust = 'robust(clip)'"
+            )
+        if self.cohort and not DEVICES_LEAST <= self.cohort <= DEVICES_MAX:
+            raise Misuse(
+                f"{said} with cohort = {self.cohort}: a version is of {DEVICES_LEAST} to {DEVICES_MAX} devices that are"
+                " compared with each other. Set cohort to such a number, or leave it out"
+            )
+        if self.workers_max < DEVICES_LEAST:
+            raise Misuse(
+                f"{said} with at most {self.workers_max} workers: of two devices nobody can tell which one lies. Allow"
+                f" {DEVICES_LEAST} workers or more"
+            )
+
+    @property
+    def believes(self) -> Trust:
+        """What ``trust`` says."""
+        return Trust.parse(self.trust)
+
+    @property
+    def workers_least(self) -> int:
+        """How many workers a job needs to train: what the plan says, and as many as its trust can compare."""
+        least = DEVICES_LEAST if self.believes.rule == "nearest" else 1
+        return max(self.workers_min, least)
+
+    @property
+    def lent_most(self) -> int:
+        """Leases lent for one version, where others wait for it; 0: any number."""
+        return self.cohort or (DEVICES_MAX if self.believes.rule == "nearest" and self.pace == "sync" else 0)
+
+    @property
+    def device_momentum(self) -> float:
+        """How much of its last updates a device keeps."""
+        if self.worker_momentum is not None:
+            return self.worker_momentum
+        return DEVICE_MOMENTUM if self.believes.rule is not None else 0.0
+
+    @property
+    def device_gain(self) -> float:
+        """How much of what a device keeps and adds up is sent. A model moves as far in the long run as it would with
+        the momentum that its leader usually has at this pace: what moves to the devices is not added to it."""
+        if not self.device_momentum:
+            return 1.0
+        kept = 0.0 if self.outer in ADAPTIVE else usual_momentum(self.outer, self.pace)
+        return (1.0 - self.device_momentum) / (1.0 - kept)
+
     def _settle_outer(self) -> None:
         """Fill in what was left out about the leader's step."""
         outer = "nesterov" if self.nesterov and self.outer in ("", "sgd") else self.outer or "sgd"
@@ -306,7 +400,8 @@ class Plan:
         object.__setattr__(self, "outer", outer)
         object.__setattr__(self, "nesterov", outer == "nesterov")
         if self.momentum is _UNSAID:
-            object.__setattr__(self, "momentum", usual_momentum(outer, self.pace))
+            kept = 0.0 if self.device_momentum else usual_momentum(outer, self.pace)
+            object.__setattr__(self, "momentum", kept)
         if self.outer_rate is _UNSAID:
             object.__setattr__(self, "outer_rate", RATES[outer])
 

@@ -203,6 +203,8 @@ class Prepared:
     state: DeviceState | None = None
     #: A part of the model is the device's own.
     has_own: bool = False
+    #: How many values are parameters: they come first, and buffers follow. 0: all.
+    parameters: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,8 @@
 A worker keeps no state that training needs (EDDL §4.4): the leader leases out again every batch that a worker loses.
 With error feedback a worker keeps the part of its updates that it has not sent yet, as long as its process lives. If
 that is lost, a part of the last few updates is lost with it, and training makes up for it
-(``benchmarks.bytes_to_accuracy`` measures the cost).
+(``benchmarks.bytes_to_accuracy`` measures the cost). Under a robust plan it keeps a running sum of its updates in the
+same way (``learning.device_momentum``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from shoal.compress.codec import Codec
 from shoal.compress.feedback import Feedback
 from shoal.compress.sparse import Sparse
 from shoal.errors import PeerViolation
+from shoal.learning.device_momentum import DeviceMomentum
 from shoal.learning.metrics import logged_problem, problem_of_all
 from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, StageModel, Train
 from shoal.roles.aggregation.delivery import ASTRAY_TIMER, TAKEN_TIMER, Held, UpdateDelivery
@@ -58,6 +60,7 @@ from shoal.wire.messages import (
     Route,
     ShardAck,
     TearDown,
+    Tensors,
     Update,
     UpdateRefused,
     Wait,
@@ -96,11 +99,14 @@ class Worker(WorkerMachine):
         self._codec, self._down = Codec.parse(spec.plan.codec), Codec.parse(spec.plan.down)
         #: How many values each tensor of the model has.
         self._sizes: tuple[int, ...] = ()
+        self._parameters = 0
+        #: Where the plan is robust: what the device keeps of its updates.
+        self._momentum: DeviceMomentum | None = None
         self._feedback: Feedback | None = None
         #: The term of the last coded updates, and the versions they were made against.
         self._coded: tuple[int, deque[int]] = (0, deque(maxlen=CODED_KEPT))
-        #: (term, lease) of the last update that was made, and the residual before it.
-        self._made: tuple[tuple[int, int], np.ndarray] | None = None
+        #: (term, lease) of the last update that was made, and the residual before it, if any is kept.
+        self._made: tuple[tuple[int, int], np.ndarray | None] | None = None
         self._failures = 0
         #: A timer will start the next preparation.
         self._retry_waits = False
@@ -120,7 +126,7 @@ class Worker(WorkerMachine):
                 self._prepared = True
                 self._own.is_there = event.has_own
                 self._holds = FIRST_HELD if event.holds_first else NOTHING_HELD
-                self._sizes = event.sizes
+                self._sizes, self._parameters = event.sizes, event.parameters
                 self._state = event.state
                 self._ask_for_work()
             case LinkMeasured():
@@ -416,9 +422,9 @@ class Worker(WorkerMachine):
             self._held = None
 
     def _update(self, held: Held, event: Trained) -> Update:
-        tensors = event.tensors
+        tensors = self._carried_on(held.work, event.tensors)
         if self._codec.form != "dense":
-            held.coded = self._code(held.work, event.tensors["delta"])
+            held.coded = self._code(held.work, tensors["delta"])
             tensors = held.coded.tensors()
         self._state = event.state
         self._own.trained(held.work.term, held.work.lease)
@@ -450,6 +456,16 @@ class Worker(WorkerMachine):
             metrics=event.metrics,
         )
 
+    def _carried_on(self, work: Work, tensors: Tensors) -> Tensors:
+        """With the device's momentum, where the plan has one. The lease itself knows nothing of it."""
+        plan = self._spec.plan
+        if not plan.device_momentum:
+            return tensors
+        if self._momentum is None:
+            self._momentum = DeviceMomentum(self._parameters, momentum=plan.device_momentum, gain=plan.device_gain)
+        self._made = ((work.term, work.lease), None)
+        return {"delta": self._momentum.add(tensors["delta"])}
+
     def _code(self, work: Work, delta: np.ndarray) -> Coded:
         """The part of an update that is sent. The feedback holds the rest back for the next update."""
         if not self._codec.feedback:
@@ -470,10 +486,12 @@ class Worker(WorkerMachine):
 
     def _take_back(self) -> None:
         """The last update is in no version, and its batches will be trained again: restore the residual before it."""
-        if self._feedback is not None and self._made is not None:
+        if self._feedback is not None and self._made is not None and self._made[1] is not None:
             self._feedback.restore(self._made[1])
             if self._coded[1]:
                 self._coded[1].pop()
+        if self._momentum is not None and self._made is not None:
+            self._momentum.take_back()
         self._made = None
 
     def _on_diverged(self, held: Held, reason: str) -> None:

@@ -32,6 +32,7 @@ _WARNINGS = frozenset(
         "suspect",
         "trainer-failed",
         "unreachable",
+        "weighed-down",
         "went-back",
     }
 )

@@ -26,6 +26,7 @@ from shoal.roles.node.doorway import Caller
 from shoal.roles.node.host_router import HostRouter
 from shoal.roles.node.role_table import NodeApi, RoleTable
 from shoal.runtime.role_host import HEAVY_BYTES, RoleHost
+from shoal.runtime.update_files import room_in
 from shoal.trainer.prepared_job import first_model
 from shoal.wire.limits import VALUE_BYTES
 from shoal.wire.messages import (
@@ -214,12 +215,15 @@ class RoleServer:
         self.spawn(host.stop(), f"end {host.key}")
 
     def leader_host(self, assign: Assign) -> RoleHost:
+        # Where devices are compared, whatever ends a version means work, not the update that came last alone.
+        compares = assign.spec.plan.believes.rule == "nearest"
         return RoleHost(
             f"leader of {assign.job}",
             _wait_for,
             send=self.roles.send,
             at_once=functools.partial(self._perform_leader, assign.job),
             executor=self._merging,
+            is_heavy=(lambda _: True) if compares else None,
         )
 
     def _perform_leader(self, job: str, host: RoleHost, action: Action) -> bool:
@@ -286,7 +290,14 @@ def make_leader(initial: Path, assign: Assign, version: StoredVersion | None, *,
     """The leader of a job, from its first model or from where it stands. Reads a file."""
     layout, model = first_model(initial)
     model.flags.writeable = False
-    leader = Leader(spec=assign.spec, layout=layout, model=model, term=assign.term, manager=manager)
+    leader = Leader(
+        spec=assign.spec,
+        layout=layout,
+        model=model,
+        term=assign.term,
+        manager=manager,
+        room=room_in(initial.parent),
+    )
     if version is not None:
         leader.restore(tensors=version.tensors, state=version.state)
     return leader

@@ -181,7 +181,14 @@ class WorkerDriver:
         log.info("[%s] ready: %s", self._spec.job, ready)
         # Only where no model is received in the trainer's memory, over the first one.
         sizes, has_own = sizes_of(settings.layout), settings.own is not None
-        host.post(Prepared(sizes=sizes, holds_first=self._takes_changes, state=state, has_own=has_own))
+        prepared = Prepared(
+            sizes=sizes,
+            holds_first=self._takes_changes,
+            state=state,
+            has_own=has_own,
+            parameters=settings.layout.parameters_size,
+        )
+        host.post(prepared)
 
     def _own_part(self, layout: Layout) -> OwnPartFile:
         if self._own_folder is None:

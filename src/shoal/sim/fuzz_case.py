@@ -71,6 +71,9 @@ _MOMENTS = (
 #: are kept.
 OUTER_AFTER = 10_000
 
+#: Only seeds above this number draw who is believed, for the same reason.
+TRUST_AFTER = 20_000
+
 #: What the manager's disk may take to make a small write durable: an SSD, or a bad SD card that others use too. The
 #: longest is longer than it takes to miss a leader.
 _SYNCS_S = (0.01, 0.2, 1.0, 2.5)
@@ -118,7 +121,10 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if seed > OUTER_AFTER:
         steps = Rng(seed).stream("outer")
         specs = [replace(spec, plan=_stepped(spec.plan, steps)) for spec in specs]
-    least = sum(spec.plan.workers_min for spec in specs)
+    if seed > TRUST_AFTER:
+        trusts = Rng(seed).stream("trust")
+        specs = [replace(spec, plan=_believing(spec.plan, trusts)) for spec in specs]
+    least = sum(spec.plan.workers_least for spec in specs)
     workers = max(3, min(8, least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
     if is_shaped:
@@ -408,6 +414,29 @@ def _stepped(plan: Plan, stream: Stream) -> Plan:
         outer_beta2=stream.pick((0.99, 0.999)),
         weight_decay=stream.pick((0.0, 0.1)),
         schedule=schedule,
+    )
+
+
+def _believing(plan: Plan, stream: Stream) -> Plan:
+    """Who is believed, drawn from a stream of its own. Without momentum on devices: as what they have not sent yet, it
+    is theirs to know, and could not be worked out on paper."""
+    trust = stream.pick(("identity", "robust", "robust", "robust(nearest, 35%)", "robust(clip)", "robust(clip)"))
+    pace, buffer, more = stream.pick(("sync", "buffered")), stream.pick((3, 4, 6)), 3 + stream.below(4)
+    if trust == "identity" or plan.outer in ADAPTIVE:
+        # An adaptive step makes a great deal of a value that is almost zero, and weights are rounded before it.
+        return plan
+    # Updates of devices are compared where they come whole.
+    if trust == "robust(clip)":
+        return replace(plan, trust=trust, topology="star", worker_momentum=0.0)
+    return replace(
+        plan,
+        trust=trust,
+        topology="star",
+        worker_momentum=0.0,
+        pace=pace,
+        buffer=buffer,
+        cohort=0 if pace == "buffered" or not plan.cohort else 3,
+        workers_max=max(plan.workers_max, more),
     )
 
 

@@ -511,7 +511,8 @@ class Invariants:
         plan = course.spec.plan
         size = {"sync": math.inf, "buffered": plan.buffer, "async": 1}[plan.pace]
         for version, group in itertools.groupby(save.applied, key=lambda row: row.version):
-            leases = list(dict.fromkeys(row.lease for row in group))
+            node_of = {row.lease: row.node for row in group}
+            leases = list(node_of)
             known = tenure.made_of.setdefault(version, leases)
             self._hold(known == leases, step.at_s, f"version {version} was made of {known} and is of {leases}")
             if known is not leases:
@@ -525,6 +526,9 @@ class Invariants:
                 if tenure.summed.get(lease, lease) == tenure.summed.get(leases[-1], leases[-1])
             ]
             fills = len(leases) - len(last) < size <= len(leases)
+            if plan.believes.rule == "nearest":
+                # Devices are compared: so many different ones fill it, and a device that comes again does not.
+                fills = len({node_of[lease] for lease in leases if lease not in last}) < size <= len(leases)
             is_whole = fills or (len(leases) < size and tenure.applied in tenure.quiet)
             self._hold(
                 is_whole or tenure.is_closing or tenure.went_back,

@@ -96,6 +96,26 @@ def test_a_job_that_has_chosen_says_what_there_was_and_how_it_goes() -> None:
     assert "links" not in text
 
 
+def test_a_robust_plan_says_what_it_costs_and_what_it_does_not_stop() -> None:
+    text = said(shaped(Plan(trust="robust")))
+    for part in (
+        "robust: of 3 devices in a version 1 may lie",
+        "of a core more a version at the leader",
+        "no bytes more; its leader keeps 8.7 MB of updates, on disk",
+        "the leader sees every update",
+        "data that is poisoned without being pushed",
+    ):
+        assert part in text, part
+    assert "warning" not in text
+    assert "leases of 8 examples" in said(shaped(Plan(trust="robust", batch_size=8)))
+    assert "leases of 32 examples" in said(shaped(Plan(trust="robust", batch_size=32, worker_momentum=0.0)))
+    clipped = job_plain(shaped(Plan(trust="robust(clip)")))["trust"]
+    assert clipped["stops not"].startswith("a lie that is no longer than an honest update, nor a backdoor")
+    assert "disk" not in clipped["costs"]
+    assert "trust" not in said(shaped(Plan()))
+    assert "trust" not in job_plain(shaped(Plan()))
+
+
 def test_a_shape_that_is_not_in_force_yet_is_not_judged_by_what_is() -> None:
     view = shaped(Plan(topology="auto"), predicted_s=1.45, round_s=7.7, alternatives=CHOICES)
     text = said(view)

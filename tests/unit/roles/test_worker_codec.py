@@ -276,3 +276,51 @@ def test_a_part_of_which_nothing_can_be_made_is_not_waited_for(routed: Device) -
     assert routed.actions == []
     routed.hears(work(1, version=3, values_by=1))
     assert routed.one(Ready).holds_version == 0
+
+
+# Momentum on the device ------------------------------------------------------------------------------------------
+
+
+class Carrying:
+    """A device under a robust plan, whose last three values are buffers."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.worker = Worker(spec=spec, leader="home", term=1)
+        prepared = Prepared(sizes=SIZES, holds_first=True, parameters=5)
+        for event in (Started(), Connected(node="home"), prepared):
+            self.worker.handle(event, 0.0)
+
+    def trains(self, lease: int, value: float) -> np.ndarray:
+        self.worker.handle(Received(sender="home", message=work(lease)), 0.0)
+        tensors = {"delta": np.full(8, value, np.float32)}
+        done = self.worker.handle(Trained(lease=lease, examples=1, loss_sum=0.5, seconds=0.1, tensors=tensors), 0.0)
+        (update,) = [each.message for each in done if isinstance(each, Send) and isinstance(each.message, Update)]
+        assert tensors["delta"].tolist() == [value] * 8, "a lease is what the trainer made of it"
+        return update.tensors["delta"]
+
+
+@pytest.fixture
+def carrying(make_spec: Callable[..., JobSpec]) -> Carrying:
+    return Carrying(make_spec(trust="robust", codec_down=DOWN.name, worker_momentum=0.5, outer="adam"))
+
+
+def test_a_device_sends_a_mean_of_its_updates(carrying: Carrying) -> None:
+    # Adam at the leader: half of what is added up is sent.
+    assert carrying.trains(1, 4.0).tolist() == [2.0] * 5 + [4.0] * 3
+    assert carrying.trains(2, 4.0).tolist() == [3.0] * 5 + [4.0] * 3
+
+
+def test_a_refused_update_is_not_carried_on(carrying: Carrying) -> None:
+    carrying.trains(1, 4.0)
+    carrying.trains(2, 400.0)
+    refused = UpdateRefused(job="digits", term=1, lease=2, reason="it is not of a running lease")
+    carrying.worker.handle(Received(sender="home", message=refused), 0.0)
+    assert carrying.trains(3, 4.0).tolist() == [3.0] * 5 + [4.0] * 3
+    # A refusal of an update before the last one changes nothing.
+    carrying.worker.handle(Received(sender="home", message=refused), 0.0)
+    assert carrying.trains(4, 4.0).tolist() == [3.5] * 5 + [4.0] * 3
+
+
+def test_a_new_process_begins_at_rest(make_spec: Callable[..., JobSpec], carrying: Carrying) -> None:
+    carrying.trains(1, 4.0)
+    assert Carrying(carrying.worker._spec).trains(1, 4.0).tolist() == [2.0] * 5 + [4.0] * 3

@@ -209,7 +209,8 @@ def _plan_value(name: str, value: object) -> object:
         raise Misuse(f"the end of a job is set with {ends}, not with --plan")
     if name not in known:
         raise Misuse(f"a plan has no {name!r}; it has {', '.join(sorted(set(known) - {'until'}))}")
-    wanted = type(known[name])
+    # A number that is left out until it is said.
+    wanted = float if known[name] is None else type(known[name])
     if wanted is float and type(value) is int:
         return float(value)
     if type(value) is not wanted:

@@ -14,6 +14,7 @@ from rich.text import Text
 from shoal.cli.render.format import bytes_text, clean, lease_text, plural, share_text
 from shoal.cli.render.plain_json import to_plain
 from shoal.cli.render.topologies import chosen_of, kind_of, off_by, predicted_s, topology_text
+from shoal.cli.render.trusted import trust_facts
 from shoal.roles.aggregation.policy import ROUNDS_FIRST
 from shoal.topology.choose import MARGIN, ROUNDS_OFF
 
@@ -58,6 +59,7 @@ def _facts(view: JobView, progress: Progress) -> Iterator[tuple[str, str]]:
     yield "workers", _crew(progress)
     if links := _links(view, progress):
         yield "links", links
+    yield from trust_facts(view.plan, devices=len(progress.workers), model_bytes=model_bytes(view))
 
 
 def _measured(progress: Progress) -> str:
@@ -177,6 +179,8 @@ def job_plain(view: JobView) -> dict[str, Any]:
                 for node, way_s, rate in _ways(view, progress)
             ],
         }
+        trust = dict(trust_facts(view.plan, devices=len(progress.workers), model_bytes=model_bytes(view)))
+        plain |= {"trust": trust} if trust else {}
     plain["next"] = list(advice(view))
     return {name: to_plain(value) for name, value in plain.items()}
 

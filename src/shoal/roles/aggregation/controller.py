@@ -285,7 +285,7 @@ class AggregationController:
             # Every worker waits for the next formation: it is not delayed.
             arranged = self._policy.arrange(formations.now.kind, able)
             return replace(arranged, reason=f"{broken}; {arranged.reason}") if arranged is not None else None
-        if self._training.version == 0 or self._workers.trusted < self._plan.workers_min:
+        if self._training.version == 0 or self._workers.trusted < self._plan.workers_least:
             return None
         leading = formations.now.aggregators if formations.now is not None else []
         if any(node in leaving for node in leading) and formations.now is not None:

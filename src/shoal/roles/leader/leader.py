@@ -45,6 +45,7 @@ from shoal.roles.leader.round_stats import RoundStats
 from shoal.roles.leader.suspicion import BatchFailures, Suspicion
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks
+from shoal.roles.leader.weighing import Room, in_memory
 from shoal.roles.leader.workers import WorkerRecord, Workers
 from shoal.roles.machine import Machine
 from shoal.scheduling.admission import Admission
@@ -67,6 +68,7 @@ class Leader(Machine):
         term: int,
         manager: str,
         upload_budget_bytes: int = UPLOAD_BUDGET_BYTES,
+        room: Room = in_memory,
     ) -> None:
         super().__init__()
         plan = spec.plan
@@ -87,7 +89,7 @@ class Leader(Machine):
         self._refused = 0
         self._bytes_up = 0
 
-        self._training = TrainingState(self, spec, layout, model)
+        self._training = TrainingState(self, spec, layout, model, room=room)
         self._workers = Workers(self, job=spec.job)
         self._shares = FixedShares(work=plan.work)
         self._durability = Durability(self)
@@ -246,8 +248,7 @@ class Leader(Machine):
         else:
             ledger = self._training.ledger
             where = f"epoch {ledger.epoch + 1}, {ledger.applied} of {ledger.batches} batches applied"
-            told = f"from durable version {self._training.version}, {where}, term {self._term}"
-            self.record("resumed", told)
+            self.record("resumed", f"from durable version {self._training.version}, {where}, term {self._term}")
             if self._unread is not None:
                 self.record("profiles", f"devices are measured anew: {self._unread}")
             if self._ending:
@@ -378,7 +379,7 @@ class Leader(Machine):
             self.send(self._manager, m.Released(job=self._spec.job, term=self._term, node=node))
 
     def _enough(self) -> bool:
-        return self._workers.trusted >= self._spec.plan.workers_min
+        return self._workers.trusted >= self._spec.plan.workers_least
 
     # Handing out work --------------------------------------------------------------------------------
 
@@ -390,7 +391,8 @@ class Leader(Machine):
         if self._aggregation.gather():
             self._lend(only=only)
             return
-        if self._aggregation.pace.should_step(merged=ledger.merged, outstanding=ledger.outstanding):
+        merged = self._training.voices(able=self._workers.trusted)
+        if self._aggregation.pace.should_step(merged=merged, outstanding=ledger.outstanding):
             self._step()
             return
         self._lend(only=only)
@@ -403,7 +405,7 @@ class Leader(Machine):
         one = self._workers.get(only) if only is not None else None
         held_up = self._held_up()
         if held_up is None and not self._enough():
-            held_up = f"{self._workers.trusted} of at least {self._spec.plan.workers_min} workers are here"
+            held_up = f"{self._workers.trusted} of at least {self._spec.plan.workers_least} workers are here"
         if held_up is not None:
             self._phase, self._reason = LeaderPhase.WAITING, held_up
             if one is not None:
@@ -419,7 +421,7 @@ class Leader(Machine):
             # A worker that had nothing left may have something now.
             self._workers.release()
             one = None
-        if one is not None and not self._spec.plan.cohort:
+        if one is not None and not self._spec.plan.lent_most:
             if self._workers.is_idle(one.node):
                 self._lending.lend_to(one)
             return
@@ -806,8 +808,7 @@ class Leader(Machine):
         """The version's number as it is saved. The last of a leader may have a higher one than its own: another leader
         used the numbers in between, on its side of a cut. Not before the round is over: leases name versions."""
         is_over = self._parting is not None and self._evaluations.now is None and not self._training.ledger.outstanding
-        is_last = self._phase.is_over or is_over
-        return max(self._training.version, self._version_least) if is_last else self._training.version
+        return max(self._training.version, self._version_least if self._phase.is_over or is_over else 0)
 
     def _save_if_due(self) -> None:
         if self._durability.due(every_s=self._spec.plan.checkpoint_every_s):
@@ -878,7 +879,7 @@ class Leader(Machine):
             bytes_down=self._lending.bytes_down + self._aggregation.bytes_down,
             seconds=self._training.elapsed_s,
             refused=self._refused,
-            workers=self._workers.views(typical_s=self._leases.clock.typical_s),
+            workers=self._workers.views(self._training.weighed_down, typical_s=self._leases.clock.typical_s),
             staleness=self._training.lateness.typical,
             staleness_max=self._training.lateness.worst,
             saturation=self._stats.verdict,

@@ -33,7 +33,7 @@ class Lending:
     def is_full(self) -> bool:
         """As many workers as make a version train for it. Others stay in line: for the next, or if one fails."""
         ledger = self._training.ledger
-        return self._evaluations.now is None and 0 < self._spec.plan.cohort <= ledger.outstanding + ledger.merged
+        return self._evaluations.now is None and 0 < self._spec.plan.lent_most <= ledger.outstanding + ledger.merged
 
     def lend_to(self, worker: WorkerRecord) -> None:
         """Lend the next batches to a worker, unless something speaks against it."""

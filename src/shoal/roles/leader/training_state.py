@@ -26,6 +26,7 @@ from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.evaluation_rows import latest_within, row_of, view_of
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.local_data import padded
+from shoal.roles.leader.weighing import Reputations, Room, in_memory, weighing_of
 from shoal.roles.machine import Machine
 from shoal.scheduling.batches import examples_in
 from shoal.scheduling.ledger import Applied, Lease, Ledger
@@ -61,7 +62,9 @@ class _Good:
 
 
 class TrainingState:
-    def __init__(self, machine: Machine, spec: JobSpec, layout: Layout, model: np.ndarray) -> None:
+    def __init__(
+        self, machine: Machine, spec: JobSpec, layout: Layout, model: np.ndarray, *, room: Room = in_memory
+    ) -> None:
         self._machine = machine
         self._spec = spec
         self._layout = layout
@@ -81,6 +84,9 @@ class TrainingState:
         self.version = 0
         self.ledger = Ledger(batches=spec.batches)
         self._partial = Partial(layout.size)
+        #: Where updates meet instead, if the plan does not believe each of them; and who was weighed down of late.
+        self._weighing = weighing_of(spec.plan.believes, layout.size, room)
+        self._reputations = Reputations()
         #: Not part of a snapshot: see there.
         self.lateness = Lateness()
         self._labels = LabelMemory(classes=LABELS_MAX, decay=LABELS_DECAY) if spec.plan.share_labels else None
@@ -123,7 +129,11 @@ class TrainingState:
     def merge(self, lease: Lease, update: Update, delta: np.ndarray | Sparse) -> None:
         """Take a checked update into the next version. A late update counts less."""
         scale = self.scale_of(lease, update)
-        self._partial.add(self._damped(delta, lease.version), weight=float(update.examples), scale=scale)
+        damped, weight = self._damped(delta, lease.version), float(update.examples)
+        if self._weighing is not None:
+            self._weighing.add(lease.worker, damped, weight=weight, scale=scale)
+        else:
+            self._partial.add(damped, weight=weight, scale=scale)
         self.lateness.seen(self.version - lease.version)
         self._note_logged(update)
         self.ledger.merge(lease)
@@ -184,16 +194,42 @@ class TrainingState:
 
     def advance(self) -> list[Applied]:
         """Turn the merged updates into the next version; returns their rows in the history."""
-        change, outer = self.step_of(self._partial.mean(), slice(0, self._layout.size))
+        mean, examples = self._taken()
+        change, outer = self.step_of(mean, slice(0, self._layout.size))
         self.velocity, self.second, self.outer_steps = _kept(outer)
         self._move(change)
         self.model.flags.writeable = False
         self.version += 1
-        examples = int(self._partial.weight)
         self._steps.append((self._machine.now_s, examples))
         self.train_loss, self._loss_sum = self._loss_sum / examples, 0.0
-        self._partial.clear()
+        self._drop_merged()
         return self.ledger.apply(self.version)
+
+    def _taken(self) -> tuple[np.ndarray, int]:
+        """What the next version is made of, and of how many examples."""
+        if self._weighing is None:
+            return self._partial.mean(), int(self._partial.weight)
+        examples = int(self._weighing.weight)
+        mean, down = self._weighing.mean()
+        for told in self._reputations.on_version(self.version + 1, down):
+            self._machine.record("weighed-down", told)
+        return mean, examples
+
+    @property
+    def weighed_down(self) -> dict[str, str]:
+        """Devices that counted for little in the last version, and why."""
+        return self._reputations.now
+
+    def _drop_merged(self) -> None:
+        self._partial.clear()
+        if self._weighing is not None:
+            self._weighing.clear()
+
+    def voices(self, *, able: int) -> int:
+        """How many updates the pace may count. Where devices are compared, each of them counts once, as long as others
+        that are able to train have not been heard."""
+        nearest = self._weighing if self._spec.plan.believes.rule == "nearest" else None
+        return self.ledger.merged if nearest is None or nearest.devices >= able else nearest.devices
 
     def step_of(self, mean: np.ndarray, part: slice) -> tuple[np.ndarray, OuterState]:
         """The change that this mean of a part makes, and the outer state after it. Nothing moves by it yet."""
@@ -258,7 +294,7 @@ class TrainingState:
         self.model, self.residual = good.model, good.residual
         self.velocity, self.second, self.outer_steps = _kept(good.outer)
         self.ledger = Ledger.restore(good.ledger)
-        self._partial.clear()
+        self._drop_merged()
         self._moved, self._loss_sum, self._logged = None, 0.0, {}
         self.changes.clear()
         if self._touches is not None:

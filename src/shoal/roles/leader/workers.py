@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from statistics import median
+from types import MappingProxyType
 
 from shoal.roles.machine import Machine
 from shoal.states import WorkerState
@@ -29,6 +30,9 @@ TOLD_AGAIN_MAX = 200
 
 #: A worker that broke the contract this often gets no further lease.
 VIOLATIONS_MAX = 3
+
+#: No worker is weighed down.
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 #: The shown pace of a worker is the median of so many leases.
 LATELY = 3
@@ -86,12 +90,12 @@ class WorkerRecord:
         lease_s = self.durations_s[-1] if self.durations_s else 0.0
         return -self.failures - self.violations, -lease_s, self.node
 
-    def view(self, *, typical_s: float) -> WorkerView:
+    def view(self, *, typical_s: float, weighed_down: str | None = None) -> WorkerView:
         lease_s = lately_s(self.durations_s)
         return WorkerView(
             node=self.node,
             state=self.state.value,
-            reason=clip(self.reason or "", 200),
+            reason=clip(self.reason if self.left_out and self.reason else weighed_down or self.reason or "", 200),
             batches=self.batches,
             lease_s=lease_s,
             slowness=lease_s / typical_s if typical_s and lease_s else 1.0,
@@ -350,11 +354,12 @@ class Workers:
             self._told_s.move_to_end(member.node)
         return due
 
-    def views(self, *, typical_s: float) -> tuple[WorkerView, ...]:
-        """Every worker by name; of many, those in trouble first."""
+    def views(self, weighed_down: Mapping[str, str] = NOBODY, *, typical_s: float) -> tuple[WorkerView, ...]:
+        """Every worker by name; of many, those in trouble first. ``weighed_down``: why some counted for little."""
         chosen = sorted(self._members) if len(self._members) <= VIEWS_MAX else self._choose()
         members = (self._members.get(node) for node in chosen)
-        return tuple(member.view(typical_s=typical_s) for member in members if member is not None)
+        here = [member for member in members if member is not None]
+        return tuple(member.view(typical_s=typical_s, weighed_down=weighed_down.get(member.node)) for member in here)
 
     def _choose(self) -> list[str]:
         now_s = self._machine.now_s

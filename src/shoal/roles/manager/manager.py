@@ -445,7 +445,7 @@ class Manager(Machine):
             self._is_unsettled = True
             return
         led = [r for r in self._jobs.values() if r.is_open and r.is_led]
-        for wanted in ("workers_min", "workers_max"):
+        for wanted in ("workers_least", "workers_max"):
             for record in led:
                 self._staff(record, getattr(record.spec.plan, wanted))
         self._call_back(led)
@@ -460,12 +460,12 @@ class Manager(Machine):
     def _call_back(self, led: list[JobRecord]) -> None:
         """No node is free, and a job has fewer workers than its least: another job gives some of its surplus."""
         cluster = self._cluster
-        needed = sum(max(0, record.spec.plan.workers_min - cluster.count(record.spec.job)) for record in led)
+        needed = sum(max(0, record.spec.plan.workers_least - cluster.count(record.spec.job)) for record in led)
         needed -= len(cluster.called_back) + len(cluster.let_go)
         # The last job to come is the first to give.
         for record in reversed(led):
             job = record.spec.job
-            spare = min(needed, cluster.count(job) - record.spec.plan.workers_min)
+            spare = min(needed, cluster.count(job) - record.spec.plan.workers_least)
             if spare <= 0:
                 continue
             others = [name for name in reversed(cluster.workers(job)) if name != record.leader]

@@ -128,7 +128,11 @@ class SimWorkerDriver:
         takes_changes = self._job.spec.plan.down != "dense"
         self._model = self._job.model if takes_changes else None
         state = self._state(EXAMPLES_HELD)
-        self._post(host, start_s, Prepared(sizes=sizes_of(self._job.layout), holds_first=takes_changes, state=state))
+        layout = self._job.layout
+        prepared = Prepared(
+            sizes=sizes_of(layout), holds_first=takes_changes, state=state, parameters=layout.parameters_size
+        )
+        self._post(host, start_s, prepared)
 
     def _state(self, examples: int) -> DeviceState | None:
         """The state of the device; None where the plan does not ask for it."""

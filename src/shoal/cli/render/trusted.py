@@ -1,0 +1,61 @@
+"""What a robust plan costs, bears and does not hide, in sentences. Pure; asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shoal.cli.render.format import bytes_text, plural
+from shoal.learning.robust import liars_borne
+from shoal.plan import Plan
+from shoal.trust import DEVICES_LEAST
+
+#: Milliseconds of one core for a value of each of so many devices, as ``benchmarks.trust`` measured them: to keep and
+#: sum it up once more, and to multiply it with that of another device.
+_KEEP_MS, _PRODUCT_MS = 1.2e-6, 3.4e-8
+#: The same for an update that is clipped, and for the momentum of a device.
+_CLIP_MS, _MOMENTUM_MS = 1.0e-6, 2.0e-6
+
+#: Leases of fewer examples are noisy: a lie hides among them. With momentum on the devices fewer will do.
+_EXAMPLES_FEW, _EXAMPLES_FEW_WITH_MOMENTUM = 64, 16
+
+_VALUE_BYTES = 4
+
+
+def trust_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tuple[str, str]]:
+    """Labels and texts for a job of so many devices; none where every member is believed."""
+    trust = plan.believes
+    if trust.rule is None:
+        return
+    nearest, values = trust.rule == "nearest", model_bytes / _VALUE_BYTES
+    if not nearest:
+        yield "trust", "robust(clip): an update counts as far as is usual, from the last version's mean"
+    elif devices < DEVICES_LEAST:
+        yield "trust", f"{plan.trust}: waits for {DEVICES_LEAST} devices, since of two nobody can tell which one lies"
+    else:
+        borne = liars_borne(devices, trust.share)
+        yield "trust", f"{plan.trust}: of {plural(devices, 'device')} in a version {borne} may lie"
+    if values and devices:
+        work_ms = devices * values * (_KEEP_MS + devices * _PRODUCT_MS if nearest else _CLIP_MS)
+        kept = f"; its leader keeps {bytes_text(devices * model_bytes)} of updates, on disk" if nearest else ""
+        device = f", {_ms(values * _MOMENTUM_MS)} on a device" if plan.device_momentum else ""
+        yield "costs", f"about {_ms(work_ms)} of a core more a version at the leader{device}; no bytes more{kept}"
+    yield "learns", "the leader sees every update, as it does without: robust hides nothing"
+    yield "stops not", _limits(nearest=nearest)
+    examples = plan.batch_size * (1 if plan.data == "local" else plan.lease_batches)
+    few = _EXAMPLES_FEW_WITH_MOMENTUM if plan.device_momentum else _EXAMPLES_FEW
+    if examples < few:
+        noisy = f"leases of {plural(examples, 'example')} give updates so noisy that a lie hides among them"
+        yield "warning", f"{noisy}: raise batch_size or lease_batches until a lease has {few} or more"
+
+
+def _limits(*, nearest: bool) -> str:
+    if nearest:
+        return (
+            "data that is poisoned without being pushed, lies within what honest devices differ by where each has few"
+            " labels, nor one person with a majority of devices"
+        )
+    return "a lie that is no longer than an honest update, nor a backdoor: for those, robust(nearest)"
+
+
+def _ms(number: float) -> str:
+    return f"{number:.0f} ms" if number >= 10 else f"{number:.1g} ms"

@@ -1,0 +1,58 @@
+"""Real agents, a fifth of them liars with every attack in turn: the job gets to its target, and the liar is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from kit import Site, cluster_in, run
+
+from benchmarks.common import echo_job
+
+LIAR = "liar"
+PULL = ("--child-module", "pull_trainer")
+VALUES, BATCHES = 200, 60
+
+
+async def _started(site: Site, directory: Path, **plan: object) -> str:
+    home = site.cluster.agent_home(LIAR)
+    await site.cluster._enrol(LIAR, home)
+    command = ("lying_agent", "--home", str(home), *PULL)
+    site.cluster.agents[LIAR] = await site.cluster._spawn(*command, log=f"{LIAR}.log")
+    await site.connected(LIAR)
+    folder = directory / "job"
+    folder.mkdir()
+    job = echo_job(folder, values=VALUES, batches=BATCHES)
+    # Something to be evaluated on.
+    job = dataclasses.replace(job, name="pull", prepared=dataclasses.replace(job.prepared, test=job.prepared.train))
+    until = {"accuracy": 0.9, "epochs": 15}
+    return await site.operator.submit(job, plan={"workers_min": 5, "until": until, **plan})
+
+
+@pytest.mark.parametrize("pace", ["sync", "buffered"])
+def test_a_fifth_of_the_devices_lie_and_the_job_reaches_its_target(tmp_path: Path, pace: str) -> None:
+    async def story() -> None:
+        async with cluster_in(tmp_path, workers=4, options=PULL) as site:
+            job = await _started(site, tmp_path, trust="robust", pace=pace, buffer=5)
+            view = await site.ended(job)
+            assert "reached" in view.reason, view.reason
+            down = [event.text for event in site.events(job) if event.kind == "weighed-down"]
+            often = [text for text in down if text.startswith(f"{LIAR} is weighed down") and " times so far" in text]
+            assert often, down
+            rows, _ = site.history(job)
+            assert len({(row.epoch, row.batch) for row in rows}) == len(rows), "every batch counts once all the same"
+
+    run(story())
+
+
+def test_where_everyone_is_believed_the_liar_wins(tmp_path: Path) -> None:
+    """So the test above can fail."""
+
+    async def story() -> None:
+        async with cluster_in(tmp_path, workers=4, options=PULL) as site:
+            job = await _started(site, tmp_path)
+            view = await site.ended(job)
+            assert "all 15 epochs are done" in view.reason, view.reason
+
+    run(story())

@@ -1,0 +1,65 @@
+"""The benchmark of robust plans: its lies are those it names, and its cost is of the leader's own parts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.trust import (
+    ATTACKS,
+    DEVICES,
+    LIARS,
+    SHAPES,
+    SIZE,
+    cost,
+    first_model,
+    leases,
+    lies,
+    parts_differ,
+    predicted,
+    stamped,
+)
+
+
+def sent() -> np.ndarray:
+    return (1 + np.random.default_rng(0).standard_normal((DEVICES, 30))).astype(np.float32)
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS, "backdoor"])
+def test_a_lie_is_of_the_liars_alone(attack: str) -> None:
+    made = lies(attack, sent(), np.random.default_rng(1))
+    assert made.shape == (LIARS, 30)
+    assert np.isfinite(made).all()
+
+
+def test_lies_are_what_they_are_called() -> None:
+    updates, rng = sent(), np.random.default_rng(1)
+    honest = updates[LIARS:]
+    np.testing.assert_allclose(lies("x-10", updates, rng), -10 * updates[:LIARS])
+    np.testing.assert_allclose(lies("ipm", updates, rng)[0], -0.5 * honest.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(lies("alie", updates, rng)[3], honest.mean(0) - 1.5 * honest.std(0), rtol=1e-5)
+    far = lies("min-max", updates, rng)[0]
+    apart = max(float(((one - other) ** 2).sum()) for one in honest for other in honest)
+    assert max(float(((one - far) ** 2).sum()) for one in honest) <= apart * 1.001
+
+
+def test_a_step_against_the_gradient_lowers_the_loss() -> None:
+    rng = np.random.default_rng(2)
+    model, images = first_model(rng), rng.standard_normal((2, 8, 784)).astype(np.float32)
+    labels = rng.integers(0, 10, (2, 8))
+    assert model.size == SIZE == sum(int(np.prod(shape)) for shape in SHAPES)
+    for _ in range(60):
+        model = model + leases(model, images, labels, 0.1).mean(0)
+    assert (predicted(model, images.reshape(-1, 784)) == labels.ravel()).mean() > 0.9
+    assert (stamped(images) != images).sum() <= 2 * 8 * 9
+
+
+def test_costs_are_ratios_and_parts_give_the_weights_of_the_whole() -> None:
+    told = cost(devices=6, values=5000, times=1)
+    assert told["nearest_to_mean"] == pytest.approx(told["nearest_ms"] / told["mean_ms"])
+    assert parts_differ(sent()) <= 1e-6

@@ -1,0 +1,112 @@
+"""Who is believed, as a plan says it: what can be written, and what is refused with what to change."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.errors import Misuse
+from shoal.plan import Plan
+from shoal.trust import DEVICES_MAX, Trust
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "share"),
+    [
+        ("identity", None, 0.0),
+        ("robust", "nearest", 0.2),
+        ("robust(nearest)", "nearest", 0.2),
+        ("robust(nearest, 20%)", "nearest", 0.2),
+        ("robust(nearest,12.5%)", "nearest", 0.125),
+        ("robust(nearest, 49%)", "nearest", 0.49),
+        ("robust(clip)", "clip", 0.0),
+    ],
+)
+def test_what_can_be_written(text: str, rule: str | None, share: float) -> None:
+    trust = Trust.parse(text)
+    assert (trust.text, trust.rule, trust.share) == (text, rule, pytest.approx(share))
+    assert Plan(trust=text).believes == trust
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("magic", "is not a choice Shoal has; there is: identity"),
+        ("", "is not a choice Shoal has"),
+        ("robust(median)", "is not a choice Shoal has"),
+        ("robust(nearest, 20)", "is not a choice Shoal has"),
+        ("robust + identity", "is not a choice Shoal has"),
+        ("robust + robust(clip)", "is not a choice Shoal has"),
+        ("x" * 1000, "is not a choice Shoal has"),
+        ("robust(nearest, 50%)", "half of them or more lie.*below 50%"),
+        ("robust(nearest, 99%)", "below 50%"),
+        ("robust(nearest, 0%)", "a share of 0 is trust = 'identity'"),
+        ("robust(clip, 20%)", "write robust\\(clip\\)"),
+        ("sealed", "'sealed' does not exist yet"),
+        ("sealed(8, 10%, 30%)", "'sealed' does not exist yet"),
+        ("private(8, 1e-5)", "'private' does not exist yet"),
+        ("robust(clip) + sealed + private(4)", "'sealed' does not exist yet"),
+    ],
+)
+def test_what_cannot_is_refused_with_what_there_is(text: str, told: str) -> None:
+    with pytest.raises(Misuse, match=told):
+        Plan(trust=text)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"pace": "async"}, "has no neighbours.*Set pace = 'sync' or 'buffered', or trust = 'robust\\(clip\\)'"),
+        ({"pace": "auto"}, "has to be known.*Set pace = 'sync'"),
+        ({"topology": "tree"}, "majority of liars. Set topology = 'star'"),
+        ({"topology": "shard"}, "Set topology = 'star'"),
+        ({"topology": "auto"}, "Set topology = 'star'"),
+        ({"topology": "chain", "data": "local"}, "pairs see two updates at a time.*Set topology = 'star'"),
+        ({"pace": "buffered", "buffer": 2}, "buffer = 2: a version is of 3 to 256 devices"),
+        ({"pace": "buffered", "buffer": 257}, "buffer = 257"),
+        ({"cohort": 2}, "cohort = 2: a version is of 3 to 256"),
+        ({"cohort": 257}, "cohort = 257"),
+        ({"workers_max": 2}, "of two devices nobody can tell which one lies. Allow 3 workers"),
+        ({"momentum": 0.9}, "would add up.*leave momentum out, or set worker_momentum = 0"),
+    ],
+)
+def test_what_nearest_cannot_do_says_what_to_change(said: dict[str, object], told: str) -> None:
+    with pytest.raises(Misuse, match=told):
+        Plan(trust="robust", **said)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pace", ["sync", "buffered", "async", "auto"])
+def test_clipping_is_for_every_pace(pace: str) -> None:
+    assert Plan(trust="robust(clip)", pace=pace).device_momentum == 0.9
+
+
+@pytest.mark.parametrize("codec", ["dense", "bf16", "fp16", "top1%+ef+4bit"])
+@pytest.mark.parametrize("trust", ["robust", "robust(clip)"])
+def test_what_is_compared_is_decoded_whatever_the_codec(codec: str, trust: str) -> None:
+    assert Plan(trust=trust, codec=codec).codec == codec
+
+
+def test_momentum_moves_to_the_devices() -> None:
+    plan = Plan(trust="robust")
+    assert (plan.momentum, plan.device_momentum, plan.device_gain) == (0.0, 0.9, pytest.approx(1.0))
+    assert (Plan().momentum, Plan().device_momentum, Plan().device_gain) == (0.9, 0.0, 1.0)
+    none = Plan(trust="robust", worker_momentum=0.0)
+    assert (none.momentum, none.device_momentum, none.device_gain) == (0.9, 0.0, 1.0)
+    # Where the leader usually has none, a device sends a mean of its updates, no longer than one of them.
+    assert Plan(trust="robust(clip)", pace="async").device_gain == pytest.approx(0.1)
+    assert Plan(trust="robust", outer="adam").device_gain == pytest.approx(0.1)
+    with pytest.raises(Misuse, match="heeded under trust = 'robust' alone"):
+        Plan(worker_momentum=0.5)
+    with pytest.raises(Misuse, match="from 0 to below 1"):
+        Plan(trust="robust", worker_momentum=1.0)
+
+
+def test_a_job_waits_for_devices_to_compare() -> None:
+    assert (Plan().workers_least, Plan(trust="robust(clip)").workers_least, Plan(trust="robust").workers_least) == (
+        1,
+        1,
+        3,
+    )
+    assert Plan(trust="robust", workers_min=5).workers_least == 5
+    assert (Plan().lent_most, Plan(trust="robust").lent_most) == (0, DEVICES_MAX)
+    assert Plan(trust="robust", cohort=40).lent_most == 40
+    assert Plan(trust="robust", pace="buffered").lent_most == 0
