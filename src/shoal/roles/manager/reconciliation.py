@@ -160,8 +160,9 @@ class Reconciliation:
             # An adoption or a write is under way: decide after it.
             self._machine.timer(f"{CLAIM} {job}", CLAIM_S)
             return
-        if record.is_open and self._is_silent(record):
-            # What the newest leader made is not known while it is out of reach. It is heard again, or replaced.
+        if record.is_open and (self._is_silent(record) or self._is_behind(record)):
+            # What the newest leader made is not known while it is out of reach, or has kept a version that it has not
+            # reported. It is heard again, or replaced.
             self._machine.timer(f"{CLAIM} {job}", CLAIM_S)
             return
         claims, record.claims = record.claims, {}
@@ -181,6 +182,13 @@ class Reconciliation:
         if record.stage is LeadershipStage.AWAY:
             return True
         return leader is not None and leader.node != self._node and leader.state is not Liveness.ALIVE
+
+    def _is_behind(self, record: JobRecord) -> bool:
+        """Whether the last report of the job's leader is older than a version that it has kept since."""
+        told = record.progress
+        if record.leader is None or record.durable is None or told is None or told.term != record.term:
+            return False
+        return told.version < record.durable
 
     def _judge(self, record: JobRecord, sender: str, claim: Progress) -> None:
         """Adopt the history of one leader, or tell it to step down."""
