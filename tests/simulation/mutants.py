@@ -105,7 +105,8 @@ def duplicate_update_applied() -> Patched:
     def sum_first(self: Leader, worker: WorkerRecord, update: Update) -> None:
         for lease in self._training.ledger._merged:
             if (lease.id, lease.worker) == (update.lease, worker.node):
-                self._training._partial.add(self._checks.checked(update, lease), weight=float(update.examples))
+                delta, _ = self._checks.checked(update, lease)
+                self._training._partial.add(delta, weight=float(update.examples))
         on_update(self, worker, update)
 
     return patch.object(Leader, "_on_update", sum_first)
