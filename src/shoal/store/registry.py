@@ -413,7 +413,7 @@ class Registry:
             self._require(job)
             for row in rows:
                 if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
-                    raise self._applied_twice(job, row)
+                    raise _applied_twice(self._database, job, row)
             database.executemany(_ADD_EVALUATION, ({"job": job} | _plain(row) for row in evaluations))
             self._thin_applied(job, added=len(rows))
             self._thin_evaluations(job)
@@ -434,7 +434,7 @@ class Registry:
             self._forget_after(job, after)
             for row in rows:
                 if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
-                    raise self._applied_twice(job, row)
+                    raise _applied_twice(self._database, job, row)
             database.executemany(_ADD_EVALUATION, ({"job": job} | _plain(row) for row in evaluations))
             self._thin_applied(job, added=len(rows))
             self._thin_evaluations(job)
@@ -690,16 +690,6 @@ class Registry:
             {"job": job} | dataclasses.asdict(serving) | texts | versions,
         )
 
-    def _applied_twice(self, job: str, row: Applied) -> Misuse:
-        version, node = self._database.execute(
-            "SELECT version, node FROM applied WHERE job = ? AND epoch = ? AND batch = ?",
-            (job, row.epoch, row.batch),
-        ).fetchone()
-        return Misuse(
-            f"job {job!r}: batch {row.batch} of epoch {row.epoch} went into version {version} (by {node}); "
-            f"version {row.version} must not apply it again"
-        )
-
     @contextlib.contextmanager
     def _errors_named(self) -> Iterator[None]:
         try:
@@ -803,3 +793,14 @@ def _published(row: sqlite3.Row) -> Published:
 
 def _unknown_job(job: str) -> Misuse:
     return Misuse(f"there is no job {job[:80]!r}: `shoal jobs` lists those there are")
+
+
+def _applied_twice(database: sqlite3.Connection, job: str, row: Applied) -> Misuse:
+    version, node = database.execute(
+        "SELECT version, node FROM applied WHERE job = ? AND epoch = ? AND batch = ?",
+        (job, row.epoch, row.batch),
+    ).fetchone()
+    return Misuse(
+        f"job {job!r}: batch {row.batch} of epoch {row.epoch} went into version {version} (by {node}); "
+        f"version {row.version} must not apply it again"
+    )
