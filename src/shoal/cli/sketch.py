@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from shoal.errors import Misuse
+from shoal.plan import Plan
 from shoal.roles.aggregation.policy import LEAST, SHARD_MOST
 from shoal.topology.choose import TOPOLOGIES, Choice, choose
 from shoal.topology.cluster import Cluster, ClusterNode
@@ -25,6 +26,7 @@ class Sketch:
     model_bytes: float
     train_s: float
     shared_air: bool = False
+    trust: str = "identity"
 
     def __post_init__(self) -> None:
         if not 1 <= self.devices <= DEVICES_MAX:
@@ -41,6 +43,13 @@ class Sketch:
                 raise Misuse(f"{what} has a size above 0, not {value:g} bytes")
         if not 0 <= self.train_s < math.inf:
             raise Misuse(f"a device trains for 0 s or more, not {self.train_s:g} s")
+        # Refuses a trust that there is not.
+        _ = self.plan
+
+    @property
+    def plan(self) -> Plan:
+        """Of a star: what trust costs is known there."""
+        return Plan(topology="star", trust=self.trust)
 
     @property
     def cluster(self) -> Cluster:
@@ -65,6 +74,8 @@ class Sketch:
         why = {topology: f"takes at least {least} workers" for topology, least in LEAST.items() if self.devices < least}
         if self.devices > SHARD_MOST:
             why["shard"] = f"for at most {SHARD_MOST} workers: each is connected with every other"
+        if self.plan.believes.rule is not None:
+            why |= dict.fromkeys(sorted({*TOPOLOGIES} - {"star"}), "robust compares devices in a star alone")
         return why
 
     def choose(self) -> Choice:

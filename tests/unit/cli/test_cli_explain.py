@@ -13,7 +13,7 @@ from statuses import JOB, job, progress, worker
 
 from shoal.cli import main
 from shoal.cli.exits import Exit
-from shoal.cli.render.explained import advice, job_lines, job_plain, model_bytes
+from shoal.cli.render.explained import advice, job_lines, job_plain, model_bytes, sketch_plain
 from shoal.cli.sketch import DEVICES_MAX, Sketch
 from shoal.errors import Misuse
 from shoal.plan import Plan
@@ -215,6 +215,17 @@ def test_a_wider_link_of_the_leader_speaks_for_a_star(capsys: pytest.CaptureFixt
     assert main.run([*SIXTEEN, "--leader-mbps", "10000", "--json"]) == Exit.OK
     wide = json.loads(capsys.readouterr().out)["alternatives"][0]["batch_s"]
     assert wide < predict.star(sketch().cluster, model_bytes=2.9e6).batch_s / 4
+
+
+def test_a_fleet_that_outvotes_liars_is_a_star_and_told_what_that_costs() -> None:
+    wary, plain = sketch(devices=16, trust="robust"), sketch(devices=16)
+    assert set(wary.left_out) == {"tree", "shard"}
+    told = sketch_plain(wary, wary.choose())
+    assert told["chosen"] == "star"
+    assert told["trust"]["trust"] == "robust: of 16 devices in a version 4 may lie"
+    assert sketch_plain(plain, plain.choose())["trust"] == {}
+    with pytest.raises(Misuse, match="does not exist yet"):
+        sketch(devices=16, trust="sealed")
 
 
 def test_shapes_that_a_leader_would_not_take_are_left_out() -> None:

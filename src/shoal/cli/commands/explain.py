@@ -42,6 +42,10 @@ def explain(
     shared_air: Annotated[
         bool, typer.Option("--shared-air", help="They share the air of one access point; the leader is on a wire.")
     ] = False,
+    trust: Annotated[
+        str | None,
+        typer.Option(metavar="TRUST", help="Which updates count, such as robust: what that costs.", show_default=False),
+    ] = None,
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:
@@ -53,7 +57,11 @@ def explain(
     """
     facts = {"--mbps": mbps, "--model-mb": model_mb, "--train-s": train_s}
     if devices is None:
-        given = [name for name, value in {**facts, "--leader-mbps": leader_mbps}.items() if value is not None]
+        given = [
+            name
+            for name, value in {**facts, "--leader-mbps": leader_mbps, "--trust": trust}.items()
+            if value is not None
+        ]
         if given or shared_air:
             raise Misuse(f"{(given or ['--shared-air'])[0]} is of a fleet: say how large with --devices N")
         _explain_job(job, home, json=json)
@@ -70,6 +78,7 @@ def explain(
         model_mb=model_mb,
         train_s=train_s,
         shared_air=shared_air,
+        trust=trust or "identity",
         json=json,
     )
 
@@ -96,6 +105,7 @@ def _explain_fleet(
     model_mb: float,
     train_s: float,
     shared_air: bool,
+    trust: str,
     json: bool,
 ) -> None:
     from shoal.cli import screen
@@ -109,6 +119,7 @@ def _explain_fleet(
         model_bytes=model_mb * 1e6,
         train_s=train_s,
         shared_air=shared_air,
+        trust=trust,
     )
     choice = sketch.choose()
     if json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -204,9 +205,13 @@ def sketch_lines(sketch: Sketch, choice: Choice) -> Iterator[RenderableType]:
     training = sketch.train_s / choice.best.batch_s
     moving = lease_text(choice.best.sync_s)
     yield _fact("time", f"{share_text(training, 0)} of a batch is training; models and updates move for {moving}")
-    yield _fact(
-        "next", f"`shoal train TASK --topology {choice.best.topology}`, or `--topology auto`, which measures first"
-    )
+    for label, text in trust_facts(sketch.plan, devices=sketch.devices, model_bytes=sketch.model_bytes):
+        yield _fact(label, text)
+    if sketch.plan.believes.rule is None:
+        measures = ", or `--topology auto`, which measures first"
+        yield _fact("next", f"`shoal train TASK --topology {choice.best.topology}`{measures}")
+    else:
+        yield _fact("next", f"`shoal train TASK --plan trust={shlex.quote(sketch.trust)}`")
 
 
 def sketch_plain(sketch: Sketch, choice: Choice) -> dict[str, Any]:
@@ -217,6 +222,7 @@ def sketch_plain(sketch: Sketch, choice: Choice) -> dict[str, Any]:
         "alternatives": [{**to_plain(each), "chosen": each is choice.best} for each in choice.alternatives],
         "left_out": sketch.left_out,
         "aggregators": len(choice.tree.groups) if choice.tree is not None else None,
+        "trust": dict(trust_facts(sketch.plan, devices=sketch.devices, model_bytes=sketch.model_bytes)),
     }
 
 
