@@ -135,7 +135,7 @@ async def in_the_runtime(recorded: Recorded) -> list[list[Action]]:
 class Untimed(RoleHost):
     """A host whose own timers never fire: when they did is among what was recorded."""
 
-    def _fire(self, name: str, due_s: float) -> None:
+    def _wake(self, name: str) -> None:
         pass
 
 

@@ -120,12 +120,6 @@ async def run_home(
     """
     keep_freed_memory()
     files, connections = raise_limit(), connections_max()
-    log.info(
-        "up to %d devices at once: %d open files, %d connections",
-        connections // CONNECTIONS_A_DEVICE,
-        files,
-        connections,
-    )
     if announce:
         check_installed()
     # In a thread: a name may take long to look up.
@@ -190,6 +184,13 @@ async def run_home(
                 announcement = Announcement(
                     cluster=identity.cluster, host=address, port=enrolment.port, authority_sha256=pinned
                 )
+            # Once it listens: a command that cannot start says why, and nothing else.
+            log.info(
+                "up to %d devices at once: %d open files, %d connections",
+                connections // CONNECTIONS_A_DEVICE,
+                files,
+                connections,
+            )
             join_line = ""
             if token or (token is None and not node.register.has_devices):
                 made = node.register.new_token(role="node", uses=devices, valid_s=token_hours * 3600, label="shoal up")
