@@ -19,7 +19,7 @@ class LeaseLog:
         check_metric_name(name_in_training(name))
         if not (math.isfinite(weight) and weight >= 0):
             raise Misuse(f"lease.log({name!r}): a weight is a number from 0, not {weight}")
-        if name not in self._sums and len(self._sums) > LOGGED_MAX:
+        if name not in self._sums and name != LOSS and len(self._sums.keys() - {LOSS}) >= LOGGED_MAX:
             raise Misuse(f"lease.log({name!r}): a lease logs its loss and at most {LOGGED_MAX} other figures")
         before = self._sums.get(name, (0.0, 0.0))
         self._sums[name] = (before[0] + float(total), before[1] + float(weight))
@@ -42,4 +42,4 @@ class LeaseLog:
             MetricSum(name=name, kind="mean", sums=sums)
             for name, sums in self._sums.items()
             if name != LOSS and sums[1] > 0 and abs(sums[0]) <= SUM_MAX
-        )[:LOGGED_MAX]
+        )

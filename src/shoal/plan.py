@@ -22,8 +22,9 @@ from shoal.until import seconds as seconds
 #: Batches one lease may name.
 LEASE_BATCHES_MAX = 4096
 
-#: Where examples live, how updates meet, when the model moves, how much for whom. The other two are written in grammars
-#: of their own: what crosses the wire (``compress.codec``), and who is believed (``trust``).
+#: Four of a plan's six choices, each with its answers: where examples live, how updates meet, when the model moves, and
+#: how much work a device gets. The other two are texts: ``compress.codec`` reads what crosses the wire, and ``trust``
+#: reads which devices are believed.
 CHOICES: dict[str, tuple[str, ...]] = {
     "data": ("shared", "local"),
     "topology": ("star", "tree", "shard", "auto", "chain"),

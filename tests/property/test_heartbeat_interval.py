@@ -193,7 +193,7 @@ def test_devices_that_wait_send_a_fifth_of_the_heartbeats() -> None:
     assert story.beats - before == 2 * 100 + 20
 
 
-# Deliberate faults, each of which a story above must notice ---------------------------------------------------
+# Mutants: each breaks the router in one place, and a test above fails for it ------------------------------------
 
 
 def _not_hurried() -> object:

@@ -275,7 +275,7 @@ class FrameSession:
                 await self._posted
             message = self._outbox.popleft()
             if not getattr(message, "tensors", NO_TENSORS):
-                await self._write_alone(envelope_frame(message))
+                await self._write_frame(envelope_frame(message))
             else:
                 turn = await self._turns.take()
                 try:
@@ -288,16 +288,12 @@ class FrameSession:
         for frame in self._chunks.frames(message, envelope_frame(message)):
             if self._is_over:
                 return
-            self._is_writing = True
-            await self._write(frame)
-            self._is_writing = False
+            await self._write_frame(frame)
 
-    async def _write_alone(self, frame: bytes) -> None:
-        """A message that is one frame: most are."""
-        if not self._is_over:
-            self._is_writing = True
-            await self._write(frame)
-            self._is_writing = False
+    async def _write_frame(self, frame: bytes) -> None:
+        self._is_writing = True
+        await self._write(frame)
+        self._is_writing = False
 
 
 class _Arrival:

@@ -178,6 +178,7 @@ class TopologyPolicy:
             self._links.observe(workers)
         cluster = self._links.cluster(workers)
         topologies = self._topologies(len(workers), pace_now)
+        took_s = self._took_s if pace_now == "sync" else None
         if self._off is not None and self._choice is not None:
             off, self._off = self._off, None
             self._returns += off.is_behind
@@ -188,20 +189,20 @@ class TopologyPolicy:
                 model_bytes=self._wire_bytes,
                 topologies=topologies,
                 above=_above(pace_now),
-                took_s=self._took_s if pace_now == "sync" else None,
+                took_s=took_s,
             )
             choice = replace(choice, reason=f"{off.reason}; {choice.reason}")
         else:
             known = dict(self._choice.corrections) if self._choice is not None else {}
-            if pace_now == "sync":
-                self._took_s[kind_now] = median(self._rounds)
+            if took_s is not None:
+                took_s[kind_now] = median(self._rounds)
             choice = choose(
                 cluster,
                 model_bytes=self._wire_bytes,
                 topologies=topologies,
                 above=_above(pace_now),
                 corrections=known,
-                took_s=self._took_s if pace_now == "sync" else None,
+                took_s=took_s,
             )
         pace, buffer, why = self._pace_for(cluster, choice, pace_now)
         if pace != pace_now:

@@ -808,7 +808,8 @@ class Leader(Machine):
         """The version's number as it is saved. The last of a leader may have a higher one than its own: another leader
         used the numbers in between, on its side of a cut. Not before the round is over: leases name versions."""
         is_over = self._parting is not None and self._evaluations.now is None and not self._training.ledger.outstanding
-        return max(self._training.version, self._version_least if self._phase.is_over or is_over else 0)
+        is_last = self._phase.is_over or is_over
+        return max(self._training.version, self._version_least) if is_last else self._training.version
 
     def _save_if_due(self) -> None:
         if self._durability.due(every_s=self._spec.plan.checkpoint_every_s):

@@ -139,6 +139,7 @@ class TrainingState:
         self.ledger.merge(lease)
 
     def _note_logged(self, update: Update) -> None:
+        """Add up the loss and the other figures that the training code of an update logged."""
         self._loss_sum += update.loss_sum
         for metric in update.logged:
             if (mine := self._logged.get(metric.name)) is not None:
@@ -149,8 +150,9 @@ class TrainingState:
     def take_logged(self) -> tuple[MetricView, ...]:
         """The means of the figures that training code logged since this was last asked."""
         logged, self._logged = self._logged, {}
-        named = (replace(metric, name=name_in_training(name)) for name, metric in logged.items())
-        return views_of(replace(metric, lower=lower_is_better(metric.name)) for metric in named)
+        return views_of(
+            replace(metric, name=name_in_training(name), lower=lower_is_better(name)) for name, metric in logged.items()
+        )
 
     def scale_of(self, lease: Lease, update: Update) -> float:
         """The weight of an update of this lease, by its staleness and by how common its labels are (FLeet)."""

@@ -156,13 +156,7 @@ class Reconciliation:
         record = self._cluster.jobs.get(job)
         if record is None or not record.claims:
             return
-        if record.is_open and (record.heir is not None or record.storing is not None):
-            # An adoption or a write is under way: decide after it.
-            self._machine.timer(f"{CLAIM} {job}", CLAIM_S)
-            return
-        if record.is_open and (self._is_silent(record) or self._is_behind(record)):
-            # What the newest leader made is not known while it is out of reach, or has kept a version that it has not
-            # reported. It is heard again, or replaced.
+        if record.is_open and self._must_wait(record):
             self._machine.timer(f"{CLAIM} {job}", CLAIM_S)
             return
         claims, record.claims = record.claims, {}
@@ -176,11 +170,17 @@ class Reconciliation:
             else:
                 self._judge(record, sender, claim)
 
+    def _must_wait(self, record: JobRecord) -> bool:
+        """Whether an adoption or a write is under way, or the manager does not know what the newest leader made: that
+        leader is heard again, or replaced."""
+        is_busy = record.heir is not None or record.storing is not None
+        return is_busy or self._is_silent(record) or self._is_behind(record)
+
     def _is_silent(self, record: JobRecord) -> bool:
         """Whether the job's leader may lead on out of reach."""
-        leader = self._cluster.nodes.get(record.leader) if record.leader is not None else None
         if record.stage is LeadershipStage.AWAY:
             return True
+        leader = self._cluster.nodes.get(record.leader) if record.leader is not None else None
         return leader is not None and leader.node != self._node and leader.state is not Liveness.ALIVE
 
     def _is_behind(self, record: JobRecord) -> bool:
