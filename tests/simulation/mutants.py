@@ -7,7 +7,7 @@ A mutant puts a wrong variant in the place of one part's code. What the invarian
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -41,12 +41,13 @@ from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
+from shoal.roles.manager import cluster_state
 from shoal.roles.manager.appointment import Appointments
 from shoal.roles.manager.cluster_state import ClusterState, JobRecord, LeadershipStage, NodeRecord
 from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.manager import Manager
 from shoal.roles.manager.reconciliation import Reconciliation
-from shoal.roles.manager.reunion import HistoryVerdict, Side
+from shoal.roles.manager.reunion import HistoryVerdict, Side, together
 from shoal.roles.node.device_router import DeviceRouter
 from shoal.roles.node.failure_detector import FailureDetector
 from shoal.roles.node.host_router import Delivery, HostRouter, _Led
@@ -1543,6 +1544,15 @@ def judged_without_the_newest_leader() -> Patched:
     return patch.object(Reconciliation, "_is_silent", lambda self, record: False)
 
 
+def workers_counted_by_one_term() -> Patched:
+    """Of several newer leaders the one with the most workers counts, and not the workers of all of them."""
+
+    def largest(sides: Iterable[Side]) -> Side:
+        return replace(together(replace(side, names=frozenset()) for side in sides), names=frozenset())
+
+    return patch.object(cluster_state, "together", largest)
+
+
 def away_for_ever() -> Patched:
     """A leader that fell silent with its workers is waited for, though they are back and it is not."""
     return patch.object(Reconciliation, "_await", lambda self, record: None)
@@ -1569,6 +1579,7 @@ def plenty_beside_want() -> Patched:
 OF_CUTS: dict[str, Mutant] = _named(
     weighed_before_the_hand_over,
     judged_without_the_newest_leader,
+    workers_counted_by_one_term,
     what_was_made_beyond_a_cut_is_discarded,
     leader_fenced_by_a_manager_that_reaches_nobody,
     older_leader_always_believed,

@@ -125,6 +125,7 @@ SAID = {
     "first_word_after_a_cut_decides": "was thrown away for what",
     "weighed_before_the_hand_over": "was thrown away for what",
     "judged_without_the_newest_leader": "and all of it was discarded for what",
+    "workers_counted_by_one_term": "was thrown away for what 1 did",
     "lease_of_the_last_process_forgotten": "has enough workers and did not move",
     "history_of_both_sides_kept": "was applied twice",
     "away_for_ever": "nobody has led",

@@ -224,7 +224,7 @@ class ManagerNode:
 
     def _between(self, job: str, after: int | None, last: int) -> Side:
         batches, workers = self._registry.applied_between(job, -1 if after is None else after, last)
-        return Side(batches=batches, workers=workers)
+        return Side(batches=batches, workers=len(workers), names=workers)
 
     async def start(self) -> None:
         self._manager_host.start(self._manager)

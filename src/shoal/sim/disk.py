@@ -101,7 +101,7 @@ class Disk:
 
         def between(after: int | None, last: int) -> Side:
             nodes = [row.node for row in history if (after is None or after < row.version) and row.version <= last]
-            return Side(batches=len(nodes), workers=len(set(nodes)))
+            return Side(batches=len(nodes), workers=len(set(nodes)), names=frozenset(nodes))
 
         sides = sides_kept(kept.terms, durable=durable, between=between)
         return replace(kept, terms=dict(kept.terms), durable=durable, sides=sides)

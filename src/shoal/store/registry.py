@@ -439,14 +439,14 @@ class Registry:
             self._thin_applied(job, added=len(rows))
             self._thin_evaluations(job)
 
-    def applied_between(self, job: str, after: int, last: int) -> tuple[int, int]:
-        """How many batches went into versions after one, up to and with another; and how many devices trained them."""
-        row = self._rows(
-            "SELECT COUNT(*) AS batches, COUNT(DISTINCT node) AS nodes FROM applied"
-            " WHERE job = ? AND version > ? AND version <= ?",
+    def applied_between(self, job: str, after: int, last: int) -> tuple[int, frozenset[str]]:
+        """How many batches went into versions after one, up to and with another; and which devices trained them."""
+        rows = self._rows(
+            "SELECT node, COUNT(*) AS batches FROM applied"
+            " WHERE job = ? AND version > ? AND version <= ? GROUP BY node",
             (job, after, last),
-        )[0]
-        return int(row["batches"]), int(row["nodes"])
+        )
+        return sum(int(row["batches"]) for row in rows), frozenset(str(row["node"]) for row in rows)
 
     def applied(self, job: str) -> list[Applied]:
         """Batch by batch, as far back as that is kept."""

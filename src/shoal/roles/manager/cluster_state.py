@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shoal.roles.events import Liveness
-from shoal.roles.manager.reunion import Side
+from shoal.roles.manager.reunion import Side, together
 from shoal.scheduling.placement import Candidate
 from shoal.states import JobState
 from shoal.wire.messages import Facts, JobSpec, Message, Progress
@@ -197,7 +197,7 @@ class JobRecord:
         """The work of leaders of later terms, as far as they reported it; after a restart, as far as the disk shows."""
         later = [side for number, side in self.sides.items() if number > term]
         if later:
-            return Side(batches=sum(side.batches for side in later), workers=max(side.workers for side in later))
+            return together(later)
         made = max(0, next_version(self.durable) - next_version(self.forked_from(term)))
         return Side(batches=made, workers=min(1, made))
 

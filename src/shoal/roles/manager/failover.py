@@ -184,7 +184,13 @@ class Failover:
         record.on_progress(progress, self._machine.now_s)
         record.on_durable(progress.durable_version)
         if record.stage is not LeadershipStage.ADOPTING:
-            record.sides[progress.term] = Side(batches=progress.term_batches, workers=progress.term_workers)
+            before = record.sides.get(progress.term, Side())
+            record.sides[progress.term] = Side(
+                batches=progress.term_batches,
+                workers=progress.term_workers,
+                # A worker that is gone is not in later reports.
+                names=before.names | {view.node for view in progress.workers if view.batches},
+            )
 
     def on_suspected(self, node: str) -> None:
         """A leader is silent, or its session broke. It has a moment to be heard."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -11,9 +12,22 @@ class Side:
 
     batches: int = 0
     workers: int = 0
+    #: The names of these workers, as far as they are known: a leader reports a part of many.
+    names: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return f"{self.batches} batches by {self.workers} worker{'' if self.workers == 1 else 's'}"
+
+
+def together(sides: Iterable[Side]) -> Side:
+    """The work of several leaders, one after the other. A worker of two of them counts once."""
+    all_sides = tuple(sides)
+    names = frozenset[str]().union(*(side.names for side in all_sides))
+    return Side(
+        batches=sum(side.batches for side in all_sides),
+        workers=max((len(names), *(side.workers for side in all_sides))),
+        names=names,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

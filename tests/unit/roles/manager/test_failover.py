@@ -5,7 +5,7 @@ Everything goes through ``Manager.handle``. The manager's node is ``home``; devi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import pytest
@@ -63,6 +63,7 @@ from shoal.wire.messages import (
     Submit,
     TransferJob,
     Welcome,
+    WorkerView,
 )
 
 M = TypeVar("M", bound=Message)
@@ -1095,10 +1096,21 @@ def told(term: int, version: int, *, batches: int = 0, workers: int = 0, durable
     return Progress(job="digits", term=term, state="training", version=version, durable_version=durable, **side)
 
 
-def made(term: int, version: int, *, batches: int, workers: int, durable: int = 0) -> Progress:
+def made(
+    term: int, version: int, *, batches: int, workers: int, durable: int = 0, names: Iterable[str] = ()
+) -> Progress:
     """What the leader of the newest term tells."""
-    side = {"term_batches": batches, "term_workers": workers}
-    return Progress(job="digits", term=term, state="training", version=version, durable_version=durable, **side)
+    views = tuple(WorkerView(node=name, state="busy", batches=1) for name in names)
+    return Progress(
+        job="digits",
+        term=term,
+        state="training",
+        version=version,
+        durable_version=durable,
+        term_batches=batches,
+        term_workers=workers,
+        workers=views,
+    )
 
 
 def test_a_leader_that_falls_silent_with_all_workers_keeps_its_term(led: Office) -> None:
@@ -1291,6 +1303,34 @@ def test_a_leader_of_a_term_between_is_weighed_against_the_history_that_was_adop
     assert led.leader == ("a", 4)
     assert led.told("b", StepDown)
     assert "more workers count: 6 batches by 2 workers against 3 batches by 3 workers" in led.records("discarded")[-1]
+
+
+def test_workers_of_two_leaders_after_each_other_count_together(led: Office) -> None:
+    """Each of the two led one worker: together they had two, and more workers count."""
+    led.lost("a")
+    led.leads("b", term=2)
+    led.says("b", made(2, 5, batches=2, workers=1, durable=5, names=["b"]))
+    led.lost("b")
+    led.leads("c", term=3)
+    led.says("c", made(3, 7, batches=2, workers=1, durable=7, names=["c"]))
+    led.hello("a")
+    led.claim("a", told(1, 12, batches=9, workers=1, durable=3))
+    assert led.leader == ("c", 3)
+    assert led.told("a", StepDown)
+    assert "more workers count: 9 batches by 1 worker against 4 batches by 2 workers" in led.records("discarded")[-1]
+
+
+def test_a_worker_of_two_leaders_after_each_other_counts_once(led: Office) -> None:
+    led.lost("a")
+    led.leads("b", term=2)
+    led.says("b", made(2, 5, batches=2, workers=1, durable=5, names=["d"]))
+    led.lost("b")
+    led.leads("c", term=3)
+    led.says("c", made(3, 7, batches=2, workers=1, durable=7, names=["d"]))
+    led.hello("a")
+    led.claim("a", told(1, 12, batches=9, workers=1, durable=3))
+    assert "as many workers, more batches count" in led.records("leader")[-2]
+    assert led.told("a", HandOver)
 
 
 def test_a_history_is_adopted_once_though_its_leader_reports_until_it_hands_over(led_at_home: Office) -> None:
