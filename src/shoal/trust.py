@@ -1,7 +1,8 @@
 """Who is believed, by its text: a choice of a plan such as ``robust(nearest, 20%)``. A value; knows no updates.
 
-A text has parts, joined by ``+``, and each answers another question: ``robust``, how updates that lie are outvoted;
-``sealed``, who sees an update; ``private``, what a model tells of one person. This release has the first.
+A text has parts, joined by ``+`` in this order, and each answers another question: ``robust``, how updates that lie are
+outvoted; ``sealed``, who sees an update; ``private``, what a model tells of one person. ``PLANNED`` names those that
+are read and do not exist yet.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ GRAMMAR = (
     " that may lie, or robust(clip)"
 )
 
+#: Parts that do not exist yet.
+PLANNED = ("sealed", "private")
+
 #: The share of devices that may lie where a plan does not say.
 SHARE = 0.2
 
@@ -34,9 +38,37 @@ DEVICES_MAX = 256
 #: any rule can tell a liar from an honest device (Karimireddy 2021).
 DEVICE_MOMENTUM = 0.9
 
-_ROBUST = re.compile(r"robust(?:\((nearest|clip)(?:, ?(\d{1,2}(?:\.\d{1,2})?)%)?\))?", re.ASCII)
-_PLANNED = re.compile(r"(sealed|private)(?:\(.*\))?", re.ASCII)
+#: The chance that the account of ``private`` fails, where a plan does not say.
+DELTA = 1e-5
+
+_SHARE = r"(\d{1,2}(?:\.\d{1,2})?)%"
+_NUMBER = r"(\d{1,4}(?:\.\d{1,4})?(?:e-\d{1,2})?)"
+#: In the order in which they are written.
+_PARTS = {
+    "robust": re.compile(rf"robust(?:\((nearest|clip)(?:, ?{_SHARE})?\))?", re.ASCII),
+    "sealed": re.compile(rf"sealed(?:\((\d{{1,4}})(?:, ?{_SHARE}, ?{_SHARE})?\))?", re.ASCII),
+    "private": re.compile(rf"private\({_NUMBER}(?:, ?{_NUMBER})?\)", re.ASCII),
+}
 _TEXT_MAX_CHARS = 80
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sealed:
+    """Updates are masked, and only their sum is opened."""
+
+    #: A sum of fewer devices is not opened.
+    least: int = 8
+    #: The share of devices that may tell the leader all they know, and that may be lost in one version.
+    colluding: float = 0.1
+    lost: float = 0.3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Private:
+    """The model tells next to nothing of one device's person: (epsilon, delta) differential privacy."""
+
+    epsilon: float
+    delta: float = DELTA
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +80,10 @@ class Trust:
     rule: Rule | None = None
     #: Of ``nearest``: the share of devices that may lie.
     share: float = 0.0
+    #: None: the leader sees every update.
+    sealed: Sealed | None = None
+    #: None: nothing bounds what a model tells of one person.
+    private: Private | None = None
 
     @classmethod
     @functools.lru_cache(maxsize=64)
@@ -55,24 +91,77 @@ class Trust:
         """Read a text. Raises Misuse for one that says nothing Shoal has."""
         if text == "identity":
             return cls(text=text)
-        parts = [part.strip() for part in text.split("+")] if len(text) <= _TEXT_MAX_CHARS else [text]
-        for part in parts:
-            if planned := _PLANNED.fullmatch(part):
+        read = _read(text)
+        for name in PLANNED:
+            if name in read:
                 raise Misuse(
-                    f"trust = {text!r}: {planned[1]!r} does not exist yet. Shoal has {GRAMMAR}. Until it does, the"
+                    f"trust = {text!r}: {name!r} does not exist yet. Shoal has {GRAMMAR}. Until it does, the"
                     " leader sees every update: let a machine of yours lead"
                 )
-        robust = _ROBUST.fullmatch(parts[0]) if len(parts) == 1 else None
-        if robust is None:
+        rule, share = _robust(text, read["robust"]) if "robust" in read else (None, 0.0)
+        return cls(
+            text=text,
+            rule=rule,
+            share=share,
+            sealed=_sealed(text, read["sealed"]) if "sealed" in read else None,
+            private=_private(text, read["private"]) if "private" in read else None,
+        )
+
+
+def _read(text: str) -> dict[str, re.Match[str]]:
+    """The parts of a text by their names."""
+    parts = [part.strip() for part in text.split("+")] if len(text) <= _TEXT_MAX_CHARS else [text]
+    read: dict[str, re.Match[str]] = {}
+    for part in parts:
+        name = part.partition("(")[0]
+        matched = _PARTS[name].fullmatch(part) if name in _PARTS else None
+        if matched is None or name in read:
             raise Misuse(f"trust = {text[:_TEXT_MAX_CHARS]!r} is not a choice Shoal has; there is: {GRAMMAR}")
-        if robust[1] == "clip":
-            if robust[2]:
-                raise Misuse(f"trust = {text!r}: clipping bears no stated share of liars: write robust(clip)")
-            return cls(text=text, rule="clip")
-        share = float(robust[2]) / 100 if robust[2] else SHARE
-        if not 0 < share < 0.5:
-            raise Misuse(
-                f"trust = {text!r}: no rule can tell liars from honest devices where half of them or more lie, and a"
-                " share of 0 is trust = 'identity': name a share above 0 and below 50%, such as robust(nearest, 20%)"
-            )
-        return cls(text=text, rule="nearest", share=share)
+        read[name] = matched
+    order = [name for name in _PARTS if name in read]
+    if list(read) != order:
+        raise Misuse(f"trust = {text!r}: write its parts in this order: {' + '.join(order)}")
+    return read
+
+
+def _robust(text: str, part: re.Match[str]) -> tuple[Rule, float]:
+    if part[1] == "clip":
+        if part[2]:
+            raise Misuse(f"trust = {text!r}: clipping bears no stated share of liars: write robust(clip)")
+        return "clip", 0.0
+    share = float(part[2]) / 100 if part[2] else SHARE
+    if not 0 < share < 0.5:
+        raise Misuse(
+            f"trust = {text!r}: no rule can tell liars from honest devices where half of them or more lie, and a"
+            " share of 0 is trust = 'identity': name a share above 0 and below 50%, such as robust(nearest, 20%)"
+        )
+    return "nearest", share
+
+
+def _sealed(text: str, part: re.Match[str]) -> Sealed:
+    if not part[1]:
+        return Sealed()
+    least = int(part[1])
+    if least < DEVICES_LEAST:
+        raise Misuse(
+            f"trust = {text!r}: a sum of {least} tells what a device sent to the others in it: name {DEVICES_LEAST} or"
+            " more, such as sealed(8)"
+        )
+    if not part[2]:
+        return Sealed(least=least)
+    colluding, lost = float(part[2]) / 100, float(part[3]) / 100
+    if colluding + lost >= 1:
+        raise Misuse(f"trust = {text!r}: some devices have to be honest and there: name shares below 100% together")
+    return Sealed(least=least, colluding=colluding, lost=lost)
+
+
+def _private(text: str, part: re.Match[str]) -> Private:
+    epsilon, delta = float(part[1]), float(part[2]) if part[2] else DELTA
+    if not 0 < epsilon <= 100:
+        raise Misuse(f"trust = {text!r}: epsilon is above 0, and 100 hides nothing: name 1 to 10, such as private(8)")
+    if not 0 < delta < 0.01:
+        raise Misuse(
+            f"trust = {text!r}: delta is the chance that the account fails: name less than one in the number of people,"
+            " such as private(8, 1e-5)"
+        )
+    return Private(epsilon=epsilon, delta=delta)

@@ -35,6 +35,8 @@ def test_what_can_be_written(text: str, rule: str | None, share: float) -> None:
         ("robust(median)", "is not a choice Shoal has"),
         ("robust(nearest, 20)", "is not a choice Shoal has"),
         ("robust + identity", "is not a choice Shoal has"),
+        ("private(8) + sealed", "in this order: sealed \\+ private"),
+        ("private", "is not a choice Shoal has"),
         ("robust + robust(clip)", "is not a choice Shoal has"),
         ("x" * 1000, "is not a choice Shoal has"),
         ("robust(nearest, 50%)", "half of them or more lie.*below 50%"),
