@@ -125,13 +125,15 @@ class Reconciliation:
     # A leader of an older term is back -----------------------------------------------------------------------
 
     def may_claim(self, sender: str, message: Message) -> bool:
-        """Whether this node led the job under an older term, so that its history may be adopted."""
+        """Whether this node led the job under a term that is over, so that its history may be adopted."""
         record = self._cluster.jobs.get(str(getattr(message, "job", "")))
         if record is None or not record.is_open:
             return False
         number = int(getattr(message, "term", 0))
         term = record.terms.get(number)
-        return term is not None and term.node == sender and number < record.term
+        # A silent leader that was given up may be heard before the next one is appointed.
+        is_over = number < record.term or (number == record.term and record.stage is LeadershipStage.VACANT)
+        return is_over and term is not None and term.node == sender
 
     def on_claim(self, sender: str, progress: Progress) -> bool:
         """A leader of an older term reports: hear it out before it is told to step down. Whether anything follows."""

@@ -1333,6 +1333,21 @@ def test_a_worker_of_two_leaders_after_each_other_counts_once(led: Office) -> No
     assert led.told("a", HandOver)
 
 
+def test_a_leader_that_was_given_up_is_heard_before_the_next_is_appointed(led: Office) -> None:
+    """A version of it is being written, so no other leader is appointed yet: what it made is not lost."""
+    led.says("a", Checkpoint(job="digits", term=1, version=5, number=1))
+    led.lost("a")
+    assert led.appointed() == {}
+    led.hello("a")
+    led.says("a", told(1, 9, batches=4, workers=2, durable=5))
+    assert led.told("a", StepDown) == []
+    led.happens(Stored(job="digits", term=1, version=5))
+    assert led.leader[1] == 2, "another one is appointed now"
+    led.timer("claim digits")
+    assert led.told("a", HandOver)[0].term == 1
+    assert led.records("discarded") == []
+
+
 def test_a_history_is_adopted_once_though_its_leader_reports_until_it_hands_over(led_at_home: Office) -> None:
     led_at_home.hello("a")
     led_at_home.claim("a", told(1, 43, batches=120, workers=2))
