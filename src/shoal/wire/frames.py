@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.errors import Misuse, PeerViolation
-from shoal.wire.encoding import TensorInfo, decode_envelope, encode_envelope
+from shoal.wire.encoding import TensorInfo, decode_envelope, encode_envelope, varint
 from shoal.wire.limits import CHUNK_BYTES, ENVELOPE_MAX_BYTES, PAYLOAD_MAX_BYTES, SMALL_BYTES
 from shoal.wire.messages import NO_TENSORS, Heartbeat, HeartbeatSeen, Message, Tensors, completed, with_tensors
 
@@ -31,17 +31,6 @@ _CHUNK_PREFIX = bytes([_CHUNK_TAG])
 #: many of them are read and written once, if they are as short as this.
 _ALIKE_MAX = 4096
 _ALIKE_MAX_BYTES = 24
-
-
-#: Lengths of envelopes and of chunks are few: each is written once.
-@functools.lru_cache(4096)
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _field(view: memoryview, at: int, end: int, max_bytes: int) -> tuple[memoryview, int]:
@@ -86,7 +75,7 @@ def envelope_frame(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> 
 
 def _envelope_frame(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> bytes:
     data = encode_envelope(message, max_bytes=max_bytes)
-    return b"".join((_ENVELOPE_PREFIX, _varint(len(data)), data))
+    return b"".join((_ENVELOPE_PREFIX, varint(len(data)), data))
 
 
 _answer_frame = functools.lru_cache(_ALIKE_MAX)(_envelope_frame)
@@ -94,7 +83,7 @@ _answer_frame = functools.lru_cache(_ALIKE_MAX)(_envelope_frame)
 
 def chunk_frame(*parts: bytes | memoryview, head: bytes = b"") -> bytes:
     """One chunk, in one copy. ``head`` is the frame of the envelope that it rides with."""
-    return b"".join((head, _CHUNK_PREFIX, _varint(sum(map(len, parts))), *parts))
+    return b"".join((head, _CHUNK_PREFIX, varint(sum(map(len, parts))), *parts))
 
 
 def chunk_frames(tensors: Tensors, *, head: bytes = b"") -> Iterator[bytes]:
@@ -155,8 +144,8 @@ def small_frame(message: Message) -> bytes | None:
     if not size_bytes:
         return head
     # In one copy, and in the order of their values: a tensor may be a cut through a larger one.
-    data = [array if array.flags.c_contiguous else array.copy(order="C") for array in tensors.values() if array.size]
-    return b"".join((head, _CHUNK_PREFIX, _varint(size_bytes), *data))
+    kept = (array if array.flags.c_contiguous else array.copy(order="C") for array in tensors.values() if array.size)
+    return b"".join((head, _CHUNK_PREFIX, varint(size_bytes), *(array.data for array in kept)))
 
 
 def payload_bytes(infos: tuple[TensorInfo, ...]) -> int:
