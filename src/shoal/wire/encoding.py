@@ -76,11 +76,10 @@ class _Field:
 class _Plan:
     """How a class and its protobuf twin are made of each other: plain fields all at once, the others one by one."""
 
-    __slots__ = ("fields", "others", "plain", "plain_values", "proto")
+    __slots__ = ("fields", "others", "plain", "plain_values")
 
     def __init__(self, cls: type[Any]) -> None:
         self.fields = _describe(cls)
-        self.proto: Callable[..., Any] = contract.proto_class(cls.__name__)
         plain = [field for field in self.fields if field.is_plain]
         # Of one name, attrgetter would not give a tuple.
         self.plain = tuple(field.name for field in plain) if len(plain) > 1 else ()
@@ -143,6 +142,12 @@ def _member(kind: type[StrEnum], text: str) -> StrEnum:
         raise PeerViolation(f"{text[:80]!r} is not a {kind.__name__}") from None
 
 
+@functools.cache
+def _twin_of(cls: type[Any]) -> Any:
+    """The protobuf class of one of ours, made when it is first written: an idle device writes few kinds of messages."""
+    return contract.proto_class(cls.__name__)
+
+
 def _to_proto(value: Any) -> Any:
     """The protobuf twin of a value. Plain fields that hold nothing are not written: protobuf knows."""
     plan = _PLANS[type(value)]
@@ -154,7 +159,7 @@ def _to_proto(value: Any) -> Any:
                 filled[field.name] = list(map(_to_proto, item)) if field.nested else item
         elif item is not None:
             filled[field.name] = _to_proto(item) if field.nested else item
-    return plan.proto(**filled)
+    return _twin_of(type(value))(**filled)
 
 
 def _from_proto(cls: type[Any], proto: Any) -> Any:
