@@ -10,7 +10,7 @@ ratios are medians over turns.
               sparse codec yet: decoding is not included, and this is what a codec will be measured against.
     memory    The role ``Leader`` with 10, 100 and 1,000 workers that each send a round: how its peak grows.
     served    A real manager that leads for real connections with mutual TLS: what an update (model down, update up), a
-              connection, a device that waits and a row of history cost it.
+              connection, a device that waits and a row of history cost it; and what bare gRPC pays for a small one.
     beats     A real manager that hears 2,500 heartbeats a second, as from as many devices; and the part of each that is
               Shoal's own (``benchmarks.heartbeat_share``).
 
@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import heartbeat_share
+from benchmarks import bare_grpc, heartbeat_share
 from benchmarks.common import PERNET, cpu_s, echo_job, finish, memory_mb, say
 from benchmarks.fan_in import Fleet, check_merged, enrol_all, push_rounds
 from benchmarks.light_workers import Client, Pulse
@@ -433,6 +433,23 @@ async def served(*, workers: int, values: int, rounds: int, listen_s: float) -> 
     }
 
 
+#: Clients of bare gRPC, a process each.
+BARE_CLIENTS = 8
+
+
+async def bare_update_core_s(*, values: int, seconds: float) -> float:
+    """What a server of bare gRPC pays to send a model of so many values and to receive as much: nobody pays less."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with LocalCluster(workers=0) as cluster:
+            await enrol_all(cluster, Path(folder), BARE_CLIENTS)
+            homes, place = {home.name: home for home in Path(folder).iterdir()}, Paths(cluster.home).manager
+            where = {"on": lambda _, *words: words, "server": "", "host": "127.0.0.1"}
+            async with bare_grpc.bare(place, homes, values=values, work=False, **where) as rival:
+                before_s = cpu_s(rival.server.pid)
+                _, rounds = await rival.measure(seconds)
+                return (cpu_s(rival.server.pid) - before_s) / (rounds * BARE_CLIENTS)
+
+
 async def _load_of(pid: int, seconds: float) -> float:
     """Cores that a process is using, over a while."""
     before_s, began_s = cpu_s(pid), time.monotonic()
@@ -541,6 +558,8 @@ def measure(*, values: int, quick: bool) -> tuple[dict[str, Any], dict[str, Any]
     small = asyncio.run(served(workers=workers, values=values // 100, rounds=rounds, listen_s=1.0))
     say(f"served: {1e3 * large['update_core_s']:.2f} ms of processor an update")
     say(f"served: {1e3 * small['update_core_s']:.2f} ms one of a hundredth of its size")
+    bare_core_s = asyncio.run(bare_update_core_s(values=values // 100, seconds=2.0 if quick else 10.0))
+    say(f"bare gRPC: {1e3 * bare_core_s:.2f} ms the same, both ways")
     heartbeat_core_s = asyncio.run(busy_heartbeat_core_s(4.0 if quick else 20.0))
     say(f"heartbeats: {1e6 * heartbeat_core_s:.0f} µs of processor each, {BEATERS / BEAT_EVERY_S:.0f} a second")
     own_us = in_a_process("--part", "share", "--seconds", "3" if quick else "15")
@@ -568,6 +587,7 @@ def measure(*, values: int, quick: bool) -> tuple[dict[str, Any], dict[str, Any]
         "own_heartbeat_us": own_us["changed"],
         "own_steady_heartbeat_us": own_us["steady"],
         "small_update_core_ms": 1e3 * small["update_core_s"],
+        "bare_small_update_core_ms": 1e3 * bare_core_s,
         "idle_heartbeats_a_minute": 60 / interval_s(Patience(), devices=workers, is_idle=True),
         "seldom_heartbeats_per_s": 1 / large["seldom_heartbeat_core_s"],
         "connections_per_s": 1 / large["connection_core_s"],

@@ -7,6 +7,7 @@ turns on the same machine in one run; ratios of their rounds a second are the re
     ratio_to_work       to bare gRPC that also does the work nobody can skip (``bare_work``), by Shoal's own functions
     ratio_wire_limited  to bare gRPC where every link carries 1 Gb/s (namespaces; null where they cannot be made)
     fixed_cpu_ms        processor time of a round of 1,000 values, over all processes
+    fixed_bare_cpu_ms   the same of bare gRPC, in turns: a busy machine takes more for either
 
     python -m benchmarks.round_overhead --workers 8 --params 720967 --json
 """
@@ -153,8 +154,10 @@ async def compare(*, workers: int, values: int, seconds: float, turns: int) -> d
                 rivals = {"bare": bare_alone, "work": bare_work}
                 result = await take_turns(stage, operator, ready, rivals, seconds=seconds, turns=turns)
             say(f"a round of {FIXED_VALUES:,} values")
-            fixed = await take_turns(stage, operator, small, {}, seconds=seconds, turns=1)
+            async with stage.bare(FIXED_VALUES) as rival:
+                fixed = await take_turns(stage, operator, small, {"bare": rival}, seconds=seconds, turns=1 + turns // 3)
         result["fixed_cpu_ms"] = sum(fixed["shoal_cpu_ms_per_round"].values())
+        result["fixed_bare_cpu_ms"] = sum(fixed["bare_cpu_ms_per_round"].values())
         result |= await _limited_by_links(ready, workers=workers, values=values, seconds=seconds, turns=turns)
     return {**result, "workers": workers, "params": values, "turns": turns}
 

@@ -15,8 +15,16 @@ from hypothesis.extra import numpy as arrays
 from shoal.errors import PeerViolation
 from shoal.wire import contract
 from shoal.wire.encoding import DTYPES, encode_envelope
-from shoal.wire.frames import chunk_frame, envelope_frame, frames, read_chunk_frame, read_message, read_opening
-from shoal.wire.limits import CHUNK_BYTES, MESSAGE_MAX_BYTES
+from shoal.wire.frames import (
+    chunk_frame,
+    envelope_frame,
+    frames,
+    read_chunk_frame,
+    read_message,
+    read_opening,
+    small_frame,
+)
+from shoal.wire.limits import CHUNK_BYTES, MESSAGE_MAX_BYTES, SMALL_BYTES
 from shoal.wire.messages import Leave, Update, Wait
 
 #: What a reader in these tests may take for one message.
@@ -61,6 +69,24 @@ def test_tensors_come_back_bit_for_bit(carried: dict[str, np.ndarray]) -> None:
     received = read_message(frames(update(carried)))
     assert received == update({})
     same(carried, received)
+
+
+@settings(deadline=None)
+@given(tensors)
+def test_a_small_message_is_the_same_bytes_and_comes_back_whole_from_its_frame(carried: dict[str, np.ndarray]) -> None:
+    # Columns too: not every tensor lies in one piece.
+    carried = {name: array.T for name, array in carried.items()}
+    frame = small_frame(update(carried))
+    assert [frame] == list(frames(update(carried)))
+    opening = read_opening(frame or b"")
+    if opening.chunk is not None:
+        same(carried, opening.whole())
+
+
+@given(st.integers(-2, 2))
+def test_only_small_messages_have_one_frame_of_their_own(more: int) -> None:
+    carried = {"delta": np.zeros(SMALL_BYTES // 2 + more, np.uint8), "more": np.zeros(SMALL_BYTES // 2, np.uint8)}
+    assert (small_frame(update(carried)) is None) == (more > 0)
 
 
 @settings(max_examples=15, deadline=None)

@@ -61,14 +61,17 @@ class Usual:
 
     def judge(self, node: str, norm: float, *, steps: int, model_norm: float, devices: int) -> Unusual | None:
         """Whether an update is too large; ``devices`` is how many may train. None: it is not."""
-        size, reach = _size(norm, steps), max(model_norm, REACH_LEAST)
+        reach = max(model_norm, REACH_LEAST)
         if len(self._recent) < ENOUGH:
-            self._first.setdefault(node, size)
+            self._first.setdefault(node, _size(norm, steps))
             return self._judge_early(norm, steps=steps, reach=reach, devices=devices)
-        usual = self._usual()
-        if norm <= max(MULTIPLE * usual * math.sqrt(steps), FLOOR_SHARE * reach):
+        if norm <= FLOOR_SHARE * reach:
+            # Most updates. What is usual is only reckoned where it decides.
             return None
-        times = size / usual if usual else math.inf
+        usual = self._usual()
+        if norm <= MULTIPLE * usual * math.sqrt(steps):
+            return None
+        times = _size(norm, steps) / usual if usual else math.inf
         return Unusual(f"an update of norm {norm:.3g}, {times:.3g} times what is usual; at most {MULTIPLE:g} is merged")
 
     def _judge_early(self, norm: float, *, steps: int, reach: float, devices: int) -> Unusual | None:

@@ -24,14 +24,10 @@ from shoal.wire.frames import (
     payload_bytes,
     read_chunk_frame,
     read_opening,
+    small_frame,
 )
-from shoal.wire.limits import PAYLOAD_GRACE_S, UNAWAITED_CHUNK_COST
-from shoal.wire.messages import (
-    NO_TENSORS,
-    Lane,
-    Message,
-    UpdateRefused,
-)
+from shoal.wire.limits import PAYLOAD_GRACE_S, SMALL_BYTES, UNAWAITED_CHUNK_COST
+from shoal.wire.messages import Lane, Message, UpdateRefused
 
 log = logging.getLogger("shoal")
 
@@ -176,11 +172,16 @@ class FrameSession:
             if not opening.infos:
                 await self._deliver(listener, message, len(frame))
                 continue
-            arrival = _Arrival(opening, len(frame), least_bytes_per_s=self._commons.least_bytes_per_s)
+            size_bytes = payload_bytes(opening.infos)
             limit = listener.payload_limit(self, message)
-            if arrival.size_bytes > limit:
+            if size_bytes > limit:
                 kind = type(message).__name__
-                raise PeerViolation(f"{kind} of {arrival.size_bytes} bytes, at most {limit} are taken")
+                raise PeerViolation(f"{kind} of {size_bytes} bytes, at most {limit} are taken")
+            if size_bytes <= SMALL_BYTES and opening.chunk is not None:
+                whole = opening.whole() if listener.awaits(self, message) else message
+                await self._deliver(listener, whole, len(frame))
+                continue
+            arrival = _Arrival(opening, len(frame), least_bytes_per_s=self._commons.least_bytes_per_s)
             # A frame is let go before the next is waited for: in each of many uploads, it is a chunk held idly.
             del frame, opening, message
             if not await self._take_in(listener, arrival):
@@ -274,15 +275,18 @@ class FrameSession:
                 self._posted = self._loop.create_future()
                 await self._posted
             message = self._outbox.popleft()
-            if not getattr(message, "tensors", NO_TENSORS):
-                await self._write_frame(envelope_frame(message))
+            frame = small_frame(message)
+            if frame is not None:
+                self._is_writing = True
+                await self._write(frame)
+                self._is_writing = False
             else:
                 turn = await self._turns.take()
                 try:
                     await self._write_message(message)
                 finally:
                     self._turns.give(turn)
-            del message
+            del message, frame
 
     async def _write_message(self, message: Message) -> None:
         for frame in self._chunks.frames(message, envelope_frame(message)):

@@ -648,7 +648,9 @@ def _problem(event: Trained | EvaluationDone) -> str | None:
     """Why a result is of no use to anyone; None: it is."""
     if isinstance(event, Trained) and not math.isfinite(event.loss_sum):
         return "training gave a loss that is not finite: try a lower learning rate"
-    if isinstance(event, Trained) and (found := logged_problem(event.logged, examples=event.examples)) is not None:
+    logged = event.logged if isinstance(event, Trained) else ()
+    if logged and (found := logged_problem(logged, examples=event.examples)) is not None:
         return f"training logged {found}"
-    found = problem_of_all(event.fresh_metrics if isinstance(event, Trained) else event.metrics)
+    metrics = event.fresh_metrics if isinstance(event, Trained) else event.metrics
+    found = problem_of_all(metrics) if metrics else None
     return None if found is None else f"evaluation gave {found}"

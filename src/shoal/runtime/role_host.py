@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shoal.roles.actions import Action, CancelTimer, Role, Send, SetTimer
 from shoal.roles.events import Event, Received, Started, TimerFired
@@ -34,8 +34,7 @@ ActAtOnce = Callable[["RoleHost", Action], bool]
 Post = Callable[[str, Message], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
+class _Decided(NamedTuple):
     """Actions that are still to be carried out, and the timer that was handled, if it was one."""
 
     actions: tuple[Action, ...]

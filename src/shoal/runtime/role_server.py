@@ -194,6 +194,8 @@ class RoleServer:
         return None
 
     def _feature_of(self, message: Message) -> SessionFeature | None:
+        if not self.features:
+            return None
         recipient = message.rule.to
         return self.features.get(recipient) if recipient is not None else None
 

@@ -42,9 +42,10 @@ def wait_s(own_s: Sequence[float], *, stretch: float, longest_s: float) -> float
     worker is judged by its own pace as soon as it has one."""
     if len(own_s) < OWN_ENOUGH:
         return longest_s
-    usual_s = OWN_PATIENCE * median(own_s)
+    ordered_s = sorted(own_s)
+    usual_s = OWN_PATIENCE * median(ordered_s)
     if len(own_s) >= OWN_MANY:
-        usual_s = max(usual_s, OWN_LONG_PATIENCE * sorted(own_s)[-2])
+        usual_s = max(usual_s, OWN_LONG_PATIENCE * ordered_s[-2])
     return min(longest_s, stretch * max(OWN_SHORTEST_S, usual_s))
 
 

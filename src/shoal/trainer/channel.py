@@ -18,6 +18,7 @@ PREFIX_BYTES = 4
 READ_BYTES = 1 << 16
 
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_DECODER = json.JSONDecoder()
 
 
 def encode(message: Message) -> bytes:
@@ -39,7 +40,7 @@ def body_bytes(prefix: bytes | bytearray) -> int:
 def decode(body: bytes | bytearray) -> Message:
     """Read one body. Every message is an object with a text ``kind``."""
     try:
-        message = json.loads(body)
+        message = _DECODER.decode(str(body, "utf-8"))
     except (ValueError, RecursionError):
         raise PeerViolation("a trainer message is not JSON") from None
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):

@@ -156,8 +156,8 @@ class TrainerHost:
 
         ``rate``: the learning rate; 0: that of the settings. ``version``: the number of the model.
         """
-        command = {"kind": "train", "epoch": epoch, "batches": list(batches)}
-        return await self._train(command | {"rate": float(rate), "version": version}, timeout_s)
+        command = {"kind": "train", "epoch": epoch, "batches": batches, "rate": float(rate), "version": version}
+        return await self._train(command, timeout_s)
 
     async def learn(
         self,
@@ -238,7 +238,8 @@ class TrainerHost:
                 raise TrainerError("the trainer does not run: start() it first")
             self._seq += 1
             self.shared.give()
-            self._running.answers.send(command | {"seq": self._seq})
+            command["seq"] = self._seq
+            self._running.answers.send(command)
             return await self._expect(self._running, kind, timeout_s)
 
     async def _expect(self, running: _Running, kind: str, timeout_s: float) -> Message:

@@ -227,6 +227,8 @@ def _plain(metrics: Sequence[MetricSum]) -> list[list[Any]]:
 def _metrics(message: Message, name: str) -> tuple[MetricSum, ...]:
     """Checked like a peer's: the task's own code wrote them. Sums that are not finite are for the worker to judge."""
     rows = _read(message, name, list)
+    if not rows:
+        return ()
     unsound = PeerViolation(f"the trainer answered {message.get('kind')} without a sound {name!r}")
     if len(rows) > METRICS_MAX:
         raise PeerViolation(f"the trainer answered with {len(rows)} metrics, at most {METRICS_MAX}")

@@ -33,6 +33,7 @@ def proto_class(name: str) -> Any:
 
 Frame: Any = proto_class("Frame")
 Envelope: Any = proto_class("Envelope")
+TensorInfo: Any = proto_class("TensorInfo")
 
 #: Field of ``Envelope.message`` -> name of the message it carries.
 ENVELOPE_FIELDS: dict[str, str] = {

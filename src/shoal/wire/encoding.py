@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import types
 import typing
@@ -132,7 +133,6 @@ def _reader(hint: Any) -> Callable[[Any], Any] | None:
 
 
 _PLANS: dict[type[Any], _Plan] = {cls: _Plan(cls) for cls in _CLASSES.values()}
-_FIELD_OF: dict[str, str] = {name: field for field, name in contract.ENVELOPE_FIELDS.items()}
 
 
 def _member(kind: type[StrEnum], text: str) -> StrEnum:
@@ -142,61 +142,98 @@ def _member(kind: type[StrEnum], text: str) -> StrEnum:
         raise PeerViolation(f"{text[:80]!r} is not a {kind.__name__}") from None
 
 
-def _fill(proto: Any, value: Any) -> None:
+@functools.cache
+def _twin_of(cls: type[Any]) -> Any:
+    """The protobuf class of one of ours, made when it is first written: an idle device writes few kinds of messages."""
+    return contract.proto_class(cls.__name__)
+
+
+def _to_proto(value: Any) -> Any:
+    """The protobuf twin of a value. Plain fields that hold nothing are not written: protobuf knows."""
     plan = _PLANS[type(value)]
-    for name, item in zip(plan.plain, plan.plain_values(value), strict=True):
-        # Nothing is not sent, but for a float: there is a zero with a sign.
-        if item or type(item) is float:
-            setattr(proto, name, item)
+    filled = dict(zip(plan.plain, plan.plain_values(value), strict=True))
     for field in plan.others:
         item = getattr(value, field.name)
-        if item is None:
-            continue
-        if field.repeated and field.nested:
-            target = getattr(proto, field.name)
-            for element in item:
-                _fill(target.add(), element)
-        elif field.repeated:
-            getattr(proto, field.name).extend(item)
-        elif field.nested:
-            target = getattr(proto, field.name)
-            target.SetInParent()
-            _fill(target, item)
-        else:
-            setattr(proto, field.name, item)
+        if field.repeated:
+            if item:
+                filled[field.name] = list(map(_to_proto, item)) if field.nested else item
+        elif item is not None:
+            filled[field.name] = _to_proto(item) if field.nested else item
+    return _twin_of(type(value))(**filled)
 
 
 def _from_proto(cls: type[Any], proto: Any) -> Any:
     plan = _PLANS[cls]
     values: dict[str, Any] = dict(zip(plan.plain, plan.plain_values(proto), strict=True))
     for field in plan.others:
-        item = getattr(proto, field.name)
+        name = field.name
+        if field.optional and not proto.HasField(name):
+            values[name] = None
+            continue
+        item = getattr(proto, name)
         if field.repeated:
-            if field.nested and len(item) > _PARTS_MAX.get(field.name, len(item)):
-                raise PeerViolation(f"{len(item)} {field.name} told of, at most {_PARTS_MAX[field.name]} are read")
-            values[field.name] = tuple(map(field.read, item)) if field.read else tuple(item)
-        elif field.optional and not proto.HasField(field.name):
-            values[field.name] = None
+            if not item:
+                values[name] = ()
+                continue
+            if field.nested and len(item) > _PARTS_MAX.get(name, len(item)):
+                raise PeerViolation(f"{len(item)} {name} told of, at most {_PARTS_MAX[name]} are read")
+            values[name] = tuple(map(field.read, item)) if field.read else tuple(item)
         elif field.read:
-            values[field.name] = field.read(item)
+            values[name] = field.read(item)
         else:
-            values[field.name] = item
+            values[name] = item
     return cls(**values)
 
 
 def encode_envelope(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> bytes:
     """One message without its tensors, announced. Raises Misuse if it does not fit: our own fault."""
-    envelope = contract.Envelope()
-    for name, array in getattr(message, "tensors", messages.NO_TENSORS).items():
-        dtype = _DTYPE_NAMES.get(array.dtype) or _dtype_name(name, array.dtype)
-        envelope.tensors.add(name=name, dtype=dtype, shape=array.shape)
-    body = getattr(envelope, _FIELD_OF[type(message).__name__])
-    body.SetInParent()
-    _fill(body, message)
-    data: bytes = envelope.SerializeToString()
+    body: bytes = _to_proto(message).SerializeToString()
+    # The fields of an envelope follow each other: written by hand, what it holds is not copied into it first.
+    parts = [_TAGS[type(message)], varint(len(body)), body]
+    tensors = getattr(message, "tensors", messages.NO_TENSORS)
+    if tensors:
+        parts[:0] = [
+            _announced(name, _DTYPE_NAMES.get(array.dtype) or _dtype_name(name, array.dtype), array.shape)
+            for name, array in tensors.items()
+        ]
+    data = b"".join(parts)
     if len(data) > max_bytes:
         raise Misuse(f"{type(message).__name__} takes {len(data)} bytes, at most {max_bytes}")
     return data
+
+
+#: Lengths are few: each is written once.
+@functools.lru_cache(4096)
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it, seven bits a byte."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _tag(number: int) -> bytes:
+    """What protobuf writes before a length and so many bytes of this field."""
+    return varint(number << 3 | 2)
+
+
+#: A job's tensors have the same names and shapes with every message.
+@functools.lru_cache(1024)
+def _announced(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
+    """A tensor as an envelope announces it."""
+    info = contract.TensorInfo(name=name, dtype=dtype, shape=shape).SerializeToString()
+    return _TENSORS_TAG + varint(len(info)) + bytes(info)
+
+
+_TENSORS_TAG = _tag(contract.Envelope.DESCRIPTOR.fields_by_name["tensors"].number)
+
+#: Message -> the tag of its field in an envelope.
+_TAGS: dict[type[Any], bytes] = {
+    messages.MESSAGES[name]: _tag(contract.Envelope.DESCRIPTOR.fields_by_name[field].number)
+    for field, name in contract.ENVELOPE_FIELDS.items()
+}
 
 
 def _dtype_name(tensor: str, dtype: Any) -> str:

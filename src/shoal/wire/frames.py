@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoal.errors import Misuse, PeerViolation
-from shoal.wire.encoding import TensorInfo, decode_envelope, encode_envelope
-from shoal.wire.limits import CHUNK_BYTES, ENVELOPE_MAX_BYTES, PAYLOAD_MAX_BYTES
-from shoal.wire.messages import NO_TENSORS, Heartbeat, HeartbeatSeen, Message, Tensors, with_tensors
+from shoal.wire.encoding import TensorInfo, decode_envelope, encode_envelope, varint
+from shoal.wire.limits import CHUNK_BYTES, ENVELOPE_MAX_BYTES, PAYLOAD_MAX_BYTES, SMALL_BYTES
+from shoal.wire.messages import NO_TENSORS, Heartbeat, HeartbeatSeen, Message, Tensors, completed, with_tensors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,20 +33,11 @@ _ALIKE_MAX = 4096
 _ALIKE_MAX_BYTES = 24
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _field(view: memoryview, at: int, *, max_bytes: int) -> tuple[memoryview, int]:
+def _field(view: memoryview, at: int, end: int, max_bytes: int) -> tuple[memoryview, int]:
     """The contents of the length-delimited field whose tag is at ``at``, and where the next begins."""
     length, shift, at = 0, 0, at + 1
     while True:
-        if at >= len(view) or shift > 28:
+        if at >= end or shift > 28:
             raise PeerViolation("a frame that is cut off")
         byte = view[at]
         length |= (byte & 0x7F) << shift
@@ -56,21 +47,21 @@ def _field(view: memoryview, at: int, *, max_bytes: int) -> tuple[memoryview, in
             break
     if length > max_bytes:
         raise PeerViolation(f"a field of {length} bytes, at most {max_bytes} are read")
-    if length > len(view) - at:
+    if length > end - at:
         raise PeerViolation("a frame that is cut off")
     return view[at : at + length], at + length
 
 
 def _parts(frame: bytes, *, max_envelope_bytes: int) -> tuple[memoryview | None, memoryview | None]:
     """The envelope and the chunk of a frame, without copying. In the order we write them, each at most once."""
-    view = memoryview(frame)
+    view, end = memoryview(frame), len(frame)
     envelope = chunk = None
     at = 0
-    if len(view) and view[0] == _ENVELOPE_TAG:
-        envelope, at = _field(view, 0, max_bytes=max_envelope_bytes)
-    if at < len(view) and view[at] == _CHUNK_TAG:
-        chunk, at = _field(view, at, max_bytes=CHUNK_BYTES)
-    if at != len(view):
+    if end and view[0] == _ENVELOPE_TAG:
+        envelope, at = _field(view, 0, end, max_envelope_bytes)
+    if at < end and view[at] == _CHUNK_TAG:
+        chunk, at = _field(view, at, end, CHUNK_BYTES)
+    if at != end:
         raise PeerViolation("a frame that holds neither an envelope nor a chunk, or more than these")
     return envelope, chunk
 
@@ -84,7 +75,7 @@ def envelope_frame(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> 
 
 def _envelope_frame(message: Message, *, max_bytes: int = ENVELOPE_MAX_BYTES) -> bytes:
     data = encode_envelope(message, max_bytes=max_bytes)
-    return b"".join((_ENVELOPE_PREFIX, _varint(len(data)), data))
+    return b"".join((_ENVELOPE_PREFIX, varint(len(data)), data))
 
 
 _answer_frame = functools.lru_cache(_ALIKE_MAX)(_envelope_frame)
@@ -92,7 +83,7 @@ _answer_frame = functools.lru_cache(_ALIKE_MAX)(_envelope_frame)
 
 def chunk_frame(*parts: bytes | memoryview, head: bytes = b"") -> bytes:
     """One chunk, in one copy. ``head`` is the frame of the envelope that it rides with."""
-    return b"".join((head, _CHUNK_PREFIX, _varint(sum(map(len, parts))), *parts))
+    return b"".join((head, _CHUNK_PREFIX, varint(sum(map(len, parts))), *parts))
 
 
 def chunk_frames(tensors: Tensors, *, head: bytes = b"") -> Iterator[bytes]:
@@ -139,6 +130,24 @@ def joined(head: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield from following
 
 
+def small_frame(message: Message) -> bytes | None:
+    """The one frame of a message that is as small as to take no turn; None: it is larger."""
+    tensors = getattr(message, "tensors", NO_TENSORS)
+    if not tensors:
+        return envelope_frame(message)
+    size_bytes = 0
+    for array in tensors.values():
+        size_bytes += array.nbytes
+    if size_bytes > SMALL_BYTES:
+        return None
+    head = envelope_frame(message)
+    if not size_bytes:
+        return head
+    # In one copy, and in the order of their values: a tensor may be a cut through a larger one.
+    kept = (array if array.flags.c_contiguous else array.copy(order="C") for array in tensors.values() if array.size)
+    return b"".join((head, _CHUNK_PREFIX, varint(size_bytes), *(array.data for array in kept)))
+
+
 def payload_bytes(infos: tuple[TensorInfo, ...]) -> int:
     # Nearly every message has one.
     return infos[0].size_bytes if len(infos) == 1 else sum(info.size_bytes for info in infos)
@@ -151,6 +160,25 @@ class Opening:
     message: Message
     infos: tuple[TensorInfo, ...]
     chunk: memoryview | None
+
+    def whole(self) -> Message:
+        """The message with its tensors, in memory of their own, where all of them came along."""
+        chunk, total = self.chunk, payload_bytes(self.infos)
+        if chunk is None:
+            raise Misuse("the tensors of this message have not come")
+        if len(chunk) != total:
+            raise PeerViolation(f"a chunk of {len(chunk)} bytes where one of {total} was announced")
+        import numpy as np
+
+        tensors: dict[str, np.ndarray] = {}
+        at = 0
+        for info in self.infos:
+            end = at + info.size_bytes
+            values = np.frombuffer(chunk[at:end], info.dtype).copy() if end > at else np.empty(0, info.dtype)
+            tensors[info.name] = values if len(info.shape) == 1 else values.reshape(info.shape)
+            at = end
+        complete: Message = completed(self.message, tensors)
+        return complete
 
 
 #: Frame -> what it says. A peer fills it no faster than it may speak.

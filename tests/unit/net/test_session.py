@@ -11,16 +11,17 @@ from shoal.identity.names import RemoteIdentity
 from shoal.net.base import Session
 from shoal.net.session import FrameSession
 from shoal.net.shared_budget import ChunkCache, ModelSlots, SharedBudget, Uploads
-from shoal.wire.frames import envelope_frame, frames
-from shoal.wire.limits import CHUNK_BYTES
+from shoal.wire.frames import chunk_frame, envelope_frame, frames
+from shoal.wire.limits import CHUNK_BYTES, SMALL_BYTES
 from shoal.wire.messages import Lane, Message, Update, Work
 
-SIZE_BYTES = 1200
+#: The least that takes room of the budget.
+SIZE_BYTES = SMALL_BYTES + 4
 END = object()
 
 
-def update(lease: int) -> Update:
-    delta = np.full(SIZE_BYTES // 4, lease, dtype=np.float32)
+def update(lease: int, *, size_bytes: int = SIZE_BYTES) -> Update:
+    delta = np.full(size_bytes // 4, lease, dtype=np.float32)
     return Update(job="job", term=1, lease=lease, version=0, examples=1, tensors={"delta": delta})
 
 
@@ -28,9 +29,14 @@ class Hearer:
     """Remembers where each update lay, and what it said."""
 
     def __init__(
-        self, *, place: np.ndarray | None = None, on_update: Callable[[np.ndarray], None] = lambda _: None
+        self,
+        *,
+        place: np.ndarray | None = None,
+        on_update: Callable[[np.ndarray], None] = lambda _: None,
+        awaits: bool = True,
     ) -> None:
         self._place = place
+        self._awaits = awaits
         self._on_update = on_update
         self.addresses: list[int] = []
         self.values: list[float] = []
@@ -41,6 +47,10 @@ class Hearer:
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         assert isinstance(message, Update)
+        if not self._awaits:
+            assert not message.tensors
+            self.values.append(0.0)
+            return
         delta = message.tensors["delta"]
         self.addresses.append(delta.ctypes.data)
         self.values.append(float(delta[-1]))
@@ -50,7 +60,7 @@ class Hearer:
         return SIZE_BYTES
 
     def awaits(self, session: Session, message: Message) -> bool:
-        return True
+        return self._awaits
 
     def payload_buffer(self, session: Session, message: Message, size_bytes: int) -> memoryview | None:
         return None if self._place is None else self._place.data
@@ -58,7 +68,13 @@ class Hearer:
 
 async def hear(hearer: Hearer, uploads: Uploads, *messages: Message) -> None:
     """One session that brings these messages and ends."""
-    incoming = [*(frame for message in messages for frame in frames(message)), END]
+    sent = [frame for message in messages for frame in frames(message)]
+    assert await end_of(sent, hearer, uploads) == "the connection was closed"
+
+
+async def end_of(sent: list[bytes], hearer: Hearer, uploads: Uploads) -> str:
+    """Why a session ends that brings these frames."""
+    incoming = [*sent, END]
 
     async def read() -> object:
         return incoming.pop(0)
@@ -74,7 +90,39 @@ async def hear(hearer: Hearer, uploads: Uploads, *messages: Message) -> None:
         end=END,
         commons=SharedBudget(uploads=uploads),
     )
-    assert await session.run(hearer) == "the connection was closed"
+    return await session.run(hearer)
+
+
+def test_small_tensors_take_no_room_and_lie_in_memory_of_their_own():
+    held: list[np.ndarray] = []
+
+    async def run() -> None:
+        # Nothing is left of the budget: a message that waited for room would wait for ever.
+        uploads = Uploads(8)
+        await uploads.take(2, peer="other")
+        uploads._used_bytes = 8
+        hearer = Hearer(on_update=held.append)
+        sent = [update(lease, size_bytes=SMALL_BYTES) for lease in (1, 2)]
+        await asyncio.wait_for(hear(hearer, uploads, *sent), 10)
+
+    asyncio.run(run())
+    assert [delta.tolist() for delta in held] == [[1.0] * (SMALL_BYTES // 4), [2.0] * (SMALL_BYTES // 4)]
+    assert all(delta.flags.aligned and delta.flags.owndata for delta in held)
+
+
+def test_small_tensors_that_nobody_awaits_are_dropped():
+    hearer = Hearer(awaits=False)
+    asyncio.run(hear(hearer, Uploads(SIZE_BYTES), update(1, size_bytes=400), update(2, size_bytes=400)))
+    assert hearer.values == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("come", [396, 404])
+def test_a_small_chunk_has_the_bytes_that_were_announced(come: int):
+    hearer, announced = Hearer(), update(1, size_bytes=400)
+    sent = chunk_frame(bytes(come), head=envelope_frame(announced))
+    reason = asyncio.run(end_of([sent], hearer, Uploads(SIZE_BYTES)))
+    assert reason == f"broke the contract: a chunk of {come} bytes where one of 400 was announced"
+    assert not hearer.values
 
 
 def test_sessions_share_one_buffer_where_one_is_enough():

@@ -76,6 +76,7 @@ class Leader(Machine):
         self._layout = layout
         self._term = term
         self._manager = manager
+        self._workers_least = plan.workers_least
         self._phase: LeaderPhase = LeaderPhase.WAITING
         self._reason: str | None = "no worker has connected yet"
         #: The state and the reason that the job is to end with.
@@ -235,7 +236,8 @@ class Leader(Machine):
             return False
         if isinstance(message, m.ReduceResult):
             return self._formations.awaits(sender, message.formation)
-        return isinstance(self._training.ledger.find(message.lease, sender), Lease)
+        lease = self._training.ledger.get(message.lease)
+        return lease is not None and lease.worker == sender
 
     def _on_started(self) -> None:
         self._training.start()
@@ -379,7 +381,7 @@ class Leader(Machine):
             self.send(self._manager, m.Released(job=self._spec.job, term=self._term, node=node))
 
     def _enough(self) -> bool:
-        return self._workers.trusted >= self._spec.plan.workers_least
+        return self._workers.trusted >= self._workers_least
 
     # Handing out work --------------------------------------------------------------------------------
 
@@ -405,7 +407,7 @@ class Leader(Machine):
         one = self._workers.get(only) if only is not None else None
         held_up = self._held_up()
         if held_up is None and not self._enough():
-            held_up = f"{self._workers.trusted} of at least {self._spec.plan.workers_least} workers are here"
+            held_up = f"{self._workers.trusted} of at least {self._workers_least} workers are here"
         if held_up is not None:
             self._phase, self._reason = LeaderPhase.WAITING, held_up
             if one is not None:
@@ -421,7 +423,7 @@ class Leader(Machine):
             # A worker that had nothing left may have something now.
             self._workers.release()
             one = None
-        if one is not None and not self._spec.plan.lent_most:
+        if one is not None and not self._lending.lent_most:
             if self._workers.is_idle(one.node):
                 self._lending.lend_to(one)
             return

@@ -25,6 +25,8 @@ class Lending:
         self._online = shared.online
         self._leases = leases
         self._aggregation = aggregation
+        #: Leases lent for one version, where others wait for it; 0: any number.
+        self.lent_most = shared.spec.plan.lent_most
         #: The version that this leader began from.
         self.began = 0
         self.bytes_down = 0
@@ -32,8 +34,10 @@ class Lending:
     @property
     def is_full(self) -> bool:
         """As many workers as make a version train for it. Others stay in line: for the next, or if one fails."""
+        if not self.lent_most or self._evaluations.now is not None:
+            return False
         ledger = self._training.ledger
-        return self._evaluations.now is None and 0 < self._spec.plan.lent_most <= ledger.outstanding + ledger.merged
+        return self.lent_most <= ledger.outstanding + ledger.merged
 
     def lend_to(self, worker: WorkerRecord) -> None:
         """Lend the next batches to a worker, unless something speaks against it."""

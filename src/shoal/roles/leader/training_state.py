@@ -230,6 +230,8 @@ class TrainingState:
     def voices(self, *, able: int) -> int:
         """How many updates the pace may count. Where devices are compared, each of them counts once, as long as others
         that are able to train have not been heard."""
+        if self._weighing is None:
+            return self.ledger.merged
         nearest = self._weighing if self._spec.plan.believes.rule == "nearest" else None
         return self.ledger.merged if nearest is None or nearest.devices >= able else nearest.devices
 

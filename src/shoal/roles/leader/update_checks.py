@@ -31,6 +31,8 @@ class UpdateChecks:
         self._training = training
         self._online = online
         self._codec, self._sizes = Codec.parse(self._plan.codec), sizes_of(layout)
+        #: The most bytes that the tensors of an update may take.
+        self.update_max_bytes = bytes_max(self._codec, self._sizes)
         self._usual = Usual()
         #: A version, and the norm of its model.
         self._norm: tuple[int, float] = (-1, 0.0)
@@ -40,11 +42,6 @@ class UpdateChecks:
 
     def restore(self, state: object) -> None:
         self._usual = Usual.restored(state)
-
-    @property
-    def update_max_bytes(self) -> int:
-        """The most bytes that the tensors of an update may take."""
-        return bytes_max(self._codec, self._sizes)
 
     def check_report(self, update: Update, lease: Lease) -> None:
         """Raises PeerViolation for an update that is not of its lease, or says what cannot be."""

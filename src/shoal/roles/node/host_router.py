@@ -664,13 +664,16 @@ class HostRouter(Decider[Delivery]):
     @_entry
     def on_send(self, to: str, message: Message) -> None:
         """A role here sends a message."""
-        is_last = isinstance(message, SteppedDown) or (isinstance(message, Progress) and message.is_last)
-        if to == self._manager and is_last and isinstance(message, Progress | SteppedDown):
-            self._say_last(message)
-            return
-        if not (self.is_home and to == self._node):
+        if to != self._manager:
             if self.is_home and isinstance(message, Assign):
                 self._hurry(to)
+            self.act(ToPeer(to, message))
+            return
+        is_last = isinstance(message, SteppedDown) or (isinstance(message, Progress) and message.is_last)
+        if is_last and isinstance(message, Progress | SteppedDown):
+            self._say_last(message)
+            return
+        if not self.is_home:
             self.act(ToPeer(to, message))
             return
         recipient = message.rule.to

@@ -226,3 +226,9 @@ def with_tensors(message: Any, tensors: Tensors) -> Any:
         object.__setattr__(whole, name, value)
     object.__setattr__(whole, "tensors", tensors)
     return whole
+
+
+def completed(message: Any, tensors: Tensors) -> Any:
+    """This message with the tensors that came along. Only where it was just read, and nobody else has it."""
+    object.__setattr__(message, "tensors", tensors)
+    return message
