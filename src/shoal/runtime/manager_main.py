@@ -223,10 +223,8 @@ async def run_home(
 
 
 def _enrolled(node: ManagerNode, newcomer: Newcomer) -> None:
-    now_s = time.time()
-    node.register.record(newcomer.certificate_pem, now_s=now_s)
-    node.heed(newcomer.node)
-    node.registry.set_node_facts(newcomer.node, json.dumps(dict(newcomer.facts)), now_s=now_s)
+    node.register.record(newcomer.certificate_pem, now_s=time.time())
+    node.hold_or_employ(newcomer.node)
 
 
 def _give_operator_access(

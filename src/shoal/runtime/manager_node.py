@@ -574,8 +574,13 @@ class ManagerNode:
         self._hold(MemberHeld(node=node.node, hold="revoked", reason=reason))
 
     def heed(self, name: str) -> None:
-        """A member's standing may have changed: the manager gives it work, or does not."""
-        node = self.register.refresh(name)
+        """A member's standing may have changed in the registry."""
+        self.register.refresh(name)
+        self.hold_or_employ(name)
+
+    def hold_or_employ(self, name: str) -> None:
+        """The manager gives a member work, or does not, by its standing."""
+        node = self.register.member(name)
         if node is not None:
             hold = node.state if node.state in HELD else ""
             self._hold(MemberHeld(node=name, hold=hold, reason=node.reason))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from shoal.errors import Misuse, Refused, ShoalError
 from shoal.identity.identity import Authority, certificate_sha256
@@ -131,6 +132,10 @@ class MemberRegister:
         reason = f" ({node.reason})" if node.reason else ""
         return f"revoked by the operator on {when}{reason}: {_JOIN_ANEW}"
 
+    def member(self, name: str) -> NodeRow | None:
+        """What is known of a member, without asking the registry."""
+        return self._nodes.get(name)
+
     def refresh(self, name: str) -> NodeRow | None:
         """Heed what the registry says of a member by now."""
         node = self._registry.node(name)
@@ -208,9 +213,12 @@ class MemberRegister:
         self._alarms[node, address] = now_s, 0
         self.on_alarm(f"{text} ({more} more such attempts since the last alarm)" if more else text)
 
-    def redeem(self, secret: str, *, wanted: str, now_s: float) -> Grant | Denial:
+    def redeem(
+        self, secret: str, *, wanted: str, now_s: float, facts: Mapping[str, str] | None = None
+    ) -> Grant | Denial:
         state = "pending" if self.approves_newcomers else "enrolled"
-        outcome = self._registry.redeem_token(secret, wanted, now_s, state=state)
+        told = json.dumps(dict(facts or {}))
+        outcome = self._registry.redeem_token(secret, wanted, now_s, state=state, facts_json=told)
         if not isinstance(outcome, Redeemed):
             return Denial(reason=outcome)
         self.refresh(outcome.node)
