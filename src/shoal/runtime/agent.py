@@ -110,6 +110,8 @@ class Agent:
         #: Messages to them that came while the leader host is set up.
         self._to_host: list[ToHosted] = []
         self._fetching: dict[str, asyncio.Lock] = {}
+        #: It had no work at its last heartbeat.
+        self._is_waiting = False
         #: Multiplies for clients of the pool, if this device lends.
         self._lending: AgentPool | None = agent_pool(manager=self._manager, send=self.send) if lends else None
         self._link_bytes_per_s = 0.0
@@ -234,8 +236,13 @@ class Agent:
             self._router.on_opened(dialer.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends)
         )
 
+    def has_work(self, peer: str) -> bool:
+        return peer != self._manager or bool(self._router.jobs) or self._is_hosting()
+
     def dialer_beat(self, dialer: Dialer, now_s: float) -> None:
         if self._dialers.get(dialer.peer) is dialer:
+            if dialer.peer == self._manager:
+                self._rest_unless_needed(dialer)
             self._workers.carry(
                 self._router.beat(
                     dialer.peer,
@@ -246,6 +253,12 @@ class Agent:
                     hosts=self._is_hosting(),
                 )
             )
+
+    def _rest_unless_needed(self, dialer: Dialer) -> None:
+        # At the second heartbeat without work: by then what a role said last has left.
+        was_waiting, self._is_waiting = self._is_waiting, not self.has_work(dialer.peer)
+        if self._is_waiting and was_waiting:
+            dialer.rest()
 
     def _is_hosting(self) -> bool:
         """Whether others count on this device beside its own jobs."""
