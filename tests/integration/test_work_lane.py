@@ -10,7 +10,6 @@ import psutil
 import pytest
 from kit import Site, cluster_in, run
 
-
 #: Of patience: the machine may be busy.
 LIMIT_S = 90.0
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from shoal.errors import Misuse, Refused, ShoalError
 from shoal.identity.identity import Authority, certificate_sha256
@@ -277,16 +277,26 @@ class MemberRegister:
             self._registry.upsert_node(node=name, role=role, facts_json="{}", state="enrolled", now_s=now_s)
             self.refresh(name)
 
-    def shown(self, views: Sequence[NodeView]) -> tuple[NodeView, ...]:
-        """What people see of nodes, with how they stand; also of those that are not here and stand out."""
-        seen = {view.node: view for view in views}
+    def listed(self, present: Iterable[str]) -> set[str]:
+        """The members that people see: those present, and those that are not here and stand out."""
+        names = set(present)
         for node in list(self._nodes.values()):
             if node.is_forgotten:
-                seen.pop(node.node, None)
+                names.discard(node.node)
             elif node.state != "enrolled":
-                view = seen.get(node.node) or NodeView(node=node.node, state="lost")
+                names.add(node.node)
+        return names
+
+    def shown(self, views: Sequence[NodeView], names: Collection[str] | None = None) -> tuple[NodeView, ...]:
+        """What people see of members, with how they stand: of these, or of all that are listed."""
+        listed = self.listed(view.node for view in views) if names is None else set(names)
+        seen = {view.node: view for view in views if view.node in listed}
+        for name in listed:
+            node = self._nodes.get(name)
+            if node is not None and node.state != "enrolled":
+                view = seen.get(name) or NodeView(node=name, state="lost")
                 reason = clip(self._why(node), REASON_SHOWN_CHARS)
-                seen[node.node] = dataclasses.replace(view, standing=node.state, reason=reason)
+                seen[name] = dataclasses.replace(view, standing=node.state, reason=reason)
         return tuple(seen[name] for name in sorted(seen))
 
     def _why(self, node: NodeRow) -> str:

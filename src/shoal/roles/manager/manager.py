@@ -6,7 +6,7 @@ are filled to their most. A node works for one job at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from shoal.roles.actions import Answer, Keep
 from shoal.roles.events import (
@@ -526,7 +526,13 @@ class Manager(Machine):
         """A node of this name has said hello since the manager started."""
         return node in self._nodes
 
-    def node_views(self) -> tuple[NodeView, ...]:
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes that have said hello since the manager started."""
+        return tuple(self._nodes)
+
+    def node_views(self, names: Iterable[str] | None = None) -> tuple[NodeView, ...]:
+        """Those of these names that the manager knows; None: all."""
         return tuple(
             NodeView(
                 node=node.node,
@@ -538,7 +544,8 @@ class Manager(Machine):
                 memory_free_mb=node.memory_free_mb,
                 protocol=node.protocol,
             )
-            for node in (self._nodes[name] for name in sorted(self._nodes))
+            for name in sorted(self._nodes if names is None else names)
+            if (node := self._nodes.get(name)) is not None
         )
 
     def job_views(self, job: str | None = None, *, now_s: float = 0.0) -> tuple[JobView, ...]:
