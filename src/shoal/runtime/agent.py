@@ -179,7 +179,10 @@ class Agent:
         if dialer.peer == self._manager:
             await self._on_manager_lost(reason, was_welcome=was_welcome)
             wait_s = self._router.backoff_s(dialer.peer)
-            log.warning("%s; trying again in %.1f s", reason, wait_s)
+            if self._router.is_sent_away:
+                log.info("no work for now: checking in again in %.0f s", wait_s)
+            else:
+                log.warning("%s; trying again in %.1f s", reason, wait_s)
             await asyncio.sleep(wait_s)
             # A new certificate may name another endpoint.
             dialer.endpoint = self._renewal.member.manager_endpoint
@@ -315,7 +318,7 @@ class Agent:
             self._worker_driver = self._worker_driver or asyncio.create_task(asyncio.to_thread(_import_worker))
             await asyncio.shield(self._worker_driver)
         event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
-        for duty in self._router.on_received(event):
+        for duty in self._router.on_received(event, hosts=self._is_hosting()):
             # Tensors are waited for: the memory that they lie in is used again for the next message.
             if (reading := self._workers.reading(duty)) is not None:
                 await reading[0].host.deliver(reading[1])

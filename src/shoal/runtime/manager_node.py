@@ -137,8 +137,10 @@ class ManagerNode:
         patience: Patience | None = None,
         prefers_devices: bool = False,
         disk_quota_bytes: int = 0,
+        check_in_s: float = 0.0,
     ) -> None:
-        """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has."""
+        """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has. ``check_in_s``:
+        after how long devices without work come again; 0: they stay connected."""
         self._identity = identity
         self._node = identity.node
         self._places = places
@@ -172,6 +174,7 @@ class ManagerNode:
             held=self.register.held(),
             cpus=os.cpu_count() or 1,
             prefers_devices=prefers_devices,
+            check_in_s=check_in_s,
         )
         self._manager_host = RoleHost("manager", self._perform_manager, send=self._send)
         self._journal.context = self._context_of

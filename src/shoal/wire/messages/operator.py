@@ -92,7 +92,7 @@ class Denied(Message):
 @message()
 class NodeView(Message):
     node: str
-    #: ``alive``, ``suspect`` or ``lost``.
+    #: ``alive``, ``suspect``, ``dormant`` or ``lost``.
     state: str
     reason: str = ""
     job: str = ""
