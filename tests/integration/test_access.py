@@ -744,6 +744,9 @@ class Caller:
     def connect_timeout_s(self, peer: str) -> float:
         return 10.0
 
+    def has_work(self, peer: str) -> bool:
+        return True
+
 
 class Rogue:
     """Says one thing to each who calls, on one of its streams."""

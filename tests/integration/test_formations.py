@@ -117,6 +117,9 @@ class Member:
     def connect_timeout_s(self, peer: str) -> float:
         return 10.0
 
+    def has_work(self, peer: str) -> bool:
+        return True
+
     def say(self, message: Message) -> None:
         assert self.line is not None
         self.line.post(message)

@@ -5,6 +5,7 @@ It costs an agent about 10 MB, so others import this module inside the function 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import ipaddress
 import re
@@ -122,10 +123,7 @@ def issue(
     if hosts and not serves:
         raise Misuse(f"{peer.node} does not serve, so its certificate names no hosts")
     public_key = _public_key_of(csr_pem)
-    authority_key = load_pem_private_key(authority.key_pem, password=None)
-    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
-        raise Corrupt("the authority's key is not an elliptic curve key: restore its folder from a backup")
-    root = x509.load_pem_x509_certificate(authority.pem)
+    authority_key, root = _authority(authority)
     now = _moment(now_s)
     if root.not_valid_after_utc <= now:
         raise Misuse("the cluster's authority has expired: check this machine's clock, or create the cluster anew")
@@ -153,6 +151,15 @@ def issue(
         .sign(authority_key, SHA256())
     )
     return certificate.public_bytes(Encoding.PEM)
+
+
+@functools.lru_cache(maxsize=4)
+def _authority(pair: KeyPair) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """An authority that is read once: it signs for every device that joins."""
+    key = load_pem_private_key(pair.key_pem, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Corrupt("the authority's key is not an elliptic curve key: restore its folder from a backup")
+    return key, x509.load_pem_x509_certificate(pair.pem)
 
 
 def remote_of(certificate_pem: bytes) -> RemoteIdentity:
@@ -219,9 +226,10 @@ class IssuedCertificate(NamedTuple):
     expires_s: float
 
 
+@functools.lru_cache(maxsize=4)
 def issued(certificate_pem: bytes) -> IssuedCertificate:
-    """Read a certificate of our own making."""
-    certificate = _parse_der(_der(certificate_pem))
+    """Read a certificate of our own making: when it is recorded, and when it is handed out."""
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
     return IssuedCertificate(
         _peer(certificate), _key_sha256(certificate.public_key()), certificate.not_valid_after_utc.timestamp()
     )

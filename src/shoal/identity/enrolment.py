@@ -167,7 +167,8 @@ class EnrolmentServer:
 
     def _admit(self, request: _Request, address: str) -> dict[str, object]:
         # The secret is checked before the request is parsed: strangers do not reach the X.509 parser.
-        decision = self._tokens.redeem(request.secret, wanted=request.wanted, now_s=time.time())
+        now_s = time.time()
+        decision = self._tokens.redeem(request.secret, wanted=request.wanted, now_s=now_s, facts=request.facts)
         if isinstance(decision, Denial):
             raise Refused(decision.reason)
         if decision.role not in ENROLLABLE_ROLES:

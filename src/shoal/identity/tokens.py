@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,7 +65,11 @@ class Tokens(Protocol):
     as `NODE.shoal`, so two of one name could pose as each other.
     """
 
-    def redeem(self, secret: str, *, wanted: str, now_s: float) -> Grant | Denial: ...
+    def redeem(
+        self, secret: str, *, wanted: str, now_s: float, facts: Mapping[str, str] | None = None
+    ) -> Grant | Denial:
+        """``facts``: what the device tells of itself, to be written down with its name."""
+        ...
 
 
 def secret_hash(secret: str) -> bytes:
@@ -109,7 +113,9 @@ class MemoryTokens:
         self._tokens.append(_Token(digest=digest, role=role, expires_s=now_s + valid_s, uses_left=uses))
         return secret
 
-    def redeem(self, secret: str, *, wanted: str, now_s: float) -> Grant | Denial:
+    def redeem(
+        self, secret: str, *, wanted: str, now_s: float, facts: Mapping[str, str] | None = None
+    ) -> Grant | Denial:
         token = self._find(secret)
         if token is None:
             return Denial(reason="this join line is not known here: ask the manager for a new one")

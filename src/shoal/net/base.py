@@ -16,6 +16,10 @@ BROKE_CONTRACT = "broke the contract"
 SHUT_OUT = "shut out"
 
 
+#: Why a device closes its work lane and stays connected: it has nothing to do there.
+RESTS = "no work for now"
+
+
 class Session(Protocol):
     """One stream to a peer whose identity is proven."""
 

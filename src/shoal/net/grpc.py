@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -28,7 +29,7 @@ from shoal.identity.identity import (
 )
 from shoal.identity.names import RemoteIdentity
 from shoal.net.access import Access, Members, ShutOut, may_answer
-from shoal.net.base import BROKE_CONTRACT, Listener, Service
+from shoal.net.base import BROKE_CONTRACT, RESTS, Listener, Service
 from shoal.net.open_files import connections_max
 from shoal.net.session import FrameSession
 from shoal.net.shared_budget import SharedBudget
@@ -62,6 +63,9 @@ CALL_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 20.0
 BLOB_TIMEOUT_S = 3600.0
 EXPLANATION_POLL_S = 0.02
+
+#: After the work lane was closed, when what is left of it is looked for.
+LET_GO_S = 1.0
 EXPLANATION_POLLS = 50
 
 
@@ -395,6 +399,10 @@ class GrpcLink:
         self._endpoint = endpoint
         self._channels: list[grpc.aio.Channel] = []
         self._bulk: grpc.aio.Channel | None = None
+        #: Blobs on their way here.
+        self._fetching = 0
+        #: Set while the work lane is to be open.
+        self._works = asyncio.Event()
         self._commons = SharedBudget(least_bytes_per_s=LINE_LEAST_BYTES_PER_S)
 
     def _channel(self) -> grpc.aio.Channel:
@@ -411,11 +419,14 @@ class GrpcLink:
             self._bulk = self._channel()
         return self._bulk
 
-    async def run(self, listener: Listener, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> str:
-        """Hold both lanes open until either ends; returns why."""
+    async def run(self, listener: Listener, *, connect_timeout_s: float = CONNECT_TIMEOUT_S, works: bool = True) -> str:
+        """Hold both lanes open until either ends; returns why. ``works``: the work lane is opened at once, and not
+        with ``open_work``."""
         channel = self._channel()
+        if works:
+            self.open_work()
         control = asyncio.create_task(self._hold(channel, Lane.CONTROL, listener))
-        work = asyncio.create_task(self._hold(self._bulk_channel(), Lane.WORK, listener))
+        work = asyncio.create_task(self._hold_work(listener))
         ready = asyncio.create_task(channel.channel_ready())
         tasks: set[asyncio.Task[Any]] = {control, work, ready}
         try:
@@ -429,6 +440,30 @@ class GrpcLink:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.close()
+
+    def open_work(self) -> None:
+        """Open the work lane, if it is not open."""
+        self._works.set()
+
+    def rest(self) -> None:
+        """The session of the work lane is about to be closed with ``RESTS``: the lane stays closed until ``open_work``,
+        and the control lane stays open."""
+        self._works.clear()
+
+    async def _hold_work(self, listener: Listener) -> str:
+        while True:
+            await self._works.wait()
+            reason = await self._hold(self._bulk_channel(), Lane.WORK, listener)
+            if reason != RESTS:
+                return reason
+            if not self._fetching and self._bulk is not None:
+                # Its connection goes too: the other side has one for each device that waits.
+                channel, self._bulk = self._bulk, None
+                self._channels.remove(channel)
+                await channel.close()
+                # gRPC keeps a connection as long as a call of it is referred to, and a call and its session refer to
+                # each other: a device that waits makes few objects, and Python would not look for a long time.
+                asyncio.get_running_loop().call_later(LET_GO_S, gc.collect)
 
     async def borrow(self, listener: Listener, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> str:
         """As a client: hold the work lane alone until it ends; returns why."""
@@ -456,6 +491,8 @@ class GrpcLink:
         )
         try:
             reason = await session.run(listener)
+            if reason == RESTS:
+                return reason
             if outcome.code not in (None, grpc.StatusCode.OK):
                 reason = f"{outcome.code.name.lower().replace('_', ' ')}: {outcome.details}"
             return reason
@@ -489,6 +526,7 @@ class GrpcLink:
         call = self._bulk_channel().unary_stream(f"/{SERVICE}/Fetch")(
             envelope_frame(Blob(sha256=sha256)), timeout=BLOB_TIMEOUT_S
         )
+        self._fetching += 1
         try:
             head = await call.read()
             if head is grpc.aio.EOF:
@@ -502,6 +540,7 @@ class GrpcLink:
         except grpc.aio.AioRpcError as error:
             raise self._translated(error) from None
         finally:
+            self._fetching -= 1
             call.cancel()
 
     async def store(self, sha256: str, path: Path) -> None:

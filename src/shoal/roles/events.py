@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 
 class Liveness(StrEnum):
-    """Suspect is not dead: only a lost node's leases are taken back."""
+    """Suspect is not dead: only a lost node's leases are taken back. Dormant is not lost: it was told when to come
+    again, holds nothing, and is not connected until then."""
 
     ALIVE = "alive"
     SUSPECT = "suspect"
+    DORMANT = "dormant"
     LOST = "lost"
+
+    @property
+    def is_gone(self) -> bool:
+        """Nothing that was said to it before arrives any more."""
+        return self in (Liveness.LOST, Liveness.DORMANT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -110,6 +110,8 @@ class Agent:
         #: Messages to them that came while the leader host is set up.
         self._to_host: list[ToHosted] = []
         self._fetching: dict[str, asyncio.Lock] = {}
+        #: It had no work at its last heartbeat.
+        self._is_waiting = False
         #: Multiplies for clients of the pool, if this device lends.
         self._lending: AgentPool | None = agent_pool(manager=self._manager, send=self.send) if lends else None
         self._link_bytes_per_s = 0.0
@@ -177,7 +179,10 @@ class Agent:
         if dialer.peer == self._manager:
             await self._on_manager_lost(reason, was_welcome=was_welcome)
             wait_s = self._router.backoff_s(dialer.peer)
-            log.warning("%s; trying again in %.1f s", reason, wait_s)
+            if self._router.is_sent_away:
+                log.info("no work for now: checking in again in %.0f s", wait_s)
+            else:
+                log.warning("%s; trying again in %.1f s", reason, wait_s)
             await asyncio.sleep(wait_s)
             # A new certificate may name another endpoint.
             dialer.endpoint = self._renewal.member.manager_endpoint
@@ -234,8 +239,13 @@ class Agent:
             self._router.on_opened(dialer.peer, probe.facts(), time.monotonic(), leads=leads, lends=lends)
         )
 
+    def has_work(self, peer: str) -> bool:
+        return peer != self._manager or bool(self._router.jobs) or self._is_hosting()
+
     def dialer_beat(self, dialer: Dialer, now_s: float) -> None:
         if self._dialers.get(dialer.peer) is dialer:
+            if dialer.peer == self._manager:
+                self._rest_unless_needed(dialer)
             self._workers.carry(
                 self._router.beat(
                     dialer.peer,
@@ -246,6 +256,12 @@ class Agent:
                     hosts=self._is_hosting(),
                 )
             )
+
+    def _rest_unless_needed(self, dialer: Dialer) -> None:
+        # At the second heartbeat without work: by then what a role said last has left.
+        was_waiting, self._is_waiting = self._is_waiting, not self.has_work(dialer.peer)
+        if self._is_waiting and was_waiting:
+            dialer.rest()
 
     def _is_hosting(self) -> bool:
         """Whether others count on this device beside its own jobs."""
@@ -302,7 +318,7 @@ class Agent:
             self._worker_driver = self._worker_driver or asyncio.create_task(asyncio.to_thread(_import_worker))
             await asyncio.shield(self._worker_driver)
         event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
-        for duty in self._router.on_received(event):
+        for duty in self._router.on_received(event, hosts=self._is_hosting()):
             # Tensors are waited for: the memory that they lie in is used again for the next message.
             if (reading := self._workers.reading(duty)) is not None:
                 await reading[0].host.deliver(reading[1])

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from shoal.errors import PeerViolation, ShoalError
 from shoal.identity.identity import Identity
-from shoal.net.base import Session
+from shoal.net.base import RESTS, Session
 from shoal.net.grpc import GrpcLink
+from shoal.net.session import OUTBOX_MAX
 from shoal.wire.messages import HeartbeatSeen, Lane, Message, Welcome
 
 #: How often a peer may ask for heartbeats. A leader is a node like any other: if it asked for them without a pause,
@@ -66,7 +67,8 @@ class PersistentLink:
         self._sessions[session.lane] = session
 
     def closed(self, session: Session, reason: str) -> None:
-        self._sessions.pop(session.lane, None)
+        if self._sessions.get(session.lane) is session:
+            del self._sessions[session.lane]
 
     async def received(self, session: Session, message: Message, size_bytes: int) -> None:
         raise PeerViolation(f"{type(message).__name__} does not come this way")
@@ -112,6 +114,10 @@ class DialerOwner(Protocol):
 
     def connect_timeout_s(self, peer: str) -> float: ...
 
+    def has_work(self, peer: str) -> bool:
+        """Whether models and updates may cross this line soon."""
+        ...
+
 
 class Dialer(PersistentLink):
     """A device's line to its manager, or to a leader or aggregator of its jobs, with heartbeats."""
@@ -126,6 +132,8 @@ class Dialer(PersistentLink):
         self.hung_up = asyncio.Event()
         #: Set to send a heartbeat before its time.
         self._hurry = asyncio.Event()
+        #: Messages that wait for the work lane, which the first of them opens.
+        self._early: list[Message] = []
 
     @property
     def is_open(self) -> bool:
@@ -142,8 +150,13 @@ class Dialer(PersistentLink):
         )
         beating = asyncio.create_task(self._beat())
         try:
-            return await self.link.run(self, connect_timeout_s=self._switch.connect_timeout_s(self.peer))
+            return await self.link.run(
+                self,
+                connect_timeout_s=self._switch.connect_timeout_s(self.peer),
+                works=self._switch.has_work(self.peer),
+            )
         finally:
+            self._early.clear()
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
             self.link = None
@@ -165,6 +178,23 @@ class Dialer(PersistentLink):
     async def may_dial_again(self, reason: str) -> bool:
         return await self._switch.line_ended(self, reason)
 
+    def post(self, message: Message) -> None:
+        """Send a message. The first one of the work lane opens it: a device that waits has one connection alone."""
+        lane = message.rule.lane
+        if lane is Lane.WORK and lane not in self._sessions and self.is_open and self.link is not None:
+            if len(self._early) < OUTBOX_MAX:
+                self._early.append(message)
+            self.link.open_work()
+            return
+        super().post(message)
+
+    def rest(self) -> None:
+        """Close the work lane, until there is something to say on it."""
+        session = self._sessions.pop(Lane.WORK, None)
+        if session is not None and self.link is not None:
+            self.link.rest()
+            session.close(RESTS)
+
     # Its streams ----------------------------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:
@@ -172,6 +202,10 @@ class Dialer(PersistentLink):
         if session.lane is Lane.CONTROL:
             self.hung_up.clear()
             self._switch.dialer_opened(self)
+            return
+        early, self._early = self._early, []
+        for message in early:
+            session.post(message)
 
     def closed(self, session: Session, reason: str) -> None:
         super().closed(session, reason)

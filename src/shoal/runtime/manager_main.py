@@ -111,6 +111,7 @@ async def run_home(
     patience: Patience | None = None,
     prefers_devices: bool = False,
     disk_quota_bytes: int = 0,
+    check_in_s: float = 0.0,
     on_ready: Callable[[ManagerReady], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports.
@@ -131,7 +132,12 @@ async def run_home(
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         log_lines.name_lines(cluster=identity.cluster)
         node = ManagerNode(
-            identity, places, patience=patience, prefers_devices=prefers_devices, disk_quota_bytes=disk_quota_bytes
+            identity,
+            places,
+            patience=patience,
+            prefers_devices=prefers_devices,
+            disk_quota_bytes=disk_quota_bytes,
+            check_in_s=check_in_s,
         )
         server = GrpcServer(identity, node, members=node.register)
         stopping = asyncio.Event()
@@ -223,10 +229,8 @@ async def run_home(
 
 
 def _enrolled(node: ManagerNode, newcomer: Newcomer) -> None:
-    now_s = time.time()
-    node.register.record(newcomer.certificate_pem, now_s=now_s)
-    node.heed(newcomer.node)
-    node.registry.set_node_facts(newcomer.node, json.dumps(dict(newcomer.facts)), now_s=now_s)
+    node.register.record(newcomer.certificate_pem, now_s=time.time())
+    node.hold_or_employ(newcomer.node)
 
 
 def _give_operator_access(
@@ -299,6 +303,7 @@ def main() -> int:
     parser.add_argument("--lead", choices=("here", "devices"), default="here")
     parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--disk-quota-bytes", type=int, default=0)
+    parser.add_argument("--check-in-s", type=float, default=0.0, help="when devices without work come again; 0: stay")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
@@ -316,6 +321,7 @@ def main() -> int:
             devices=given.devices,
             prefers_devices=given.lead == "devices",
             disk_quota_bytes=given.disk_quota_bytes,
+            check_in_s=given.check_in_s,
             on_ready=on_ready,
         )
         asyncio.run(serving)

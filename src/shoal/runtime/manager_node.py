@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import heapq
 import itertools
 import json
 import logging
@@ -102,6 +103,9 @@ log = logging.getLogger("shoal")
 #: An operator's command is answered within this time or fails.
 ANSWER_TIMEOUT_S = 20.0
 
+#: The nodes of one status: a reply does not grow with the fleet. An operator asks for the next ones.
+NODES_SHOWN = 4000
+
 #: The latest events of a job that one status holds.
 EVENTS_SHOWN = 50
 
@@ -133,8 +137,10 @@ class ManagerNode:
         patience: Patience | None = None,
         prefers_devices: bool = False,
         disk_quota_bytes: int = 0,
+        check_in_s: float = 0.0,
     ) -> None:
-        """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has."""
+        """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has. ``check_in_s``:
+        after how long devices without work come again; 0: they stay connected."""
         self._identity = identity
         self._node = identity.node
         self._places = places
@@ -168,6 +174,7 @@ class ManagerNode:
             held=self.register.held(),
             cpus=os.cpu_count() or 1,
             prefers_devices=prefers_devices,
+            check_in_s=check_in_s,
         )
         self._manager_host = RoleHost("manager", self._perform_manager, send=self._send)
         self._journal.context = self._context_of
@@ -574,8 +581,13 @@ class ManagerNode:
         self._hold(MemberHeld(node=node.node, hold="revoked", reason=reason))
 
     def heed(self, name: str) -> None:
-        """A member's standing may have changed: the manager gives it work, or does not."""
-        node = self.register.refresh(name)
+        """A member's standing may have changed in the registry."""
+        self.register.refresh(name)
+        self.hold_or_employ(name)
+
+    def hold_or_employ(self, name: str) -> None:
+        """The manager gives a member work, or does not, by its standing."""
+        node = self.register.member(name)
         if node is not None:
             hold = node.state if node.state in HELD else ""
             self._hold(MemberHeld(node=name, hold=hold, reason=node.reason))
@@ -609,9 +621,19 @@ class ManagerNode:
         ago_s = self._router.membership.heard_ago_s(view.node, now_s)
         return replace(view, heard_s=-1.0 if ago_s is None else ago_s)
 
+    def _node_page(self, after: str, now_s: float) -> tuple[tuple[NodeView, ...], str]:
+        """The nodes of one status, by name, and the name of the last one if there are more."""
+        listed = self.register.listed(self._manager.node_names)
+        names = heapq.nsmallest(NODES_SHOWN + 1, (name for name in listed if name > after))
+        page = names[:NODES_SHOWN]
+        views = tuple(self._with_silence(view, now_s) for view in self._manager.node_views(page))
+        return self.register.shown(views, page), page[-1] if len(names) > len(page) else ""
+
     def _status(self, ask: AskStatus) -> Status:
         now_s = time.monotonic()
-        nodes = tuple(self._with_silence(view, now_s) for view in self._manager.node_views())
+        nodes, next_node = self._node_page(ask.after_node, now_s)
+        if ask.after_node:
+            return Status(cluster=self._identity.cluster, manager=self._node, nodes=nodes, next_node=next_node)
         if ask.tracebacks:
             events = self._registry.tracebacks(ask.job)
         else:
@@ -620,7 +642,8 @@ class ManagerNode:
         return Status(
             cluster=self._identity.cluster,
             manager=self._node,
-            nodes=self.register.shown(nodes),
+            nodes=nodes,
+            next_node=next_node,
             jobs=tuple(
                 replace(view, served=self._publisher.served(view.job)) if ask.job else view
                 for view in self._manager.job_views(ask.job or None, now_s=now_s)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from shoal.errors import Misuse, Refused, ShoalError
 from shoal.identity.identity import Authority, certificate_sha256
@@ -131,6 +132,10 @@ class MemberRegister:
         reason = f" ({node.reason})" if node.reason else ""
         return f"revoked by the operator on {when}{reason}: {_JOIN_ANEW}"
 
+    def member(self, name: str) -> NodeRow | None:
+        """What is known of a member, without asking the registry."""
+        return self._nodes.get(name)
+
     def refresh(self, name: str) -> NodeRow | None:
         """Heed what the registry says of a member by now."""
         node = self._registry.node(name)
@@ -208,9 +213,12 @@ class MemberRegister:
         self._alarms[node, address] = now_s, 0
         self.on_alarm(f"{text} ({more} more such attempts since the last alarm)" if more else text)
 
-    def redeem(self, secret: str, *, wanted: str, now_s: float) -> Grant | Denial:
+    def redeem(
+        self, secret: str, *, wanted: str, now_s: float, facts: Mapping[str, str] | None = None
+    ) -> Grant | Denial:
         state = "pending" if self.approves_newcomers else "enrolled"
-        outcome = self._registry.redeem_token(secret, wanted, now_s, state=state)
+        told = json.dumps(dict(facts or {}))
+        outcome = self._registry.redeem_token(secret, wanted, now_s, state=state, facts_json=told)
         if not isinstance(outcome, Redeemed):
             return Denial(reason=outcome)
         self.refresh(outcome.node)
@@ -269,16 +277,26 @@ class MemberRegister:
             self._registry.upsert_node(node=name, role=role, facts_json="{}", state="enrolled", now_s=now_s)
             self.refresh(name)
 
-    def shown(self, views: Sequence[NodeView]) -> tuple[NodeView, ...]:
-        """What people see of nodes, with how they stand; also of those that are not here and stand out."""
-        seen = {view.node: view for view in views}
+    def listed(self, present: Iterable[str]) -> set[str]:
+        """The members that people see: those present, and those that are not here and stand out."""
+        names = set(present)
         for node in list(self._nodes.values()):
             if node.is_forgotten:
-                seen.pop(node.node, None)
+                names.discard(node.node)
             elif node.state != "enrolled":
-                view = seen.get(node.node) or NodeView(node=node.node, state="lost")
+                names.add(node.node)
+        return names
+
+    def shown(self, views: Sequence[NodeView], names: Collection[str] | None = None) -> tuple[NodeView, ...]:
+        """What people see of members, with how they stand: of these, or of all that are listed."""
+        listed = self.listed(view.node for view in views) if names is None else set(names)
+        seen = {view.node: view for view in views if view.node in listed}
+        for name in listed:
+            node = self._nodes.get(name)
+            if node is not None and node.state != "enrolled":
+                view = seen.get(name) or NodeView(node=name, state="lost")
                 reason = clip(self._why(node), REASON_SHOWN_CHARS)
-                seen[node.node] = dataclasses.replace(view, standing=node.state, reason=reason)
+                seen[name] = dataclasses.replace(view, standing=node.state, reason=reason)
         return tuple(seen[name] for name in sorted(seen))
 
     def _why(self, node: NodeRow) -> str:

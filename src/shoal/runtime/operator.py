@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,18 @@ class Operator:
             await operator.close()
 
     async def status(self, job: str = "", after_event: int = 0, *, tracebacks: bool = False) -> Status:
-        answer = await self._link.operate(AskStatus(job=job, after_event=after_event, tracebacks=tracebacks))
+        """The cluster with all its nodes, page by page; or one job, with the first page of them."""
+        status = await self._status(AskStatus(job=job, after_event=after_event, tracebacks=tracebacks))
+        nodes, next_node = list(status.nodes), status.next_node
+        while next_node and not job:
+            page = await self._status(AskStatus(after_node=next_node))
+            # By name: a manager that went back would be asked without an end.
+            next_node = page.next_node if page.next_node > next_node else ""
+            nodes.extend(page.nodes)
+        return replace(status, nodes=tuple(nodes), next_node="")
+
+    async def _status(self, asked: AskStatus) -> Status:
+        answer = await self._link.operate(asked)
         assert isinstance(answer, Status)
         return answer
 

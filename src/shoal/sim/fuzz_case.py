@@ -74,6 +74,12 @@ OUTER_AFTER = 10_000
 #: Only seeds above this number draw who is believed, for the same reason.
 TRUST_AFTER = 20_000
 
+#: Only seeds above this number draw whether devices check in, and do not stay.
+CHECK_IN_AFTER = 30_000
+
+#: After how long devices without work come again, where they do.
+_CHECK_INS_S = (0.0, 2.0, 6.0, 20.0)
+
 #: What the manager's disk may take to make a small write durable: an SSD, or a bad SD card that others use too. The
 #: longest is longer than it takes to miss a leader.
 _SYNCS_S = (0.01, 0.2, 1.0, 2.5)
@@ -101,6 +107,8 @@ class FuzzCase:
     disk_sync_s: float
     #: When and how the devices of a formation are struck.
     targeted: tuple[TargetedFault, ...] = ()
+    #: After how long devices without work come again; 0: they stay connected.
+    check_in_s: float = 0.0
 
     @property
     def topology(self) -> str:
@@ -162,6 +170,7 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
         # Slow where the time of a write is what is waited for.
         disk_sync_s=stream.pick(_SYNCS_S[2:] if strike_at == "store" else _SYNCS_S),
         targeted=targeted,
+        check_in_s=Rng(seed).stream("check-in").pick(_CHECK_INS_S) if seed > CHECK_IN_AFTER else 0.0,
     )
 
 

@@ -109,6 +109,7 @@ class FuzzRun:
             upload_budget_bytes=what.upload_budget_bytes,
             prefers_devices=what.prefers_devices,
             disk_sync_s=what.disk_sync_s,
+            check_in_s=what.check_in_s,
         )
         self.world = World(settings, sizer=Encoded())
         self.inflicter = Inflicter(self.world, what.faults)

@@ -26,6 +26,7 @@ from shoal.wire.messages import (
     Finished,
     Go,
     HandOver,
+    Hello,
     JobSpec,
     Offer,
     Progress,
@@ -37,6 +38,7 @@ from shoal.wire.messages import (
     UpdateReady,
     UpdateRefused,
     Wait,
+    Welcome,
     Work,
 )
 
@@ -54,6 +56,9 @@ LED_WITHIN_S = 120.0
 
 #: A manager that restarted hears of a leader that leads on within this time, and does not replace it before.
 HEARD_AFTER_S = 3.0
+
+#: No device is told to come again later than this in the seeds: after the longest interval, and a crowd of ten.
+COMES_WITHIN_S = 30.0
 
 #: The manager's node.
 HOME = "home"
@@ -202,6 +207,9 @@ class Invariants:
         self._began_s = 0.0
         #: Node -> since when no process of it runs.
         self._down_s: dict[str, float] = {}
+        #: Node -> when it was last told that there is no work; and when it hung up, as the manager knows.
+        self._sent_s: dict[str, float] = {}
+        self._dormant_s: dict[str, float] = {}
 
     # What roles did ------------------------------------------------------------------------------------
 
@@ -233,6 +241,45 @@ class Invariants:
                     course.deposed = course.led_term
             elif isinstance(action, Send) and isinstance(action.message, StepDown):
                 self._given_up(step, action.to, action.message)
+        self._checked_in(step)
+
+    def _checked_in(self, step: Step) -> None:
+        """A device that says hello is answered; one that is sent away is told when to come again, soon enough to be
+        missed if it does not, and holds nothing."""
+        welcomes = {
+            action.to: action.message
+            for action in step.actions
+            if isinstance(action, Send) and isinstance(action.message, Welcome)
+        }
+        if isinstance(step.event, Received) and isinstance(step.event.message, Hello):
+            served = {action.to for action in step.actions if isinstance(action, Send)}
+            self._hold(step.event.sender in served, step.at_s, f"{step.event.sender} checked in and was not served")
+        assigned = {
+            action.to
+            for action in step.actions
+            if isinstance(action, Send) and isinstance(action.message, Assign) and action.message.role == "worker"
+        }
+        for node, welcome in welcomes.items():
+            if not welcome.come_s:
+                continue
+            self._hold(node not in assigned, step.at_s, f"{node} was given work and sent away")
+            self._hold(0 < welcome.come_s <= COMES_WITHIN_S, step.at_s, f"{node} was told to come again too late")
+            self._sent_s[node] = step.at_s
+        for node in sorted(assigned):
+            self._hold(node not in self._dormant_s, step.at_s, f"{node} is dormant and was given work")
+        if isinstance(step.event, PeerChanged):
+            self._heard_of(step, step.event)
+
+    def _heard_of(self, step: Step, change: PeerChanged) -> None:
+        """A dormant device was sent away before."""
+        node = change.node
+        if change.state is not Liveness.DORMANT:
+            self._dormant_s.pop(node, None)
+            if change.state is Liveness.LOST:
+                self._sent_s.pop(node, None)
+            return
+        self._dormant_s[node] = step.at_s
+        self._hold(node in self._sent_s, step.at_s, f"{node} is dormant, and nobody sent it away")
 
     def _assigned(self, step: Step, to: str, assign: Assign, kept: set[tuple[str, int]]) -> None:
         course, job, term = self._courses[assign.job], assign.job, assign.term
@@ -324,6 +371,10 @@ class Invariants:
             if not lent.is_open:
                 continue
             self._hold(lent.node != lost, step.at_s, f"{lost} was lost and kept lease {number} of {step.job}")
+            if step.node == HOME:
+                rests_s = step.at_s - self._dormant_s.get(lent.node, math.inf)
+                what = f"{lent.node} is dormant and holds lease {number} of {step.job}"
+                self._hold(rests_s <= HEARD_AFTER_S, step.at_s, what)
             self._hold(
                 bool(lost) or step.at_s <= lent.deadline_s,
                 step.at_s,

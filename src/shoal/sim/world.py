@@ -61,6 +61,8 @@ class Settings:
     disk_sync_s: float = SYNC_S
     #: Jobs are led by devices; by the manager's node only where none can.
     prefers_devices: bool = False
+    #: After how long devices without work come again; 0: they stay connected.
+    check_in_s: float = 0.0
 
 
 class World:
@@ -218,6 +220,7 @@ class World:
             upload_budget_bytes=settings.upload_budget_bytes,
             slow_factor=self.home_slow_factor,
             prefers_devices=settings.prefers_devices,
+            check_in_s=settings.check_in_s,
         )
 
     def power_off(self, name: str, *, disk: str = "safe") -> None:

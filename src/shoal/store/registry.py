@@ -178,7 +178,9 @@ class Registry:
         self._change("DELETE FROM tokens WHERE expires_s < ?", (now_s - _DEAD_TOKENS_KEPT_S,))
         return token
 
-    def redeem_token(self, secret: str, wanted: str, now_s: float, *, state: str = "enrolled") -> Redeemed | str:
+    def redeem_token(
+        self, secret: str, wanted: str, now_s: float, *, state: str = "enrolled", facts_json: str = "{}"
+    ) -> Redeemed | str:
         """Spend one use of a token on an identity, or say why not. The name is the wanted one if it is free.
 
         The name of a revoked node is free for tokens made since: the revoked device does not know their secrets.
@@ -201,10 +203,17 @@ class Registry:
             )
             database.execute(
                 "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state, token_sha256)"
-                " VALUES (:node, :role, '{}', :now_s, :now_s, :state, :token) ON CONFLICT (node) DO UPDATE SET"
-                " role = :role, facts_json = '{}', last_seen_s = :now_s, state = :state, token_sha256 = :token,"
+                " VALUES (:node, :role, :facts_json, :now_s, :now_s, :state, :token) ON CONFLICT (node) DO UPDATE SET"
+                " role = :role, facts_json = :facts_json, last_seen_s = :now_s, state = :state, token_sha256 = :token,"
                 " reason = '', restored_number = NULL, is_forgotten = 0",
-                {"node": node, "role": token.role, "now_s": now_s, "state": state, "token": token.secret_sha256},
+                {
+                    "node": node,
+                    "role": token.role,
+                    "facts_json": facts_json,
+                    "now_s": now_s,
+                    "state": state,
+                    "token": token.secret_sha256,
+                },
             )
             return Redeemed(node=node, role=token.role)
 
@@ -286,7 +295,7 @@ class Registry:
         with self._transaction() as database:
             if self._is_revoked(certificate.node, replaces):
                 raise Misuse(f"{certificate.node} was revoked: it gets no other certificate")
-            shown = self.certificate(replaces)
+            shown = self.certificate(replaces) if replaces else None
             if shown is not None and shown.superseded_s is not None:
                 raise Misuse(f"this certificate of {certificate.node} was replaced: it gets no other")
             database.execute(
@@ -330,7 +339,7 @@ class Registry:
             return True
 
     def _is_revoked(self, name: str, certificate: str) -> bool:
-        node, shown = self.node(name), self.certificate(certificate)
+        node, shown = self.node(name), self.certificate(certificate) if certificate else None
         if node is None:
             return False
         if node.state == "revoked" or (shown is not None and shown.revoked_s is not None):
@@ -753,7 +762,7 @@ def _is_taken(database: sqlite3.Connection, token: Token, name: str) -> bool:
 
 #: So many numbers are tried one after the other. Beyond them a free one is found by halves, which may pass over a
 #: number that became free: of 100,000 devices that want one name, the last would ask for each of them otherwise.
-_NUMBERS_IN_TURN = 32
+_NUMBERS_IN_TURN = 8
 
 
 def _free_name(wanted: str, *, is_taken: Callable[[str], bool]) -> str:

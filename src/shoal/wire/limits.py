@@ -185,6 +185,9 @@ CONNECTION_BYTES = 50_000
 CONNECTIONS_MEMORY_SHARE = 0.125
 CONNECTIONS_FILE_SHARE = 0.5
 
+#: The longest that a device is sent away for: by then much will have changed.
+COME_MOST_S = 7 * 86400.0
+
 #: Open files that a manager or an agent asks the system for.
 OPEN_FILES_WANTED = 65_536
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 #: What a printed line is good for, unless the operator says otherwise.
 LINE_DEVICES = 20
+#: Devices that came more often would cost more than if they stayed; a device that is away for longer is not heard of.
+CHECK_IN_LEAST_S = 60.0
+CHECK_IN_MOST_S = 7 * 86400.0
 LINE_HOURS = 24.0
 
 
@@ -81,6 +84,15 @@ def up(
             show_default="all of the disk",
         ),
     ] = "",
+    check_in: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Devices without work hang up and come again after this time, such as 6h: for fleets of many"
+            " thousands. A job waits for them that long.",
+            show_default="devices stay connected",
+        ),
+    ] = "",
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     log_format: LogFormat = "",
@@ -95,12 +107,16 @@ def up(
     import asyncio
 
     from shoal.cli.commands.console import Beside
+    from shoal.cli.render.format import parse_span
     from shoal.runtime import log_lines
     from shoal.runtime.manager_main import run_home
 
     if lead not in ("here", "devices"):
         raise typer.BadParameter("choose here or devices", param_hint="--lead")
     quota_bytes = size_bytes(disk_quota, option="--disk-quota") if disk_quota else 0
+    check_in_s = parse_span(check_in) if check_in else 0.0
+    if check_in and not CHECK_IN_LEAST_S <= check_in_s <= CHECK_IN_MOST_S:
+        raise typer.BadParameter("choose a time from 1m to 168h", param_hint="--check-in")
     log_lines.set_up(quiet=quiet, given=log_format)
     beside = Beside(home) if console else None
 
@@ -128,6 +144,7 @@ def up(
         certificate_days=certificate_days,
         prefers_devices=lead == "devices",
         disk_quota_bytes=quota_bytes,
+        check_in_s=check_in_s,
         on_ready=on_ready,
     )
     try:

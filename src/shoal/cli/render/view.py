@@ -60,6 +60,7 @@ STATE_STYLES = {
     "alive": "green",
     "loading": "yellow",
     "suspect": "yellow",
+    "dormant": "cyan",
     "failing": "red",
     "lost": "red",
     "pending": "yellow",

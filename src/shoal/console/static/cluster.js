@@ -43,7 +43,7 @@
 
   function Counts({ state }) {
     const nodes = Object.values(state.nodes ?? {});
-    const parts = ["alive", "suspect", "lost"].map((each) => [each, nodes.filter((node) => node.state === each).length]);
+    const parts = ["alive", "suspect", "dormant", "lost"].map((each) => [each, nodes.filter((node) => node.state === each).length]);
     return html`<span class="dim">${parts.filter(([, count]) => count).map(([word, count]) => `${count.toLocaleString("en")} ${word}`).join(", ")}</span>`;
   }
 

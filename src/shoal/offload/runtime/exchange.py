@@ -10,6 +10,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from shoal.errors import Misuse
 from shoal.net.base import Session
@@ -93,6 +94,8 @@ class Exchange(ManagerPool):
         self._look_at(node)
 
     def changed(self, change: PeerChanged) -> None:
+        if change.state is Liveness.DORMANT:
+            change = replace(change, state=Liveness.LOST)
         self._post(change)
         if change.state is Liveness.LOST:
             self._lending.discard(change.node)

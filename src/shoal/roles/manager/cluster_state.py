@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -65,6 +66,12 @@ class NodeRecord:
     held: str | None = None
     #: Its leader has let it go, and it may not know yet: the manager gives it nothing before it hears it again.
     is_resting: bool = False
+    #: When the manager told it that there is no work and when to come again; None: it did not.
+    sent_s: float | None = None
+    #: It is not told so in this session: it leads or lends, or stayed although it was told.
+    stays: bool = False
+    #: When it last said that it has work.
+    busy_s: float = -math.inf
 
     @property
     def can_train(self) -> bool:
@@ -72,7 +79,8 @@ class NodeRecord:
 
     @property
     def can_lead(self) -> bool:
-        return self.state is Liveness.ALIVE and self.held is None and not self.is_resting
+        is_here = self.state is Liveness.ALIVE and self.sent_s is None
+        return is_here and self.held is None and not self.is_resting
 
     @property
     def is_free(self) -> bool:

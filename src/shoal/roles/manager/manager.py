@@ -6,7 +6,8 @@ are filled to their most. A node works for one job at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 
 from shoal.roles.actions import Answer, Keep
 from shoal.roles.events import (
@@ -32,7 +33,9 @@ from shoal.roles.manager.housekeeping import Housekeeping
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.node.dial_state import redial_s
 from shoal.roles.node.failure_detector import Patience
+from shoal.scheduling.check_in import CheckIns
 from shoal.states import JobState
+from shoal.wire.limits import COME_MOST_S
 from shoal.wire.messages import (
     PROTOCOL,
     PROTOCOL_LEAST,
@@ -65,6 +68,12 @@ from shoal.wire.messages import (
     clip,
 )
 
+#: A device that is heard so long after it was sent away has stayed.
+STAYED_S = 5.0
+
+#: A device that had work stays for so long: the next job may be on its way.
+LINGERS_S = 20.0
+
 
 class Manager(Machine):
     def __init__(
@@ -76,8 +85,10 @@ class Manager(Machine):
         held: Mapping[str, str] | None = None,
         cpus: int = 1,
         prefers_devices: bool = False,
+        check_in_s: float = 0.0,
     ) -> None:
-        """``prefers_devices``: this node leads only where no device can."""
+        """``prefers_devices``: this node leads only where no device can. ``check_in_s``: devices without work hang up,
+        and come again after about so long; 0: they stay."""
         super().__init__()
         self._node = node
         #: Nodes that operators hold back, whether they are here or not.
@@ -90,6 +101,7 @@ class Manager(Machine):
         self._failover = Failover(self, self._cluster, self._appointments, self._reconciliation, node=node)
         self._housekeeping = Housekeeping(self, self._cluster, patience=patience, held=self._held)
         self._cpus = cpus
+        self._check_ins = CheckIns(every_s=check_in_s, most_s=COME_MOST_S) if check_in_s else None
         #: A leader was missed when work was last given out.
         self._is_unsettled = False
 
@@ -157,6 +169,44 @@ class Manager(Machine):
                 node.link_bytes_per_s = beat.link_bytes_per_s
             if node.is_resting:
                 self._on_rested(node)
+            if self._check_ins is not None:
+                self._on_heard_of_work(node, heard_s, is_idle=beat.is_idle)
+
+    # Devices that check in, and do not stay --------------------------------------------------------------
+
+    def _on_heard_of_work(self, node: NodeRecord, heard_s: float, *, is_idle: bool) -> None:
+        """A heartbeat says whether a device has work. One that had none for a while is sent away."""
+        if not is_idle:
+            node.busy_s = heard_s
+        if node.sent_s is not None:
+            if heard_s - node.sent_s > STAYED_S:
+                # It knows better, or is of a release that does not know the word: it may be given work.
+                node.sent_s, node.stays = None, True
+                self._cluster.look(node)
+                self._schedule()
+        elif is_idle and heard_s - node.busy_s > LINGERS_S and (come_s := self._come_s(node)):
+            self.send(node.node, self._welcome(node, come_s))
+
+    def _come_s(self, node: NodeRecord) -> float:
+        """There is no work for this device: when it shall come again. 0: it stays."""
+        may_stay = node.stays or node.left_in or node.held is not None or node.is_resting
+        if self._check_ins is None or node.job is not None or may_stay:
+            return 0.0
+        # A job without a leader may need it to lead, or may find that it works for it.
+        if not all(record.is_led for record in self._cluster.open_jobs()):
+            return 0.0
+        digest = hashlib.sha256(f"{node.node}/{self.now_s}".encode()).digest()
+        node.sent_s = self.now_s
+        return self._check_ins.appoint(now_s=self.now_s, draw=int.from_bytes(digest[:4], "big") / (1 << 32))
+
+    def _welcome(self, node: NodeRecord, come_s: float) -> Welcome:
+        return Welcome(
+            heartbeat_s=self._patience.heartbeat_s,
+            lost_after_s=self._patience.lost_after_s,
+            reason=node.held_back or "",
+            redial_s=redial_s(len(self._nodes)),
+            come_s=come_s,
+        )
 
     def _on_leader(self, sender: str, message: Message) -> None:
         """A leader speaks, or a worker speaks of its leader."""
@@ -194,7 +244,6 @@ class Manager(Machine):
         self._close(record, JobState.FAILED, event.reason)
 
     def _on_hello(self, sender: str, hello: Hello) -> None:
-        patience = self._patience
         if not PROTOCOL_LEAST <= hello.protocol <= PROTOCOL:
             which = "the manager" if hello.protocol > PROTOCOL else "this device"
             spoken = f"speaks protocol {hello.protocol}, this cluster speaks {PROTOCOL_LEAST} and {PROTOCOL}"
@@ -208,10 +257,14 @@ class Manager(Machine):
         restarted = node.incarnation not in (None, hello.incarnation)
         node.facts, node.incarnation = hello.facts, hello.incarnation or None
         node.heard_s = self.now_s
+        checks_in, node.sent_s = node.sent_s is not None and not restarted, None
+        node.stays = hello.lends or bool(hello.leads)
         came = "restarted" if restarted else "connected"
         node.state, node.reason, node.protocol = Liveness.ALIVE, came, hello.protocol
         self._cluster.look(node)
-        self.record("node", f"{sender} {came} from {hello.facts.host or 'somewhere'}")
+        if not checks_in:
+            # A device that checks in does so for years.
+            self.record("node", f"{sender} {came} from {hello.facts.host or 'somewhere'}")
         if hello.protocol < PROTOCOL:
             node.reason = f"{came}; speaks protocol {hello.protocol}, before this release's: upgrade it"
         if not node.facts.torch:
@@ -224,14 +277,7 @@ class Manager(Machine):
         self._schedule()
         self._dismiss_elsewhere(node)
         # The welcome comes last: a node speaks to its leader once it knows all its roles.
-        held_back = node.held_back or ""
-        welcome = Welcome(
-            heartbeat_s=patience.heartbeat_s,
-            lost_after_s=patience.lost_after_s,
-            reason=held_back,
-            redial_s=redial_s(len(self._nodes)),
-        )
-        self.send(sender, welcome)
+        self.send(sender, self._welcome(node, self._come_s(node)))
         self._appointments.relieve_home()
 
     def _on_peer(self, event: PeerChanged) -> None:
@@ -240,10 +286,12 @@ class Manager(Machine):
             return
         if node.state is Liveness.ALIVE:
             node.suspect_s = self.now_s
+        is_rest = Liveness.DORMANT in (node.state, event.state) and event.state is not Liveness.LOST
         node.state, node.reason = event.state, event.reason
         self._cluster.look(node)
-        self.record("node", f"{event.node} is {event.state}: {event.reason}", job=node.job or "")
-        if event.state is Liveness.LOST:
+        if not is_rest:
+            self.record("node", f"{event.node} is {event.state}: {event.reason}", job=node.job or "")
+        if event.state.is_gone:
             if node.job is not None:
                 self._appointments.bar(node.node, node.job, event.reason)
                 node.left_in[node.job] = None
@@ -526,7 +574,13 @@ class Manager(Machine):
         """A node of this name has said hello since the manager started."""
         return node in self._nodes
 
-    def node_views(self) -> tuple[NodeView, ...]:
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes that have said hello since the manager started."""
+        return tuple(self._nodes)
+
+    def node_views(self, names: Iterable[str] | None = None) -> tuple[NodeView, ...]:
+        """Those of these names that the manager knows; None: all."""
         return tuple(
             NodeView(
                 node=node.node,
@@ -538,7 +592,8 @@ class Manager(Machine):
                 memory_free_mb=node.memory_free_mb,
                 protocol=node.protocol,
             )
-            for node in (self._nodes[name] for name in sorted(self._nodes))
+            for name in sorted(self._nodes if names is None else names)
+            if (node := self._nodes.get(name)) is not None
         )
 
     def job_views(self, job: str | None = None, *, now_s: float = 0.0) -> tuple[JobView, ...]:

@@ -150,6 +150,11 @@ class DeviceRouter:
         dial_state = self._dial_states.get(peer)
         return dial_state.connect_timeout_s() if dial_state is not None else CONNECT_LONGEST_S
 
+    @property
+    def is_sent_away(self) -> bool:
+        """The manager said when to come again, and that is not yet."""
+        return self._dial_states[self._manager].is_sent_away
+
     def backoff_s(self, peer: str) -> float:
         dial_state = self._dial_states.get(peer)
         return dial_state.backoff_s() if dial_state is not None else 1.0
@@ -253,7 +258,8 @@ class DeviceRouter:
 
     # Messages --------------------------------------------------------------------------------------------
 
-    def on_received(self, event: Received) -> list[Duty]:
+    def on_received(self, event: Received, *, hosts: bool = False) -> list[Duty]:
+        """``hosts``: as in ``beat``."""
         dial_state = self._dial_states.get(event.sender)
         if dial_state is None:
             return []
@@ -263,6 +269,10 @@ class DeviceRouter:
                     heartbeat_s=welcome.heartbeat_s, lost_after_s=welcome.lost_after_s, redial_s=welcome.redial_s
                 )
                 self._on_welcomed(event.sender)
+                if welcome.come_s and event.sender == self._manager and not hosts and not self._assigned:
+                    # The manager hangs up in answer: it knows then that nothing is held here.
+                    dial_state.on_sent_away(welcome.come_s)
+                    self._do(Say(event.sender, Leave(reason="there is no work", come_s=welcome.come_s)))
             case HeartbeatSeen() as seen:
                 if dial_state.on_answered(seen.seq, next_s=seen.next_s):
                     self._do(Beat(event.sender))

@@ -54,6 +54,8 @@ class DialState:
         self.welcomed = False
         #: Over how long the peer wants attempts to be spread; 0: it did not say.
         self._redial_s = 0.0
+        #: The peer has no work: how long after this session it is dialled again; 0: it did not say.
+        self._come_s = 0.0
         #: How often the peer wants a heartbeat: by its welcome, and by its last answer.
         self._welcome_s = 1.0
         self.heartbeat_s = 1.0
@@ -76,6 +78,7 @@ class DialState:
     def on_opened(self, facts: Facts, now_s: float, *, leads: tuple[Leads, ...] = (), lends: bool = False) -> Hello:
         """There is a control stream."""
         self.welcomed = False
+        self._come_s = 0.0
         self._opened_s = now_s
         self._seq = 0
         self._unanswered.clear()
@@ -88,6 +91,14 @@ class DialState:
         self._welcome_s = self.heartbeat_s = heartbeat_s
         self._lost_after_s = lost_after_s
         self.welcomed = True
+
+    def on_sent_away(self, come_s: float) -> None:
+        """The peer has no work for this node, which says goodbye now."""
+        self._come_s = come_s
+
+    @property
+    def is_sent_away(self) -> bool:
+        return self._come_s > 0
 
     def on_answered(self, seq: int, *, next_s: float = 0.0) -> bool:
         """The peer heard a heartbeat, and says how often it wants them; 0: as its welcome said. Whether the next one is
@@ -111,11 +122,16 @@ class DialState:
         """The connection is over, or could not be made."""
         self._twice = self._twice + 1 if reason is not None and TWICE in reason else 0
         self.attempts = 0 if self.welcomed else self.attempts + 1
+        if not self.welcomed:
+            # It came when it was told to, in vain.
+            self._come_s = 0.0
         self.welcomed = False
 
     def backoff_s(self) -> float:
         """How long to wait before the next attempt: longer each time, and different for each device, so that devices do
-        not storm a peer that restarts."""
+        not storm a peer that restarts. One that was sent away comes when it was told to: its peer has spread them."""
+        if self._come_s:
+            return self._come_s
         base_s = BACKOFF_S[min(self.attempts, len(BACKOFF_S) - 1)]
         if self._twice:
             base_s = TWICE_BACKOFF_S[min(self._twice, len(TWICE_BACKOFF_S)) - 1]

@@ -15,6 +15,9 @@ from shoal.roles.events import Liveness, PeerChanged
 #: Compared for every sign of life, up to 100,000 times a second: looking a member up in its enum is slow.
 _ALIVE = Liveness.ALIVE
 
+#: A dormant peer may come this much after its time: its clock may run slowly, and its first attempts fail.
+OVERSLEPT_S = 900.0
+
 #: Peers are looked at so much before their time: sums of seconds are not exact, and the differences decide.
 _EARLY_S = 1e-6
 
@@ -53,6 +56,8 @@ class _Peer:
     reason: str | None = None
     #: The process it runs in; None: it has not said hello.
     incarnation: str | None = None
+    #: While it is dormant: when it comes again.
+    back_s: float = math.inf
 
 
 class FailureDetector:
@@ -86,17 +91,19 @@ class FailureDetector:
         peer.heard_s, peer.closed_s = now_s, None
         if before is Liveness.ALIVE:
             return ended
-        if before is Liveness.LOST:
+        if before.is_gone:
             self.present += 1
         peer.state = Liveness.ALIVE
         peer.reason = f"back after {silent_s:.1f} s of silence" if before is Liveness.SUSPECT else "connected"
+        if before is Liveness.DORMANT:
+            peer.reason = f"checked in after {silent_s:.0f} s"
         self._look_in_time(node, peer)
         return [*ended, PeerChanged(node=node, state=Liveness.ALIVE, reason=peer.reason)]
 
     def on_closed(self, node: str, now_s: float, *, reason: str) -> list[PeerChanged]:
         """The session of a peer broke. It has a moment to come back under the same identity."""
         peer = self._peers.get(node)
-        if peer is None or peer.state is Liveness.LOST:
+        if peer is None or peer.state.is_gone:
             return []
         peer.closed_s = now_s
         peer.reason = reason
@@ -113,6 +120,18 @@ class FailureDetector:
             return []
         return [replace(self._lose(node, peer, reason), is_certain=True)]
 
+    def on_rests(self, node: str, now_s: float, *, come_s: float) -> list[PeerChanged]:
+        """A peer has nothing to do, hangs up, and comes again after so long. It holds nothing."""
+        peer = self._peers.get(node)
+        if peer is None or peer.state.is_gone:
+            return []
+        reason = f"comes again in {come_s:.0f} s"
+        peer.state, peer.reason, peer.closed_s = Liveness.DORMANT, reason, None
+        peer.heard_s, peer.back_s = now_s, now_s + come_s
+        self.present -= 1
+        self._look_in_time(node, peer)
+        return [PeerChanged(node=node, state=peer.state, reason=reason)]
+
     def expect(self, node: str, every_s: float, now_s: float) -> None:
         """The peer is told to send a heartbeat each ``every_s`` from now on, and silence is judged by that.
 
@@ -123,7 +142,7 @@ class FailureDetector:
         if every_s < peer.every_s:
             peer.hurried_s = now_s
         peer.every_s = every_s
-        if peer.state is not Liveness.LOST:
+        if not peer.state.is_gone:
             self._look_in_time(node, peer)
 
     def every_s(self, node: str) -> float:
@@ -174,6 +193,9 @@ class FailureDetector:
     def _judged(self, node: str, peer: _Peer, now_s: float) -> PeerChanged | None:
         """What silence makes of a peer; None: nothing has changed."""
         patience = self._patience
+        if peer.state is Liveness.DORMANT:
+            late_s = now_s - peer.back_s
+            return self._lose(node, peer, f"overslept by {late_s:.0f} s") if late_s >= OVERSLEPT_S else None
         if peer.closed_s is not None and now_s - peer.closed_s >= patience.reconnect_s:
             return self._lose(node, peer, f"{peer.reason}; not back within {patience.reconnect_s:g} s")
         counted_s = now_s - max(peer.heard_s, peer.hurried_s)
@@ -188,6 +210,10 @@ class FailureDetector:
     def _look_in_time(self, node: str, peer: _Peer) -> None:
         """Look at a peer when its state may change next, or before."""
         patience = self._patience
+        if peer.state is Liveness.DORMANT:
+            peer.look_s = peer.back_s + OVERSLEPT_S - _EARLY_S
+            heappush(self._looks, (peer.look_s, node))
+            return
         after_s = self._longer(patience.lost_after_s, peer)
         if peer.state is Liveness.ALIVE:
             after_s = min(after_s, self._longer(patience.suspect_after_s, peer))
@@ -203,6 +229,6 @@ class FailureDetector:
         return longer_after_s(after_s, heartbeat_s=self._patience.heartbeat_s, every_s=peer.every_s)
 
     def _lose(self, node: str, peer: _Peer, reason: str) -> PeerChanged:
+        self.present -= peer.state is not Liveness.DORMANT
         peer.state, peer.reason, peer.closed_s, peer.look_s = Liveness.LOST, reason, None, math.inf
-        self.present -= 1
         return PeerChanged(node=node, state=Liveness.LOST, reason=reason)

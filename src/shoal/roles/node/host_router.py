@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Concatenate, ParamSpec
 
 from shoal.errors import Misuse, PeerViolation
@@ -285,7 +285,10 @@ class HostRouter(Decider[Delivery]):
             case Hello() if message.node != sender:
                 raise PeerViolation(f"says it is {message.node}", peer=sender)
             case Leave():
-                self._expel(sender, f"left: {message.reason}")
+                if message.come_s and self.is_home:
+                    self._report(self.membership.on_rests(sender, now_s, come_s=message.come_s))
+                else:
+                    self._expel(sender, f"left: {message.reason}")
                 # Hanging up is the sign that the goodbye was heard: the peer waits for it before it disconnects.
                 self.act(HangUp(sender, "it said goodbye"))
                 return
@@ -382,6 +385,9 @@ class HostRouter(Decider[Delivery]):
         for change in changes:
             if self.is_home:
                 self._tell_manager(change)
+            if change.state is Liveness.DORMANT:
+                # A leader knows who works for it, and such a node does not.
+                change = replace(change, state=Liveness.LOST)
             self.act(*(ToLeader(job, change) for job in self._led))
 
     def _tell_manager(self, event: Event) -> None:
@@ -408,7 +414,7 @@ class HostRouter(Decider[Delivery]):
             return
         if recipient != "leader":
             raise PeerViolation(f"{type(message).__name__} is not for this node", peer=sender)
-        if self.membership.state(sender) is Liveness.LOST:
+        if self.membership.state(sender).is_gone:
             # The sender left, or was given up, while this was on its way: a leader would lend to a node that is gone.
             # A node that is back after all is assigned its role again, and speaks then.
             return
@@ -559,7 +565,7 @@ class HostRouter(Decider[Delivery]):
         admitted.update(message.nodes)
         early = self._early.get(message.job, {})
         events = [early.pop(node) for node in message.nodes if node in early]
-        alive = [event for event in events if self.membership.state(event.sender) is not Liveness.LOST]
+        alive = [event for event in events if not self.membership.state(event.sender).is_gone]
         self.act(*(ToLeader(message.job, event) for event in alive))
 
     def _on_bar(self, message: Revoke) -> None:

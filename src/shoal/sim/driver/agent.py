@@ -139,8 +139,10 @@ class SimAgent:
         return self._router.backoff_s(peer)
 
     def beat(self, dialer: SimDialer) -> None:
-        hosts = self.role_server is not None and not self.role_server.router.is_idle
-        self._workers.carry(self._router.beat(dialer.peer, self.process.clock_s, hosts=hosts))
+        self._workers.carry(self._router.beat(dialer.peer, self.process.clock_s, hosts=self._is_hosting()))
+
+    def _is_hosting(self) -> bool:
+        return self.role_server is not None and not self.role_server.router.is_idle
 
     def beat_now(self, node: str) -> None:
         self._line(node).beat_now()
@@ -163,7 +165,7 @@ class SimAgent:
 
     def heard(self, dialer: SimDialer, message: Message, size_bytes: int) -> None:
         event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
-        self._workers.carry(self._router.on_received(event))
+        self._workers.carry(self._router.on_received(event, hosts=self._is_hosting()))
         if self.role_server is not None and dialer is self._manager_dialer and isinstance(message, Welcome):
             self.role_server.roles.carry(self.role_server.router.on_manager_reached())
 

@@ -42,6 +42,7 @@ class SimManagerNode:
         upload_budget_bytes: int,
         slow_factor: float = 1.0,
         prefers_devices: bool = False,
+        check_in_s: float = 0.0,
     ) -> None:
         self.process = process
         self._disk = disk
@@ -57,7 +58,11 @@ class SimManagerNode:
             upload_budget_bytes=upload_budget_bytes,
         )
         self.manager = Manager(
-            node=process.node, patience=patience, jobs=disk.stored_jobs(), prefers_devices=prefers_devices
+            node=process.node,
+            patience=patience,
+            jobs=disk.stored_jobs(),
+            prefers_devices=prefers_devices,
+            check_in_s=check_in_s,
         )
         self._manager_host = Host(process, "manager", "", self._perform_manager, send=self.role_server.roles.send)
         self._manager_host.start(self.manager)

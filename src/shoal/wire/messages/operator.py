@@ -70,6 +70,8 @@ class AskStatus(Message):
     after_event: int = 0
     #: Of its events, those alone that have a traceback, and it.
     tracebacks: bool = False
+    #: The next page of nodes: those behind this one, by name. Empty: the first page, with all else.
+    after_node: str = ""
 
 
 @message()
@@ -90,7 +92,7 @@ class Denied(Message):
 @message()
 class NodeView(Message):
     node: str
-    #: ``alive``, ``suspect`` or ``lost``.
+    #: ``alive``, ``suspect``, ``dormant`` or ``lost``.
     state: str
     reason: str = ""
     job: str = ""
@@ -174,3 +176,5 @@ class Status(Message):
     evaluations: tuple[EvaluationView, ...] = ()
     #: The pool: who multiplies for others.
     executors: tuple[ExecutorView, ...] = ()
+    #: There are more nodes: ask again for those after this one. Empty: these were the last.
+    next_node: str = ""

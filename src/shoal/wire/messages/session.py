@@ -6,6 +6,7 @@ import math
 from dataclasses import field
 
 from shoal.errors import PeerViolation
+from shoal.wire.limits import COME_MOST_S
 from shoal.wire.messages.base import PROTOCOL, Message, is_endpoint, message
 
 
@@ -68,6 +69,13 @@ class Welcome(Message):
     #: Up to how long a device waits before its second attempt to connect again, and twice as long before each further
     #: one; 0: for as long as it sees fit.
     redial_s: float = 0.0
+    #: There is no work: a device that has nothing to do hangs up, and dials again after so many seconds. 0: it stays.
+    come_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.come_s <= COME_MOST_S:
+            raise PeerViolation(f"asks to come again in {self.come_s:g} s")
 
 
 @message(to="manager", said_by={"Control": ("node", "worker", "pending")})
@@ -104,3 +112,10 @@ class Leave(Message):
     """A node says goodbye: its leases return at once, nobody has to wait for a time-out."""
 
     reason: str
+    #: It comes again after so many seconds, as it was told to; 0: it does not say.
+    come_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if not 0 <= self.come_s <= COME_MOST_S:
+            raise PeerViolation(f"says it comes again in {self.come_s:g} s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.roles.events import Liveness, PeerChanged
-from shoal.roles.node.failure_detector import FailureDetector, Patience
+from shoal.roles.node.failure_detector import OVERSLEPT_S, FailureDetector, Patience
 
 ALIVE, SUSPECT, LOST = Liveness.ALIVE, Liveness.SUSPECT, Liveness.LOST
 
@@ -135,3 +135,28 @@ def test_peers_that_are_not_lost_are_counted(members: FailureDetector) -> None:
     assert members.present == 1
     members.check(100.0)
     assert members.present == 0
+
+
+# Dormant --------------------------------------------------------------------------------------------------
+
+
+def test_one_that_comes_again_is_dormant_and_not_missed(members: FailureDetector) -> None:
+    assert one(members.on_rests("a", 10.0, come_s=100.0)) == ("a", Liveness.DORMANT, "comes again in 100 s")
+    assert members.present == 0
+    assert members.on_closed("a", 10.1, reason="it said goodbye") == []
+    assert members.check(109.0 + OVERSLEPT_S) == []
+    assert members.state("a") is Liveness.DORMANT
+
+
+def test_one_that_overslept_is_lost(members: FailureDetector) -> None:
+    members.on_rests("a", 10.0, come_s=100.0)
+    assert one(members.check(110.0 + OVERSLEPT_S)) == ("a", LOST, "overslept by 900 s")
+    assert members.present == 0
+
+
+def test_one_that_checks_in_is_alive_and_judged_as_any_other(members: FailureDetector) -> None:
+    members.on_rests("a", 10.0, come_s=100.0)
+    assert one(members.on_heard("a", 110.0)) == ("a", ALIVE, "checked in after 100 s")
+    assert members.present == 1
+    assert one(members.check(113.0))[1] is SUSPECT
+    assert one(members.check(118.0))[1] is LOST
