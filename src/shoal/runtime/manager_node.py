@@ -57,8 +57,9 @@ from shoal.runtime.pool import manager_pool
 from shoal.runtime.publisher import Publisher, put_model
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, caller_of, make_leader
-from shoal.store.blobs import BlobStore
+from shoal.store.base import Away
 from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint
+from shoal.store.depot import Depot, FolderDepot
 from shoal.store.registry import Registry
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
@@ -114,6 +115,9 @@ HERE_EVERY_S = 5.0
 #: How often the manager looks at its disk, where it has a quota. It looks when a job ends, too.
 DISK_EVERY_S = 30.0
 
+#: How often a store that is away is tried again.
+STORE_AGAIN_S = 0.5
+
 #: A checkpoint holds the model, its momentum, its history and the state: what its first model does not predict.
 CHECKPOINT_EXTRA_BYTES = 64 << 20
 
@@ -133,20 +137,24 @@ class ManagerNode:
         patience: Patience | None = None,
         prefers_devices: bool = False,
         disk_quota_bytes: int = 0,
+        registry: Registry | None = None,
+        depot: Depot | None = None,
     ) -> None:
-        """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has."""
+        """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has. ``registry`` and
+        ``depot``: where its state is, if not in its home."""
         self._identity = identity
         self._node = identity.node
         self._places = places
         self._patience = patience or Patience()
-        self._registry = Registry(places.registry)
-        self._blobs = BlobStore(places.blobs)
+        self._registry = registry or Registry(places.registry)
+        self._depot = depot or FolderDepot(places.registry.parent)
+        self._blobs = self._depot.blobs
         self._exports = Exports(self._blobs)
         self._contents = Contents(self._blobs)
         self._journal = Journal(self._registry)
-        self._models = BlobStore(places.published)
+        self._models = self._depot.models
         self._publisher = Publisher(self._registry, self._models, self._journal.add)
-        self._files = JobFiles(places, self._registry, self._blobs, self._models)
+        self._files = JobFiles(places, self._registry, self._depot)
         self._quota_bytes = disk_quota_bytes
         #: What was used when it was last measured, and uploaded since.
         self._used_bytes = 0
@@ -159,6 +167,8 @@ class ManagerNode:
         self._router = HostRouter(node=self._node, patience=self._patience)
         self._role_server = RoleServer(self._router, self)
         self._stores: dict[str, CheckpointStore] = {}
+        #: The size of each first model that was asked for: what a hash names never changes.
+        self._first_bytes: dict[str, int] = {}
         self._questions: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
         self._manager = Manager(
@@ -290,9 +300,15 @@ class ManagerNode:
     def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
         """As large as the job's first model makes likely."""
         spec = self._manager.spec(checkpoint.job)
-        if spec is None or not self._blobs.has(spec.initial):
+        if spec is None:
             return 0
-        return 3 * self._blobs.path(spec.initial).stat().st_size + CHECKPOINT_EXTRA_BYTES
+        first_bytes = self._first_bytes.get(spec.initial)
+        if first_bytes is None:
+            facts = self._blobs.facts(spec.initial)
+            if facts is None:
+                return 0
+            first_bytes = self._first_bytes[spec.initial] = facts.size_bytes
+        return 3 * first_bytes + CHECKPOINT_EXTRA_BYTES
 
     def awaits_checkpoint(self, sender: str, checkpoint: Checkpoint) -> bool:
         return self._manager.awaits(sender, checkpoint)
@@ -355,7 +371,7 @@ class ManagerNode:
     def _store(self, job: str) -> CheckpointStore:
         store = self._stores.get(job)
         if store is None:
-            store = self._stores[job] = CheckpointStore(self._places.checkpoints(job))
+            store = self._stores[job] = self._depot.checkpoints(job)
         return store
 
     def _save_now(self, job: str, save: Save) -> None:
@@ -436,17 +452,17 @@ class ManagerNode:
     async def _perform_manager(self, host: RoleHost, action: Action) -> None:
         match action:
             case Keep():
-                await asyncio.to_thread(self._keep, action)
+                await self._until_kept(self._keep, action)
                 if action.state.is_ended:
                     self._disk_changed.set()
             case ForgetMember():
-                await asyncio.to_thread(self._registry.forget_node, action.node, now_s=time.time())
+                await self._until_kept(functools.partial(self._registry.forget_node, now_s=time.time()), action.node)
                 self.register.refresh(action.node)
             case DropJob():
                 self._stores.pop(action.job, None)
-                await asyncio.to_thread(self._files.drop_job, action.job)
+                await self._until_kept(self._files.drop_job, action.job)
             case DropFiles():
-                await asyncio.to_thread(self._drop_files, action)
+                await self._until_kept(self._drop_files, action)
             case Store():
                 self._role_server.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
             case Load():
@@ -460,6 +476,23 @@ class ManagerNode:
             case _:
                 raise Misuse(f"a manager does not ask for {type(action).__name__}")
 
+    async def _until_kept(self, act: Callable[..., object], what: object) -> None:
+        """Write what the manager decided, however long its store is away: what follows from it waits, and it decides
+        nothing meanwhile. Heartbeats are answered elsewhere."""
+        waits = False
+        while True:
+            try:
+                await asyncio.to_thread(act, what)
+            except Away as error:
+                if not waits:
+                    log.warning("the manager waits for its store: %s", error)
+                waits = True
+                await asyncio.sleep(STORE_AGAIN_S)
+            else:
+                if waits:
+                    log.info("the manager's store is back")
+                return
+
     def _send(self, to: str, message: Message) -> None:
         if isinstance(message, Welcome):
             # Roles know no clock, and a device without a battery does not know the time.
@@ -468,7 +501,8 @@ class ManagerNode:
 
     def _keep(self, keep: Keep) -> None:
         now_s = time.time()
-        if keep.spec is not None:
+        # It may have been written already, by an attempt that found the store gone later on.
+        if keep.spec is not None and self._registry.job(keep.job) is None:
             spec_json = json.dumps(to_json(keep.spec))
             self._registry.add_job(job=keep.job, name=keep.spec.name, spec_json=spec_json, now_s=now_s)
         stored = self._registry.job(keep.job)
@@ -543,7 +577,7 @@ class ManagerNode:
         async with self._books:
             found = await asyncio.to_thread(self._files.garbage if asked.dry_run else self._files.collect)
         verb = "would go" if asked.dry_run else "went"
-        count = len(found.blobs) + len(found.folders)
+        count = len(found.blobs) + len(found.jobs)
         return Done(reason=f"{megabytes(found.size_bytes)} in {count} files and folders that no job names {verb}")
 
     async def _ask_manager(self, message: Message) -> Message:
@@ -698,13 +732,21 @@ class ManagerNode:
     async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
         return await asyncio.to_thread(self.register.renew, peer, message)
 
-    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
+    async def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
         """An operator may have any blob, models too; a device what the jobs that it has now are made of."""
-        is_operator, specs = peer.role == "operator", self._manager.specs_of(peer.node)
-        if is_operator or any(self._contents.include(spec, blob.sha256) for spec in specs):
-            for store in (self._blobs, self._models) if is_operator else (self._blobs,):
-                if store.has(blob.sha256):
-                    return store.path(blob.sha256)
+        is_operator, specs = peer.role == "operator", tuple(self._manager.specs_of(peer.node))
+
+        def find() -> Path | None:
+            if is_operator or any(self._contents.include(spec, blob.sha256) for spec in specs):
+                for store in (self._blobs, self._models) if is_operator else (self._blobs,):
+                    with contextlib.suppress(Misuse):
+                        return store.path(blob.sha256)
+            return None
+
+        # In a thread: the blob may have to come from elsewhere first.
+        path = await asyncio.to_thread(find)
+        if path is not None:
+            return path
         # The same words for an absent blob and for one that the caller may not have: asking for a hash tells nothing.
         raise Refused(
             f"no blob {blob.sha256[:12]}… for {peer.node}: a device fetches what the job it works for is made of;"

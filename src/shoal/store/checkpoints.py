@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from shoal.store.files import (
 from shoal.wire import tensors as tensor_files
 from shoal.wire.tensors import Array
 
-_NAME = re.compile(r"([0-9]{12,18})-([0-9a-f]{64})\.safetensors")
+NAME = re.compile(r"([0-9]{12,18})-([0-9a-f]{64})\.safetensors")
 _VERSION_MAX = 10**18 - 1
 _ASIDE = ".corrupt"
 #: Damaged files kept for a look at what happened to them; more would fill a small disk.
@@ -167,6 +168,10 @@ class CheckpointStore:
                 pending.abort()
         return SavedCheckpoint(version=version, path=path, sha256=pending.sha256, size_bytes=pending.size_bytes)
 
+    def remove(self) -> None:
+        """Remove every checkpoint of the job."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
     def _thin_out(self, saved: SavedCheckpoint) -> None:
         abandoned = [found for found in self._found() if found.version >= saved.version and found.path != saved.path]
         for found in abandoned:
@@ -201,7 +206,7 @@ class CheckpointStore:
         """Checkpoints by name, newest first. Of two files of one version, the later written is the newer."""
         found = []
         for path in self._directory.iterdir():
-            if match := _NAME.fullmatch(path.name):
+            if match := NAME.fullmatch(path.name):
                 with contextlib.suppress(FileNotFoundError):  # thinned out by a saver meanwhile
                     order = (int(match[1]), path.stat().st_mtime_ns, match[2])
                     found.append((order, _Found(version=int(match[1]), sha256=match[2], path=path)))

@@ -120,6 +120,14 @@ class Registry:
     ) -> None:
         self.close()
 
+    def claim(self, owner: str) -> None:
+        """Belong to this cluster, or refuse: two clusters on one database would let each other's devices in."""
+        with self._database.transaction() as database:
+            database.change("INSERT INTO facts VALUES ('cluster', ?) ON CONFLICT (name) DO NOTHING", (owner,))
+            (row,) = database.rows("SELECT value FROM facts WHERE name = 'cluster'")
+        if row["value"] != owner:
+            raise Misuse("this database belongs to another cluster: name another one, or use that cluster's --home")
+
     # Tokens ---------------------------------------------------------------------------------------
 
     def add_token(
@@ -452,11 +460,15 @@ class Registry:
     ) -> int:
         """Append ``(at_s, kind, text)``; the number of the last. The oldest beyond the limit are dropped.
 
-        ``numbers``: rising ones that the caller has given out, above all of this job before; else they are counted on.
+        ``numbers``: rising ones that the caller has given out; those that are taken are passed over. Else they are
+        counted on.
         """
         with self._database.transaction() as database:
             last = self.last_event(job)
-            given = numbers if numbers is not None else range(last + 1, last + 1 + len(events))
+            given = list(numbers if numbers is not None else range(last + 1, last + 1 + len(events)))
+            if given and given[0] <= last:
+                # Another manager has given them out too.
+                given = [number + last + 1 - given[0] for number in given]
             database.change_each(
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
                 (

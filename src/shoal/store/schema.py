@@ -180,4 +180,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX certificates_by_number ON certificates (node, number)",
         "DROP INDEX certificates_by_node",
     ),
+    (
+        # What is true of the whole registry, such as whose it is.
+        """
+        CREATE TABLE facts (
+            name TEXT PRIMARY KEY,
+            value TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+    ),
 )
