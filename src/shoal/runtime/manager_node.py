@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,11 @@ from shoal.runtime.publisher import Publisher, put_model
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, caller_of, make_leader
 from shoal.store.base import Away
-from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint
+from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint, version_in
 from shoal.store.depot import Depot, FolderDepot
 from shoal.store.registry import Registry
+from shoal.store.rows import JobRow
+from shoal.store.seat import Deposed
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
 from shoal.wire.messages import (
@@ -139,15 +141,20 @@ class ManagerNode:
         disk_quota_bytes: int = 0,
         registry: Registry | None = None,
         depot: Depot | None = None,
+        is_shared: bool = False,
     ) -> None:
         """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has. ``registry`` and
-        ``depot``: where its state is, if not in its home."""
+        ``depot``: where its state is, if not in its home. ``is_shared``: another manager may have written there that
+        was deposed since, so a checkpoint counts only if the registry names it."""
         self._identity = identity
         self._node = identity.node
         self._places = places
         self._patience = patience or Patience()
         self._registry = registry or Registry(places.registry)
+        #: A registry that was given is closed by its owner.
+        self._owns_registry = registry is None
         self._depot = depot or FolderDepot(places.registry.parent)
+        self._is_shared = is_shared
         self._blobs = self._depot.blobs
         self._exports = Exports(self._blobs)
         self._contents = Contents(self._blobs)
@@ -214,7 +221,7 @@ class ManagerNode:
                 for term, (node, began) in json.loads(job.terms_json).items()
             }
             is_open = job.state.is_open
-            newest = self._store(job.job).newest_version() if is_open else -1
+            newest = self._newest_version(job) if is_open else -1
             durable = newest if newest >= 0 else None
             between = functools.partial(self._between, job.job)
             records.append(
@@ -250,7 +257,8 @@ class ManagerNode:
         await self._exchange.stop()
         await self._role_server.stop()
         await asyncio.to_thread(self._journal.flush)
-        self._registry.close()
+        if self._owns_registry:
+            self._registry.close()
 
     async def _tell_how_we_are(self) -> None:
         for seq in itertools.count(1):
@@ -374,16 +382,36 @@ class ManagerNode:
             store = self._stores[job] = self._depot.checkpoints(job)
         return store
 
+    def _newest_version(self, job: JobRow) -> int:
+        return version_in(job.checkpoint) if self._is_shared else self._store(job.job).newest_version()
+
+    def _load_newest(self, job: str) -> LoadedCheckpoint | None:
+        row = self._registry.job(job) if self._is_shared else None
+        return self._store(job).load(named=row.checkpoint if row is not None else None)
+
     def _save_now(self, job: str, save: Save) -> None:
-        """The file first, with the rows inside; then the table, which the file can always mend."""
         version = version_of(save)
-        self._store(job).save(version=version.version, tensors=version.tensors, state=version.state)
-        self._journal.commit(job, save)
+        with self._kept_file(job, version) as name:
+            self._journal.commit(job, save, checkpoint=name)
         self._weigh(job, version)
+
+    @contextlib.contextmanager
+    def _kept_file(self, job: str, version: StoredVersion) -> Iterator[str]:
+        """The file first, with the rows inside; then the table, which the file can always mend.
+
+        Where managers share a depot the table is the one that counts: it names the file, in the transaction that proves
+        the seat, and only then do older files go. The name to write there; empty: none."""
+        store = self._store(job)
+        saved = store.save(
+            version=version.version, tensors=version.tensors, state=version.state, thins=not self._is_shared
+        )
+        yield saved.path.name if self._is_shared else ""
+        if self._is_shared:
+            store.thin_out(saved)
 
     def _newest(self, job: str) -> StoredVersion | None:
         """Where a job stands: its newest good checkpoint, and the history that belongs to it. Runs in a thread."""
-        loaded = self._store(job).load()
+        loaded = self._load_newest(job)
         if loaded is None:
             return None
         for name, reason in loaded.skipped:
@@ -432,8 +460,8 @@ class ManagerNode:
         model = {name: array for name, array in version.tensors.items() if not name.startswith(OURS)}
         if {name: array.shape for name, array in model.items()} != {name: a.shape for name, a in first.items()}:
             raise PeerViolation("a checkpoint of another model than the job's")
-        self._store(checkpoint.job).save(version=version.version, tensors=version.tensors, state=version.state)
-        self._journal.restore(checkpoint.job, version)
+        with self._kept_file(checkpoint.job, version) as name:
+            self._journal.restore(checkpoint.job, version, checkpoint=name)
         self._weigh(checkpoint.job, version)
         return bool(version.state.get("ending"))
 
@@ -483,6 +511,9 @@ class ManagerNode:
         while True:
             try:
                 await asyncio.to_thread(act, what)
+            except Deposed:
+                # This manager is about to end: nothing that it would do next counts.
+                await asyncio.Event().wait()
             except Away as error:
                 if not waits:
                     log.warning("the manager waits for its store: %s", error)
@@ -718,7 +749,7 @@ class ManagerNode:
             raise Refused(f"there is no job {job}")
 
     def _newest_file(self, job: str) -> LoadedCheckpoint:
-        loaded = self._store(job).load()
+        loaded = self._load_newest(job)
         if loaded is None:
             row = self._registry.job(job)
             if row is not None and row.state.is_ended:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from shoal.store.checkpoints import NAME, CheckpointStore, LoadedCheckpoint, SavedCheckpoint
+from shoal.store.checkpoints import NAME, CheckpointStore, LoadedCheckpoint, SavedCheckpoint, counts
 from shoal.store.files import write_atomically
 from shoal.store.objects import ObjectFacts, Objects
 from shoal.wire.limits import BLOB_MAX_BYTES
@@ -28,10 +28,10 @@ class ObjectCheckpoints(CheckpointStore):
     def newest_version(self) -> int:
         return max((version for version, _ in self._kept()), default=-1)
 
-    def load(self) -> LoadedCheckpoint | None:
+    def load(self, *, named: str | None = None) -> LoadedCheckpoint | None:
         with self._lock:
-            self._mirror()
-        return super().load()
+            self._mirror(named)
+        return super().load(named=named)
 
     def remove(self) -> None:
         for name in self._objects.list(self._folder):
@@ -62,9 +62,10 @@ class ObjectCheckpoints(CheckpointStore):
     def _facts(self) -> dict[str, ObjectFacts]:
         return {name.rsplit("/", 1)[-1]: facts for name, facts in self._objects.list(self._folder).items()}
 
-    def _mirror(self) -> None:
+    def _mirror(self, named: str | None) -> None:
         """Make the copies those of the bucket: what it lacks was never acknowledged, what is damaged is fetched."""
-        kept = {name: facts for name, facts in self._facts().items() if NAME.fullmatch(name)}
+        all_kept = {name: facts for name, facts in self._facts().items() if NAME.fullmatch(name)}
+        kept = {name: facts for name, facts in all_kept.items() if counts(name, named)}
         for found in self._found():
             if found.path.name not in kept or not _is_whole(found.path, found.sha256):
                 found.path.unlink(missing_ok=True)

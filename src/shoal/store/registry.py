@@ -120,13 +120,12 @@ class Registry:
     ) -> None:
         self.close()
 
-    def claim(self, owner: str) -> None:
-        """Belong to this cluster, or refuse: two clusters on one database would let each other's devices in."""
+    def settle(self, name: str, value: str) -> str:
+        """Write down what is true of the whole registry, unless that is known already; what is known from now on."""
         with self._database.transaction() as database:
-            database.change("INSERT INTO facts VALUES ('cluster', ?) ON CONFLICT (name) DO NOTHING", (owner,))
-            (row,) = database.rows("SELECT value FROM facts WHERE name = 'cluster'")
-        if row["value"] != owner:
-            raise Misuse("this database belongs to another cluster: name another one, or use that cluster's --home")
+            database.change("INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value))
+            (row,) = database.rows("SELECT value FROM facts WHERE name = ?", (name,))
+            return str(row["value"])
 
     # Tokens ---------------------------------------------------------------------------------------
 
@@ -340,7 +339,7 @@ class Registry:
     def add_job(self, *, job: str, name: str, spec_json: str, now_s: float) -> None:
         """Queue a job."""
         added = self._change(
-            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}', '', '{}') ON CONFLICT DO NOTHING",
+            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}', '', '{}', '') ON CONFLICT DO NOTHING",
             (job, name, spec_json, now_s),
         )
         if not added:
@@ -404,15 +403,26 @@ class Registry:
             self._forget_after(job, version)
 
     def restore_applied(
-        self, job: str, rows: Sequence[Applied], *, after: int, evaluations: Sequence[EvaluationRow] = ()
+        self,
+        job: str,
+        rows: Sequence[Applied],
+        *,
+        after: int,
+        evaluations: Sequence[EvaluationRow] = (),
+        checkpoint: str = "",
     ) -> None:
-        """Replace the history after a version by the rows that a checkpoint carries, all or nothing."""
+        """Replace the history after a version by the rows that a checkpoint carries, all or nothing.
+
+        ``checkpoint``: its name, if it is to be known as the last that was acknowledged.
+        """
         if before := [row for row in rows if row.version <= after]:
             raise Misuse(f"a checkpoint with history after version {after} carries a batch of {before[0].version}")
         with self._database.transaction() as database:
             self._require(job)
             self._forget_after(job, after)
             self._add_history(database, job, rows, evaluations)
+            if checkpoint:
+                database.change("UPDATE jobs SET checkpoint = ? WHERE job = ?", (checkpoint, job))
 
     def _add_history(
         self, database: Statements, job: str, rows: Sequence[Applied], evaluations: Sequence[EvaluationRow]

@@ -81,6 +81,24 @@ def up(
             show_default="all of the disk",
         ),
     ] = "",
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="SHOAL_STORE",
+            help="Keep members, jobs and history in PostgreSQL: postgresql://USER@HOST/DATABASE. A password belongs in"
+            " SHOAL_STORE or ~/.pgpass, not here.",
+            show_default="a file in HOME",
+        ),
+    ] = "",
+    blobs: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Keep models, checkpoints and data in an S3: s3://BUCKET/PREFIX, with AWS_ACCESS_KEY_ID and its kin.",
+            show_default="a folder in HOME",
+        ),
+    ] = "",
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     log_format: LogFormat = "",
@@ -128,6 +146,8 @@ def up(
         certificate_days=certificate_days,
         prefers_devices=lead == "devices",
         disk_quota_bytes=quota_bytes,
+        store=store,
+        blobs=blobs,
         on_ready=on_ready,
     )
     try:
