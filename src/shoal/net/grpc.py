@@ -275,7 +275,7 @@ class GrpcServer:
             message = read_opening(frame, hears=self._access.heard(peer, "Fetch")).message
             if not isinstance(message, Blob):
                 raise PeerViolation("a blob is asked for by its hash", peer=peer.node)
-            path = self._service.blob_path(peer, message)
+            path = await self._service.blob_path(peer, message)
         except ShoalError as error:
             self._count(peer, error)
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error)[:1000])

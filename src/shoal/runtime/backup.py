@@ -26,6 +26,7 @@ from shoal.runtime.contents import Contents
 from shoal.runtime.paths import Paths
 from shoal.store.blobs import BlobStore
 from shoal.store.files import make_directory, sync_directory, telling_disk_full, write_atomically
+from shoal.store.opening import elsewhere
 from shoal.store.registry import Registry
 from shoal.store.registry_copy import NamedFiles, copy_registry, fence_restored, read_named
 from shoal.version import __version__
@@ -64,6 +65,10 @@ class BackupSummary:
 def back_up(home: Path, file: Path) -> BackupSummary:
     """Write everything that makes a cluster into one file that its owner alone can read."""
     places = Paths(home)
+    if where := elsewhere(places.registry.parent):
+        raise Misuse(
+            f"the state of this cluster is in {where}: back it up with its own tools, and {places.authority} beside it"
+        )
     if not places.registry.is_file():
         raise Misuse(f"no cluster is managed from {home}: name the --home of a manager")
     cluster = Authority.load(places.authority).cluster

@@ -7,9 +7,7 @@ thread.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from pathlib import Path
 from shoal.roles.events import DiskMeasured
 from shoal.runtime.contents import Contents
 from shoal.runtime.paths import Paths
-from shoal.store.blobs import BlobStore
+from shoal.store.depot import Depot
 from shoal.store.files import bytes_below, remove_stale
 from shoal.store.registry import Registry
 from shoal.wire.encoding import from_json
@@ -38,17 +36,19 @@ class Garbage:
     """What no job names."""
 
     blobs: tuple[str, ...]
-    folders: tuple[Path, ...]
+    #: Jobs whose rows are gone and whose checkpoints are not.
+    jobs: tuple[str, ...]
     size_bytes: int
 
 
 class JobFiles:
-    def __init__(self, places: Paths, registry: Registry, blobs: BlobStore, models: BlobStore) -> None:
+    def __init__(self, places: Paths, registry: Registry, depot: Depot) -> None:
         self._places = places
         self._registry = registry
-        self._blobs = blobs
-        self._models = models
-        self._contents = Contents(blobs)
+        self._depot = depot
+        self._blobs = depot.blobs
+        self._models = depot.models
+        self._contents = Contents(depot.blobs)
 
     # How much there is -----------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class JobFiles:
         return DiskMeasured(
             quota_bytes=quota_bytes,
             used_bytes=self.used_bytes() + more_bytes,
-            checkpoints={job: bytes_below(self._places.checkpoints(job)) for job in ended},
+            checkpoints={job: self._depot.checkpoint_bytes(job) for job in ended},
             contents={job: contents[job] for job in ended},
             wanted=wanted or {},
         )
@@ -79,14 +79,13 @@ class JobFiles:
 
     def checkpoints_take(self, spec: JobSpec) -> int:
         """About what the checkpoints of a job will take."""
-        with contextlib.suppress(OSError):
-            return _CHECKPOINTS * _CHECKPOINT_TIMES * self._blobs.place(spec.initial).stat().st_size
-        return 0
+        first = self._blobs.facts(spec.initial)
+        return _CHECKPOINTS * _CHECKPOINT_TIMES * first.size_bytes if first is not None else 0
 
     # What goes --------------------------------------------------------------------------------------------------
 
     def remove_checkpoints(self, job: str) -> None:
-        shutil.rmtree(self._places.checkpoints(job), ignore_errors=True)
+        self._depot.remove_checkpoints(job)
 
     def remove_contents(self, job: str) -> None:
         """Remove what an ended job is made of and no open job, nor one that ended later."""
@@ -118,19 +117,18 @@ class JobFiles:
         rows = self._registry.jobs()
         named = frozenset().union(*(self._contents.all_of(_spec(row.spec_json)) for row in rows))
         blobs = tuple(sha256 for sha256 in self._blobs.hashes() if sha256 not in named and self._old_size(sha256))
-        jobs = {row.job for row in rows}
-        root = self._places.checkpoints("")
-        folders = tuple(path for path in sorted(root.iterdir()) if path.name not in jobs) if root.is_dir() else ()
-        size_bytes = sum(map(self._old_size, blobs)) + sum(map(bytes_below, folders))
-        return Garbage(blobs=blobs, folders=folders, size_bytes=size_bytes)
+        known = {row.job for row in rows}
+        jobs = tuple(job for job in self._depot.jobs() if job not in known)
+        size_bytes = sum(map(self._old_size, blobs)) + sum(map(self._depot.checkpoint_bytes, jobs))
+        return Garbage(blobs=blobs, jobs=jobs, size_bytes=size_bytes)
 
     def collect(self) -> Garbage:
         """Remove what no job names, and temporary files of writers that died."""
         found = self.garbage()
         for sha256 in found.blobs:
             self._blobs.remove(sha256)
-        for folder in found.folders:
-            shutil.rmtree(folder, ignore_errors=True)
+        for job in found.jobs:
+            self._depot.remove_checkpoints(job)
         for folder in (self._places.blobs, self._places.published, *_folders(self._places.checkpoints(""))):
             remove_stale(folder)
         return found
@@ -143,11 +141,8 @@ class JobFiles:
 
     def _old_size(self, sha256: str) -> int:
         """The size of a blob that may be removed; 0: it is not there, or was written a moment ago."""
-        try:
-            found = self._blobs.place(sha256).stat()
-        except OSError:
-            return 0
-        return found.st_size if time.time() - found.st_mtime > FRESH_S else 0
+        found = self._blobs.facts(sha256)
+        return found.size_bytes if found is not None and time.time() - found.modified_s > FRESH_S else 0
 
 
 def _spec(spec_json: str) -> JobSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any
 from shoal.roles.actions import Save
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.runtime.log_lines import log_event, numbers_in
+from shoal.store.base import Away
 from shoal.store.registry import Registry
 from shoal.store.rows import EvaluationRow
 from shoal.wire.limits import TRACEBACK_MAX_CHARS, TRACEBACKS_KEPT_PER_JOB
@@ -83,7 +85,11 @@ class Journal:
 
     def _next_number(self, job: str) -> int:
         if job not in self._numbers:
-            self._numbers[job] = self._registry.last_event(job)
+            # Most events are told on the manager's loop, which must not wait for a store that is away: a number that is
+            # taken is passed over when the event is written.
+            self._numbers[job] = 0
+            with contextlib.suppress(Away):
+                self._numbers[job] = self._registry.last_event(job)
         self._numbers[job] += 1
         return self._numbers[job]
 
@@ -102,6 +108,11 @@ class Journal:
         for job, events in by_job.items():
             try:
                 self._registry.add_events(job, list(events.values()), numbers=list(events))
+            except Away:
+                # Written when the store is back; the manager says that it is away.
+                with self._lock:
+                    again = [(job, seq, *event) for seq, event in events.items()]
+                    self._waiting = [*again, *self._waiting][-WAITING_MAX:]
             except Exception as error:
                 log.warning("events of %s could not be written: %s", job, error)
         for job, latest in tracebacks.items():
@@ -112,21 +123,21 @@ class Journal:
 
     # History that must agree with the model ----------------------------------------------------------
 
-    def commit(self, job: str, save: Save) -> None:
-        """The checkpoint is durable: its rows go to the table too."""
-        self._replace(job, save)
+    def commit(self, job: str, save: Save, *, checkpoint: str = "") -> None:
+        """The checkpoint is durable: its rows go to the table too, and its name where that is told."""
+        self._replace(job, save, checkpoint)
 
-    def restore(self, job: str, version: StoredVersion) -> None:
+    def restore(self, job: str, version: StoredVersion, *, checkpoint: str = "") -> None:
         """The same for a checkpoint that a leader elsewhere sent, and for the newest one after a crash between file and
         table."""
-        self._replace(job, version)
+        self._replace(job, version, checkpoint)
 
-    def _replace(self, job: str, kept: Save | StoredVersion) -> None:
+    def _replace(self, job: str, kept: Save | StoredVersion, checkpoint: str) -> None:
         """A checkpoint knows where its rows begin. The table may have some of them already, if the leader never heard
         that they were kept; or rows of versions that were given up, on one side of a cut or with a model that broke.
         Either way its rows replace all that come after that place."""
         views = [_evaluation(view) for view in kept.evaluations]
-        self._registry.restore_applied(job, kept.applied, after=kept.after, evaluations=views)
+        self._registry.restore_applied(job, kept.applied, after=kept.after, evaluations=views, checkpoint=checkpoint)
 
 
 def _evaluation(view: Any) -> EvaluationRow:

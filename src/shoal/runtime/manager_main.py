@@ -20,7 +20,7 @@ from pathlib import Path
 from shoal.errors import Misuse, ShoalError
 from shoal.identity.discovery import Announcement, check_installed
 from shoal.identity.enrolment import Enrolled, EnrolmentServer, Newcomer
-from shoal.identity.identity import IDENTITY_FILE, MEMBER_VALID_DAYS, Authority, Identity
+from shoal.identity.identity import AUTHORITY_FILE, IDENTITY_FILE, MEMBER_VALID_DAYS, Authority, Identity
 from shoal.identity.join_code import JoinCode, endpoint
 from shoal.net.grpc import GrpcServer
 from shoal.net.open_files import CONNECTIONS_A_DEVICE, connections_max, raise_limit
@@ -35,6 +35,10 @@ from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.paths import Paths
 from shoal.runtime.reachable import EVERYWHERE, own_address, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
+from shoal.runtime.seat_holder import hold_seat
+from shoal.store.opening import open_stores
+from shoal.store.registry import Registry
+from shoal.store.seat import Deposed, FencedDatabase, Seats
 
 log = logging.getLogger("shoal")
 
@@ -60,13 +64,15 @@ class ManagerReady:
 def open_cluster(
     places: Paths, *, name: str, certificate_days: float = MEMBER_VALID_DAYS
 ) -> tuple[Authority, Identity]:
-    """The cluster's authority and the manager's identity: made once, found again ever after, renewed in time."""
-    if (places.manager / IDENTITY_FILE).exists():
-        authority, identity = Authority.load(places.authority), Identity.load(places.manager)
-        authority.member_days = certificate_days
-        return authority, _fresh(authority, identity, places)
-    authority = Authority.create(places.authority, name)
+    """The cluster's authority and the manager's identity: made once, found again ever after, renewed in time.
+
+    A home with an authority and no manager is that of a second manager, to which the authority was copied.
+    """
+    has_authority = (places.authority / AUTHORITY_FILE).exists()
+    authority = Authority.load(places.authority) if has_authority else Authority.create(places.authority, name)
     authority.member_days = certificate_days
+    if (places.manager / IDENTITY_FILE).exists():
+        return authority, _fresh(authority, Identity.load(places.manager), places)
     return authority, _new_identity(authority, places)
 
 
@@ -112,13 +118,18 @@ async def run_home(
     prefers_devices: bool = False,
     disk_quota_bytes: int = 0,
     check_in_s: float = 0.0,
+    store: str = "",
+    blobs: str = "",
     on_ready: Callable[[ManagerReady], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports.
 
     ``advertise``: the HOST or HOST:PORT that devices dial, where it is not the address listened on; they join over the
-    next port. ``token``: whether to make a join line; None: only if no device has joined yet.
+    next port. ``token``: whether to make a join line; None: only if no device has joined yet. ``store``, ``blobs``: a
+    database and a bucket for the cluster's state (``store.opening``), else all of it is in the home.
     """
+    if blobs and disk_quota_bytes:
+        raise Misuse("--disk-quota bounds the files of this home, and --blobs keeps them elsewhere: choose one")
     keep_freed_memory()
     files, connections = raise_limit(), connections_max()
     if announce:
@@ -128,9 +139,17 @@ async def run_home(
     places = Paths(home)
     hooks = load_hooks(home)
     with _alone(home):
-        _check_free(host, port)
+        if not store:
+            _check_free(host, port)
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         log_lines.name_lines(cluster=identity.cluster)
+        stores = await asyncio.to_thread(
+            open_stores, places.registry.parent, owner=authority.fingerprint.hex(), store=store, blobs=blobs
+        )
+        held = await hold_seat(Seats(stores.database)) if stores.is_shared else None
+        # A manager that stood by may have waited for the one before it to leave the port.
+        _check_free(host, port)
+        database = stores.database if held is None else FencedDatabase(stores.database, held.tenure)
         node = ManagerNode(
             identity,
             places,
@@ -138,12 +157,17 @@ async def run_home(
             prefers_devices=prefers_devices,
             disk_quota_bytes=disk_quota_bytes,
             check_in_s=check_in_s,
+            registry=await asyncio.to_thread(Registry, database),
+            depot=stores.depot,
+            is_shared=stores.is_shared,
         )
         server = GrpcServer(identity, node, members=node.register)
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopping.set)
+        if held is not None:
+            held.keep(on_deposed=stopping.set)
         # A device of the manager's name gets another, for a node serves under its name.
         node.register.approves_newcomers = approve
         node.register.sign_with(authority)
@@ -226,6 +250,11 @@ async def run_home(
             await server.stop()
             await asyncio.to_thread(telling.stop)
             await node.stop()
+            if held is not None:
+                await held.let_go()
+            stores.database.close()
+    if held is not None and held.is_deposed:
+        raise Deposed("another manager has taken over: this one ends; start it again to stand by")
 
 
 def _enrolled(node: ManagerNode, newcomer: Newcomer) -> None:
@@ -243,6 +272,8 @@ def _give_operator_access(
             raise Misuse("an operator of another cluster")
         if is_due(identity, now_s=time.time()):
             raise Misuse("a certificate that has had its time")
+        if register.is_replaced(identity.certificate_pem):
+            raise Misuse("a certificate that another manager has replaced")
     except (Misuse, OSError, ValueError):
         identity = authority.identity(node=OPERATOR, role="operator", hosts=())
         register.record(identity.certificate_pem, now_s=time.time())
@@ -304,6 +335,8 @@ def main() -> int:
     parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
     parser.add_argument("--disk-quota-bytes", type=int, default=0)
     parser.add_argument("--check-in-s", type=float, default=0.0, help="when devices without work come again; 0: stay")
+    parser.add_argument("--store", default="", help="postgresql://HOST/DATABASE; else a file of the home")
+    parser.add_argument("--blobs", default="", help="s3://BUCKET/PREFIX; else a folder of the home")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
@@ -322,6 +355,8 @@ def main() -> int:
             prefers_devices=given.lead == "devices",
             disk_quota_bytes=given.disk_quota_bytes,
             check_in_s=given.check_in_s,
+            store=given.store,
+            blobs=given.blobs,
             on_ready=on_ready,
         )
         asyncio.run(serving)

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,12 @@ from shoal.runtime.pool import manager_pool
 from shoal.runtime.publisher import Publisher, put_model
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, caller_of, make_leader
-from shoal.store.blobs import BlobStore
-from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint
+from shoal.store.base import Away
+from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint, version_in
+from shoal.store.depot import Depot, FolderDepot
 from shoal.store.registry import Registry
+from shoal.store.rows import JobRow
+from shoal.store.seat import Deposed
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
 from shoal.wire.messages import (
@@ -118,6 +121,9 @@ HERE_EVERY_S = 5.0
 #: How often the manager looks at its disk, where it has a quota. It looks when a job ends, too.
 DISK_EVERY_S = 30.0
 
+#: How often a store that is away is tried again.
+STORE_AGAIN_S = 0.5
+
 #: A checkpoint holds the model, its momentum, its history and the state: what its first model does not predict.
 CHECKPOINT_EXTRA_BYTES = 64 << 20
 
@@ -138,21 +144,30 @@ class ManagerNode:
         prefers_devices: bool = False,
         disk_quota_bytes: int = 0,
         check_in_s: float = 0.0,
+        registry: Registry | None = None,
+        depot: Depot | None = None,
+        is_shared: bool = False,
     ) -> None:
         """``disk_quota_bytes``: the most that the cluster's files may take; 0: whatever the disk has. ``check_in_s``:
-        after how long devices without work come again; 0: they stay connected."""
+        after how long devices without work come again; 0: they stay connected. ``registry`` and ``depot``: where its
+        state is, if not in its home. ``is_shared``: another manager may have written there that was deposed since, so a
+        checkpoint counts only if the registry names it."""
         self._identity = identity
         self._node = identity.node
         self._places = places
         self._patience = patience or Patience()
-        self._registry = Registry(places.registry)
-        self._blobs = BlobStore(places.blobs)
+        self._registry = registry or Registry(places.registry)
+        #: A registry that was given is closed by its owner.
+        self._owns_registry = registry is None
+        self._depot = depot or FolderDepot(places.registry.parent)
+        self._is_shared = is_shared
+        self._blobs = self._depot.blobs
         self._exports = Exports(self._blobs)
         self._contents = Contents(self._blobs)
         self._journal = Journal(self._registry)
-        self._models = BlobStore(places.published)
+        self._models = self._depot.models
         self._publisher = Publisher(self._registry, self._models, self._journal.add)
-        self._files = JobFiles(places, self._registry, self._blobs, self._models)
+        self._files = JobFiles(places, self._registry, self._depot)
         self._quota_bytes = disk_quota_bytes
         #: What was used when it was last measured, and uploaded since.
         self._used_bytes = 0
@@ -165,6 +180,8 @@ class ManagerNode:
         self._router = HostRouter(node=self._node, patience=self._patience)
         self._role_server = RoleServer(self._router, self)
         self._stores: dict[str, CheckpointStore] = {}
+        #: The size of each first model that was asked for: what a hash names never changes.
+        self._first_bytes: dict[str, int] = {}
         self._questions: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
         self._manager = Manager(
@@ -211,7 +228,7 @@ class ManagerNode:
                 for term, (node, began) in json.loads(job.terms_json).items()
             }
             is_open = job.state.is_open
-            newest = self._store(job.job).newest_version() if is_open else -1
+            newest = self._newest_version(job) if is_open else -1
             durable = newest if newest >= 0 else None
             between = functools.partial(self._between, job.job)
             records.append(
@@ -247,7 +264,8 @@ class ManagerNode:
         await self._exchange.stop()
         await self._role_server.stop()
         await asyncio.to_thread(self._journal.flush)
-        self._registry.close()
+        if self._owns_registry:
+            self._registry.close()
 
     async def _tell_how_we_are(self) -> None:
         for seq in itertools.count(1):
@@ -297,9 +315,15 @@ class ManagerNode:
     def checkpoint_limit(self, checkpoint: Checkpoint) -> int:
         """As large as the job's first model makes likely."""
         spec = self._manager.spec(checkpoint.job)
-        if spec is None or not self._blobs.has(spec.initial):
+        if spec is None:
             return 0
-        return 3 * self._blobs.path(spec.initial).stat().st_size + CHECKPOINT_EXTRA_BYTES
+        first_bytes = self._first_bytes.get(spec.initial)
+        if first_bytes is None:
+            facts = self._blobs.facts(spec.initial)
+            if facts is None:
+                return 0
+            first_bytes = self._first_bytes[spec.initial] = facts.size_bytes
+        return 3 * first_bytes + CHECKPOINT_EXTRA_BYTES
 
     def awaits_checkpoint(self, sender: str, checkpoint: Checkpoint) -> bool:
         return self._manager.awaits(sender, checkpoint)
@@ -362,19 +386,39 @@ class ManagerNode:
     def _store(self, job: str) -> CheckpointStore:
         store = self._stores.get(job)
         if store is None:
-            store = self._stores[job] = CheckpointStore(self._places.checkpoints(job))
+            store = self._stores[job] = self._depot.checkpoints(job)
         return store
 
+    def _newest_version(self, job: JobRow) -> int:
+        return version_in(job.checkpoint) if self._is_shared else self._store(job.job).newest_version()
+
+    def _load_newest(self, job: str) -> LoadedCheckpoint | None:
+        row = self._registry.job(job) if self._is_shared else None
+        return self._store(job).load(named=row.checkpoint if row is not None else None)
+
     def _save_now(self, job: str, save: Save) -> None:
-        """The file first, with the rows inside; then the table, which the file can always mend."""
         version = version_of(save)
-        self._store(job).save(version=version.version, tensors=version.tensors, state=version.state)
-        self._journal.commit(job, save)
+        with self._kept_file(job, version) as name:
+            self._journal.commit(job, save, checkpoint=name)
         self._weigh(job, version)
+
+    @contextlib.contextmanager
+    def _kept_file(self, job: str, version: StoredVersion) -> Iterator[str]:
+        """The file first, with the rows inside; then the table, which the file can always mend.
+
+        Where managers share a depot the table is the one that counts: it names the file, in the transaction that proves
+        the seat, and only then do older files go. The name to write there; empty: none."""
+        store = self._store(job)
+        saved = store.save(
+            version=version.version, tensors=version.tensors, state=version.state, thins=not self._is_shared
+        )
+        yield saved.path.name if self._is_shared else ""
+        if self._is_shared:
+            store.thin_out(saved)
 
     def _newest(self, job: str) -> StoredVersion | None:
         """Where a job stands: its newest good checkpoint, and the history that belongs to it. Runs in a thread."""
-        loaded = self._store(job).load()
+        loaded = self._load_newest(job)
         if loaded is None:
             return None
         for name, reason in loaded.skipped:
@@ -423,8 +467,8 @@ class ManagerNode:
         model = {name: array for name, array in version.tensors.items() if not name.startswith(OURS)}
         if {name: array.shape for name, array in model.items()} != {name: a.shape for name, a in first.items()}:
             raise PeerViolation("a checkpoint of another model than the job's")
-        self._store(checkpoint.job).save(version=version.version, tensors=version.tensors, state=version.state)
-        self._journal.restore(checkpoint.job, version)
+        with self._kept_file(checkpoint.job, version) as name:
+            self._journal.restore(checkpoint.job, version, checkpoint=name)
         self._weigh(checkpoint.job, version)
         return bool(version.state.get("ending"))
 
@@ -443,17 +487,17 @@ class ManagerNode:
     async def _perform_manager(self, host: RoleHost, action: Action) -> None:
         match action:
             case Keep():
-                await asyncio.to_thread(self._keep, action)
+                await self._until_kept(self._keep, action)
                 if action.state.is_ended:
                     self._disk_changed.set()
             case ForgetMember():
-                await asyncio.to_thread(self._registry.forget_node, action.node, now_s=time.time())
+                await self._until_kept(functools.partial(self._registry.forget_node, now_s=time.time()), action.node)
                 self.register.refresh(action.node)
             case DropJob():
                 self._stores.pop(action.job, None)
-                await asyncio.to_thread(self._files.drop_job, action.job)
+                await self._until_kept(self._files.drop_job, action.job)
             case DropFiles():
-                await asyncio.to_thread(self._drop_files, action)
+                await self._until_kept(self._drop_files, action)
             case Store():
                 self._role_server.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
             case Load():
@@ -467,6 +511,26 @@ class ManagerNode:
             case _:
                 raise Misuse(f"a manager does not ask for {type(action).__name__}")
 
+    async def _until_kept(self, act: Callable[..., object], what: object) -> None:
+        """Write what the manager decided, however long its store is away: what follows from it waits, and it decides
+        nothing meanwhile. Heartbeats are answered elsewhere."""
+        waits = False
+        while True:
+            try:
+                await asyncio.to_thread(act, what)
+            except Deposed:
+                # This manager is about to end: nothing that it would do next counts.
+                await asyncio.Event().wait()
+            except Away as error:
+                if not waits:
+                    log.warning("the manager waits for its store: %s", error)
+                waits = True
+                await asyncio.sleep(STORE_AGAIN_S)
+            else:
+                if waits:
+                    log.info("the manager's store is back")
+                return
+
     def _send(self, to: str, message: Message) -> None:
         if isinstance(message, Welcome):
             # Roles know no clock, and a device without a battery does not know the time.
@@ -475,7 +539,8 @@ class ManagerNode:
 
     def _keep(self, keep: Keep) -> None:
         now_s = time.time()
-        if keep.spec is not None:
+        # It may have been written already, by an attempt that found the store gone later on.
+        if keep.spec is not None and self._registry.job(keep.job) is None:
             spec_json = json.dumps(to_json(keep.spec))
             self._registry.add_job(job=keep.job, name=keep.spec.name, spec_json=spec_json, now_s=now_s)
         stored = self._registry.job(keep.job)
@@ -550,7 +615,7 @@ class ManagerNode:
         async with self._books:
             found = await asyncio.to_thread(self._files.garbage if asked.dry_run else self._files.collect)
         verb = "would go" if asked.dry_run else "went"
-        count = len(found.blobs) + len(found.folders)
+        count = len(found.blobs) + len(found.jobs)
         return Done(reason=f"{megabytes(found.size_bytes)} in {count} files and folders that no job names {verb}")
 
     async def _ask_manager(self, message: Message) -> Message:
@@ -707,7 +772,7 @@ class ManagerNode:
             raise Refused(f"there is no job {job}")
 
     def _newest_file(self, job: str) -> LoadedCheckpoint:
-        loaded = self._store(job).load()
+        loaded = self._load_newest(job)
         if loaded is None:
             row = self._registry.job(job)
             if row is not None and row.state.is_ended:
@@ -721,13 +786,21 @@ class ManagerNode:
     async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
         return await asyncio.to_thread(self.register.renew, peer, message)
 
-    def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
+    async def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
         """An operator may have any blob, models too; a device what the jobs that it has now are made of."""
-        is_operator, specs = peer.role == "operator", self._manager.specs_of(peer.node)
-        if is_operator or any(self._contents.include(spec, blob.sha256) for spec in specs):
-            for store in (self._blobs, self._models) if is_operator else (self._blobs,):
-                if store.has(blob.sha256):
-                    return store.path(blob.sha256)
+        is_operator, specs = peer.role == "operator", tuple(self._manager.specs_of(peer.node))
+
+        def find() -> Path | None:
+            if is_operator or any(self._contents.include(spec, blob.sha256) for spec in specs):
+                for store in (self._blobs, self._models) if is_operator else (self._blobs,):
+                    with contextlib.suppress(Misuse):
+                        return store.path(blob.sha256)
+            return None
+
+        # In a thread: the blob may have to come from elsewhere first.
+        path = await asyncio.to_thread(find)
+        if path is not None:
+            return path
         # The same words for an absent blob and for one that the caller may not have: asking for a hash tells nothing.
         raise Refused(
             f"no blob {blob.sha256[:12]}… for {peer.node}: a device fetches what the job it works for is made of;"

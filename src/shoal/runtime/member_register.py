@@ -157,6 +157,10 @@ class MemberRegister:
         elif row.used_s is not None:
             self._used.add(row.sha256)
 
+    def is_replaced(self, certificate_pem: bytes) -> bool:
+        """Whether a newer certificate of the same member was used."""
+        return certificate_sha256(certificate_pem) in self._superseded
+
     # Keys that were replaced --------------------------------------------------------------------------
 
     def check_key(self, peer: RemoteIdentity, verb: str) -> None:

@@ -8,6 +8,7 @@ import io
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -16,7 +17,13 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.store.files import AtomicFile, make_directory, remove_stale, sync_directory, telling_disk_full
 from shoal.wire.limits import BLOB_MAX_BYTES, CHUNK_BYTES
 
-_HASH = re.compile(r"[0-9a-f]{64}")
+HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlobFacts:
+    size_bytes: int
+    modified_s: float
 
 
 class BlobStore:
@@ -62,12 +69,16 @@ class BlobStore:
                 if size_bytes > BLOB_MAX_BYTES:
                     raise Misuse(f"a blob of {size_bytes} bytes, at most {BLOB_MAX_BYTES} fit")
                 if not self.has(sha256):
-                    place = self.place(sha256)
-                    make_directory(place.parent)
-                    pending.commit(place)
+                    self._keep(pending, sha256)
             finally:
                 pending.abort()
         return sha256, size_bytes
+
+    def _keep(self, pending: AtomicFile, sha256: str) -> None:
+        """Make what was written durable under its hash."""
+        place = self.place(sha256)
+        make_directory(place.parent)
+        pending.commit(place)
 
     def adopt(self, path: Path, sha256: str) -> bool:
         """Take in a file that should have this hash: linked where it can be, which takes no room, else copied. False:
@@ -84,6 +95,14 @@ class BlobStore:
 
     def has(self, sha256: str) -> bool:
         return self.place(sha256).is_file()
+
+    def facts(self, sha256: str) -> BlobFacts | None:
+        """What is known of a blob without reading it; None: it is not here."""
+        try:
+            found = self.place(sha256).stat()
+        except OSError:
+            return None
+        return BlobFacts(size_bytes=found.st_size, modified_s=found.st_mtime)
 
     def path(self, sha256: str) -> Path:
         """Where a stored blob lies. It is read there, never changed."""
@@ -111,18 +130,18 @@ class BlobStore:
 
     def hashes(self) -> list[str]:
         """Of every blob that is here, in order."""
-        return sorted(path.name for path in self._directory.glob("??/*") if _HASH.fullmatch(path.name))
+        return sorted(path.name for path in self._directory.glob("??/*") if HASH.fullmatch(path.name))
 
     def writer(self, expected_sha256: str, size_bytes: int) -> BlobWriter:
         """Receive a blob piece by piece. Use it in ``with``: what is not committed is gone afterwards."""
-        place = self.place(expected_sha256)
+        self.place(expected_sha256)  # refuses what is no hash
         if not 0 <= size_bytes <= BLOB_MAX_BYTES:
             raise PeerViolation(f"a blob of {size_bytes} bytes; it may have 0 to {BLOB_MAX_BYTES}")
-        return BlobWriter(self._directory, place, expected_sha256=expected_sha256, size_bytes=size_bytes)
+        return BlobWriter(self._directory, self._keep, expected_sha256=expected_sha256, size_bytes=size_bytes)
 
     def place(self, sha256: str) -> Path:
         """Where a blob lies if it is here."""
-        if not _HASH.fullmatch(sha256):
+        if not HASH.fullmatch(sha256):
             raise PeerViolation(f"{sha256[:80]!r} is not a SHA-256 in 64 lower-case hexadecimal digits")
         return self._directory / sha256[:2] / sha256
 
@@ -130,9 +149,11 @@ class BlobStore:
 class BlobWriter:
     """One blob on its way in. It takes its name only if its size and its hash are those announced."""
 
-    def __init__(self, directory: Path, place: Path, *, expected_sha256: str, size_bytes: int) -> None:
+    def __init__(
+        self, directory: Path, keep: Callable[[AtomicFile, str], None], *, expected_sha256: str, size_bytes: int
+    ) -> None:
         self._directory = directory
-        self._place = place
+        self._keep = keep
         self._expected_sha256 = expected_sha256
         self._size_bytes = size_bytes
         with telling_disk_full(directory):
@@ -163,8 +184,7 @@ class BlobWriter:
                     f"a blob announced as {self._expected_sha256[:12]}... hashes to {self._pending.sha256[:12]}..."
                 )
             with telling_disk_full(self._directory):
-                make_directory(self._place.parent)
-                self._pending.commit(self._place)
+                self._keep(self._pending, self._expected_sha256)
         finally:
             self.abort()
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from shoal.store.files import (
 from shoal.wire import tensors as tensor_files
 from shoal.wire.tensors import Array
 
-_NAME = re.compile(r"([0-9]{12,18})-([0-9a-f]{64})\.safetensors")
+NAME = re.compile(r"([0-9]{12,18})-([0-9a-f]{64})\.safetensors")
 _VERSION_MAX = 10**18 - 1
 _ASIDE = ".corrupt"
 #: Damaged files kept for a look at what happened to them; more would fill a small disk.
@@ -85,8 +86,11 @@ class CheckpointStore:
         make_directory(directory)
         remove_stale(directory)
 
-    def save(self, *, version: int, tensors: Mapping[str, Array], state: Mapping[str, object]) -> SavedCheckpoint:
-        """Write a checkpoint and return once it is durable. Only then are earlier ones thinned out.
+    def save(
+        self, *, version: int, tensors: Mapping[str, Array], state: Mapping[str, object], thins: bool = True
+    ) -> SavedCheckpoint:
+        """Write a checkpoint and return once it is durable. Only then are earlier ones thinned out; without ``thins``
+        they stay until ``thin_out``.
 
         The last save wins: files of the same or a higher version belong to a history that was abandoned, and go.
         A version below one this store saved itself is refused: it was overtaken, or needs a ``load`` first.
@@ -105,16 +109,23 @@ class CheckpointStore:
             except DiskFull as error:
                 self._explain_full(version, tensors, error)
             self._last_saved = version
-            with telling_disk_full(self._directory):
-                self._thin_out(saved)
+            if thins:
+                with telling_disk_full(self._directory):
+                    self._thin_out(saved)
         return saved
+
+    def thin_out(self, saved: SavedCheckpoint) -> None:
+        """A checkpoint was acknowledged: those that it replaces go."""
+        with self._lock, telling_disk_full(self._directory):
+            self._thin_out(saved)
 
     def newest_version(self) -> int:
         """The version of the newest file, read or not; -1 where there is none."""
         return max((found.version for found in self._found()), default=-1)
 
-    def load(self) -> LoadedCheckpoint | None:
-        """The newest checkpoint that matches its name; None where none was ever saved.
+    def load(self, *, named: str | None = None) -> LoadedCheckpoint | None:
+        """The newest checkpoint that matches its name; None where none was ever saved. ``named``: the last that was
+        acknowledged: of those that are not older it alone counts. Empty: none was.
 
         Damaged newer ones are set aside as ``.corrupt``, so that versions saved from here on are never
         mistaken for older than them. Where files exist but none is good they stay, and ``Corrupt`` is raised:
@@ -122,13 +133,15 @@ class CheckpointStore:
         """
         for _ in range(_LOAD_ATTEMPTS):
             with self._lock, contextlib.suppress(FileNotFoundError), telling_disk_full(self._directory):
-                return self._load()
+                return self._load(named)
         raise ShoalError(f"checkpoints in {self._directory} are replaced faster than they are read: try again")
 
-    def _load(self) -> LoadedCheckpoint | None:
+    def _load(self, named: str | None) -> LoadedCheckpoint | None:
         self._last_saved = 0
         damaged: list[tuple[_Found, str]] = []
         for found in self._found():
+            if not counts(found.path.name, named):
+                continue
             try:
                 tensors, state = _verified(found)
             except Corrupt as error:
@@ -154,6 +167,10 @@ class CheckpointStore:
                 f"no checkpoint in {self._directory} is usable ({reasons}): "
                 "check the disk, then restore a file from a copy, or move these away to start from the beginning"
             )
+        if named:
+            raise Corrupt(
+                f"checkpoint {named} was acknowledged and is not in {self._directory}: restore it from a copy"
+            )
         return None
 
     def _write(self, version: int, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> SavedCheckpoint:
@@ -166,6 +183,10 @@ class CheckpointStore:
             finally:
                 pending.abort()
         return SavedCheckpoint(version=version, path=path, sha256=pending.sha256, size_bytes=pending.size_bytes)
+
+    def remove(self) -> None:
+        """Remove every checkpoint of the job."""
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _thin_out(self, saved: SavedCheckpoint) -> None:
         abandoned = [found for found in self._found() if found.version >= saved.version and found.path != saved.path]
@@ -201,7 +222,7 @@ class CheckpointStore:
         """Checkpoints by name, newest first. Of two files of one version, the later written is the newer."""
         found = []
         for path in self._directory.iterdir():
-            if match := _NAME.fullmatch(path.name):
+            if match := NAME.fullmatch(path.name):
                 with contextlib.suppress(FileNotFoundError):  # thinned out by a saver meanwhile
                     order = (int(match[1]), path.stat().st_mtime_ns, match[2])
                     found.append((order, _Found(version=int(match[1]), sha256=match[2], path=path)))
@@ -214,6 +235,17 @@ class CheckpointStore:
         raise DiskFull(
             f"version {version} ({size_mb:.1f} MB) is not saved, earlier checkpoints are intact: {error}{spare}"
         ) from error
+
+
+def version_in(name: str) -> int:
+    """The version that a checkpoint's name says; -1: it is no such name."""
+    match = NAME.fullmatch(name)
+    return int(match[1]) if match else -1
+
+
+def counts(name: str, named: str | None) -> bool:
+    """Whether a checkpoint may be gone on from, where ``named`` was acknowledged last."""
+    return named is None or name == named or version_in(name) < version_in(named)
 
 
 def _encoded(state: Mapping[str, object]) -> str:

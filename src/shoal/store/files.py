@@ -69,6 +69,11 @@ class AtomicFile:
     def sha256(self) -> str:
         return self._file.hash.hexdigest()
 
+    def written(self) -> Path:
+        """Where all that was written so far can be read, until ``commit`` or ``abort``."""
+        self._file.flush()
+        return self._temporary
+
     def commit(self, path: Path) -> None:
         """Make the bytes durable, then the name."""
         self._file.flush()

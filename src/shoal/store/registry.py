@@ -1,32 +1,27 @@
-"""The registry: what a manager must still know after a power cut, in one SQLite file. Knows rows, decides nothing.
+"""The registry: what a manager must still know after a power cut. Knows rows, not which database holds them.
 
-One connection and one lock: methods may be called from any thread, and block it. What a method wrote is durable
-when it returns. Times are arguments.
+Methods may be called from any thread, and block it. What a method wrote is durable when it returns. Times are
+arguments. Nothing is decided here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
-import os
 import re
-import sqlite3
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shoal.errors import Corrupt, Misuse, ShoalError
+from shoal.errors import Misuse
 from shoal.roles.evaluation_rows import metrics_in, metrics_row
 from shoal.roles.manager.publishing import Published, Serving
 from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
-from shoal.store.files import DiskFull, make_directory
+from shoal.store.base import Database, Parameters, Row, Statements
 from shoal.store.rows import (
     Certificate,
     EpochAudit,
@@ -37,7 +32,7 @@ from shoal.store.rows import (
     Redeemed,
     Token,
 )
-from shoal.store.schema import MIGRATIONS
+from shoal.store.sqlite import SqliteDatabase
 from shoal.wire.limits import (
     APPLIED_KEPT_PER_JOB,
     CERTIFICATES_KEPT_PER_NODE,
@@ -50,8 +45,6 @@ from shoal.wire.limits import (
     TRACEBACKS_KEPT_PER_JOB,
 )
 
-_BUSY_TIMEOUT_S = 10.0
-
 #: In a table: no version.
 _NO_VERSION = -1
 
@@ -61,15 +54,34 @@ _DEAD_TOKENS_KEPT_S = 30 * 86400.0
 _NODE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 _ADD_EVALUATION = (
-    "INSERT OR REPLACE INTO evaluations VALUES"
+    "INSERT INTO evaluations VALUES"
     " (:job, :version, :epoch, :accuracy, :loss, :examples, :at_s, :metrics_json)"
+    " ON CONFLICT (job, version) DO UPDATE SET epoch = excluded.epoch, accuracy = excluded.accuracy,"
+    " loss = excluded.loss, examples = excluded.examples, at_s = excluded.at_s, metrics_json = excluded.metrics_json"
+)
+_ADD_PUBLISHED = (
+    "INSERT INTO published VALUES (:job, :version, :number, :epoch, :accuracy, :loss, :examples, :sha256, :size_bytes,"
+    " :at_s, :reason, :metrics_json) ON CONFLICT (job, version) DO UPDATE SET number = excluded.number,"
+    " epoch = excluded.epoch, accuracy = excluded.accuracy, loss = excluded.loss, examples = excluded.examples,"
+    " sha256 = excluded.sha256, size_bytes = excluded.size_bytes, at_s = excluded.at_s, reason = excluded.reason,"
+    " metrics_json = excluded.metrics_json"
+)
+_SET_SERVING = (
+    "INSERT INTO serving VALUES (:job, :version, :reason, :judged, :hold, :until_accuracy, :verdict)"
+    " ON CONFLICT (job) DO UPDATE SET version = excluded.version, reason = excluded.reason, judged = excluded.judged,"
+    " hold = excluded.hold, until_accuracy = excluded.until_accuracy, verdict = excluded.verdict"
+)
+_ADD_EPOCH = (
+    "INSERT INTO epochs VALUES (:job, :epoch, :batches, :distinct, :first_version, :last_version)"
+    ' ON CONFLICT (job, epoch) DO UPDATE SET batches = excluded.batches, "distinct" = excluded."distinct",'
+    " first_version = excluded.first_version, last_version = excluded.last_version"
 )
 _ADD_APPLIED = (
     "INSERT INTO applied VALUES (:job, :epoch, :batch, :version, :node, :lease)"
     " ON CONFLICT (job, epoch, batch) DO NOTHING"
 )
 
-#: An epoch that no job reaches.
+#: More than any epoch, and than any count of rows.
 _EVER = (1 << 62) - 1
 
 _AUDIT = (
@@ -87,49 +99,18 @@ _REMOVE_JOB = (
     "DELETE FROM jobs WHERE job = ?",
 )
 
-_Parameters = Sequence[Any] | Mapping[str, Any]
-
 
 class Registry:
     """Tokens, nodes, jobs and their history."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.RLock()
+    def __init__(self, database: Database | Path) -> None:
+        """A path is that of a SQLite file."""
+        self._database: Database = SqliteDatabase(database) if isinstance(database, Path) else database
         #: Job -> rows of its history, or more than there are.
         self._listed: dict[str, int] = {}
-        make_directory(path.parent)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        # Autocommit: transactions are those that _transaction opens, none that the module guesses.
-        self._database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        self._database.row_factory = sqlite3.Row
-        try:
-            self._prepare()
-        except BaseException:
-            self._database.close()
-            raise
-
-    def _prepare(self) -> None:
-        with self._errors_named():
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-                self._database.execute(f"PRAGMA {pragma}")
-            damage = str(self._database.execute("PRAGMA quick_check(1)").fetchone()[0])
-        if damage != "ok":
-            raise self._damaged(damage)
-        with self._transaction() as database:
-            version = int(database.execute("PRAGMA user_version").fetchone()[0])
-            if version > len(MIGRATIONS):
-                raise Misuse(
-                    f"{self._path} was written by a newer Shoal (schema {version}, this one knows "
-                    f"{len(MIGRATIONS)}): install that version or a later one"
-                )
-            for statement in itertools.chain.from_iterable(MIGRATIONS[version:]):
-                database.execute(statement)
-            database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
     def close(self) -> None:
-        with self._lock:
-            self._database.close()
+        self._database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -138,6 +119,13 @@ class Registry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def settle(self, name: str, value: str) -> str:
+        """Write down what is true of the whole registry, unless that is known already; what is known from now on."""
+        with self._database.transaction() as database:
+            database.change("INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value))
+            (row,) = database.rows("SELECT value FROM facts WHERE name = ?", (name,))
+            return str(row["value"])
 
     # Tokens ---------------------------------------------------------------------------------------
 
@@ -185,11 +173,11 @@ class Registry:
 
         The name of a revoked node is free for tokens made since: the revoked device does not know their secrets.
         """
-        with self._transaction() as database:
-            row = database.execute("SELECT * FROM tokens WHERE secret_sha256 = ?", (_sha256(secret),)).fetchone()
-            if row is None:
+        with self._database.transaction() as database:
+            known = database.rows("SELECT * FROM tokens WHERE secret_sha256 = ?", (_sha256(secret),))
+            if not known:
                 return "this token is unknown or was revoked: ask the cluster's operator for a new join line"
-            token = Token(**row)
+            token = Token(**known[0])
             if token.expires_s is not None and now_s >= token.expires_s:
                 return "this token has expired: ask the cluster's operator for a new join line"
             if token.uses_left < 1:
@@ -198,10 +186,10 @@ class Registry:
             if problem := _name_problem(base):
                 return f"the name {base[:80]!r} cannot be used: {problem}"
             node = _free_name(base, is_taken=functools.partial(_is_taken, database, token))
-            database.execute(
+            database.change(
                 "UPDATE tokens SET uses_left = uses_left - 1 WHERE secret_sha256 = ?", (token.secret_sha256,)
             )
-            database.execute(
+            database.change(
                 "INSERT INTO nodes (node, role, facts_json, first_seen_s, last_seen_s, state, token_sha256)"
                 " VALUES (:node, :role, :facts_json, :now_s, :now_s, :state, :token) ON CONFLICT (node) DO UPDATE SET"
                 " role = :role, facts_json = :facts_json, last_seen_s = :now_s, state = :state, token_sha256 = :token,"
@@ -218,7 +206,7 @@ class Registry:
             return Redeemed(node=node, role=token.role)
 
     def tokens(self) -> list[Token]:
-        return [Token(**row) for row in self._rows("SELECT * FROM tokens ORDER BY created_s, secret_sha256")]
+        return [Token(**row) for row in self._database.rows("SELECT * FROM tokens ORDER BY created_s, secret_sha256")]
 
     def revoke_token(self, secret_sha256: str) -> bool:
         """Nobody joins with this token from now on. Whether there was such a token."""
@@ -236,10 +224,10 @@ class Registry:
         )
 
     def nodes(self) -> list[NodeRow]:
-        return [NodeRow(**row) for row in self._rows("SELECT * FROM nodes ORDER BY node")]
+        return [NodeRow(**row) for row in self._database.rows("SELECT * FROM nodes ORDER BY node")]
 
     def node(self, node: str) -> NodeRow | None:
-        rows = self._rows("SELECT * FROM nodes WHERE node = ?", (node,))
+        rows = self._database.rows("SELECT * FROM nodes WHERE node = ?", (node,))
         return NodeRow(**rows[0]) if rows else None
 
     def set_node_facts(self, node: str, facts_json: str, *, now_s: float) -> None:
@@ -256,18 +244,16 @@ class Registry:
 
     def revoke_node(self, node: str, *, now_s: float, reason: str) -> bool:
         """Shut a member out: every certificate it was issued, and the token it knows. Whether there was such a one."""
-        with self._transaction() as database:
-            row = database.execute("SELECT token_sha256 FROM nodes WHERE node = ?", (node,)).fetchone()
-            if row is None:
+        with self._database.transaction() as database:
+            found = database.rows("SELECT token_sha256 FROM nodes WHERE node = ?", (node,))
+            if not found:
                 return False
-            database.execute(
+            database.change(
                 "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ?, restored_number = NULL WHERE node = ?",
                 (now_s, reason[:REASON_MAX_CHARS], node),
             )
-            database.execute(
-                "UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node)
-            )
-            database.execute("DELETE FROM tokens WHERE secret_sha256 = ?", (row["token_sha256"],))
+            database.change("UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node))
+            database.change("DELETE FROM tokens WHERE secret_sha256 = ?", (found[0]["token_sha256"],))
             return True
 
     def forget_node(self, node: str, *, now_s: float) -> bool:
@@ -275,15 +261,13 @@ class Registry:
 
         Unlike one that is revoked, it may know a secret that others join with: that stays good.
         """
-        with self._transaction() as database:
-            changed = database.execute(
+        with self._database.transaction() as database:
+            changed = database.change(
                 "UPDATE nodes SET state = 'revoked', revoked_s = COALESCE(revoked_s, ?), is_forgotten = 1,"
                 " restored_number = NULL, facts_json = '{}' WHERE node = ?",
                 (now_s, node),
-            ).rowcount
-            database.execute(
-                "UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node)
             )
+            database.change("UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node))
             return changed > 0
 
     def add_certificate(self, certificate: Certificate, *, replaces: str = "") -> None:
@@ -292,13 +276,13 @@ class Registry:
         A certificate that was asked for with another one is not recorded if that one was revoked meanwhile: it would
         be good again as soon as its name is. Nor if that one was superseded meanwhile.
         """
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             if self._is_revoked(certificate.node, replaces):
                 raise Misuse(f"{certificate.node} was revoked: it gets no other certificate")
             shown = self.certificate(replaces) if replaces else None
             if shown is not None and shown.superseded_s is not None:
                 raise Misuse(f"this certificate of {certificate.node} was replaced: it gets no other")
-            database.execute(
+            database.change(
                 "INSERT INTO certificates (sha256, node, role, key_sha256, issued_s, expires_s, revoked_s, number)"
                 " VALUES (:sha256, :node, :role, :key_sha256, :issued_s, :expires_s, :revoked_s,"
                 " (SELECT COALESCE(MAX(number), 0) + 1 FROM certificates WHERE node = :node))",
@@ -306,7 +290,7 @@ class Registry:
             )
             # What is void is no loss: a certificate that is not kept is good for nothing. The newest that was used
             # stays, however many were issued since: its owner may never have received those.
-            database.execute(
+            database.change(
                 "DELETE FROM certificates WHERE node = :node AND sha256 NOT IN (SELECT sha256 FROM certificates"
                 " WHERE node = :node ORDER BY used_s IS NOT NULL AND superseded_s IS NULL DESC, number DESC"
                 " LIMIT :kept)",
@@ -320,20 +304,20 @@ class Registry:
         Certificates that are newer and were never used stay as they are, and so does this one beside them: their owner
         may have crashed before it had written them down.
         """
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             row = self.certificate(sha256)
             if row is None or row.superseded_s is not None or row.revoked_s is not None:
                 return False
-            database.execute(
+            database.change(
                 "UPDATE certificates SET used_s = ? WHERE sha256 = ? AND used_s IS NULL",
                 (now_s, sha256),
             )
-            database.execute(
+            database.change(
                 "UPDATE certificates SET superseded_s = ? WHERE node = ? AND number < ? AND superseded_s IS NULL",
                 (now_s, row.node, row.number),
             )
             # It has a certificate that was issued since the registry was restored: unrecorded ones are void again.
-            database.execute(
+            database.change(
                 "UPDATE nodes SET restored_number = NULL WHERE node = ? AND restored_number < ?", (row.node, row.number)
             )
             return True
@@ -347,16 +331,16 @@ class Registry:
         return bool(certificate) and shown is None and node.revoked_s is not None
 
     def certificate(self, sha256: str) -> Certificate | None:
-        rows = self._rows("SELECT * FROM certificates WHERE sha256 = ?", (sha256,))
+        rows = self._database.rows("SELECT * FROM certificates WHERE sha256 = ?", (sha256,))
         return Certificate(**rows[0]) if rows else None
 
     def certificates(self, node: str = "") -> list[Certificate]:
         """Those of a member, or all there are; oldest first."""
         # Two statements: SQLite plans one for both as a scan of all.
         if node:
-            found = self._rows("SELECT * FROM certificates WHERE node = ? ORDER BY number, sha256", (node,))
+            found = self._database.rows("SELECT * FROM certificates WHERE node = ? ORDER BY number, sha256", (node,))
         else:
-            found = self._rows("SELECT * FROM certificates ORDER BY number, sha256")
+            found = self._database.rows("SELECT * FROM certificates ORDER BY number, sha256")
         return [Certificate(**row) for row in found]
 
     # Jobs -----------------------------------------------------------------------------------------
@@ -364,7 +348,7 @@ class Registry:
     def add_job(self, *, job: str, name: str, spec_json: str, now_s: float) -> None:
         """Queue a job."""
         added = self._change(
-            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}', '', '{}') ON CONFLICT DO NOTHING",
+            "INSERT INTO jobs VALUES (?, ?, ?, 'queued', '', 0, ?, NULL, '{}', '', '{}', '') ON CONFLICT DO NOTHING",
             (job, name, spec_json, now_s),
         )
         if not added:
@@ -380,12 +364,12 @@ class Registry:
 
     def next_term(self, job: str) -> int:
         """Begin a new term. No two calls ever return the same one, whatever crashes in between."""
-        with self._transaction() as database:
-            database.execute("UPDATE jobs SET term = term + 1 WHERE job = ?", (job,))
-            row = database.execute("SELECT term FROM jobs WHERE job = ?", (job,)).fetchone()
-            if row is None:
+        with self._database.transaction() as database:
+            database.change("UPDATE jobs SET term = term + 1 WHERE job = ?", (job,))
+            found = database.rows("SELECT term FROM jobs WHERE job = ?", (job,))
+            if not found:
                 raise _unknown_job(job)
-            return int(row[0])
+            return int(found[0]["term"])
 
     def save_progress(self, job: str, progress_json: str) -> None:
         self._change_job(job, "UPDATE jobs SET progress_json = ? WHERE job = ?", (progress_json, job))
@@ -394,20 +378,20 @@ class Registry:
         self._change_job(job, "UPDATE jobs SET terms_json = ? WHERE job = ?", (terms_json, job))
 
     def jobs(self) -> list[JobRow]:
-        return [_job(row) for row in self._rows("SELECT * FROM jobs ORDER BY created_s, job")]
+        return [_job(row) for row in self._database.rows("SELECT * FROM jobs ORDER BY created_s, job")]
 
     def job(self, job: str) -> JobRow | None:
-        rows = self._rows("SELECT * FROM jobs WHERE job = ?", (job,))
+        rows = self._database.rows("SELECT * FROM jobs WHERE job = ?", (job,))
         return _job(rows[0]) if rows else None
 
     def remove_job(self, job: str) -> None:
         """Forget a job and everything that was recorded of it."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             self._require(job)
             for name in (job, _tracebacks_of(job)):
-                database.execute("DELETE FROM events WHERE job = ?", (name,))
+                database.change("DELETE FROM events WHERE job = ?", (name,))
             for statement in _REMOVE_JOB:
-                database.execute(statement, (job,))
+                database.change(statement, (job,))
             self._listed.pop(job, None)
 
     # The history: which batch went into which version -----------------------------------------------
@@ -418,39 +402,50 @@ class Registry:
         The evaluations of the same save are part of that: were they written apart, a disk that fills up in between
         would have the save tried again, and refused for the rows that are there.
         """
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             self._require(job)
-            for row in rows:
-                if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
-                    raise _applied_twice(self._database, job, row)
-            database.executemany(_ADD_EVALUATION, ({"job": job} | _plain(row) for row in evaluations))
-            self._thin_applied(job, added=len(rows))
-            self._thin_evaluations(job)
+            self._add_history(database, job, rows, evaluations)
 
     def forget_after(self, job: str, version: int) -> None:
         """Drop what was recorded of versions that did not survive."""
-        with self._transaction():
+        with self._database.transaction():
             self._forget_after(job, version)
 
     def restore_applied(
-        self, job: str, rows: Sequence[Applied], *, after: int, evaluations: Sequence[EvaluationRow] = ()
+        self,
+        job: str,
+        rows: Sequence[Applied],
+        *,
+        after: int,
+        evaluations: Sequence[EvaluationRow] = (),
+        checkpoint: str = "",
     ) -> None:
-        """Replace the history after a version by the rows that a checkpoint carries, all or nothing."""
+        """Replace the history after a version by the rows that a checkpoint carries, all or nothing.
+
+        ``checkpoint``: its name, if it is to be known as the last that was acknowledged.
+        """
         if before := [row for row in rows if row.version <= after]:
             raise Misuse(f"a checkpoint with history after version {after} carries a batch of {before[0].version}")
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             self._require(job)
             self._forget_after(job, after)
-            for row in rows:
-                if not database.execute(_ADD_APPLIED, {"job": job} | dataclasses.asdict(row)).rowcount:
-                    raise _applied_twice(self._database, job, row)
-            database.executemany(_ADD_EVALUATION, ({"job": job} | _plain(row) for row in evaluations))
-            self._thin_applied(job, added=len(rows))
-            self._thin_evaluations(job)
+            self._add_history(database, job, rows, evaluations)
+            if checkpoint:
+                database.change("UPDATE jobs SET checkpoint = ? WHERE job = ?", (checkpoint, job))
+
+    def _add_history(
+        self, database: Statements, job: str, rows: Sequence[Applied], evaluations: Sequence[EvaluationRow]
+    ) -> None:
+        added = database.change_each(_ADD_APPLIED, ({"job": job} | dataclasses.asdict(row) for row in rows))
+        if added != len(rows):
+            raise _applied_twice(database, job, rows)
+        database.change_each(_ADD_EVALUATION, ({"job": job} | _plain(row) for row in evaluations))
+        self._thin_applied(job, added=added)
+        self._thin_evaluations(job)
 
     def applied_between(self, job: str, after: int, last: int) -> tuple[int, frozenset[str]]:
         """How many batches went into versions after one, up to and with another; and which devices trained them."""
-        rows = self._rows(
+        rows = self._database.rows(
             "SELECT node, COUNT(*) AS batches FROM applied"
             " WHERE job = ? AND version > ? AND version <= ? GROUP BY node",
             (job, after, last),
@@ -461,7 +456,7 @@ class Registry:
         """Batch by batch, as far back as that is kept."""
         return [
             Applied(**row)
-            for row in self._rows(
+            for row in self._database.rows(
                 "SELECT epoch, batch, version, node, lease FROM applied WHERE job = ? ORDER BY epoch, batch",
                 (job,),
             )
@@ -469,10 +464,10 @@ class Registry:
 
     def audit(self, job: str) -> list[EpochAudit]:
         """What the history says of each epoch, also of those whose batches are not listed any more."""
-        thinned = self._rows(
+        thinned = self._database.rows(
             'SELECT epoch, batches, "distinct", first_version, last_version FROM epochs WHERE job = ?', (job,)
         )
-        listed = self._rows(_AUDIT, {"job": job, "last": _EVER})
+        listed = self._database.rows(_AUDIT, {"job": job, "last": _EVER})
         # A checkpoint that is restored may list an epoch again.
         audits = {int(row["epoch"]): EpochAudit(**row) for row in (*thinned, *listed)}
         return [audits[epoch] for epoch in sorted(audits)]
@@ -484,12 +479,16 @@ class Registry:
     ) -> int:
         """Append ``(at_s, kind, text)``; the number of the last. The oldest beyond the limit are dropped.
 
-        ``numbers``: rising ones that the caller has given out, above all of this job before; else they are counted on.
+        ``numbers``: rising ones that the caller has given out; those that are taken are passed over. Else they are
+        counted on.
         """
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             last = self.last_event(job)
-            given = numbers if numbers is not None else range(last + 1, last + 1 + len(events))
-            database.executemany(
+            given = list(numbers if numbers is not None else range(last + 1, last + 1 + len(events)))
+            if given and given[0] <= last:
+                # Another manager has given them out too.
+                given = [number + last + 1 - given[0] for number in given]
+            database.change_each(
                 "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
                 (
                     (job, seq, at_s, kind, text[:REASON_MAX_CHARS])
@@ -497,40 +496,42 @@ class Registry:
                 ),
             )
             last = given[-1] if given else last
-            database.execute("DELETE FROM events WHERE job = ? AND seq <= ?", (job, last - EVENTS_KEPT_PER_JOB))
+            database.change("DELETE FROM events WHERE job = ? AND seq <= ?", (job, last - EVENTS_KEPT_PER_JOB))
         return last
 
     def last_event(self, job: str) -> int:
         """The number of a job's latest event; 0: there is none."""
-        (row,) = self._rows("SELECT COALESCE(MAX(seq), 0) AS last FROM events WHERE job = ?", (job,))
+        (row,) = self._database.rows("SELECT COALESCE(MAX(seq), 0) AS last FROM events WHERE job = ?", (job,))
         return int(row["last"])
 
     def add_tracebacks(self, job: str, tracebacks: Sequence[tuple[float, str, str]]) -> None:
         """Append ``(at_s, reason, traceback)``; the oldest beyond a few are dropped."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             # Under a name that no job has: they are not counted, listed or thinned out with the events.
             name = _tracebacks_of(job)
-            database.executemany(
+            database.change_each(
                 "INSERT INTO events SELECT ?, COALESCE(MAX(seq), 0) + 1, ?, 'traceback', ? FROM events WHERE job = ?",
                 (
                     (name, at_s, json.dumps([reason, traceback[:TRACEBACK_MAX_CHARS]]), name)
                     for at_s, reason, traceback in tracebacks
                 ),
             )
-            database.execute(
+            database.change(
                 "DELETE FROM events WHERE job = ? AND seq <= (SELECT MAX(seq) FROM events WHERE job = ?) - ?",
                 (name, name, TRACEBACKS_KEPT_PER_JOB),
             )
 
     def tracebacks(self, job: str) -> list[Event]:
         """The latest failures of a job's code that are known in full, oldest first."""
-        rows = self._rows("SELECT seq, at_s, kind, text FROM events WHERE job = ? ORDER BY seq", (_tracebacks_of(job),))
+        rows = self._database.rows(
+            "SELECT seq, at_s, kind, text FROM events WHERE job = ? ORDER BY seq", (_tracebacks_of(job),)
+        )
         found = [(row, *json.loads(row["text"])) for row in rows]
         return [Event(**{**row, "text": reason, "traceback": traceback}) for row, reason, traceback in found]
 
     def events_after(self, job: str, seq: int, *, limit: int) -> list[Event]:
         """The latest events a caller has not seen, oldest first; what is older than ``limit`` is passed over."""
-        rows = self._rows(
+        rows = self._database.rows(
             "SELECT seq, at_s, kind, text FROM events WHERE job = ? AND seq > ? ORDER BY seq DESC LIMIT ?",
             (job, seq, max(limit, 0)),
         )
@@ -540,9 +541,9 @@ class Registry:
 
     def add_evaluation(self, job: str, evaluation: EvaluationRow) -> None:
         """Record how good a version is; evaluating it again replaces what was known."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             self._require(job)
-            database.execute(_ADD_EVALUATION, {"job": job} | _plain(evaluation))
+            database.change(_ADD_EVALUATION, {"job": job} | _plain(evaluation))
             self._thin_evaluations(job)
 
     def evaluations(self, job: str, *, latest: int = -1) -> list[EvaluationRow]:
@@ -558,10 +559,10 @@ class Registry:
                 metrics=metrics_in(json.loads(row["metrics_json"])),
             )
             for row in reversed(
-                self._rows(
+                self._database.rows(
                     "SELECT version, epoch, accuracy, loss, examples, at_s, metrics_json FROM evaluations WHERE job = ?"
                     " ORDER BY version DESC LIMIT ?",
-                    (job, latest),
+                    (job, latest if latest >= 0 else _EVER),
                 )
             )
         ]
@@ -570,11 +571,11 @@ class Registry:
 
     def published(self, job: str) -> list[Published]:
         """Those that are kept, in the order they were published."""
-        rows = self._rows("SELECT * FROM published WHERE job = ? ORDER BY number", (job,))
+        rows = self._database.rows("SELECT * FROM published WHERE job = ? ORDER BY number", (job,))
         return [_published(row) for row in rows]
 
     def serving(self, job: str) -> Serving:
-        rows = self._rows("SELECT * FROM serving WHERE job = ?", (job,))
+        rows = self._database.rows("SELECT * FROM serving WHERE job = ?", (job,))
         if not rows:
             return Serving()
         row = rows[0]
@@ -589,66 +590,47 @@ class Registry:
 
     def shelf(self, job: str) -> tuple[list[Published], Serving]:
         """Both as they were at one moment."""
-        with self._lock:
+        with self._database.transaction(writes=False):
             return self.published(job), self.serving(job)
 
     def published_hashes(self) -> set[str]:
         """Of every model that some job keeps."""
-        return {str(row["sha256"]) for row in self._rows("SELECT DISTINCT sha256 FROM published")}
+        return {str(row["sha256"]) for row in self._database.rows("SELECT DISTINCT sha256 FROM published")}
 
     def publish(self, job: str, version: Published, serving: Serving, *, drop: Sequence[int] = ()) -> None:
         """Keep a published version, serve what is said, and forget others: all of it or nothing."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             self._require(job)
-            database.execute(
-                "INSERT OR REPLACE INTO published VALUES (:job, :version, :number, :epoch, :accuracy, :loss, :examples,"
-                " :sha256, :size_bytes, :at_s, :reason, :metrics_json)",
-                {"job": job} | _plain(version) | {"reason": version.reason[:REASON_MAX_CHARS]},
-            )
+            row = {"job": job} | _plain(version) | {"reason": version.reason[:REASON_MAX_CHARS]}
+            database.change(_ADD_PUBLISHED, row)
             self._set_serving(job, serving)
-            database.executemany("DELETE FROM published WHERE job = ? AND version = ?", ((job, each) for each in drop))
+            database.change_each("DELETE FROM published WHERE job = ? AND version = ?", ((job, each) for each in drop))
 
     def serve(self, job: str, serving: Serving) -> None:
         """Serve another of those that are kept, or say why not."""
-        with self._transaction():
+        with self._database.transaction():
             self._require(job)
             self._set_serving(job, serving)
 
-    # Below here: one way in to SQLite ---------------------------------------------------------------
+    # Below here: shared by the above ---------------------------------------------------------------
 
-    def _rows(self, query: str, parameters: _Parameters = ()) -> list[sqlite3.Row]:
-        with self._lock, self._errors_named():
-            return self._database.execute(query, parameters).fetchall()
-
-    def _change(self, statement: str, parameters: _Parameters) -> int:
+    def _change(self, statement: str, parameters: Parameters) -> int:
         """Run one statement durably; how many rows it touched."""
-        with self._transaction() as database:
-            return database.execute(statement, parameters).rowcount
+        with self._database.transaction() as database:
+            return database.change(statement, parameters)
 
-    def _change_job(self, job: str, statement: str, parameters: _Parameters) -> None:
+    def _change_job(self, job: str, statement: str, parameters: Parameters) -> None:
         if not self._change(statement, parameters):
             raise _unknown_job(job)
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._errors_named():
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-                self._database.execute("COMMIT")
-            except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("ROLLBACK")
-                raise
-
     def _require(self, job: str) -> None:
-        if self._database.execute("SELECT 1 FROM jobs WHERE job = ?", (job,)).fetchone() is None:
+        if not self._database.rows("SELECT 1 FROM jobs WHERE job = ?", (job,)):
             raise _unknown_job(job)
 
     def _forget_after(self, job: str, version: int) -> None:
-        self._database.execute("DELETE FROM applied WHERE job = ? AND version > ?", (job, version))
-        self._database.execute("DELETE FROM evaluations WHERE job = ? AND version > ?", (job, version))
-        self._database.execute("DELETE FROM epochs WHERE job = ? AND last_version > ?", (job, version))
+        self._database.change("DELETE FROM applied WHERE job = ? AND version > ?", (job, version))
+        self._database.change("DELETE FROM evaluations WHERE job = ? AND version > ?", (job, version))
+        self._database.change("DELETE FROM epochs WHERE job = ? AND last_version > ?", (job, version))
 
     def _thin_applied(self, job: str, *, added: int) -> None:
         """Of the oldest epochs keep the sums alone, until a quarter of the room is free; the last two stay listed."""
@@ -656,9 +638,10 @@ class Registry:
         self._listed[job] = self._listed.get(job, APPLIED_KEPT_PER_JOB) + added
         if self._listed[job] <= APPLIED_KEPT_PER_JOB:
             return
-        counts = self._database.execute(
-            "SELECT epoch, COUNT(*) FROM applied WHERE job = ? GROUP BY epoch ORDER BY epoch", (job,)
-        ).fetchall()
+        counted = self._database.rows(
+            "SELECT epoch, COUNT(*) AS batches FROM applied WHERE job = ? GROUP BY epoch ORDER BY epoch", (job,)
+        )
+        counts = [(int(row["epoch"]), int(row["batches"])) for row in counted]
         left = sum(count for _, count in counts)
         last = -1
         if left > APPLIED_KEPT_PER_JOB:
@@ -669,20 +652,19 @@ class Registry:
         self._listed[job] = left
         if last < 0:
             return
-        sums = self._database.execute(_AUDIT, {"job": job, "last": last}).fetchall()
-        self._database.executemany(
-            "INSERT OR REPLACE INTO epochs VALUES (?, ?, ?, ?, ?, ?)", ((job, *row) for row in sums)
-        )
-        self._database.execute("DELETE FROM applied WHERE job = ? AND epoch <= ?", (job, last))
-        self._database.execute("DELETE FROM epochs WHERE job = ? AND epoch <= ?", (job, last - EPOCHS_KEPT_PER_JOB))
+        sums = self._database.rows(_AUDIT, {"job": job, "last": last})
+        self._database.change_each(_ADD_EPOCH, ({"job": job} | row for row in sums))
+        self._database.change("DELETE FROM applied WHERE job = ? AND epoch <= ?", (job, last))
+        self._database.change("DELETE FROM epochs WHERE job = ? AND epoch <= ?", (job, last - EPOCHS_KEPT_PER_JOB))
 
     def _thin_evaluations(self, job: str) -> None:
         """The newest half stays whole; before it, what is older is sparser, for it is halved again and again."""
-        (count,) = self._database.execute("SELECT COUNT(*) FROM evaluations WHERE job = ?", (job,)).fetchone()
+        (row,) = self._database.rows("SELECT COUNT(*) AS rows FROM evaluations WHERE job = ?", (job,))
+        count = int(row["rows"])
         if count > EVALUATIONS_KEPT_PER_JOB:
-            self._database.execute(
+            self._database.change(
                 "DELETE FROM evaluations WHERE job = :job AND version IN (SELECT version FROM (SELECT version,"
-                " ROW_NUMBER() OVER (ORDER BY version) AS place FROM evaluations WHERE job = :job)"
+                " ROW_NUMBER() OVER (ORDER BY version) AS place FROM evaluations WHERE job = :job) AS placed"
                 " WHERE place <= :older AND place % 2 = 0)",
                 {"job": job, "older": count - EVALUATIONS_KEPT_PER_JOB // 2},
             )
@@ -693,46 +675,7 @@ class Registry:
             "version": _NO_VERSION if serving.version is None else serving.version,
             "judged": _NO_VERSION if serving.judged is None else serving.judged,
         }
-        self._database.execute(
-            "INSERT OR REPLACE INTO serving VALUES"
-            " (:job, :version, :reason, :judged, :hold, :until_accuracy, :verdict)",
-            {"job": job} | dataclasses.asdict(serving) | texts | versions,
-        )
-
-    @contextlib.contextmanager
-    def _errors_named(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.ProgrammingError as error:
-            raise Misuse(f"registry {self._path}: {error}") from error
-        except sqlite3.IntegrityError as error:
-            raise Misuse(f"registry {self._path} refuses a row: {error}") from error
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
-        except (OverflowError, UnicodeEncodeError) as error:
-            raise Misuse(f"registry {self._path} cannot hold a value: {error}") from error
-
-    def _failed(self, error: sqlite3.Error) -> ShoalError:
-        # The low byte is the primary code, the rest says more about it.
-        match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
-            case sqlite3.SQLITE_FULL:
-                return DiskFull(
-                    f"the disk that holds {self._path} is full: free space on it, then try again; "
-                    "what the registry held before is untouched"
-                )
-            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-                return self._damaged(str(error))
-            case sqlite3.SQLITE_BUSY:
-                return ShoalError(
-                    f"registry {self._path} was locked for {_BUSY_TIMEOUT_S:g} s: is a second manager using it?"
-                )
-        return ShoalError(f"registry {self._path}: {error}; check the disk and the rights on this file")
-
-    def _damaged(self, what: str) -> Corrupt:
-        return Corrupt(
-            f"registry {self._path} is damaged ({what}): check the disk and restore the file from a copy, "
-            "or move it away to start an empty cluster"
-        )
+        self._database.change(_SET_SERVING, {"job": job} | dataclasses.asdict(serving) | texts | versions)
 
 
 def _tracebacks_of(job: str) -> str:
@@ -752,12 +695,10 @@ def _name_problem(name: str) -> str | None:
     return None
 
 
-def _is_taken(database: sqlite3.Connection, token: Token, name: str) -> bool:
+def _is_taken(database: Statements, token: Token, name: str) -> bool:
     """Whether a device that joins with this token cannot have the name."""
-    row = database.execute(
-        "SELECT 1 FROM nodes WHERE node = ? AND (state != 'revoked' OR revoked_s >= ?)", (name, token.created_s)
-    ).fetchone()
-    return row is not None
+    query = "SELECT 1 FROM nodes WHERE node = ? AND (state != 'revoked' OR revoked_s >= ?)"
+    return bool(database.rows(query, (name, token.created_s)))
 
 
 #: So many numbers are tried one after the other. Beyond them a free one is found by halves, which may pass over a
@@ -784,8 +725,8 @@ def _free_name(wanted: str, *, is_taken: Callable[[str], bool]) -> str:
     return name(free)
 
 
-def _job(row: sqlite3.Row) -> JobRow:
-    return JobRow(**{**dict(row), "state": JobState(row["state"])})
+def _job(row: Row) -> JobRow:
+    return JobRow(**{**row, "state": JobState(row["state"])})
 
 
 def _plain(row: EvaluationRow | Published) -> dict[str, Any]:
@@ -794,7 +735,7 @@ def _plain(row: EvaluationRow | Published) -> dict[str, Any]:
     return columns | {"metrics_json": json.dumps(metrics_row(row.metrics))}
 
 
-def _published(row: sqlite3.Row) -> Published:
+def _published(row: Row) -> Published:
     columns = dict(row)
     del columns["job"]
     return Published(metrics=metrics_in(json.loads(columns.pop("metrics_json"))), **columns)
@@ -804,12 +745,12 @@ def _unknown_job(job: str) -> Misuse:
     return Misuse(f"there is no job {job[:80]!r}: `shoal jobs` lists those there are")
 
 
-def _applied_twice(database: sqlite3.Connection, job: str, row: Applied) -> Misuse:
-    version, node = database.execute(
-        "SELECT version, node FROM applied WHERE job = ? AND epoch = ? AND batch = ?",
-        (job, row.epoch, row.batch),
-    ).fetchone()
+def _applied_twice(database: Statements, job: str, rows: Sequence[Applied]) -> Misuse:
+    """Some of these rows were there already: name one, another than the row it stands in the way of if there is one."""
+    query = "SELECT epoch, batch, version, node, lease FROM applied WHERE job = ? AND epoch = ? AND batch = ?"
+    there = [(row, Applied(**database.rows(query, (job, row.epoch, row.batch))[0])) for row in rows]
+    row, before = next((pair for pair in there if pair[0] != pair[1]), there[0])
     return Misuse(
-        f"job {job!r}: batch {row.batch} of epoch {row.epoch} went into version {version} (by {node}); "
+        f"job {job!r}: batch {row.batch} of epoch {row.epoch} went into version {before.version} (by {before.node}); "
         f"version {row.version} must not apply it again"
     )

@@ -90,6 +90,8 @@ class JobRow:
     leader: str = ""
     #: Term -> who was given it, and the newest durable version then.
     terms_json: str = "{}"
+    #: The name of its last checkpoint that was acknowledged, where managers share a depot; empty: none was.
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -180,4 +180,27 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX certificates_by_number ON certificates (node, number)",
         "DROP INDEX certificates_by_node",
     ),
+    (
+        # What is true of the whole registry, such as whose it is.
+        """
+        CREATE TABLE facts (
+            name TEXT PRIMARY KEY,
+            value TEXT NOT NULL
+        ) WITHOUT ROWID
+        """,
+    ),
+    (
+        # Which manager runs the cluster, where several share a registry: it counts on in every transaction that writes.
+        """
+        CREATE TABLE seats (
+            job TEXT PRIMARY KEY,
+            holder TEXT NOT NULL,
+            term INTEGER NOT NULL,
+            beats INTEGER NOT NULL
+        ) WITHOUT ROWID
+        """,
+        # Where several managers share a depot: the name of the checkpoint that was acknowledged last. A manager that
+        # was deposed may have put others there.
+        "ALTER TABLE jobs ADD COLUMN checkpoint TEXT NOT NULL DEFAULT ''",
+    ),
 )

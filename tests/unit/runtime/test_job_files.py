@@ -16,8 +16,8 @@ from shoal.runtime import prepared_cache
 from shoal.runtime.job_files import FRESH_S, JobFiles
 from shoal.runtime.paths import Paths
 from shoal.states import JobState
-from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import CheckpointStore
+from shoal.store.depot import FolderDepot
 from shoal.store.files import bytes_below
 from shoal.store.registry import Registry
 from shoal.trainer.package import listing_of, spec_of
@@ -32,8 +32,9 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.places = Paths(folder / "home")
         self.registry = Registry(self.places.registry)
-        self.blobs, self.models = BlobStore(self.places.blobs), BlobStore(self.places.published)
-        self.files = JobFiles(self.places, self.registry, self.blobs, self.models)
+        depot = FolderDepot(self.places.registry.parent)
+        self.blobs, self.models = depot.blobs, depot.models
+        self.files = JobFiles(self.places, self.registry, depot)
         self._scratch = folder / "scratch"
         self._scratch.mkdir()
         self.ready = echo_job(self._scratch, values=8, batches=4)
@@ -103,7 +104,7 @@ def test_what_was_written_a_moment_ago_stays(disk: Disk) -> None:
 def test_a_folder_of_checkpoints_that_no_job_has_is_garbage(disk: Disk) -> None:
     disk.add("a")
     CheckpointStore(disk.places.checkpoints("gone")).save(version=1, tensors={}, state={})
-    assert [path.name for path in disk.files.collect().folders] == ["gone"]
+    assert disk.files.collect().jobs == ("gone",)
     assert disk.places.checkpoints("a").exists()
 
 

@@ -250,3 +250,28 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     for version in (-1, 10**18):
         with pytest.raises(Misuse):
             CheckpointStore(tmp_path).save(version=version, tensors={}, state={})
+
+
+def test_of_checkpoints_that_are_not_older_the_acknowledged_one_alone_counts(tmp_path: Path) -> None:
+    """Managers that share a depot: one that was deposed wrote versions that nobody acknowledged."""
+    store = CheckpointStore(tmp_path, keep=9)
+    saved = {
+        version: store.save(version=version, tensors={"flat": np.zeros(4, np.float32)}, state={}, thins=False)
+        for version in (1, 2, 3)
+    }
+    other = CheckpointStore(tmp_path, keep=9)
+    other.save(version=2, tensors={"flat": np.ones(4, np.float32)}, state={}, thins=False)
+    assert store.newest_version() == 3
+    loaded = store.load(named=saved[2].path.name)
+    assert loaded is not None
+    assert (loaded.version, loaded.sha256) == (2, saved[2].sha256)
+    assert store.load(named="") is None, "none was acknowledged"
+    # What was acknowledged is damaged: the one before it counts, and no other of its version.
+    saved[2].path.write_bytes(b"damaged")
+    loaded = store.load(named=saved[2].path.name)
+    assert loaded is not None
+    assert (loaded.version, loaded.which) == (1, "the one before")
+    with pytest.raises(Corrupt, match="was acknowledged and is not in"):
+        CheckpointStore(tmp_path / "elsewhere").load(named=saved[2].path.name)
+    store.thin_out(saved[1])
+    assert [path.name for path in tmp_path.glob("*.safetensors")] == [saved[1].path.name]

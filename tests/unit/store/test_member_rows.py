@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,6 @@ from shoal.errors import Misuse
 from shoal.store.registry import Registry
 from shoal.store.rows import Certificate, Redeemed
 from shoal.store.schema import MIGRATIONS
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    with Registry(tmp_path / "registry.db") as opened:
-        yield opened
 
 
 def certificate(sha256: str, node: str = "pi", *, issued_s: float = 5.0) -> Certificate:

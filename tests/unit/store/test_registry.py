@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 from shoal.errors import Corrupt, Misuse, ShoalError
 from shoal.scheduling.ledger import Applied
 from shoal.states import JobState
+from shoal.store.base import Database
 from shoal.store.registry import Registry
 from shoal.store.rows import EpochAudit, EvaluationRow, Event, Redeemed
 from shoal.store.schema import MIGRATIONS
@@ -27,11 +28,7 @@ from shoal.wire.limits import (
 )
 from shoal.wire.messages import MetricView
 
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    with Registry(tmp_path / "cluster" / "registry.db") as opened:
-        yield opened
+Open = Callable[[], Database]
 
 
 @pytest.fixture
@@ -59,7 +56,8 @@ def test_it_is_durable_private_and_survives_reopening(tmp_path: Path) -> None:
     with Registry(path) as registry:
         assert [job.job for job in registry.jobs()] == ["j1"]
         for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
-            assert registry._database.execute(f"PRAGMA {pragma}").fetchone()[0] == value
+            (row,) = registry._database.rows(f"PRAGMA {pragma}")
+            assert row[pragma] == value
 
 
 def test_a_newer_schema_is_refused_with_advice(tmp_path: Path) -> None:
@@ -94,8 +92,8 @@ def test_values_that_do_not_fit_are_our_mistake(with_job: Registry, version: int
     assert with_job.applied("j1") == []
 
 
-def test_two_registries_on_one_file_see_each_other(tmp_path: Path) -> None:
-    with Registry(tmp_path / "r.db") as one, Registry(tmp_path / "r.db") as other:
+def test_two_registries_on_one_database_see_each_other(open_database: Open) -> None:
+    with Registry(open_database()) as one, Registry(open_database()) as other:
         one.add_job(job="j1", name="a", spec_json="{}", now_s=1.0)
         assert [other.next_term("j1"), one.next_term("j1"), other.next_term("j1")] == [1, 2, 3]
 
@@ -115,7 +113,9 @@ def test_a_token_is_spent_and_the_secret_is_nowhere(registry: Registry, tmp_path
         ("pi-2", "worker", "enrolled"),
     ]
     assert registry.tokens()[0].uses_left == 0
-    assert all(b"s3cret-value" not in path.read_bytes() for path in (tmp_path / "cluster").iterdir())
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert all(b"s3cret-value" not in path.read_bytes() for path in files)
+    assert "s3cret-value" not in str(registry._database.rows("SELECT * FROM tokens"))
 
 
 def test_unknown_expired_and_revoked_tokens_are_refused(registry: Registry) -> None:
@@ -218,10 +218,10 @@ def test_jobs_are_told_apart(with_job: Registry) -> None:
             use()
 
 
-def test_terms_only_rise_even_over_restarts(tmp_path: Path) -> None:
+def test_terms_only_rise_even_over_restarts(open_database: Open) -> None:
     terms = []
     for opening in range(3):
-        with Registry(tmp_path / "r.db") as registry:
+        with Registry(open_database()) as registry:
             if not opening:
                 registry.add_job(job="j1", name="a", spec_json="{}", now_s=1.0)
             terms += [registry.next_term("j1"), registry.next_term("j1")]
@@ -432,7 +432,7 @@ def test_old_evaluations_grow_sparse(with_job: Registry, monkeypatch: pytest.Mon
 
 
 def test_a_lock_held_too_long_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.store.registry._BUSY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("shoal.store.sqlite.BUSY_TIMEOUT_S", 0.05)
     with Registry(tmp_path / "r.db") as registry:
         other = sqlite3.connect(tmp_path / "r.db", isolation_level=None)
         try:

@@ -93,6 +93,24 @@ def up(
             show_default="devices stay connected",
         ),
     ] = "",
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            envvar="SHOAL_STORE",
+            help="Keep members, jobs and history in PostgreSQL: postgresql://USER@HOST/DATABASE. A password belongs in"
+            " SHOAL_STORE or ~/.pgpass, not here.",
+            show_default="a file in HOME",
+        ),
+    ] = "",
+    blobs: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Keep models, checkpoints and data in an S3: s3://BUCKET/PREFIX, with AWS_ACCESS_KEY_ID and its kin.",
+            show_default="a folder in HOME",
+        ),
+    ] = "",
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     log_format: LogFormat = "",
@@ -145,6 +163,8 @@ def up(
         prefers_devices=lead == "devices",
         disk_quota_bytes=quota_bytes,
         check_in_s=check_in_s,
+        store=store,
+        blobs=blobs,
         on_ready=on_ready,
     )
     try:

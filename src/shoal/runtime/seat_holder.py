@@ -1,0 +1,76 @@
+"""Waits for the seat of a cluster, holds it, and notices that it was lost. Whether to take it is decided elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+
+from shoal.errors import ShoalError
+from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, Watch
+from shoal.store.base import Away
+from shoal.store.seat import Deposed, Seats, Tenure
+
+log = logging.getLogger("shoal")
+
+
+async def hold_seat(seats: Seats) -> SeatHolder:
+    """Wait until this process has the seat, however long another has it."""
+    holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    watch, told = Watch(), ""
+    while True:
+        try:
+            seat = await asyncio.to_thread(seats.look)
+            if watch.may_take(seat, time.monotonic()):
+                tenure = await asyncio.to_thread(seats.take, holder, seat)
+                if tenure is not None:
+                    log.info("this manager runs the cluster, under term %d of its seat", tenure.term)
+                    return SeatHolder(seats, tenure)
+            elif seat is not None and seat.holder != told:
+                told = seat.holder
+                log.info("standing by: %s runs the cluster", told)
+        except Away as error:
+            watch.blind()
+            log.warning("standing by without a database: %s", error)
+            await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+class SeatHolder:
+    def __init__(self, seats: Seats, tenure: Tenure) -> None:
+        self._seats = seats
+        self.tenure = tenure
+        self.is_deposed = False
+        self._renewing: asyncio.Task[None] | None = None
+
+    def keep(self, *, on_deposed: Callable[[], None]) -> None:
+        """Count on until ``let_go``. ``on_deposed`` is called once, if another takes the seat."""
+        self._renewing = asyncio.create_task(self._renew(on_deposed), name="seat")
+
+    async def _renew(self, on_deposed: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            try:
+                await asyncio.to_thread(self._seats.renew, self.tenure)
+            except Deposed as error:
+                log.error("%s", error)
+                self.is_deposed = True
+                on_deposed()
+                return
+            except ShoalError as error:
+                # Without a database nobody can take the seat either.
+                log.warning("the seat is not renewed: %s", error)
+
+    async def let_go(self) -> None:
+        """The next manager need not wait for this one to fall silent."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        if not self.is_deposed:
+            with contextlib.suppress(ShoalError):
+                await asyncio.to_thread(self._seats.give_up, self.tenure)

@@ -1,0 +1,115 @@
+"""Opens the stores that a manager was told to use, and remembers which: a cluster without its members is no cluster."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import Corrupt, Misuse
+from shoal.store.base import Database
+from shoal.store.depot import Depot, FolderDepot, ObjectDepot
+from shoal.store.files import write_atomically
+from shoal.store.registry import Registry
+from shoal.store.sqlite import SqliteDatabase
+
+_MARK = "stores.json"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stores:
+    database: Database
+    depot: Depot
+    #: Other managers may use the database too: one of them has the seat (``store.seat``).
+    is_shared: bool
+
+
+def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "") -> Stores:
+    """The database and the depot of the cluster in this folder. Empty: a SQLite file there, and the folder itself.
+
+    ``owner`` names the cluster: a database or a bucket of another one is refused.
+    """
+    depot: Depot
+    if store and not store.startswith(_POSTGRES):
+        raise Misuse("--store is postgresql://USER@HOST/DATABASE; without it the registry is a file of this home")
+    _check_same(folder, is_postgres=bool(store), blobs=blobs)
+    if blobs:
+        from shoal.store.objects import Objects
+
+        objects = Objects(blobs)
+        objects.claim(owner)
+        depot = ObjectDepot(objects, folder)
+    else:
+        depot = FolderDepot(folder)
+    if store:
+        from shoal.store.postgres import PostgresDatabase
+
+        database: Database = PostgresDatabase(store)
+        try:
+            _settle(Registry(database), owner=owner, depot=blobs or _own_name(folder))
+        except BaseException:
+            database.close()
+            raise
+    else:
+        database = SqliteDatabase(folder / "registry.sqlite")
+    _mark(folder, is_postgres=bool(store), blobs=blobs)
+    return Stores(database=database, depot=depot, is_shared=bool(store))
+
+
+def _settle(registry: Registry, *, owner: str, depot: str) -> None:
+    if registry.settle("cluster", owner) != owner:
+        raise Misuse("this database belongs to another cluster: name another one, or use that cluster's --home")
+    if (known := registry.settle("depot", depot)) != depot:
+        where = known if known.startswith("s3://") else "the home of another manager"
+        raise Misuse(
+            f"this cluster's models and data are in {where}: managers share them with one and the same --blobs"
+        )
+
+
+def _own_name(folder: Path) -> str:
+    """A name for the files of this home, drawn once: no other home has them."""
+    path = folder / "depot"
+    if not path.exists():
+        name = f"folder {secrets.token_hex(8)}".encode()
+        write_atomically(path, lambda file: file.write(name))
+    return path.read_text()
+
+
+def elsewhere(folder: Path) -> str:
+    """Where the state of this folder's cluster is, if it is not in the folder; for people."""
+    told = _told(folder)
+    return " and ".join(filter(None, ("PostgreSQL" if told.get("store") else "", told.get("blobs", ""))))
+
+
+def _told(folder: Path) -> dict[str, str]:
+    """What this cluster was started with before. No address: the database may move, and its user's name is private."""
+    try:
+        told = json.loads((folder / _MARK).read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise Corrupt(f"{folder / _MARK} is damaged: it says whether --store and --blobs are used here") from None
+    return {str(name): str(value) for name, value in told.items()} if isinstance(told, dict) else {}
+
+
+def _check_same(folder: Path, *, is_postgres: bool, blobs: str) -> None:
+    told = _told(folder)
+    if told.get("store") and not is_postgres:
+        raise Misuse("this cluster's members and jobs are in PostgreSQL: start it with the same --store as before")
+    if is_postgres and not told.get("store") and (folder / "registry.sqlite").exists():
+        raise Misuse(
+            f"this cluster's members and jobs are in {folder}: start it without --store, or use another --home"
+        )
+    if told.get("blobs", "") not in ("", blobs):
+        raise Misuse(f"this cluster's models and data are in {told['blobs']}: start it with --blobs {told['blobs']}")
+    if blobs and not told.get("blobs") and any((folder / "blobs").glob("??/*")):
+        raise Misuse(f"this cluster's models and data are in {folder}: start it without --blobs, or use another --home")
+
+
+def _mark(folder: Path, *, is_postgres: bool, blobs: str) -> None:
+    now = {"store": "postgresql" if is_postgres else "", "blobs": blobs}
+    if (is_postgres or blobs) and _told(folder) != now:
+        text = json.dumps(now).encode()
+        write_atomically(folder / _MARK, lambda file: file.write(text))

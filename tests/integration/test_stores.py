@@ -1,0 +1,232 @@
+"""A cluster whose state is in PostgreSQL and in a bucket: it trains, dies and goes on as one that has it at home."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import object_servers
+import postgres
+import pytest
+from kit import Site, cluster_in, run
+from object_servers import BUCKET, ObjectServer
+from postgres import PostgresServer
+
+from shoal.errors import Misuse, Refused, Unreachable
+from shoal.runtime.backup import back_up
+from shoal.runtime.operator import Operator
+from shoal.store.objects import Objects
+from shoal.store.opening import open_stores
+from shoal.store.postgres import PostgresDatabase
+from shoal.store.registry import Registry
+from shoal.store.seat import Seats
+from shoal.wire.messages import JobView
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    found = postgres.programs()
+    if found is None:
+        pytest.skip("no PostgreSQL server here: apt-get install postgresql")
+    with postgres.running(found) as running:
+        yield running
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Iterator[ObjectServer]:
+    if why := object_servers.missing("rclone"):
+        pytest.skip(why)
+    with (
+        object_servers.running("rclone", tmp_path / "objects") as running,
+        mock.patch.dict(os.environ, running.environment),
+    ):
+        yield running
+
+
+class StoredSite(Site):
+    """A site whose registry is in PostgreSQL."""
+
+    url = ""
+
+    def registry(self) -> Registry:
+        return Registry(PostgresDatabase(self.url))
+
+    async def view(self, job: str) -> JobView | None:
+        """How a job stands; None also while its manager has no database to ask."""
+        with contextlib.suppress(Refused):
+            return await super().view(job)
+        return None
+
+
+def test_a_job_survives_its_manager_and_its_database(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer
+) -> None:
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
+
+    async def story() -> None:
+        options = ("--store", url, "--blobs", bucket)
+        async with cluster_in(tmp_path, workers=2, manager_options=options) as plain:
+            site = StoredSite(plain.cluster, plain.operator, tmp_path)
+            site.url = url
+            site.pace(0.05)
+            job = await site.submit_tally(batches=60)
+            before = await site.mid_epoch(job)
+            await asyncio.to_thread(server.kill)
+            await asyncio.sleep(3.0)
+            await asyncio.to_thread(server.start)
+            durable = before.durable_version
+            await site.progress(job, "a newer version is durable", lambda now: now.durable_version > durable)
+            await site.kill_manager()
+            # Its own disk is lost with it, but for its keys.
+            for name in ("blobs", "checkpoints", "published"):
+                await asyncio.to_thread(_forget, site.cluster.home / "cluster" / name)
+            await site.cluster.start_manager()
+            site.pace(0.0)
+            await site.ended(job)
+            applied, audits = await asyncio.to_thread(site.history, job)
+            assert [(audit.batches, audit.distinct) for audit in audits] == [(60, 60)]
+            assert {row.batch for row in applied} == set(range(60))
+            await asyncio.to_thread(_check_home, site, url, bucket)
+
+    run(story())
+
+
+def _forget(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_home(site: StoredSite, url: str, bucket: str) -> None:
+    folder = site.cluster.home / "cluster"
+    assert not (folder / "registry.sqlite").exists()
+    held = Objects(bucket)
+    assert held.list("checkpoints")
+    assert held.list("blobs")
+    with pytest.raises(Misuse, match="back it up with its own tools"):
+        back_up(site.cluster.home, site.cluster.home / "backup.tar")
+    with pytest.raises(Misuse, match="same --store"):
+        open_stores(folder, owner="x", blobs=bucket)
+    with pytest.raises(Misuse, match="start it with --blobs"):
+        open_stores(folder, owner="x", store=url)
+    with pytest.raises(Misuse, match="belongs to another cluster"):
+        open_stores(folder, owner="x", store=url, blobs=bucket)
+    log = (site.cluster.home / "manager.log").read_text()
+    assert "a-secret-of-the-tests" not in log
+
+
+def test_a_database_that_is_not_there_is_said_and_nothing_is_made(tmp_path: Path) -> None:
+    async def story() -> None:
+        options = ("--store", "postgresql://shoal:hunter2@127.0.0.1:1/none")
+        with pytest.raises(Unreachable, match="cannot be reached") as caught:
+            async with cluster_in(tmp_path, workers=0, manager_options=options):
+                pass
+        assert "hunter2" not in str(caught.value)
+        assert not (tmp_path / "home" / "cluster" / "registry.sqlite").exists()
+
+    run(story())
+
+
+# Two managers ------------------------------------------------------------------------------------------------
+
+
+async def standby(site: Site, home: Path, port: int, *options: str) -> asyncio.subprocess.Process:
+    """A second manager, in a home of its own to which the cluster's authority was copied."""
+    (home / "cluster").mkdir(parents=True)
+    shutil.copytree(site.cluster.home / "cluster" / "authority", home / "cluster" / "authority")
+    command = ("-m", "shoal.runtime.manager_main", "--home", str(home), "--port", str(port), *options)
+    with (home / "manager.log").open("wb") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
+        )
+
+
+async def ready_within(process: asyncio.subprocess.Process, limit_s: float) -> float:
+    """How long it takes a manager to be up."""
+    assert process.stdout is not None
+    began_s = time.monotonic()
+    line = await asyncio.wait_for(process.stdout.readline(), limit_s)
+    assert b"endpoint" in line, line
+    return time.monotonic() - began_s
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+
+
+def test_a_standby_takes_over_from_a_manager_that_was_killed(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer
+) -> None:
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
+
+    async def story() -> None:
+        options = ("--store", url, "--blobs", bucket)
+        async with cluster_in(tmp_path, workers=2, manager_options=options) as plain:
+            site = StoredSite(plain.cluster, plain.operator, tmp_path)
+            site.url = url
+            site.pace(0.05)
+            home = tmp_path / "second"
+            # On the port of the first: where that one dies its address moves here, as a floating one does.
+            second = await standby(site, home, int(site.cluster.endpoint.rsplit(":", 1)[1]), *options)
+            try:
+                job = await site.submit_tally(batches=60)
+                before = await site.mid_epoch(job)
+                assert second.returncode is None
+                await site.kill_manager()
+                assert await ready_within(second, 120) > 0
+                site.pace(0.0)
+                async with Operator.open(home) as operator:
+                    site.operator = operator
+                    await site.ended(job)
+                _, audits = await asyncio.to_thread(site.history, job)
+                assert [(audit.batches, audit.distinct) for audit in audits] == [(60, 60)]
+                assert max(audit.last_version for audit in audits) >= before.durable_version
+            finally:
+                await end(second)
+            log = (home / "manager.log").read_text()
+            assert "standing by" in log
+            assert "Traceback" not in log
+
+    run(story())
+
+
+def test_a_manager_that_was_stopped_finds_itself_deposed_and_ends(tmp_path: Path, server: PostgresServer) -> None:
+    url = server.new()
+
+    async def story() -> None:
+        options = ("--store", url)
+        async with cluster_in(tmp_path, workers=0, manager_options=options) as site:
+            second = await standby(site, tmp_path / "second", 0, *options)
+            try:
+                first = site.cluster.manager
+                assert first is not None
+                # Longer than a silence: the standby sees that the seat is held.
+                await asyncio.sleep(5.0)
+                assert second.returncode is None
+                first.send_signal(signal.SIGSTOP)
+                await ready_within(second, 120)
+                first.send_signal(signal.SIGCONT)
+                assert await asyncio.wait_for(first.wait(), 60) == 2
+                assert "another manager has taken over" in (site.cluster.home / "manager.log").read_text()
+                # One that is told to end leaves the seat at once.
+                seats = Seats(PostgresDatabase(url))
+                second.send_signal(signal.SIGTERM)
+                assert await asyncio.wait_for(second.wait(), 60) == 0
+                seat = seats.look()
+                assert seat is not None
+                assert (seat.holder, seat.term) == ("", 2)
+            finally:
+                await end(second)
+                site.cluster.manager = None
+
+    run(story())
