@@ -35,6 +35,11 @@ class Row(NamedTuple):
 
 TABLE: dict[int, Row] = {
 '''
+TAIL = '''}
+
+#: Versions of one chain for which there is a row.
+VERSIONS_MAX = max(TABLE)
+'''
 
 
 def root_of_sum(versions: int) -> np.ndarray:
@@ -100,7 +105,7 @@ def main() -> None:
             f"    {2**power:_}: Row(\n        decays=({', '.join(f'{each:.12g}' for each in decays)}),\n"
             f"        weights=({', '.join(f'{each:.12g}' for each in weights)}),\n        error={error:.9f},\n    ),\n"
         )
-    TARGET.write_text(HEAD + "".join(rows) + "}\n")
+    TARGET.write_text(HEAD + "".join(rows) + TAIL)
 
 
 def _root_error(versions: int) -> float:

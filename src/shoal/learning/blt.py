@@ -1,4 +1,4 @@
-"""Noise for a run of sums in which each takes back a part of the noise before it. Chance is an argument.
+"""Noise for a run of sums in which each takes back a part of the noise before it. Normals are an argument.
 
 A running sum of n sums with fresh noise in each carries n noises. Here noise t is N_t less a part of the noises before
 it, so that running sums carry few (matrix factorisation; Denisov et al. 2022, arXiv 2202.08312). The parts fall like a
@@ -18,10 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.learning.blt_table import TABLE, Row
-
-#: Versions of one chain for which there is a row.
-VERSIONS_MAX = max(TABLE)
+from shoal.learning.blt_table import TABLE, VERSIONS_MAX, Row
 
 
 def row_for(versions: int) -> Row:
@@ -83,21 +80,13 @@ class ToeplitzNoise:
         """Its ratio was worked out for as many versions as there were."""
         return self.drawn >= self.versions
 
-    def next(self, generator: np.random.Generator) -> np.ndarray:
-        """The noise of the next sum: y_t = N_t - Σ w·s, and then s ← d·s + y_t."""
+    def next(self, normals: np.ndarray) -> np.ndarray:
+        """The noise of the next sum, of normals that were drawn for it alone: y_t = N_t - Σ w·s, and s ← d·s + y_t."""
         if self.is_over:
             raise Misuse(f"this chain of noise is for {self.versions} versions, and all of them were made")
         self.drawn += 1
-        noise = generator.standard_normal(self.buffers.shape[1], dtype=np.float32)
-        noise *= np.float32(self._deviation)
+        noise = normals * np.float32(self._deviation)
         noise -= self._weights @ self.buffers
         self.buffers *= self._decays
         self.buffers += noise
         return noise
-
-    def resume(self, buffers: np.ndarray, *, drawn: int) -> None:
-        """Go on where another object ended, which draws no more."""
-        if buffers.shape != self.buffers.shape or not np.isfinite(buffers).all() or not 0 <= drawn <= self.versions:
-            raise Misuse(f"buffers of shape {buffers.shape} after {drawn} noises are of another chain")
-        self.buffers[:] = buffers
-        self.drawn = drawn

@@ -56,3 +56,6 @@ TABLE: dict[int, Row] = {
         error=3.942610870,
     ),
 }
+
+#: Versions of one chain for which there is a row.
+VERSIONS_MAX = max(TABLE)
