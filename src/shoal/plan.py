@@ -396,10 +396,10 @@ class Plan:
                 f"{said}: {privacy.participations} participations of one device, of {PARTICIPATIONS_MAX} that it keeps"
                 " account of. Set participations to less, or apart to more"
             )
-        if privacy.apart * privacy.devices > self.workers_max:
+        if privacy.apart > 1 and privacy.apart * privacy.devices > self.workers_min:
             raise Misuse(
                 f"{said}: versions of {privacy.devices} devices, none of which comes again within {privacy.apart}"
-                f" versions, need {privacy.apart * privacy.devices} workers. Set workers to as many, or apart to less"
+                f" versions, need {privacy.apart * privacy.devices} workers. Set workers_min to that, or apart to less"
             )
 
     def _not_private(self, trust: Trust) -> str | None:

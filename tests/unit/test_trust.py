@@ -167,7 +167,7 @@ def test_a_private_plan_works_out_how_often_a_device_comes() -> None:
         ({"participations": -1}, "numbers from 0"),
         ({"epoch_leases": 1_000_000}, "noise is known for 16384. Set fewer epochs"),
         ({"epoch_leases": 160_000, "until": epochs(1), "apart": 1}, "Set participations to less"),
-        ({"apart": 200}, "need 2000 workers. Set workers"),
+        ({"apart": 200}, "need 2000 workers. Set workers_min"),
     ],
 )
 def test_what_private_cannot_do_says_what_to_change(said: dict[str, object], told: str) -> None:
@@ -182,7 +182,7 @@ def test_what_only_private_heeds_is_not_said_in_vain(said: dict[str, object]) ->
 
 
 def test_several_chains_cost_what_they_cost() -> None:
-    privacy = private(apart=39, participations=2, workers_max=400).privacy
+    privacy = private(apart=39, participations=2, workers_min=390).privacy
     assert privacy is not None
     # The plan's noise is for a first and a last version. Two first ones, under two leaders, would be more than that.
     assert privacy.allows([2])

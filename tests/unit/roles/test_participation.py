@@ -36,7 +36,7 @@ Make = Callable[..., JobSpec]
 
 def private(make_spec: Make, **plan: Any) -> JobSpec:
     given = {"trust": "private(8, 1e-5)", "data": "local", "cohort": 2, "clip_update": CLIP, "until": epochs(5)}
-    return make_spec(**{**given, "epoch_leases": 20, "participations": 3, "apart": 4, **plan})
+    return make_spec(**{**given, "epoch_leases": 20, "participations": 3, "apart": 4, "workers_min": 8, **plan})
 
 
 class Device:

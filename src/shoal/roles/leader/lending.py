@@ -125,15 +125,27 @@ class Lending:
             self._participants.on_came(worker.node, version=self._training.version)
 
     def over(self) -> str | None:
-        """Why no device of a private job will ever be lent anything more; None: one may be."""
+        """Why no device of a private job will ever be lent anything more; None: one may be. Versions for which none of
+        the devices may take part are passed over."""
         if self._participants is None or self._evaluations.now is not None:
             return None
+        while not self._training.has_no_noise_left and self._is_nobodys_turn(self._participants):
+            self._training.stand_still()
+            self._workers.release()
+            self._machine.record("passed", f"nobody may take part in version {self._training.version}: it is as before")
         if self._training.has_no_noise_left:
             return f"the plan's noise is for {self._training.noised} versions under one leader, and they are made"
         ledger, able = self._training.ledger, self._workers.able()
         if ledger.outstanding or ledger.merged or not self._participants.are_spent(able):
             return None
         return f"each of the {len(able)} devices here has taken part as often as its account allows"
+
+    def _is_nobodys_turn(self, participants: Participants) -> bool:
+        """Every device here came too lately, and one of them may come again: its version has to come."""
+        ledger, able, version = self._training.ledger, self._workers.able(), self._training.version
+        if ledger.outstanding or ledger.merged or participants.are_spent(able):
+            return False
+        return all(participants.why_not(worker, version=version) is not None for worker in able)
 
     def spent(self) -> dict[str, Any]:
         """What devices of a private job have spent, for ``Progress``."""

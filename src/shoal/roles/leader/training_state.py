@@ -327,6 +327,16 @@ class TrainingState:
         self.evaluations = [view for view in self.evaluations if view.version <= good.version]
         self._good = self._remembered()
 
+    def stand_still(self) -> None:
+        """The next version is this one again, with another number: nobody may take part in a private job's next one."""
+        self.version += 1
+        self.went_back = (*self.went_back, (self.version - 1, self.version))
+        self.changes.clear()
+        if self._touches is not None:
+            self._touches = _touches(self._layout.size, version=self.version)
+        if self._private is not None:
+            self._private.skip()
+
     # How good it is ------------------------------------------------------------------------------------
 
     def on_evaluated(self, view: EvaluationView) -> None:

@@ -15,7 +15,7 @@ from shoal.learning.blt import coefficients
 from shoal.learning.privacy import Privacy
 from shoal.plan import epochs
 from shoal.roles.leader.private_sum import PrivateSum, no_chance
-from shoal.wire.messages import DeviceState, JobSpec, Ready, UpdateRefused, Wait, Work
+from shoal.wire.messages import DeviceState, JobSpec, Ready, UpdateRefused, Work
 
 Make = Callable[..., JobSpec]
 SIZE = 2
@@ -92,9 +92,12 @@ def test_a_leader_without_chance_leads_no_private_job() -> None:
 
 def story(make_spec: Make, **plan: Any) -> Story:
     given = {"trust": "private(8, 1e-5)", "data": "local", "cohort": 2, "clip_update": 2.0, "until": epochs(3)}
-    given |= {"epoch_leases": 8, "participations": 3, "apart": 2}
+    given |= {"epoch_leases": 8, "participations": 3, "apart": 2, "workers_min": 4}
     term, normals = plan.pop("term", 1), plan.pop("normals", quiet)
     return Story(make_spec(**{**given, **plan}), term=term, normals=normals)
+
+
+ALL = ("a", "b", "c", "d")
 
 
 def account(left: int, *, version: int | None = None, came: int = 0, spent: float = 0.0) -> DeviceState:
@@ -132,31 +135,54 @@ def test_a_device_comes_again_when_its_versions_are_over(make_spec: Make) -> Non
 
 def test_a_refused_update_is_a_participation_too(make_spec: Make) -> None:
     told = story(make_spec)
-    comes(told, "a", "b")
+    comes(told, *ALL)
     told.update("a", told.work("a"), np.nan, 1, state=account(2, version=0, came=1))
     assert told.told("a", UpdateRefused)
+    assert told.told("c", Work)
+    told.says("a", Ready(job="digits", state=account(2, version=0, came=1)))
+    told.lost("c")
+    told.lost("d")
+    told.says("d", Ready(job="digits", state=account(3)))
     assert not told.told("a", Work)
-    assert "may again in version 3" in told.told("a", Wait)[0].reason
 
 
 def test_a_device_that_is_spent_is_not_asked_and_a_job_of_such_devices_is_over(make_spec: Make) -> None:
     told = story(make_spec)
-    comes(told, "a", left=0, came=3)
+    comes(told, *ALL, left=0, came=3)
     assert not told.told("a", Work)
-    assert "each of the 1 devices here has taken part as often" in told.records("ending")[0]
+    assert "each of the 4 devices here has taken part as often" in told.records("ending")[0]
 
 
 def test_what_a_device_said_to_the_leader_before_holds_in_its_term_alone(make_spec: Make) -> None:
     told = story(make_spec)
     comes(told, "a", version=5)
-    assert not told.told("a", Work)
-    comes(told, "b")
+    comes(told, "b", "c", "d")
     assert told.told("b", Work)
+    assert not told.told("a", Work)
+
+
+def test_versions_in_which_nobody_may_take_part_are_passed_over(make_spec: Make) -> None:
+    chance = Chance()
+    told = story(make_spec, normals=chance)
+    # Their updates of version 3 left, and never came: the version after that which they may be in is the sixth.
+    comes(told, *ALL, version=3)
+    assert told.work("a").version == 5
+    assert told.model == [0.0, 0.0]
+    assert len(told.records("passed")) == len(chance.drawn) == 5
+    told.update("a", told.work("a"), 1, 1, state=account(2, version=5))
+    assert told.leader.version == 5
+
+
+def test_a_device_that_is_alone_and_was_refused_comes_again(make_spec: Make) -> None:
+    told = story(make_spec, workers_min=1, apart=1, participations=9)
+    comes(told, "a")
+    told.update("a", told.work("a"), np.nan, 1, state=account(5, version=0))
+    assert told.work("a").version == 1
 
 
 def test_a_leader_makes_no_version_that_has_no_noise(make_spec: Make) -> None:
     # Versions of two of which one comes are twice as many: the noise is for two an epoch.
-    told = story(make_spec, epoch_leases=4, until=epochs(1), apart=1, participations=9)
+    told = story(make_spec, epoch_leases=4, until=epochs(1), apart=1, participations=9, workers_min=1)
     comes(told, "a")
     for _ in range(2):
         told.update("a", told.work("a"), 1, 1, state=account(5))
@@ -167,7 +193,7 @@ def test_a_leader_makes_no_version_that_has_no_noise(make_spec: Make) -> None:
 def test_going_back_draws_noise_and_drops_it_and_a_new_leader_begins_a_chain(make_spec: Make) -> None:
     chance = Chance()
     told = story(make_spec, normals=chance)
-    comes(told, "a", "b")
+    comes(told, *ALL)
     works = {node: told.work(node) for node in ("a", "b")}
     for node, work in works.items():
         told.update(node, work, 1, 1, state=account(2, version=0))
