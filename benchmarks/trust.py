@@ -1,4 +1,5 @@
-"""Liars against a robust plan on real handwriting: what they cost, and what it costs to outvote them.
+"""Liars against a robust plan on real handwriting: what they cost, and what it costs to outvote them. And what privacy
+costs (``trust_private``).
 
 Forty devices of 13 or 14 writers each train a small network on MNIST; eight of them lie. Devices and leader are
 Shoal's own parts (``DeviceMomentum``, ``Weighing``, ``outer_step``); the network and its gradients are numpy, so that
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import trust_private
 from benchmarks.common import PERNET, finish, say
 from shoal.data.files import data_dir
 from shoal.learning.device_momentum import DeviceMomentum
@@ -323,7 +325,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="the result alone on standard output")
     arguments = parser.parse_args()
     setting = QUICK if arguments.quick else WHOLE
-    result = measure(load(data_dir() / "mnist"), setting)
+    digits = load(data_dir() / "mnist")
+    result = measure(digits, setting)
+    writing = trust_private.Handwriting(digits.images, digits.labels, digits.writers)
+    nobodys = trust_private.Handwriting(digits.test_images, digits.test_labels, np.zeros_like(digits.test_labels))
+    result |= trust_private.measure(writing, nobodys, seeds=setting.seeds)
     result |= cost(times=3 if arguments.quick else 7)
     finish(result | {"seeds": len(setting.seeds), "versions": setting.versions, "batch": setting.batch})
 

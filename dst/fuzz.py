@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dst.oracles import HistoryOracle
+from dst.privacy_oracle import PrivacyOracle
 from dst.sum_oracle import SumOracle
 from shoal.compress.codec import Codec
 from shoal.sim.fuzz_case import FuzzCase, fuzz_case
@@ -31,7 +32,8 @@ class CheckedRun(FuzzRun):
         jobs = {job.spec.job: (job.spec, _update_bytes(job)) for job in what.jobs}
         self._invariants = Invariants(jobs, budget_bytes=what.upload_budget_bytes)
         self._history = HistoryOracle([job.spec for job in what.jobs], self.world.leader_at)
-        self.world.observers += [self._invariants, SumOracle(self.world.leader_at), self._history]
+        privacy = PrivacyOracle([job.spec for job in what.jobs])
+        self.world.observers += [self._invariants, SumOracle(self.world.leader_at), self._history, privacy]
 
     def begin(self) -> None:
         super().begin()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dst.privacy_oracle import noise_at
 from dst.sum_oracle import LeaderAt
 from dst.trust_oracle import Clip, outvoted
 from shoal.compress.codec import Codec
@@ -65,6 +66,9 @@ class _Paper:
     counted: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
     #: (term, version) -> what its leader knew of usual distances then.
     clips: dict[tuple[int, int], Clip] = field(default_factory=dict)
+    #: Term -> the version that its leader began from, and the normals that it drew, one after the other.
+    began: dict[int, int] = field(default_factory=dict)
+    normals: dict[int, list[np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.outer = OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size)
@@ -133,7 +137,9 @@ class _Paper:
             late = lent[0].version - 1 - version
             factor = 1.0 if plan.outer in ADAPTIVE else schedule.factor(version)
             past = [each for _, each in came]
-            update = self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches, factor=factor))
+            update = self._cut(
+                self._sent(toy_update(self.model_of(term, version), lent[0].epoch, batches, factor=factor))
+            )
             counts = self._worth(term, lease, late, past) * update * self._damped(term, version, late)
             total += examples * counts
             weight += examples
@@ -149,7 +155,12 @@ class _Paper:
         self, term: int, version: int, voices: list[tuple[str, float, np.ndarray]], mean: np.ndarray
     ) -> np.ndarray:
         """What a version is made of, given its updates and their mean."""
-        trust = self.spec.plan.believes
+        trust, privacy = self.spec.plan.believes, self.spec.plan.privacy
+        if privacy is not None:
+            if len({node for node, _, _ in voices}) < len(voices):
+                raise Violation(f"a device is in version {version} of term {term} twice")
+            noise = noise_at(privacy, self.normals[term], version - self.began[term] - 1)
+            return np.asarray((sum(update for _, _, update in voices) + noise) / privacy.devices)
         if trust.rule == "nearest":
             of: dict[str, list[tuple[float, np.ndarray]]] = {}
             for node, examples, update in voices:
@@ -165,6 +176,11 @@ class _Paper:
         """What a codec without feedback leaves of it."""
         values = code(Codec.parse(self.spec.plan.codec), update, sizes_of(LAYOUT)).values
         return (values.dense() if isinstance(values, Sparse) else values).astype(np.float64)
+
+    def _cut(self, update: np.ndarray) -> np.ndarray:
+        """What may leave a device of it."""
+        clip = self.spec.plan.clip_update
+        return update * min(1.0, clip / float(np.linalg.norm(update))) if clip and update.any() else update
 
     def _damped(self, term: int, version: int, late: int) -> np.ndarray:
         """One over how many versions moved each place since this one, where the plan counts that."""
@@ -222,6 +238,10 @@ class HistoryOracle:
             paper.moved.setdefault(of, np.array(getattr(leader, "model", FIRST_MODEL)))
 
     def mark(self, mark: Mark) -> None:
+        if mark.kind == "led":
+            self._papers[mark.facts["job"]].began[mark.facts["term"]] = max(0, mark.facts["version"])
+        elif mark.kind == "noise":
+            self._papers[mark.facts["job"]].normals.setdefault(mark.facts["term"], []).append(mark.facts["normals"])
         if mark.kind != "durable":
             return
         paper, save = self._papers[mark.facts["job"]], mark.facts["save"]
@@ -276,6 +296,8 @@ class HistoryOracle:
             _hold(until.accuracy is not None and latest is not None and latest >= until.accuracy, job, f"at {latest}")
         elif reason.startswith("the time limit"):
             _hold(until.seconds is not None and elapsed_s >= until.seconds, job, f"after {elapsed_s:.1f} s")
+        elif reason.startswith(("each of the ", "the plan's noise ")):
+            _hold(paper.spec.plan.privacy is not None, job, "no device keeps account of what leaves it")
         else:
             raise Violation(f"{job} finished, for a reason nobody knows: {reason}")
         if until.seconds is not None:

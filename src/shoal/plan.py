@@ -9,7 +9,9 @@ from typing import Any
 
 from shoal.compress.codec import Codec
 from shoal.errors import Misuse
+from shoal.learning.blt_table import VERSIONS_MAX
 from shoal.learning.outer_rule import ADAPTIVE, BETA2, EPSILON, OUTER_KINDS, RATES, OuterRule
+from shoal.learning.privacy import PARTICIPATIONS_MAX, Privacy
 from shoal.learning.schedule import Schedule
 from shoal.trust import DEVICE_MOMENTUM, DEVICES_LEAST, DEVICES_MAX, Trust
 from shoal.until import Until as Until
@@ -38,6 +40,9 @@ STALENESS = ("none", "inverse", "root", "exponential", "parameter", "similar")
 
 #: What only sized work heeds. Elsewhere they would be said in vain, and a person who set a budget would think it held.
 SIZED_ONLY = ("budget_s", "budget_joules", "refuse_smallest", "refuse_alike", "requests_per_s")
+
+#: What only a private plan heeds.
+PRIVATE_ONLY = ("clip_update", "participations", "apart")
 
 #: Which version of a job is published by itself: one that is judged better than the one that is served, every one that
 #: is judged, or none.
@@ -105,8 +110,8 @@ class Plan:
     #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes: EDDL's
     #: comparison (Figure 13), in which the others wait for the slowest device at the end of each epoch.
     work: str = "leased"
-    #: Who is believed: ``identity``, every device with a certificate; ``robust`` and ``robust(clip)``, none alone
-    #: (docs/trust.md).
+    #: Who is believed: ``identity``, every device with a certificate; ``robust`` and ``robust(clip)``, none alone. And
+    #: what the model may tell of one person: ``private(8, 1e-5)`` (docs/trust.md).
     trust: str = "identity"
 
     #: Examples of one batch.
@@ -207,6 +212,12 @@ class Plan:
     #: What a device keeps of its last updates and adds to the next, under ``robust`` alone, in the place of the
     #: leader's ``momentum``. Left out: 0.9 under ``robust``.
     worker_momentum: float | None = None
+    #: Under ``private`` alone. An update of a device is at most so long: the rest is cut off before it leaves.
+    clip_update: float = 0.0
+    #: A device takes part so often at most; 0: as often as its turn comes in the plan's versions, ``apart`` from each
+    #: other. That is in versions; 0: as many as ``workers_min`` devices can fill one after the other.
+    participations: int = 0
+    apart: int = 0
 
     def __post_init__(self) -> None:
         for choice, answers in CHOICES.items():
@@ -307,6 +318,7 @@ class Plan:
         trust = Trust.parse(self.trust)
         if self.worker_momentum is not None and not 0 <= self.worker_momentum < 1:
             raise Misuse(f"worker_momentum is a number from 0 to below 1, not {self.worker_momentum}")
+        self._check_private(trust)
         if trust.rule is None:
             if self.worker_momentum:
                 raise Misuse(
@@ -359,6 +371,102 @@ class Plan:
                 f"{said} with at most {self.workers_max} workers: of two devices nobody can tell which one lies. Allow"
                 f" {DEVICES_LEAST} workers or more"
             )
+
+    def _check_private(self, trust: Trust) -> None:
+        said = f"trust = {self.trust!r}"
+        if trust.private is None:
+            for name in PRIVATE_ONLY:
+                if getattr(self, name):
+                    raise Misuse(
+                        f"{name} = {getattr(self, name):g} is heeded under trust = 'private(...)' alone: set that, or"
+                        f" leave {name} out"
+                    )
+            return
+        if (why := self._not_private(trust)) is not None:
+            raise Misuse(f"{said} {why}")
+        privacy = self.privacy
+        assert privacy is not None
+        if not 1 <= privacy.versions <= VERSIONS_MAX:
+            raise Misuse(
+                f"{said}: {privacy.versions} versions, and noise is known for {VERSIONS_MAX}. Set fewer epochs or"
+                " epoch_leases, or more devices a version (cohort, or buffer)"
+            )
+        if privacy.participations > PARTICIPATIONS_MAX:
+            raise Misuse(
+                f"{said}: {privacy.participations} participations of one device, of {PARTICIPATIONS_MAX} that it keeps"
+                " account of. Set participations to less, or apart to more"
+            )
+        if privacy.apart > 1 and privacy.apart * privacy.devices > self.workers_min:
+            raise Misuse(
+                f"{said}: versions of {privacy.devices} devices, none of which comes again within {privacy.apart}"
+                f" versions, need {privacy.apart * privacy.devices} workers. Set workers_min to that, or apart to less"
+            )
+
+    def _not_private(self, trust: Trust) -> str | None:
+        """Why a plan as this cannot be private, and what to change; None: it can."""
+        if self.data != "local":
+            return (
+                f"with data = {self.data!r}: every member has the examples, so that there is no person's device to"
+                " protect. Set data = 'local'"
+            )
+        if trust.rule is not None:
+            return (
+                "weighs updates against each other: one device then moves what others count for, and no clip bounds"
+                " that. Set trust = 'private(...)' alone, whose clip bounds each device, or 'robust' alone"
+            )
+        if self.topology != "star":
+            why = {
+                "chain": "the last device of a chain has the sum without noise, and nobody leads",
+                "tree": "aggregators do not bound updates yet",
+                "shard": "aggregators do not add the leader's noise yet",
+                "auto": "it may choose a tree or a shard, whose sums get no noise yet",
+            }[self.topology]
+            return f"with topology = {self.topology!r}: {why}. Set topology = 'star'"
+        if self.share_labels:
+            return (
+                "with share_labels: counts of labels tell of a person beside the account, and labels_epsilon hides one"
+                " example of theirs. Set share_labels = False"
+            )
+        if self.pace == "auto":
+            return "with pace = 'auto': how many devices make a version has to be known. Set pace = 'sync'"
+        if self.pace == "sync" and not self.cohort:
+            return (
+                "with pace = 'sync' and no cohort: a sum is divided by a number that is known before. Set cohort to how"
+                " many devices make a version, such as 50, or pace = 'buffered'"
+            )
+        if self.until.epochs is None:
+            return (
+                "without a number of epochs: the account needs to know how many versions there are at most. Set until ="
+                " shoal.epochs(n), with any other end"
+            )
+        if not 0 < self.clip_update < math.inf:
+            return (
+                "needs a clip: set clip_update to the length of a usual update, such as 0.5 (a job without private"
+                " shows it; an adaptive one would be another thing to account for)"
+            )
+        if self.participations < 0 or self.apart < 0:
+            return f"with participations = {self.participations} and apart = {self.apart}: they are numbers from 0"
+        return None
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """What a private plan promises; None: it promises nothing to a person."""
+        private = self.believes.private
+        if private is None or self.until.epochs is None:
+            return None
+        devices = {"sync": self.cohort, "buffered": self.buffer}.get(self.pace, 1)
+        versions = self.until.epochs * math.ceil(self.epoch_leases / max(1, devices))
+        apart = self.apart or max(1, self.workers_min // max(1, devices))
+        most = math.ceil(versions / apart)
+        return Privacy(
+            epsilon=private.epsilon,
+            delta=private.delta,
+            clip=self.clip_update,
+            devices=devices,
+            participations=min(self.participations, most) if self.participations else most,
+            apart=apart,
+            versions=versions,
+        )
 
     @property
     def believes(self) -> Trust:

@@ -19,11 +19,11 @@ Rule = Literal["nearest", "clip"]
 #: What a person may write, for errors and help.
 GRAMMAR = (
     "identity (devices with a certificate), or robust, robust(nearest), robust(nearest, 20%) with the share of devices"
-    " that may lie, or robust(clip)"
+    " that may lie, or robust(clip); or private(8), private(8, 1e-5) with the epsilon and the delta of one person"
 )
 
 #: Parts that do not exist yet.
-PLANNED = ("sealed", "private")
+PLANNED = ("sealed",)
 
 #: The share of devices that may lie where a plan does not say.
 SHARE = 0.2

@@ -13,6 +13,7 @@ from shoal.roles.actions import Action, End, Record, Save, Send
 from shoal.roles.events import Liveness, PeerChanged, Received, Started, TimerFired
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.leases import TICK_S
+from shoal.roles.leader.private_sum import Normals, no_chance
 from shoal.wire.messages import Evaluated, Failed, JobSpec, Message, Progress, Ready, Update, Work
 
 M = TypeVar("M", bound=Message)
@@ -21,10 +22,18 @@ M = TypeVar("M", bound=Message)
 class Story:
     """A leader, a clock that stands still unless moved, and what was said."""
 
-    def __init__(self, spec: JobSpec, *, term: int = 1, size: int = 2, saved: Save | None = None) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        term: int = 1,
+        size: int = 2,
+        saved: Save | None = None,
+        normals: Normals = no_chance,
+    ) -> None:
         self.layout = Layout.of([("w", (size,), "parameter")])
         model = np.zeros(size, dtype=np.float32)
-        self.leader = Leader(spec=spec, layout=self.layout, model=model, term=term, manager="home")
+        self.leader = Leader(spec=spec, layout=self.layout, model=model, term=term, manager="home", normals=normals)
         if saved is not None:
             self.leader.restore(tensors=saved.tensors, state=json.loads(json.dumps(saved.state)))
         self.term = term

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import Misuse
-from shoal.plan import Plan
+from shoal.plan import Plan, epochs, seconds
 from shoal.trust import DEVICES_MAX, Trust
 
 
@@ -45,7 +45,8 @@ def test_what_can_be_written(text: str, rule: str | None, share: float) -> None:
         ("robust(clip, 20%)", "write robust\\(clip\\)"),
         ("sealed", "'sealed' does not exist yet"),
         ("sealed(8, 10%, 30%)", "'sealed' does not exist yet"),
-        ("private(8, 1e-5)", "'private' does not exist yet"),
+        ("private(0)", "epsilon is above 0"),
+        ("private(8, 0.5)", "less than one in the number of people"),
         ("robust(clip) + sealed + private(4)", "'sealed' does not exist yet"),
     ],
 )
@@ -112,3 +113,78 @@ def test_a_job_waits_for_devices_to_compare() -> None:
     assert (Plan().lent_most, Plan(trust="robust").lent_most) == (0, DEVICES_MAX)
     assert Plan(trust="robust", cohort=40).lent_most == 40
     assert Plan(trust="robust", pace="buffered").lent_most == 0
+
+
+# Private -----------------------------------------------------------------------------------------------------------
+
+
+def private(**said: object) -> Plan:
+    given: dict[str, object] = {"trust": "private(8, 1e-5)", "data": "local", "cohort": 10, "clip_update": 0.5}
+    given |= {"until": epochs(4), "epoch_leases": 100, "workers_min": 50}
+    return Plan(**given | said)  # type: ignore[arg-type]
+
+
+def test_a_private_plan_works_out_how_often_a_device_comes() -> None:
+    privacy = private().privacy
+    assert privacy is not None
+    # 4 epochs of 10 versions of 10 devices; 50 devices fill 5 versions before the first of them comes again.
+    assert (privacy.versions, privacy.devices, privacy.apart, privacy.participations) == (40, 10, 5, 8)
+    assert (privacy.epsilon, privacy.delta, privacy.clip) == (8.0, 1e-5, 0.5)
+    assert privacy.epsilon_of(privacy.spent([8])) == pytest.approx(8.0)
+    said = private(participations=3, apart=2).privacy
+    assert said is not None
+    assert (said.participations, said.apart) == (3, 2)
+    # Fewer participations, and as much epsilon for each of them: less noise.
+    assert said.multiplier < privacy.multiplier
+    none, buffered, alone = (
+        Plan().privacy,
+        private(pace="buffered", cohort=0, buffer=20).privacy,
+        private(pace="async", cohort=0).privacy,
+    )
+    assert none is None
+    assert buffered is not None
+    assert alone is not None
+    assert (buffered.devices, buffered.versions, alone.devices, alone.versions) == (20, 20, 1, 400)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"data": "shared"}, "no person's device to protect. Set data = 'local'"),
+        ({"trust": "robust + private(8)"}, "no clip bounds that. Set trust = 'private"),
+        ({"trust": "robust(clip) + private(8)"}, "no clip bounds that"),
+        ({"topology": "tree"}, "do not bound updates yet. Set topology = 'star'"),
+        ({"topology": "shard"}, "Set topology = 'star'"),
+        ({"topology": "auto"}, "Set topology = 'star'"),
+        ({"topology": "chain"}, "has the sum without noise, and nobody leads. Set topology = 'star'"),
+        ({"share_labels": True}, "Set share_labels = False"),
+        ({"share_labels": True, "labels_epsilon": 1.0}, "hides one example of theirs. Set share_labels = False"),
+        ({"pace": "auto", "cohort": 0}, "has to be known. Set pace = 'sync'"),
+        ({"cohort": 0}, "Set cohort to how many devices make a version"),
+        ({"until": seconds(60)}, "Set until = shoal.epochs"),
+        ({"clip_update": 0.0}, "set clip_update to the length of a usual update"),
+        ({"clip_update": float("inf")}, "set clip_update"),
+        ({"participations": -1}, "numbers from 0"),
+        ({"epoch_leases": 1_000_000}, "noise is known for 16384. Set fewer epochs"),
+        ({"epoch_leases": 160_000, "until": epochs(1), "apart": 1}, "Set participations to less"),
+        ({"apart": 200}, "need 2000 workers. Set workers_min"),
+    ],
+)
+def test_what_private_cannot_do_says_what_to_change(said: dict[str, object], told: str) -> None:
+    with pytest.raises(Misuse, match=told):
+        private(**said)
+
+
+@pytest.mark.parametrize("said", [{"clip_update": 1.0}, {"participations": 3}, {"apart": 2}])
+def test_what_only_private_heeds_is_not_said_in_vain(said: dict[str, object]) -> None:
+    with pytest.raises(Misuse, match=r"is heeded under trust = 'private\(...\)' alone"):
+        Plan(**said)  # type: ignore[arg-type]
+
+
+def test_several_chains_cost_what_they_cost() -> None:
+    privacy = private(apart=39, participations=2, workers_min=390).privacy
+    assert privacy is not None
+    # The plan's noise is for a first and a last version. Two first ones, under two leaders, would be more than that.
+    assert privacy.allows([2])
+    assert not privacy.allows([1, 1])
+    assert privacy.allows([1])

@@ -174,6 +174,15 @@ class SettleOwn:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Participate:
+    """Write down, durably, that this device takes part in a private job; answered by (Not)Participated."""
+
+    term: int
+    version: int
+    lease: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StageModel:
     """Keep a part of a model beside the one the trainer has, from ``start`` on, until all of it is there."""
 
@@ -239,6 +248,7 @@ Action = (
     | Train
     | Evaluate
     | SettleOwn
+    | Participate
     | StageModel
     | Interrupt
     | Multiply

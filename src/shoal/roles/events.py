@@ -212,6 +212,8 @@ class Prepared:
     has_own: bool = False
     #: How many values are parameters: they come first, and buffers follow. 0: all.
     parameters: int = 0
+    #: Where the plan is private: the term and the version of each of the device's participations, as they are on disk.
+    participations: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,6 +238,24 @@ class Trained:
     state: DeviceState | None = None
     #: Figures besides the loss that the task's training code logged.
     logged: tuple[MetricSum, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Participated:
+    """A participation is durable: the update of this lease may leave."""
+
+    term: int
+    version: int
+    lease: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotParticipated:
+    """It could not be written down."""
+
+    term: int
+    lease: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -311,6 +331,8 @@ Event = (
     | Prepared
     | PrepareFailed
     | Trained
+    | Participated
+    | NotParticipated
     | EvaluationDone
     | TrainerFailed
     | Multiplied

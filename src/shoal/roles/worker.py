@@ -4,13 +4,14 @@ A worker keeps no state that training needs (EDDL §4.4): the leader leases out 
 With error feedback a worker keeps the part of its updates that it has not sent yet, as long as its process lives. If
 that is lost, a part of the last few updates is lost with it, and training makes up for it
 (``benchmarks.bytes_to_accuracy`` measures the cost). Under a robust plan it keeps a running sum of its updates in the
-same way (``learning.device_momentum``).
+same way (``learning.device_momentum``). Under a private one it keeps account of what left it (``roles.participation``).
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +31,8 @@ from shoal.roles.events import (
     EvaluationDone,
     Event,
     LinkMeasured,
+    NotParticipated,
+    Participated,
     Prepared,
     PrepareFailed,
     Reassigned,
@@ -41,10 +44,11 @@ from shoal.roles.events import (
     TrainerFailed,
 )
 from shoal.roles.own_part import OwnPart
+from shoal.roles.participation import Participation
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.states import WorkerPhase
 from shoal.wire.checks import flat
-from shoal.wire.coded import Coded, code, cut, decode_changes
+from shoal.wire.coded import Coded, cut, decode_changes
 from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     FIRST_HELD,
@@ -114,6 +118,9 @@ class Worker(WorkerMachine):
         self._delivery = UpdateDelivery(self, self._routes)
         self._staging = Staging()
         self._own = OwnPart(self)
+        self._participation = Participation(self, spec.plan.privacy)
+        #: Leases in a row that the device did not take by its account.
+        self._declined = 0
         self._link = LinkMeasured()
         #: With local data: the state of the device at the last training.
         self._state: DeviceState | None = None
@@ -128,6 +135,7 @@ class Worker(WorkerMachine):
                 self._holds = FIRST_HELD if event.holds_first else NOTHING_HELD
                 self._sizes, self._parameters = event.sizes, event.parameters
                 self._state = event.state
+                self._participation.restore(event.participations)
                 self._ask_for_work()
             case LinkMeasured():
                 self._link = event
@@ -143,6 +151,10 @@ class Worker(WorkerMachine):
                 self._on_message(event.sender, event.message)
             case Trained() | EvaluationDone():
                 self._on_result(event)
+            case Participated():
+                self._on_counted(event)
+            case NotParticipated():
+                self._on_not_counted(event)
             case TrainerFailed():
                 self._on_trainer_failed(event)
             case TimerFired():
@@ -201,7 +213,26 @@ class Worker(WorkerMachine):
         self.term = work.term
         self._settle_own()
         self._drop_lost_residual(work)
+        if (why := self._participation.refusal(work)) is not None:
+            self._decline(work, why)
+            return
+        self._declined = 0
         self._take_on(work)
+
+    def _decline(self, work: Work, why: str) -> None:
+        """The device does not take this lease, whatever its leader believes: it says what its account is and asks for
+        other work. A leader that does not listen is asked ever more seldom."""
+        if self._held is not None and not self._held.is_reported:
+            self._unsend(self._held)
+        self._held, self._newest = None, (work.term, work.lease)
+        self.record("private", f"lease {work.lease} of version {work.version} is not taken: {why}", job=self.job)
+        self.become(WorkerPhase.WAITING, why)
+        wait_s = RETRY_S[min(self._declined, len(RETRY_S) - 1)]
+        self._declined += 1
+        if wait_s:
+            self.timer(_ASK, wait_s)
+        else:
+            self._ask_for_work()
 
     def _drop_lost_residual(self, work: Work) -> None:
         """A new leader may continue from before our last updates: their batches are trained again, so drop what the
@@ -418,17 +449,53 @@ class Worker(WorkerMachine):
             self._unsend(held)
             self._held = None
             self._ask_for_work()
-        elif self._delivery.deliver(held):
+        elif self._deliver(held):
             self._held = None
+
+    def _deliver(self, held: Held) -> bool:
+        """Send a result; an update of a private job once it is counted. What is not sent for want of a leader is not
+        counted either."""
+        counts = isinstance(held.result, Update) and self.is_connected
+        if counts and not self._participation.may_leave(held.work):
+            return False
+        return self._delivery.deliver(held)
+
+    def _on_counted(self, event: Participated) -> None:
+        self._participation.on_counted(event)
+        held = self._held
+        if held is None or (held.work.term, held.work.lease) != (event.term, event.lease):
+            return
+        if isinstance(held.result, Update):
+            held.result = replace(held.result, state=self._participation.told(held.result.state))
+            if self._deliver(held):
+                self._held = None
+
+    def _on_not_counted(self, event: NotParticipated) -> None:
+        """An update that cannot be counted does not leave."""
+        self._participation.on_not_counted()
+        self.record("private", f"the update of lease {event.lease} does not leave: {event.reason}", job=self.job)
+        held = self._held
+        if held is None or (held.work.term, held.work.lease) != (event.term, event.lease):
+            return
+        self._unsend(held)
+        self._held = None
+        self.become(WorkerPhase.FAILING, event.reason)
+        if self.is_connected:
+            reason = clip(event.reason)
+            self.send(self.leader, Failed(job=self.job, term=event.term, lease=event.lease, reason=reason))
+        self.timer(_ASK, RETRY_S[-1])
 
     def _update(self, held: Held, event: Trained) -> Update:
         tensors = self._carried_on(held.work, event.tensors)
         if self._codec.form != "dense":
             held.coded = self._code(held.work, tensors["delta"])
             tensors = held.coded.tensors()
+        elif self._participation.is_kept:
+            # Last of all: what leaves is bounded, whatever was added to it before.
+            tensors = {"delta": self._participation.cut(tensors["delta"])}
         self._state = event.state
         self._own.trained(held.work.term, held.work.lease)
-        return Update(
+        update = Update(
             job=self.job,
             term=held.work.term,
             lease=event.lease,
@@ -445,6 +512,7 @@ class Worker(WorkerMachine):
             logged=event.logged,
             tensors=tensors,
         )
+        return self._participation.bare(update, held.work)
 
     def _evaluated(self, held: Held, event: EvaluationDone) -> Evaluated:
         return Evaluated(
@@ -469,12 +537,12 @@ class Worker(WorkerMachine):
     def _code(self, work: Work, delta: np.ndarray) -> Coded:
         """The part of an update that is sent. The feedback holds the rest back for the next update."""
         if not self._codec.feedback:
-            return code(self._codec, delta, self._sizes)
+            return self._participation.code(self._codec, delta, self._sizes)
         if self._feedback is None:
             self._feedback = Feedback(delta.size)
         self._made = ((work.term, work.lease), self._feedback.snapshot())
         self._coded[1].append(work.version)
-        coded = code(self._codec, self._feedback.add(delta), self._sizes)
+        coded = self._participation.code(self._codec, self._feedback.add(delta), self._sizes)
         self._feedback.sent(coded.values)
         return coded
 
@@ -588,7 +656,7 @@ class Worker(WorkerMachine):
         held = self._held
         if held is None:
             self._ask_for_work()
-        elif held.result is not None and self._delivery.deliver(held):
+        elif held.result is not None and self._deliver(held):
             self._held = None
 
     def _ask_for_work(self) -> None:
@@ -604,7 +672,7 @@ class Worker(WorkerMachine):
             up_bytes_per_s=link.up_bytes_per_s,
             down_bytes_per_s=link.down_bytes_per_s,
             medium=link.medium,
-            state=self._state,
+            state=self._participation.told(self._state),
         )
         self.send(self.leader, ready)
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import secrets
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.identity.names import RemoteIdentity
@@ -21,6 +24,7 @@ from shoal.roles.actions import Action
 from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.events import Event, Received
 from shoal.roles.leader.leader import Leader
+from shoal.roles.leader.private_sum import Normals
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.roles.node.doorway import Caller
 from shoal.roles.node.host_router import HostRouter
@@ -288,6 +292,12 @@ def owned(message: Checkpoint) -> Checkpoint:
     return whole
 
 
+def fresh_normals() -> Normals:
+    """Chance that nobody can draw again, for the noise of one leader: its seed is the system's, and is kept nowhere."""
+    generator = np.random.Generator(np.random.PCG64DXSM(secrets.randbits(256)))
+    return lambda size: generator.standard_normal(size, dtype=np.float32)
+
+
 def make_leader(initial: Path, assign: Assign, version: StoredVersion | None, *, manager: str) -> Leader:
     """The leader of a job, from its first model or from where it stands. Reads a file."""
     layout, model = first_model(initial)
@@ -299,6 +309,7 @@ def make_leader(initial: Path, assign: Assign, version: StoredVersion | None, *,
         term=assign.term,
         manager=manager,
         room=room_in(initial.parent),
+        normals=fresh_normals(),
     )
     if version is not None:
         leader.restore(tensors=version.tensors, state=version.state)

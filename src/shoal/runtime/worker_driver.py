@@ -25,15 +25,35 @@ from shoal.identity.identity import Identity
 from shoal.identity.signing import check
 from shoal.learning.layout import Layout
 from shoal.learning.metrics import merge_all
-from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, SettleOwn, StageModel, Train
+from shoal.roles.actions import (
+    Action,
+    End,
+    Evaluate,
+    Interrupt,
+    Participate,
+    Prepare,
+    Record,
+    SettleOwn,
+    StageModel,
+    Train,
+)
 from shoal.roles.aggregation.staging import put
-from shoal.roles.events import EvaluationDone, Prepared, PrepareFailed, Trained, TrainerFailed
+from shoal.roles.events import (
+    EvaluationDone,
+    NotParticipated,
+    Participated,
+    Prepared,
+    PrepareFailed,
+    Trained,
+    TrainerFailed,
+)
 from shoal.roles.leader.evaluation import chunk_ranges
 from shoal.runtime import sensors
 from shoal.runtime.agent_usage import AgentUsage
 from shoal.runtime.energy import MEASURED, EnergyMeter, EnergySpent
 from shoal.runtime.log_lines import log_event, numbers_in
 from shoal.runtime.own_part import OwnPartFile
+from shoal.runtime.privacy_ledger import PrivacyLedger
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.seen_examples import SeenExamples
 from shoal.runtime.shard_cache import ShardCache
@@ -100,14 +120,31 @@ class WorkerDriver:
         #: Where the device keeps what is its own, and its own part of the model, if the model has one.
         self._own_folder = own
         self._own: OwnPartFile | None = None
+        #: Where the plan is private: what of this device has left it.
+        self._privacy: PrivacyLedger | None = None
         self._meter = EnergyMeter(machine=platform.machine())
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
 
     async def perform(self, host: RoleHost, action: Action) -> None:
-        if not self.act(host, action) and isinstance(action, SettleOwn) and self._own is not None:
+        if self.act(host, action):
+            return
+        if isinstance(action, SettleOwn) and self._own is not None:
             # Before the next lease begins: it goes on from there.
             await asyncio.to_thread(self._own.settle, action.lease, taken=action.taken)
+        elif isinstance(action, Participate):
+            await self._count(host, action)
+
+    async def _count(self, host: RoleHost, action: Participate) -> None:
+        try:
+            if self._privacy is None:
+                raise Misuse("this device keeps no account of what leaves it")
+            await asyncio.to_thread(self._privacy.note, action.term, action.version)
+        except (ShoalError, OSError) as error:
+            reason = f"its participation could not be written down: {error}"
+            host.post(NotParticipated(term=action.term, lease=action.lease, reason=reason))
+            return
+        host.post(Participated(term=action.term, version=action.version, lease=action.lease))
 
     def act(self, host: RoleHost, action: Action) -> bool:
         """Begin what the worker asks for; False: it has to be waited for."""
@@ -125,6 +162,8 @@ class WorkerDriver:
                 self._begin(self._evaluate(host, action, self._model_for(action)))
             case SettleOwn():
                 return self._own is None
+            case Participate():
+                return False
             case Interrupt():
                 self._begin(self._interrupt(action))
             case End():
@@ -163,6 +202,7 @@ class WorkerDriver:
             try:
                 # Before anything of the job is fetched. In a thread: the first time imports `cryptography`.
                 signer = await asyncio.to_thread(self._check_signature)
+                self._privacy = self._privacy or self._privacy_ledger()
                 settings, first = await self._settings()
                 await self._trainer.kill()
                 if self._windows is not None:
@@ -187,8 +227,16 @@ class WorkerDriver:
             state=state,
             has_own=has_own,
             parameters=settings.layout.parameters_size,
+            participations=self._privacy.taken if self._privacy is not None else (),
         )
         host.post(prepared)
+
+    def _privacy_ledger(self) -> PrivacyLedger | None:
+        if self._spec.plan.privacy is None:
+            return None
+        if self._own_folder is None:
+            raise Misuse("this job is private, and this device has no place to keep account of what leaves it")
+        return PrivacyLedger(self._own_folder, self._spec.job)
 
     def _own_part(self, layout: Layout) -> OwnPartFile:
         if self._own_folder is None:

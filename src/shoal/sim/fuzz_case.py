@@ -74,8 +74,11 @@ OUTER_AFTER = 10_000
 #: Only seeds above this number draw who is believed, for the same reason.
 TRUST_AFTER = 20_000
 
+#: Only seeds above this number, up to the next one, draw what a model may tell of a person, for the same reason.
+PRIVATE_AFTER = 30_000
+
 #: Only seeds above this number draw whether devices check in, and do not stay.
-CHECK_IN_AFTER = 30_000
+CHECK_IN_AFTER = 50_000
 
 #: After how long devices without work come again, where they do.
 _CHECK_INS_S = (0.0, 2.0, 6.0, 20.0)
@@ -132,6 +135,9 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if seed > TRUST_AFTER:
         trusts = Rng(seed).stream("trust")
         specs = [replace(spec, plan=_believing(spec.plan, trusts)) for spec in specs]
+    if PRIVATE_AFTER < seed <= SEALED_AFTER:
+        privacies = Rng(seed).stream("private")
+        specs = [replace(spec, plan=_private(spec.plan, privacies)) for spec in specs]
     least = sum(spec.plan.workers_least for spec in specs)
     workers = max(3, min(8, least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
@@ -446,6 +452,43 @@ def _believing(plan: Plan, stream: Stream) -> Plan:
         buffer=buffer,
         cohort=0 if pace == "buffered" or not plan.cohort else 3,
         workers_max=max(plan.workers_max, more),
+    )
+
+
+def _private(plan: Plan, stream: Stream) -> Plan:
+    """What a model may tell of a person, drawn from a stream of its own. With little noise, since numbers grow with it
+    until paper and machine differ, and codecs that do not round: what is cut first and rounded then is the device's to
+    know."""
+    pace, codec = stream.pick(("sync", "sync", "buffered", "async")), stream.pick(("dense", "top100%", "top30%"))
+    together, is_apart = stream.pick((1, 2, 2, 3)), stream.happens(0.4)
+    clip, most, leases = stream.pick((0.3, 4.0)), stream.pick((0, 0, 2, 4)), 6 + stream.below(20)
+    if not stream.happens(0.6):
+        return plan
+    devices = 1 if pace == "async" else together
+    workers_min = max(plan.workers_min, 2 * devices) if is_apart and devices < 3 else plan.workers_min
+    return replace(
+        plan,
+        trust=stream.pick(("private(100)", "private(60, 1e-4)")),
+        data="local",
+        topology="star",
+        pace=pace,
+        codec=codec,
+        cohort=together if pace == "sync" else 0,
+        buffer=together,
+        work="leased",
+        budget_s=0.0,
+        requests_per_s=0.0,
+        share_labels=False,
+        staleness="root" if plan.staleness == "similar" else plan.staleness,
+        worker_momentum=None,
+        # Sums are divided by a small number and carry noise: with much momentum they run away.
+        momentum=plan.momentum / 3,
+        epoch_leases=leases,
+        workers_min=workers_min,
+        workers_max=max(plan.workers_max, workers_min),
+        clip_update=clip,
+        participations=most,
+        apart=2 if workers_min >= 2 * devices and is_apart else 1,
     )
 
 

@@ -13,7 +13,7 @@ from shoal.sim.observe import Mark, Observer, announce
 class SimMachine:
     """What outlives a process: the device, its clock, its power, and what it has stored."""
 
-    __slots__ = ("cached", "copies", "device", "is_on", "name", "skew_s", "troubles")
+    __slots__ = ("cached", "copies", "device", "is_on", "name", "participations", "skew_s", "troubles")
 
     def __init__(self, name: str, device: Device | None = None) -> None:
         self.name = name
@@ -23,6 +23,8 @@ class SimMachine:
         self.skew_s = 0.0
         #: The jobs whose code and data it has fetched.
         self.cached: set[str] = set()
+        #: Job -> the term and the version of each of the device's participations in it, where it is private.
+        self.participations: dict[str, tuple[tuple[int, int], ...]] = {}
         #: The share of what it says to its leader that arrives once more, later.
         self.copies = 0.0
         #: What will befall its next leases: ``fail`` or ``hang``.

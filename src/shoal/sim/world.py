@@ -156,6 +156,9 @@ class World:
 
     # Who leads -----------------------------------------------------------------------------------------
 
+    def noise_seed(self, job: str, term: int) -> int:
+        return self.rng.stream("noise", f"{job} {term}").below(1 << 32)
+
     def led(self, term: int, host: Host, process: Process) -> None:
         known = self._leaders.get(host.job)
         if known is None or known[0] < term:

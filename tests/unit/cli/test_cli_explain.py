@@ -16,7 +16,7 @@ from shoal.cli.exits import Exit
 from shoal.cli.render.explained import advice, job_lines, job_plain, model_bytes, sketch_plain
 from shoal.cli.sketch import DEVICES_MAX, Sketch
 from shoal.errors import Misuse
-from shoal.plan import Plan
+from shoal.plan import Plan, epochs
 from shoal.states import JobState
 from shoal.topology import predict
 from shoal.wire.messages import JobView, TopologyView
@@ -114,6 +114,30 @@ def test_a_robust_plan_says_what_it_costs_and_what_it_does_not_stop() -> None:
     assert "disk" not in clipped["costs"]
     assert "trust" not in said(shaped(Plan()))
     assert "trust" not in job_plain(shaped(Plan()))
+
+
+def private(**plan: Any) -> Plan:
+    given = {"trust": "private(8, 1e-4)", "data": "local", "cohort": 49, "workers_min": 539, "epoch_leases": 539}
+    return Plan(**{**given, "until": epochs(8), "clip_update": 0.3, **plan})
+
+
+def test_a_private_plan_says_what_it_promises_costs_and_shows() -> None:
+    text = said(shaped(private(), model_size=4978))
+    for part in (
+        "private(8, 1e-4): the model tells little of any one person",
+        "epsilon 8, delta 0.0001 at the plan's end, for all that one device ever sends: 8 updates at most, 11 versions",
+        "in 88 versions of 49 devices",
+        "with the first update of a device",
+        "a deviation of 0.023 in each value of a version's mean",
+        "of a core more a version at the leader",
+        "no bytes more",
+        "the leader sees every update before noise is added",
+        "3 devices are here, and a sum is divided by 49",
+    ):
+        assert part in text, part
+    assert "twenty devices" not in text
+    assert "twenty devices and privacy do not go together" in said(shaped(private(cohort=20)))
+    assert "noise moves the model as far as learning" in said(shaped(private()))
 
 
 def test_a_shape_that_is_not_in_force_yet_is_not_judged_by_what_is() -> None:

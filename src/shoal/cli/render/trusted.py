@@ -1,10 +1,11 @@
-"""What a robust plan costs, bears and does not hide, in sentences. Pure; asks nobody."""
+"""What a robust or private plan costs, bears and does not hide, in sentences. Pure; asks nobody."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from shoal.cli.render.format import bytes_text, plural
+from shoal.cli.render.private_facts import private_facts
 from shoal.learning.robust import liars_borne
 from shoal.plan import Plan
 from shoal.trust import DEVICES_LEAST
@@ -24,6 +25,9 @@ _VALUE_BYTES = 4
 def trust_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tuple[str, str]]:
     """Labels and texts for a job of so many devices; none where every member is believed."""
     trust = plan.believes
+    if plan.privacy is not None:
+        yield "trust", f"{plan.trust}: the model tells little of any one person"
+        yield from private_facts(plan.privacy, devices=devices, values=model_bytes / _VALUE_BYTES)
     if trust.rule is None:
         return
     nearest, values = trust.rule == "nearest", model_bytes / _VALUE_BYTES

@@ -34,6 +34,7 @@ from shoal.cli.render.format import (
     span_text,
     sparkline,
 )
+from shoal.cli.render.private_facts import spent_text
 from shoal.cli.render.topologies import topology_text
 from shoal.cli.standing import since_text
 from shoal.roles.manager.publishing import measure
@@ -226,6 +227,9 @@ def _pace_line(story: Story) -> RenderableType:
     if progress.staleness_max > 0:
         late = f" versions late (at most {progress.staleness_max:,})"
         facts.append(("updates ", number_text(progress.staleness), late))
+    if progress.epsilon:
+        spent = spent_text(progress.epsilon, progress.epsilon_worst, progress.participations_worst)
+        facts.append(("epsilon ", spent, ""))
     left = Text()
     for number, (before, value, after) in enumerate(facts):
         left.append("   " if number else "").append(before, style="dim").append(value).append(after, style="dim")

@@ -40,6 +40,7 @@ from shoal.roles.leader.leases import LATE, LEASE_GRACE_S, TICK_S, Leases
 from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.parts import Shared
+from shoal.roles.leader.private_sum import Normals, no_chance
 from shoal.roles.leader.rollback import Rollback
 from shoal.roles.leader.round_stats import RoundStats
 from shoal.roles.leader.suspicion import BatchFailures, Suspicion
@@ -69,6 +70,7 @@ class Leader(Machine):
         manager: str,
         upload_budget_bytes: int = UPLOAD_BUDGET_BYTES,
         room: Room = in_memory,
+        normals: Normals = no_chance,
     ) -> None:
         super().__init__()
         plan = spec.plan
@@ -90,7 +92,7 @@ class Leader(Machine):
         self._refused = 0
         self._bytes_up = 0
 
-        self._training = TrainingState(self, spec, layout, model, room=room)
+        self._training = TrainingState(self, spec, layout, model, room=room, normals=normals)
         self._workers = Workers(self, job=spec.job)
         self._shares = FixedShares(work=plan.work)
         self._durability = Durability(self)
@@ -144,6 +146,7 @@ class Leader(Machine):
         ending = state["ending"]
         self._ending = (ending[0], ending[1]) if ending else None
         self._checks.restore(state.get("usual"))
+        self._lending.restore(state.get("spent"))
         if self._online is not None:
             self._unread = self._online.restore(tensors)
 
@@ -154,7 +157,7 @@ class Leader(Machine):
         if self._online is not None:
             tensors = {**tensors, **self._online.snapshot()}
         state |= {"job": self._spec.job, "term": self._term, "ending": ending, "version": self._number}
-        return tensors, {**state, "usual": self._checks.snapshot()}
+        return tensors, {**state, "usual": self._checks.snapshot(), **self._lending.snapshot()}
 
     @property
     def version(self) -> int:
@@ -225,7 +228,7 @@ class Leader(Machine):
             case _:
                 pass
         if self._workers.leaving:
-            self._let_go()
+            self._lending.let_go(self._manager)
         if self._parting is not None and not isinstance(event, SaveFailed):
             self._hand_over()
 
@@ -365,21 +368,6 @@ class Leader(Machine):
         if is_due and self._phase is not LeaderPhase.ENDED:
             self._save()
 
-    def _let_go(self) -> None:
-        """Part with workers that the manager wants back, as soon as they hold nothing: no trained lease is lost."""
-        free = [node for node in self._workers.leaving if not self._leases.held_by(node)]
-        # An aggregator goes once another formation holds, in which it is none.
-        free = [node for node in free if not self._formations.is_aggregator(node)]
-        for node in free:
-            reason = self._workers.leaving.pop(node)
-            if self._workers.get(node) is not None:
-                self._workers.remove(node)
-                self._formations.on_left(node, reason)
-            self.record("released", f"{node} {reason}")
-            # Also to a node that never came: it may be fetching the task still.
-            self.send(node, m.Finished(job=self._spec.job, reason=m.clip(reason)))
-            self.send(self._manager, m.Released(job=self._spec.job, term=self._term, node=node))
-
     def _enough(self) -> bool:
         return self._workers.trusted >= self._workers_least
 
@@ -412,6 +400,9 @@ class Leader(Machine):
             self._phase, self._reason = LeaderPhase.WAITING, held_up
             if one is not None:
                 self._workers.tell(one, held_up)
+            return
+        if (over := self._lending.over()) is not None:
+            self._end("finished", over)
             return
         if self._phase is LeaderPhase.WAITING:
             # The worker that just came completes the number: those that waited for it begin too.
@@ -470,6 +461,7 @@ class Leader(Machine):
     # Updates come back -------------------------------------------------------------------------------
 
     def _on_update(self, worker: WorkerRecord, update: m.Update) -> None:
+        self._lending.on_came(worker, update)
         lease = self._training.ledger.find(update.lease, worker.node)
         if isinstance(lease, Refusal):
             self._refuse(worker, update, lease.reason)
@@ -683,6 +675,9 @@ class Leader(Machine):
         self._save_if_due()
 
     def _advance(self) -> None:
+        if self._training.has_no_noise_left:
+            # Nothing is said without noise: what was merged since is in no version.
+            return
         self._durability.on_applied(self._training.advance())
         round_s = self._stats.on_version(workers=self._workers.trusted)
         if round_s is not None:
@@ -899,4 +894,5 @@ class Leader(Machine):
             unsaved_workers=unsaved.workers,
             term_batches=of_term.batches,
             term_workers=of_term.workers,
+            **self._lending.spent(),
         )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shoal.roles.aggregation.controller import AggregationController
 from shoal.roles.leader.leases import Leases
 from shoal.roles.leader.local_data import NotNow
+from shoal.roles.leader.participants import Participants
 from shoal.roles.leader.parts import Shared
 from shoal.roles.leader.workers import WorkerRecord
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
 from shoal.states import WorkerState
 from shoal.wire.coded import bytes_of
-from shoal.wire.messages import NO_TENSORS, Work
+from shoal.wire.messages import NO_TENSORS, Finished, Released, Update, Work, clip
 
 
 class Lending:
@@ -27,6 +30,9 @@ class Lending:
         self._aggregation = aggregation
         #: Leases lent for one version, where others wait for it; 0: any number.
         self.lent_most = shared.spec.plan.lent_most
+        privacy = shared.spec.plan.privacy
+        #: Where the plan is private.
+        self._participants = Participants(privacy, term=shared.term) if privacy is not None else None
         #: The version that this leader began from.
         self.began = 0
         self.bytes_down = 0
@@ -48,6 +54,12 @@ class Lending:
             self._workers.tell(worker, worker.why_left_out)
             return
         is_training = self._evaluations.now is None
+        if is_training and self._participants is not None:
+            why = self._participants.why_not(worker, version=self._training.version)
+            if why is not None:
+                self._workers.rest(worker)
+                self._workers.tell(worker, why)
+                return
         if is_training and not self._aggregation.may_start(worker):
             return
         ledger, examples = self._leases.ledger, 0
@@ -109,6 +121,63 @@ class Lending:
             rate=self._spec.plan.rate_at(lease.version) if is_training else 0.0,
             tensors=tensors,
         )
+
+    def on_came(self, worker: WorkerRecord, update: Update) -> None:
+        """An update came, whatever becomes of it: in a private job that is a participation."""
+        if self._participants is not None:
+            worker.device = update.state or worker.device
+            self._participants.on_came(worker.node, version=self._training.version)
+
+    def over(self) -> str | None:
+        """Why no device of a private job will ever be lent anything more; None: one may be. Versions for which none of
+        the devices may take part are passed over."""
+        if self._participants is None or self._evaluations.now is not None:
+            return None
+        while not self._training.has_no_noise_left and self._is_nobodys_turn(self._participants):
+            self._training.stand_still()
+            self._workers.release()
+            self._machine.record("passed", f"nobody may take part in version {self._training.version}: it is as before")
+        if self._training.has_no_noise_left:
+            return f"the plan's noise is for {self._training.noised} versions under one leader, and they are made"
+        ledger, able = self._training.ledger, self._workers.able()
+        if ledger.outstanding or ledger.merged or not self._participants.are_spent(able):
+            return None
+        return f"each of the {len(able)} devices here has taken part as often as its account allows"
+
+    def _is_nobodys_turn(self, participants: Participants) -> bool:
+        """Every device here came too lately, and one of them may come again: its version has to come."""
+        ledger, able, version = self._training.ledger, self._workers.able(), self._training.version
+        if ledger.outstanding or ledger.merged or participants.are_spent(able):
+            return False
+        return all(participants.why_not(worker, version=version) is not None for worker in able)
+
+    def spent(self) -> dict[str, Any]:
+        """What devices of a private job have spent, for ``Progress``."""
+        if self._participants is None:
+            return {}
+        return self._participants.figures(self._workers.able(), versions=self._training.noised)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {} if self._participants is None else {"spent": self._participants.snapshot()}
+
+    def restore(self, spent: object) -> None:
+        if self._participants is not None:
+            self._participants.restore(spent)
+
+    def let_go(self, manager: str) -> None:
+        """Part with workers that the manager wants back, as soon as they hold nothing: no trained lease is lost."""
+        free = [node for node in self._workers.leaving if not self._leases.held_by(node)]
+        # An aggregator goes once another formation holds, in which it is none.
+        free = [node for node in free if not self._formations.is_aggregator(node)]
+        for node in free:
+            reason = self._workers.leaving.pop(node)
+            if self._workers.get(node) is not None:
+                self._workers.remove(node)
+                self._formations.on_left(node, reason)
+            self._machine.record("released", f"{node} {reason}")
+            # Also to a node that never came: it may be fetching the task still.
+            self._machine.send(node, Finished(job=self._spec.job, reason=clip(reason)))
+            self._machine.send(manager, Released(job=self._spec.job, term=self._term, node=node))
 
     def explain_waits(self, held_up: str | None) -> None:
         """Show why workers wait; tell each of them once, and then seldom: the reason changes often.

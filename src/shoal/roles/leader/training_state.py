@@ -26,6 +26,7 @@ from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.evaluation_rows import latest_within, row_of, view_of
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.local_data import padded
+from shoal.roles.leader.private_sum import Normals, PrivateSum, no_chance
 from shoal.roles.leader.weighing import Reputations, Room, in_memory, weighing_of
 from shoal.roles.machine import Machine
 from shoal.scheduling.batches import examples_in
@@ -63,7 +64,14 @@ class _Good:
 
 class TrainingState:
     def __init__(
-        self, machine: Machine, spec: JobSpec, layout: Layout, model: np.ndarray, *, room: Room = in_memory
+        self,
+        machine: Machine,
+        spec: JobSpec,
+        layout: Layout,
+        model: np.ndarray,
+        *,
+        room: Room = in_memory,
+        normals: Normals = no_chance,
     ) -> None:
         self._machine = machine
         self._spec = spec
@@ -85,7 +93,9 @@ class TrainingState:
         self.ledger = Ledger(batches=spec.batches)
         self._partial = Partial(layout.size)
         #: Where updates meet instead, if the plan does not believe each of them; and who was weighed down of late.
-        self._weighing = weighing_of(spec.plan.believes, layout.size, room)
+        privacy = spec.plan.privacy
+        self._private = PrivateSum(layout.size, privacy, normals) if privacy is not None else None
+        self._weighing = self._private or weighing_of(spec.plan.believes, layout.size, room)
         self._reputations = Reputations()
         #: Not part of a snapshot: see there.
         self.lateness = Lateness()
@@ -203,7 +213,8 @@ class TrainingState:
         self.model.flags.writeable = False
         self.version += 1
         self._steps.append((self._machine.now_s, examples))
-        self.train_loss, self._loss_sum = self._loss_sum / examples, 0.0
+        # Devices of a private job do not tell their loss.
+        self.train_loss, self._loss_sum = None if self._private else self._loss_sum / examples, 0.0
         self._drop_merged()
         return self.ledger.apply(self.version)
 
@@ -216,6 +227,16 @@ class TrainingState:
         for told in self._reputations.on_version(self.version + 1, down):
             self._machine.record("weighed-down", told)
         return mean, examples
+
+    @property
+    def noised(self) -> int:
+        """Versions of a private job that have this leader's noise."""
+        return self._private.versions if self._private is not None else 0
+
+    @property
+    def has_no_noise_left(self) -> bool:
+        """A private job has as many versions under this leader as its noise is for."""
+        return self._private is not None and self._private.is_over
 
     @property
     def weighed_down(self) -> dict[str, str]:
@@ -299,12 +320,24 @@ class TrainingState:
         self.velocity, self.second, self.outer_steps = _kept(good.outer)
         self.ledger = Ledger.restore(good.ledger)
         self._drop_merged()
+        if self._private is not None:
+            self._private.skip()
         self._moved, self._loss_sum, self._logged = None, 0.0, {}
         self.changes.clear()
         if self._touches is not None:
             self._touches = _touches(self._layout.size, version=self.version)
         self.evaluations = [view for view in self.evaluations if view.version <= good.version]
         self._good = self._remembered()
+
+    def stand_still(self) -> None:
+        """The next version is this one again, with another number: nobody may take part in a private job's next one."""
+        self.version += 1
+        self.went_back = (*self.went_back, (self.version - 1, self.version))
+        self.changes.clear()
+        if self._touches is not None:
+            self._touches = _touches(self._layout.size, version=self.version)
+        if self._private is not None:
+            self._private.skip()
 
     # How good it is ------------------------------------------------------------------------------------
 

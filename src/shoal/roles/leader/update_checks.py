@@ -60,7 +60,10 @@ class UpdateChecks:
         return decode_with_norm(self._codec, update.tensors, self._sizes)
 
     def judge(self, node: str, update: Update, lease: Lease, norm: float, *, devices: int) -> Unusual | None:
-        """Why an update is longer than is usual; None: it is not."""
+        """Why an update is longer than is usual; None: it is not. In a private job its length is cut, and which updates
+        count must not depend on others."""
+        if self._plan.privacy is not None:
+            return None
         steps = self._steps_of(update, lease)
         return self._usual.judge(node, norm, steps=steps, model_norm=self._model_norm(), devices=devices)
 

@@ -29,6 +29,8 @@ class SimManagerApi(Protocol):
 
     def led(self, term: int, host: Host, process: Process) -> None: ...
 
+    def noise_seed(self, job: str, term: int) -> int: ...
+
 
 class SimManagerNode:
     def __init__(

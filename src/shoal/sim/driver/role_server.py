@@ -11,10 +11,13 @@ import functools
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
+
 from shoal.roles.actions import Action, Role
 from shoal.roles.aggregation.aggregator import Aggregator
 from shoal.roles.events import Event, Received
 from shoal.roles.leader.leader import Leader
+from shoal.roles.leader.private_sum import Normals
 from shoal.roles.node.checkpoint_transfer import StoredVersion
 from shoal.roles.node.doorway import LOOK_EVERY_S, Caller, Door, Knock
 from shoal.roles.node.host_router import HostRouter
@@ -42,6 +45,10 @@ class SimServerApi(Protocol):
 
     def led(self, term: int, host: Host, process: Process) -> None:
         """A leader begins there."""
+        ...
+
+    def noise_seed(self, job: str, term: int) -> int:
+        """What the noise of this job's leader is drawn from."""
         ...
 
 
@@ -205,6 +212,7 @@ class SimRoleServer:
             term=assign.term,
             manager=self._manager,
             upload_budget_bytes=self._upload_budget_bytes,
+            normals=self._normals(assign),
         )
         if version is not None:
             leader.restore(tensors=version.tensors, state=version.state)
@@ -212,6 +220,17 @@ class SimRoleServer:
         self._around.led(assign.term, host, self.process)
         self.process.mark("led", job=assign.job, term=assign.term, version=restored)
         self.roles.begin(host, assign, leader, endpoint=self._node.endpoint)
+
+    def _normals(self, assign: Assign) -> Normals:
+        """Chance for the noise of one leader: a term is led once."""
+        generator = np.random.default_rng(self._around.noise_seed(assign.job, assign.term))
+
+        def draw(size: int) -> np.ndarray:
+            drawn = generator.standard_normal(size, dtype=np.float32)
+            self.process.mark("noise", job=assign.job, term=assign.term, normals=drawn)
+            return drawn
+
+        return draw
 
     # Aggregators ---------------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from shoal.compress.sparse import add_to
 from shoal.errors import Misuse, ShoalError
-from shoal.roles.actions import Action, End, Evaluate, Interrupt, Prepare, Record, StageModel, Train
+from shoal.roles.actions import Action, End, Evaluate, Interrupt, Participate, Prepare, Record, StageModel, Train
 from shoal.roles.aggregation.staging import put
-from shoal.roles.events import EvaluationDone, Event, Prepared, PrepareFailed, Trained, TrainerFailed
+from shoal.roles.events import EvaluationDone, Event, Participated, Prepared, PrepareFailed, Trained, TrainerFailed
 from shoal.sim.devices import ComputeJob, Device
 from shoal.sim.driver.role_host import Host
 from shoal.sim.jobs import EXAMPLES_HELD, SimulatedJob, examples_to_judge, examples_to_train
@@ -25,6 +25,9 @@ from shoal.wire.messages import DeviceState
 
 #: What ending a trainer takes.
 KILL_S = 0.1
+
+#: What a device's disk takes to make a participation durable.
+COUNT_S = 0.02
 
 #: A device that is slowed down may not be for long: while it starts a trainer it is looked at again after this.
 SLOW_LOOK_S = 1.0
@@ -77,6 +80,8 @@ class SimWorkerDriver:
                 self._work(host, action)
             case StageModel():
                 self._stage(action)
+            case Participate():
+                self._around.process.later(COUNT_S, self._count, host, action)
             case Interrupt():
                 self._interrupt(host, action)
             case End():
@@ -130,7 +135,11 @@ class SimWorkerDriver:
         state = self._state(EXAMPLES_HELD)
         layout = self._job.layout
         prepared = Prepared(
-            sizes=sizes_of(layout), holds_first=takes_changes, state=state, parameters=layout.parameters_size
+            sizes=sizes_of(layout),
+            holds_first=takes_changes,
+            state=state,
+            parameters=layout.parameters_size,
+            participations=process.machine.participations.get(self._job.spec.job, ()),
         )
         self._post(host, start_s, prepared)
 
@@ -140,6 +149,18 @@ class SimWorkerDriver:
             return None
         build = self._device.build
         return DeviceState(kind=build.kind, memory_total_mb=float(build.memory_mb), examples=examples)
+
+    # Privacy -------------------------------------------------------------------------------------------
+
+    def _count(self, host: Host, action: Participate) -> None:
+        """On the disk first, whatever became of the worker meanwhile; then the worker hears of it."""
+        process, job = self._around.process, self._job.spec.job
+        kept = process.machine.participations
+        kept[job] = (*kept.get(job, ()), (action.term, action.version))
+        counted = Participated(term=action.term, version=action.version, lease=action.lease)
+        process.mark("counted", job=job, term=action.term, version=action.version, lease=action.lease)
+        if not host.ended:
+            host.post(counted)
 
     # Training ------------------------------------------------------------------------------------------
 

@@ -176,6 +176,11 @@ class Progress(Message):
     term_workers: int = 0
     #: Of the latest evaluation.
     metrics: tuple[MetricView, ...] = ()
+    #: Under ``private``: the epsilon that the job and the device that came most often have spent, and how often that
+    #: came.
+    epsilon: float = 0.0
+    epsilon_worst: float = 0.0
+    participations_worst: int = 0
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)

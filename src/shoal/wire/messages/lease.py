@@ -29,9 +29,17 @@ class DeviceState(Message):
     joules_per_cpu_s: float | None = None
     #: Examples it has of its own.
     examples: int = 0
+    #: Under ``private``, by the device's own account: updates that left it, how many more may, what they cost as a
+    #: ratio, and the version of the last one under the present term.
+    participations: int = 0
+    participations_left: int = 0
+    spent: float = 0.0
+    spent_version: int | None = None
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
+        if min(self.participations, self.participations_left) < 0 or not 0 <= self.spent < math.inf:
+            raise PeerViolation("an account of privacy that cannot be")
         if not self.kind.isprintable():
             raise PeerViolation("a kind of device that cannot be printed")
         if not 0 <= self.examples <= LABELLED_MAX:

@@ -1,6 +1,6 @@
 """What noise amounts to in ε and δ, with no assumption on how examples were drawn. Pure arithmetic.
 
-The moments accountant (Abadi et al. 2016), by which FLeet states its ε, multiplies the privacy of a step by the chance
+The moments accountant (Abadi et al. 2016) multiplies the privacy of a step by the chance
 of being in it, and that is right only if each example tossed its own coin for each step. Devices that come when they
 like toss no coins. Here nothing is gained from chance: what counts is **in how many updates one example (or one
 person) took part at most**, which whoever deals out batches can bound and check.
@@ -72,6 +72,19 @@ def epsilon_of(ratio: float, *, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if delta_of(ratio, epsilon=middle) > delta else (low, middle)
     return high
+
+
+def ratio_for(epsilon: float, *, delta: float) -> float:
+    """The largest ratio of this ε and δ, by halving: what a plan may spend."""
+    if not 0 < epsilon <= EPSILON_MAX or not 0 < delta < 1:
+        raise Misuse(f"an epsilon is above 0 and a delta between 0 and 1, not {epsilon} and {delta}")
+    low, high = 0.0, 1.0
+    while delta_of(high, epsilon=epsilon) <= delta:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if delta_of(middle, epsilon=epsilon) > delta else (middle, high)
+    return low
 
 
 def concentrated(ratio: float) -> float:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
-from papers.fleet.accountant import (
+from shoal.errors import Misuse
+from shoal.learning.accountant import (
     concentrated,
     delta_of,
     epsilon_of,
     epsilon_of_concentrated,
     gaussian_ratio,
+    ratio_for,
     tree_ratio,
 )
-from shoal.errors import Misuse
 
 
 def test_delta_of_one_gaussian_by_a_table_of_the_normal() -> None:
@@ -73,3 +75,33 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         with pytest.raises(Misuse):
             call()
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0, 8.0, 50.0])
+def test_the_ratio_of_an_epsilon_is_the_largest_that_keeps_it(epsilon: float) -> None:
+    ratio = ratio_for(epsilon, delta=1e-5)
+    assert epsilon_of(ratio, delta=1e-5) == pytest.approx(epsilon, rel=1e-9)
+    assert epsilon_of(1.001 * ratio, delta=1e-5) > epsilon
+    with pytest.raises(Misuse, match="above 0"):
+        ratio_for(0.0, delta=1e-5)
+
+
+@pytest.mark.parametrize(("multiplier", "participations"), [(1.0, 1), (4.0, 16), (5.0, 100), (20.0, 1000)])
+def test_epsilon_is_that_of_dp_accounting(multiplier: float, participations: int) -> None:
+    dp_accounting = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    pld = pytest.importorskip("dp_accounting.pld")
+    theirs = pld.PLDAccountant()
+    theirs.compose(dp_accounting.GaussianDpEvent(multiplier), participations)
+    ours = epsilon_of(gaussian_ratio(multiplier=multiplier, participations=participations), delta=1e-5)
+    assert ours == pytest.approx(theirs.get_epsilon(1e-5), rel=1e-3)
+
+
+@pytest.mark.parametrize("ratio", [0.2, 1.0, 3.0])
+def test_delta_is_what_the_densities_integrate_to(ratio: float) -> None:
+    # δ(ε) = ∫ max(0, p(x) - e^ε·q(x)) dx of N(μ, 1) and N(0, 1), summed on a fine grid.
+    places = np.linspace(-20, 20, 400_001)
+    density = np.exp(-((places - ratio) ** 2) / 2) / math.sqrt(2 * math.pi)
+    other = np.exp(-(places**2) / 2) / math.sqrt(2 * math.pi)
+    for epsilon in (0.0, 0.5, 2.0):
+        summed = float(np.maximum(0, density - math.exp(epsilon) * other).sum() * (places[1] - places[0]))
+        assert delta_of(ratio, epsilon=epsilon) == pytest.approx(summed, rel=1e-5, abs=1e-12)

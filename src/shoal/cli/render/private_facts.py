@@ -1,0 +1,76 @@
+"""What a private plan promises, costs and does not hide, in sentences. Pure; asks nobody."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from shoal.cli.render.format import bytes_text, plural
+from shoal.learning.privacy import Privacy
+
+#: Milliseconds of one core for a value: to draw its noise and carry it on at the leader, and to cut it on a device.
+_NOISE_MS, _CUT_MS = 2.6e-5, 2.0e-6
+
+#: Versions of fewer devices: the noise that hides one of them hides what all of them say.
+_DEVICES_FEW = 40
+
+#: Vectors of a model's size that a leader keeps for its noise.
+_BUFFERS = 4
+
+#: A model that noise moved this much as far as its updates could have learns little.
+_NOISE_MUCH = 0.5
+
+
+def private_facts(privacy: Privacy, *, devices: int, values: float) -> Iterator[tuple[str, str]]:
+    """Labels and texts for a job of so many devices and values."""
+    yield (
+        "promise",
+        f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} at the plan's end, for all that one device ever sends:"
+        f" {plural(privacy.participations, 'update')} at most, {plural(privacy.apart, 'version')} apart or more, in"
+        f" {plural(privacy.versions, 'version')} of {plural(privacy.devices, 'device')}",
+    )
+    first = privacy.epsilon_of(privacy.spent([1]))
+    yield "spends", f"epsilon {first:.2g} with the first update of a device; each device keeps its own account"
+    if values:
+        share = noise_to_signal(privacy, values)
+        yield (
+            "noise",
+            f"a deviation of {privacy.deviation / privacy.devices:.2g} in each value of a version's mean, whose updates"
+            f" are {privacy.clip:g} long at most; by the end it has moved the model {100 * share:.0f} % as far as"
+            " updates that all agree could",
+        )
+        leader_ms, device_ms = values * _NOISE_MS, values * _CUT_MS
+        kept = bytes_text(_BUFFERS * values * 4)
+        yield (
+            "costs",
+            f"about {leader_ms:.0f} ms of a core more a version at the leader and {kept} of its memory,"
+            f" {device_ms:.1g} ms and one small file on a device; no bytes more",
+        )
+    yield (
+        "learns",
+        "the leader sees every update before noise is added, and who came when: let a machine of yours lead. The"
+        " promise is to those who see models: other devices, and readers of what is published",
+    )
+    if privacy.devices < _DEVICES_FEW:
+        yield (
+            "warning",
+            f"noise that hides one of {plural(privacy.devices, 'device')} hides most of what they say together: twenty"
+            f" devices and privacy do not go together. Have {_DEVICES_FEW} or more in a version (cohort, buffer)",
+        )
+    elif values and noise_to_signal(privacy, values) > _NOISE_MUCH:
+        yield "warning", "noise moves the model as far as learning: have more devices a version, or fewer versions"
+    if 0 < devices < privacy.devices:
+        yield "warning", f"{plural(devices, 'device')} are here, and a sum is divided by {privacy.devices} all the same"
+
+
+def noise_to_signal(privacy: Privacy, values: float) -> float:
+    """How far noise has moved a model by the end of a plan, by how far updates could that all point one way."""
+    from shoal.learning.blt import row_for, toeplitz_ratio
+
+    in_sums = row_for(privacy.versions).error / toeplitz_ratio(1, 1, privacy.versions)
+    return in_sums * privacy.multiplier * math.sqrt(values) / (privacy.devices * privacy.versions)
+
+
+def spent_text(epsilon: float, epsilon_worst: float, participations: int) -> str:
+    """For a status."""
+    return f"{epsilon_worst:.2f} spent by the device that came most ({participations} times), {epsilon:.2f} by the job"

@@ -1,0 +1,89 @@
+"""A version of a private job: updates that are cut, added up and given noise before anyone sees what comes of them.
+
+A part of the leader, in the place where updates are weighed. Each device counts as one, whatever its examples, and the
+sum is divided by a number that the plan names, not by how many came: one device then moves the sum by ``clip`` at most.
+Normals come from the driver, for each version anew. Nothing of a chain is kept for another leader: after a crash nobody
+knows which versions were handed out with which noise, so that a leader begins a chain of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shoal.compress.sparse import Sparse
+from shoal.errors import Misuse
+from shoal.learning.blt import ToeplitzNoise
+from shoal.learning.clipping import length_of
+from shoal.learning.partial import Partial
+from shoal.learning.privacy import Privacy
+from shoal.roles.leader.weighing import WeighedDown
+
+#: So many normal numbers in float32, never the same twice: those of a version are drawn for it alone.
+Normals = Callable[[int], np.ndarray]
+
+#: A partial takes no update of no weight.
+_KEPT_LEAST = 1e-30
+
+
+def no_chance(size: int) -> np.ndarray:
+    """For a leader whose plan needs none."""
+    raise Misuse("the driver of this leader gives it no chance, and a private plan needs some")
+
+
+class PrivateSum:
+    """A ``Weighing``."""
+
+    def __init__(self, size: int, privacy: Privacy, normals: Normals) -> None:
+        self._size, self._privacy, self._normals = size, privacy, normals
+        self._partial = Partial(size)
+        self._chain = ToeplitzNoise(size, versions=privacy.versions, deviation=privacy.deviation)
+        #: Devices that are in this version. The device and the leader see to it that each comes once.
+        self._nodes: set[str] = set()
+        self.weight = 0.0
+
+    @property
+    def devices(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def is_over(self) -> bool:
+        """The chain has as many versions as its noise is for."""
+        return self._chain.is_over
+
+    @property
+    def versions(self) -> int:
+        """Versions of this chain so far."""
+        return self._chain.drawn
+
+    def add(self, node: str, update: np.ndarray | Sparse, *, weight: float, scale: float) -> None:
+        """A late update counts less, never more: it stays within the clip."""
+        if node in self._nodes:
+            raise Misuse(f"{node} is in this version already: its account would not hold")
+        length = length_of(update.values if isinstance(update, Sparse) else update)
+        # The device has cut it. A device that lies is no longer than others either.
+        factor = min(1.0, self._privacy.clip / length) if length else 1.0
+        self._partial.add(update, weight=1.0, scale=max(min(scale, 1.0) * factor, _KEPT_LEAST))
+        self._nodes.add(node)
+        self.weight += weight
+
+    def mean(self) -> tuple[np.ndarray, list[WeighedDown]]:
+        total = self._partial.mean() * np.float32(self._partial.weight)
+        total += self._noise()
+        total /= np.float32(self._privacy.devices)
+        return total, []
+
+    def skip(self) -> None:
+        """A version that is made of no updates, since the model goes back. Its noise is dropped, so that noises and
+        versions stay in step: devices count how far apart they take part in versions."""
+        if not self._chain.is_over:
+            self._noise()
+
+    def _noise(self) -> np.ndarray:
+        return self._chain.next(self._normals(self._size))
+
+    def clear(self) -> None:
+        self._partial.clear()
+        self._nodes.clear()
+        self.weight = 0.0

@@ -1,0 +1,130 @@
+"""The device's own account in a private job: how often it took part, and whether it may again. It decides.
+
+A device believes no leader about this. An update leaves once its participation is durable (``Participate`` ->
+``Participated``), and a participation is never given back: not if the update is refused, is lost on its way, or never
+leaves after all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+
+from shoal.compress.codec import Codec
+from shoal.errors import Misuse
+from shoal.learning.clipping import clipped, length_of
+from shoal.learning.privacy import Privacy
+from shoal.roles.actions import Participate
+from shoal.roles.events import Participated
+from shoal.roles.worker_machine import WorkerMachine
+from shoal.wire.coded import Coded, code
+from shoal.wire.messages import DeviceState, Update, Work
+
+#: Rounding lengthens an update that was just cut by little: after so many tries it is short enough.
+_TRIES_MAX = 6
+
+
+class Participation:
+    def __init__(self, worker: WorkerMachine, privacy: Privacy | None) -> None:
+        """``privacy``: what the plan promises; None: nothing, and nothing is counted."""
+        self._worker = worker
+        self._privacy = privacy
+        #: (term, version) of every update that left, as it is on the disk.
+        self._taken: list[tuple[int, int]] = []
+        #: (term, lease) of the update that is being counted, and of the last that was.
+        self._asked: tuple[int, int] | None = None
+        self._counted: tuple[int, int] | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        return self._privacy is not None
+
+    def restore(self, taken: tuple[tuple[int, int], ...]) -> None:
+        """What the driver read from the disk."""
+        self._taken = list(taken)
+
+    def refusal(self, work: Work) -> str | None:
+        """Why the device does not take part in this version; None: it does."""
+        privacy = self._privacy
+        if privacy is None or work.kind != "train":
+            return None
+        if len(self._taken) >= privacy.participations:
+            return f"this device took part {len(self._taken)} times, of {privacy.participations} that the plan allows"
+        last = self._last(work.term)
+        if last is not None and work.version < last + privacy.apart:
+            return (
+                f"this device took part in version {last}, and takes part again {privacy.apart} versions later, not in"
+                f" version {work.version}"
+            )
+        if not privacy.allows(self._counts(work.term)):
+            return f"this device would spend more than the epsilon of {privacy.epsilon:g} that the plan promises it"
+        return None
+
+    def may_leave(self, work: Work) -> bool:
+        """Whether the update of this lease is counted. If it is not, the driver is asked to make that durable."""
+        lease = (work.term, work.lease)
+        if self._privacy is None or self._counted == lease:
+            return True
+        if self._asked != lease:
+            self._asked = lease
+            self._worker.act(Participate(term=work.term, version=work.version, lease=work.lease))
+        return False
+
+    def on_counted(self, event: Participated) -> None:
+        self._taken.append((event.term, event.version))
+        self._asked, self._counted = None, (event.term, event.lease)
+
+    def on_not_counted(self) -> None:
+        self._asked = None
+
+    # What leaves -----------------------------------------------------------------------------------------
+
+    def cut(self, update: np.ndarray) -> np.ndarray:
+        """What may leave of an update."""
+        return update if self._privacy is None else clipped(update, clip=self._privacy.clip)
+
+    def code(self, codec: Codec, update: np.ndarray, sizes: tuple[int, ...]) -> Coded:
+        """The same where it is coded: as it arrives it is no longer than it may be, though rounding lengthens it."""
+        coded = code(codec, update, sizes)
+        if self._privacy is None:
+            return coded
+        for tried in range(_TRIES_MAX):
+            sent = coded.values if isinstance(coded.values, np.ndarray) else coded.values.values
+            length = length_of(sent)
+            if length <= self._privacy.clip:
+                return coded
+            update = update * np.float32(self._privacy.clip / length * (1 - 1e-6 * 10**tried))
+            coded = code(codec, update, sizes)
+        raise Misuse(f"an update stays longer than {self._privacy.clip:g} as {codec.name}")
+
+    def bare(self, update: Update, work: Work) -> Update:
+        """An update that tells nothing of the device's examples besides itself: no figure of theirs has noise."""
+        if self._privacy is None:
+            return update
+        return dataclasses.replace(
+            update, examples=max(1, work.examples), loss_sum=0.0, fresh=0, fresh_metrics=(), labels=(), logged=()
+        )
+
+    def told(self, state: DeviceState | None) -> DeviceState | None:
+        """The state of the device with its account, for the leader not to ask in vain."""
+        privacy, term = self._privacy, self._worker.term
+        if privacy is None:
+            return state
+        left = privacy.participations - len(self._taken) if privacy.allows(self._counts(term)) else 0
+        return dataclasses.replace(
+            state or DeviceState(),
+            participations=len(self._taken),
+            participations_left=max(0, left),
+            spent=privacy.spent(list(Counter(term for term, _ in self._taken).values())),
+            spent_version=self._last(term),
+        )
+
+    def _last(self, term: int) -> int | None:
+        return max((version for at, version in self._taken if at == term), default=None)
+
+    def _counts(self, term: int) -> list[int]:
+        """Participations in each chain of noise, with one more in that of this term. A term has one leader, and a
+        leader one chain."""
+        return list(Counter([term, *(at for at, _ in self._taken)]).values())

@@ -1,0 +1,60 @@
+"""A device's own account of a private job: each of its participations, in a file that outlives trainer and agent.
+
+It is written before an update leaves, and nothing is ever taken out of it. A file that cannot be read or written stops
+the device, unlike its other files: a device that does not know how often it took part takes no part.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from shoal.errors import ShoalError
+from shoal.learning.privacy import PARTICIPATIONS_MAX
+from shoal.store.files import make_directory, write_atomically
+from shoal.wire.messages import is_id
+
+PRIVACY_FOLDER = "privacy"
+
+#: A file of ours is smaller: a participation takes some twenty characters.
+_READ_MAX_BYTES = 64 * PARTICIPATIONS_MAX
+
+
+class PrivacyLedger:
+    def __init__(self, folder: Path, job: str) -> None:
+        """``folder``: of this device alone. Raises ShoalError for an account that cannot be read."""
+        if not is_id(job):
+            raise ShoalError(f"{job[:80]!r} is no job's id")
+        self._path = folder / PRIVACY_FOLDER / f"{job}.json"
+        self._job = job
+        #: The term and the version of each participation.
+        self.taken = self._read()
+
+    def note(self, term: int, version: int) -> None:
+        """Write down a participation. It is durable when this returns; raises if it cannot be made so."""
+        taken = (*self.taken, (term, version))
+        text = json.dumps({"job": self._job, "participations": taken})
+        make_directory(self._path.parent)
+        write_atomically(self._path, lambda file: file.write(text.encode()))
+        self.taken = taken
+
+    def _read(self) -> tuple[tuple[int, int], ...]:
+        try:
+            with self._path.open("rb") as file:
+                raw = file.read(_READ_MAX_BYTES + 1)
+            if len(raw) > _READ_MAX_BYTES:
+                raise ValueError("it is too long")
+            kept = json.loads(raw)
+            if kept["job"] != self._job:
+                raise ValueError(f"it is of another job, {kept['job']!r:.80}")
+            taken = tuple((term, version) for term, version in kept["participations"])
+            if not all(type(number) is int and number >= 0 for pair in taken for number in pair):
+                raise ValueError("it has numbers that cannot be")
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise ShoalError(
+                f"the device's account of this private job, {self._path}, cannot be read ({error}): it takes no part."
+                " Its owner may restore the file from a backup"
+            ) from error
+        return taken

@@ -1,0 +1,102 @@
+"""Real agents in a private job: each keeps its own account, which neither kill -9 nor a greedy leader changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from kit import HERE, Site, cluster_in, run
+from readings_task import readings
+
+from shoal.data.local import LOCAL_VARIABLE
+from shoal.runtime.local import LocalCluster
+
+READINGS = HERE / "readings_task.py"
+#: Little noise: what is shown is the account, not what twenty devices could learn.
+PRIVATE: dict[str, Any] = {"trust": "private(60, 1e-4)", "cohort": 2, "clip_update": 1.0, "workers_min": 2}
+
+
+async def _start(site: Site, name: str, folder: Path) -> None:
+    if not folder.exists():
+        folder.mkdir()
+        (folder / "readings.csv").write_text(readings(120, seed=len(name)))
+        for path in (folder, folder / "readings.csv"):
+            path.chmod(0o755)
+    with mock.patch.dict(os.environ, {LOCAL_VARIABLE: str(folder)}):
+        await site.cluster.start_agent(name)
+    await site.connected(name)
+
+
+def _account(site: Site, name: str) -> list[list[int]]:
+    """What is on the device's disk."""
+    found = list(site.cluster.agent_home(name).rglob("privacy/*.json"))
+    assert len(found) <= 1
+    kept: list[list[int]] = json.loads(found[0].read_text())["participations"] if found else []
+    return kept
+
+
+@pytest.mark.slow
+def test_a_participation_outlives_kill_minus_nine(tmp_path: Path) -> None:
+    async def story() -> None:
+        tmp_path.chmod(0o755)
+        async with cluster_in(tmp_path, workers=0, options=()) as site:
+            for number in (1, 2):
+                await _start(site, f"device-{number}", tmp_path / f"own-{number}")
+            plan = {**PRIVATE, "epoch_leases": 10, "until": {"epochs": 4}, "checkpoint_every_s": 0.3}
+            job = await site.submit_task(READINGS, **plan, participations=20)
+            await site.progress(job, "a few versions", lambda told: told.version >= 3)
+            await site.kill(site.cluster.agents["device-1"])
+            before = _account(site, "device-1")
+            assert len(before) >= 3
+            await _start(site, "device-1", tmp_path / "own-1")
+            told = await site.progress(job, "it works again", lambda told: told.version >= 8)
+            after = _account(site, "device-1")
+            assert after[: len(before)] == before
+            assert len(after) > len(before)
+            assert told.participations_worst >= len(before)
+            assert 0 < told.epsilon_worst <= told.epsilon <= 60
+            assert told.train_loss is None
+            await site.ended(job)
+            for name in ("device-1", "device-2"):
+                account = _account(site, name)
+                assert len(account) <= 20
+                assert len({tuple(pair) for pair in account}) == len(account), "one update a version"
+
+    run(story())
+
+
+@pytest.mark.slow
+def test_a_leader_that_asks_once_more_than_the_plan_says_gets_nothing(tmp_path: Path) -> None:
+    spawn = LocalCluster._spawn
+
+    async def greedy(self: LocalCluster, module: str, *arguments: str, **options: Any) -> Any:
+        module = "greedy_manager" if module == "shoal.runtime.manager_main" else module
+        return await spawn(self, module, *arguments, **options)
+
+    async def story() -> None:
+        tmp_path.chmod(0o755)
+        async with cluster_in(tmp_path, workers=0, options=()) as site:
+            for number in (1, 2):
+                await _start(site, f"device-{number}", tmp_path / f"own-{number}")
+            plan = {**PRIVATE, "epoch_leases": 10, "until": {"epochs": 4}}
+            job = await site.submit_task(READINGS, **plan, participations=3)
+
+            async def refused() -> bool | None:
+                log = (site.cluster.home / "device-1.log").read_text()
+                return True if log.count("took part 3 times, of 3 that the plan allows") >= 2 else None
+
+            await site.until("the device says no", refused)
+            assert [len(_account(site, f"device-{number}")) for number in (1, 2)] == [3, 3]
+            view = await site.view(job)
+            assert view is not None
+            assert view.progress is not None
+            assert view.progress.version <= 3
+            await site.operator.stop(job)
+            await site.ended(job, "stopped")
+
+    with mock.patch.object(LocalCluster, "_spawn", greedy):
+        run(story())
