@@ -19,11 +19,12 @@ Rule = Literal["nearest", "clip"]
 #: What a person may write, for errors and help.
 GRAMMAR = (
     "identity (devices with a certificate), or robust, robust(nearest), robust(nearest, 20%) with the share of devices"
-    " that may lie, or robust(clip)"
+    " that may lie, or robust(clip), or sealed, sealed(8), sealed(8, 10%, 30%) with the devices of a sum and the shares"
+    " of them that may collude and be lost"
 )
 
 #: Parts that do not exist yet.
-PLANNED = ("sealed", "private")
+PLANNED = ("private",)
 
 #: The share of devices that may lie where a plan does not say.
 SHARE = 0.2

@@ -38,7 +38,7 @@ class SealedGroup:
 
     def label(self, **changed: object) -> Label:
         fields: dict[str, object] = {
-            "cluster": "herd",
+            "origin": "herd",
             "job": "job",
             "term": 1,
             "formation": 0,
@@ -77,12 +77,7 @@ def updates_of(devices: int, size: int, *, seed: int = 0) -> list[np.ndarray]:
 def ask(opening: Opening, states: dict[int, SealedUpdate], member: int) -> None:
     """Have one member open its part."""
     request = opening.request(member)
-    sizes = [len(opening.group.edges_envelope(v, opening._seals[v], member)) for v in request.vanished]
-    starts = [sum(sizes[:at]) for at in range(len(sizes))]
-    vanished = {
-        v: request.vanished_envelopes[start : start + size]
-        for v, start, size in zip(request.vanished, starts, sizes, strict=True)
-    }
+    vanished = states[member].envelopes_of(request.vanished, request.vanished_envelopes)
     opening.on_opened(member, *states[member].open(request.macs, request.envelopes, vanished))
 
 

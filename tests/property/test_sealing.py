@@ -212,7 +212,7 @@ def test_no_part_of_a_label_may_be_left_out() -> None:
     party = SealedGroup(4)
     label = party.label()
     changes = {
-        "cluster": "other",
+        "origin": "other",
         "job": "other",
         "term": 2,
         "formation": 1,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
@@ -60,8 +61,17 @@ class SealedUpdate:
         self._present: frozenset[int] | None = None
 
     @property
-    def label(self) -> bytes:
-        return self._seat.label
+    def size(self) -> int:
+        """Members of the group."""
+        return self._seat.group.size
+
+    def envelopes_of(self, members: tuple[int, ...], joined: bytes) -> dict[int, bytes]:
+        """The envelopes with edges of these members, which came in one piece."""
+        sizes = [self._seat.group.edges_bytes(member) for member in members]
+        if sum(sizes) != len(joined):
+            raise PeerViolation("edges of another size than this group's")
+        ends = list(accumulate(sizes))
+        return {member: joined[end - size : end] for member, size, end in zip(members, sizes, ends, strict=True)}
 
     def agree(self, present: frozenset[int]) -> Agreement:
         """Agree that the sum is of these members. Once: another set is refused, the same is answered alike."""
@@ -113,7 +123,7 @@ class SealedUpdate:
 
     def _edges_of(self, vanished: int, envelope: bytes, present: frozenset[int]) -> bytes:
         seat, group = self._seat, self._seat.group
-        if vanished not in group.present_near(seat.place, present) or not group.is_edges_envelope(vanished, envelope):
+        if vanished not in group.present_near(seat.place, present) or len(envelope) != group.edges_bytes(vanished):
             raise PeerViolation("edges of a member that is no neighbour in the sum")
         plain = self._opened(vanished, _EDGES, envelope)
         shared = [other for other in group.near[vanished] if other != seat.place]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.errors import Misuse
-from shoal.sealing.stream import words
 
 #: Values beyond 2^-BOUND_MAX and 2^BOUND_MAX say nothing of an update.
 BOUND_MAX = 40
@@ -49,6 +48,8 @@ class FixedPoint:
     def encode(self, values: np.ndarray, *, factor: float, chance: bytes) -> np.ndarray:
         """``factor`` times these values, cut at the bound, in steps. Each is rounded up as likely as it is far from the
         step below, by the words of ``chance`` (32 bytes): the mean of what is rounded is the value."""
+        from shoal.sealing.stream import words
+
         if not 0 < factor <= 1:
             raise Misuse(f"a weight of {factor} of the largest")
         limit = np.float32(self.limit)

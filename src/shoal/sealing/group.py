@@ -52,9 +52,10 @@ class Group:
     def seals_bytes(self, place: int) -> int:
         """What an upload carries beside its words: commitments, and envelopes for each neighbour."""
         near = len(self.near[place])
-        return COMMIT_BYTES * (1 + near) + near * (SHARE_BYTES + TAG_BYTES) + near * self._edges_bytes(place)
+        return COMMIT_BYTES * (1 + near) + near * (SHARE_BYTES + TAG_BYTES) + near * self.edges_bytes(place)
 
-    def _edges_bytes(self, place: int) -> int:
+    def edges_bytes(self, place: int) -> int:
+        """An envelope with shares of its edges."""
         return SHARE_BYTES * (len(self.near[place]) - 1) + TAG_BYTES
 
     def commitments(self, place: int, seals: bytes) -> tuple[bytes, dict[int, bytes]]:
@@ -76,12 +77,9 @@ class Group:
     def edges_envelope(self, place: int, seals: bytes, to: int) -> bytes:
         """The envelope with shares of the member's edges."""
         near = self.near[place]
-        size = self._edges_bytes(place)
+        size = self.edges_bytes(place)
         at = (COMMIT_BYTES + SHARE_BYTES + TAG_BYTES) * len(near) + COMMIT_BYTES + size * near.index(to)
         return seals[at : at + size]
-
-    def is_edges_envelope(self, place: int, envelope: bytes) -> bool:
-        return len(envelope) == self._edges_bytes(place)
 
     def absent_near(self, place: int, present: frozenset[int]) -> tuple[int, ...]:
         """Its neighbours that are not in the sum: the edges to them do not cancel."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    cluster: str
+    #: The operator's signature under the job: of one cluster, and of this job with all that it says.
+    origin: str
     job: str
     term: int
     #: The formation whose devices these are; 0: the star.
@@ -25,7 +26,7 @@ class Label:
     bound: int
     weight_most: int
     #: The hash of the model that the members trained on.
-    base: bytes
+    base: bytes = b""
 
     @property
     def turn(self) -> tuple[int, int]:
@@ -35,7 +36,7 @@ class Label:
     def digest(self) -> bytes:
         """All of it, in one form only."""
         told = [
-            self.cluster,
+            self.origin,
             self.job,
             self.term,
             self.formation,

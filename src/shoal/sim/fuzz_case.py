@@ -74,6 +74,9 @@ OUTER_AFTER = 10_000
 #: Only seeds above this number draw who is believed, for the same reason.
 TRUST_AFTER = 20_000
 
+#: And only seeds above this number draw sealed sums: tables of robust plans are kept too.
+SEALED_AFTER = 30_000
+
 #: What the manager's disk may take to make a small write durable: an SSD, or a bad SD card that others use too. The
 #: longest is longer than it takes to miss a leader.
 _SYNCS_S = (0.01, 0.2, 1.0, 2.5)
@@ -124,8 +127,11 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if seed > TRUST_AFTER:
         trusts = Rng(seed).stream("trust")
         specs = [replace(spec, plan=_believing(spec.plan, trusts)) for spec in specs]
+    if seed > SEALED_AFTER:
+        seals = Rng(seed).stream("sealed")
+        specs = [replace(spec, plan=_sealed(spec.plan, seals)) for spec in specs]
     least = sum(spec.plan.workers_least for spec in specs)
-    workers = max(3, min(8, least + 1 + stream.below(4)))
+    workers = max(3, min(max(8, least + 1), least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
     if is_shaped:
         # A formation needs some to be worth anything.
@@ -437,6 +443,31 @@ def _believing(plan: Plan, stream: Stream) -> Plan:
         buffer=buffer,
         cohort=0 if pace == "buffered" or not plan.cohort else 3,
         workers_max=max(plan.workers_max, more),
+    )
+
+
+def _sealed(plan: Plan, stream: Stream) -> Plan:
+    """Whether the leader sees sums alone, drawn from a stream of its own. Most of these cases do: it is what they are
+    for. So few devices that some may be lost, with shares that such a group can bear."""
+    least, borne = stream.pick(((3, "0%, 0%"), (3, "0%, 30%"), (4, "0%, 30%"), (6, "10%, 20%")))
+    more, leases = stream.below(3), stream.below(12)
+    if stream.happens(0.25):
+        return plan
+    return replace(
+        plan,
+        trust=f"sealed({least}, {borne})",
+        worker_momentum=None,
+        topology="star",
+        pace="sync",
+        data="local",
+        codec="dense",
+        work="leased" if plan.work == "fixed" else plan.work,
+        staleness="root" if plan.staleness == "similar" else plan.staleness,
+        share_labels=False,
+        epoch_leases=max(plan.epoch_leases, least + leases) if plan.data == "local" else least + leases,
+        cohort=0 if not plan.cohort else max(plan.cohort, least),
+        workers_min=least,
+        workers_max=max(plan.workers_max, least + more),
     )
 
 

@@ -25,6 +25,8 @@ class Lending:
         self._online = shared.online
         self._leases = leases
         self._aggregation = aggregation
+        #: A sealed update is always offered: its group is made of what was offered.
+        self._is_plain = shared.spec.plan.believes.sealed is None
         #: The version that this leader began from.
         self.began = 0
         self.bytes_down = 0
@@ -96,7 +98,7 @@ class Lending:
             batches=lease.batches,
             deadline_s=deadline_s,
             # Pieces go to aggregators: the leader need not keep room for them.
-            credit=is_training and (formation != 0 or self._leases.has_credit(lease)),
+            credit=is_training and self._is_plain and (formation != 0 or self._leases.has_credit(lease)),
             formation=formation,
             values_by=values_by,
             base=base,

@@ -22,6 +22,7 @@ from shoal.roles.leader.training_state import TrainingState
 from shoal.scheduling.ledger import Lease
 from shoal.wire.checks import check_told
 from shoal.wire.coded import bytes_max, decode_with_norm, norm_of, sizes_of
+from shoal.wire.limits import SEALS_MAX_BYTES
 from shoal.wire.messages import JobSpec, Update
 
 
@@ -44,7 +45,13 @@ class UpdateChecks:
     @property
     def update_max_bytes(self) -> int:
         """The most bytes that the tensors of an update may take."""
-        return bytes_max(self._codec, self._sizes)
+        return bytes_max(self._codec, self._sizes) + (SEALS_MAX_BYTES if self._plan.believes.sealed else 0)
+
+    @property
+    def moved_max_bytes(self) -> int:
+        """The most bytes that a coded change of the model may take; 0: it comes whole."""
+        down = Codec.parse(self._plan.down)
+        return bytes_max(down, self._sizes) if down.form != "dense" else 0
 
     def check_report(self, update: Update, lease: Lease) -> None:
         """Raises PeerViolation for an update that is not of its lease, or says what cannot be."""
