@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dst.oracles import HistoryOracle
+from dst.seal_oracle import SealOracle
 from dst.sum_oracle import SumOracle
 from shoal.compress.codec import Codec
 from shoal.sim.fuzz_case import FuzzCase, fuzz_case
@@ -32,6 +33,7 @@ class CheckedRun(FuzzRun):
         self._invariants = Invariants(jobs, budget_bytes=what.upload_budget_bytes)
         self._history = HistoryOracle([job.spec for job in what.jobs], self.world.leader_at)
         self.world.observers += [self._invariants, SumOracle(self.world.leader_at), self._history]
+        self.world.observers.append(SealOracle([job.spec for job in what.jobs]))
 
     def begin(self) -> None:
         super().begin()

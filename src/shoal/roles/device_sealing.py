@@ -68,11 +68,12 @@ class DeviceSealing:
 
     # Keys ----------------------------------------------------------------------------------------------
 
-    def announce(self) -> None:
-        """Tell the leader this device's key, once a session and term."""
+    def announce(self, *, again: bool = False) -> None:
+        """Tell the leader this device's key, once a session and term; again where it may not have been heard."""
         worker = self._worker
         if self._sealed is None or not worker.is_connected:
             return
+        self._told = 0 if again else self._told
         term, key = self._key
         if term != worker.term:
             # Nothing of an older term is of use: its labels are void.

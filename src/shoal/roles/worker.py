@@ -637,6 +637,8 @@ class Worker(WorkerMachine):
         if not (self.is_connected and self._prepared) or self._held is not None:
             return
         self.become(WorkerPhase.READY, "waiting for a lease")
+        # What was said while the leader was being set up may be lost.
+        self._sealing.announce(again=True)
         term, version = self._holds
         link = self._link
         ready = Ready(

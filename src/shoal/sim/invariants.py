@@ -19,12 +19,12 @@ from shoal.sim.observe import Mark, Step
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 from shoal.wire.messages import (
     Assign,
+    Bind,
     CheckpointKept,
     Done,
     Evaluated,
     Failed,
     Finished,
-    Bind,
     Go,
     HandOver,
     JobSpec,
