@@ -106,7 +106,8 @@ ANSWER: dict[str, dict[str, str]] = {
     },
     "Work": {
         "manager": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
-        " SealRoster Bind Unbind Agree Open Checkpoint CheckpointKept CheckpointRefused Measure TileTask RightOperand Pool NeedOperand TileResult",
+        " SealRoster Bind Unbind Agree Open"
+        " Checkpoint CheckpointKept CheckpointRefused Measure TileTask RightOperand Pool NeedOperand TileResult",
         "node": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
         " SealRoster Bind Unbind Agree Open ShardAck ModelShard",
     },
