@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import PERNET, finish, say
+from benchmarks.sealed import measure_sealed
 from shoal.data.files import data_dir
 from shoal.learning.device_momentum import DeviceMomentum
 from shoal.learning.outer import OuterState, outer_step
@@ -325,6 +326,7 @@ def main() -> None:
     setting = QUICK if arguments.quick else WHOLE
     result = measure(load(data_dir() / "mnist"), setting)
     result |= cost(times=3 if arguments.quick else 7)
+    result |= measure_sealed(PERNET)
     finish(result | {"seeds": len(setting.seeds), "versions": setting.versions, "batch": setting.batch})
 
 

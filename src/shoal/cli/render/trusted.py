@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shoal.cli.render.format import bytes_text, plural
+from shoal.cli.render.sealed import sealed_facts
 from shoal.learning.robust import liars_borne
 from shoal.plan import Plan
 from shoal.trust import DEVICES_LEAST
@@ -24,6 +25,8 @@ _VALUE_BYTES = 4
 def trust_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tuple[str, str]]:
     """Labels and texts for a job of so many devices; none where every member is believed."""
     trust = plan.believes
+    if trust.sealed is not None:
+        yield from sealed_facts(plan, devices=devices, model_bytes=model_bytes)
     if trust.rule is None:
         return
     nearest, values = trust.rule == "nearest", model_bytes / _VALUE_BYTES
