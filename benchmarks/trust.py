@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks import trust_private
 from benchmarks.common import PERNET, finish, say
+from benchmarks.sealed import measure_sealed
 from shoal.data.files import data_dir
 from shoal.learning.device_momentum import DeviceMomentum
 from shoal.learning.outer import OuterState, outer_step
@@ -331,6 +332,7 @@ def main() -> None:
     nobodys = trust_private.Handwriting(digits.test_images, digits.test_labels, np.zeros_like(digits.test_labels))
     result |= trust_private.measure(writing, nobodys, seeds=setting.seeds)
     result |= cost(times=3 if arguments.quick else 7)
+    result |= measure_sealed(PERNET)
     finish(result | {"seeds": len(setting.seeds), "versions": setting.versions, "batch": setting.batch})
 
 

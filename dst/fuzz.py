@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dst.oracles import HistoryOracle
 from dst.privacy_oracle import PrivacyOracle
+from dst.seal_oracle import SealOracle
 from dst.sum_oracle import SumOracle
 from shoal.compress.codec import Codec
 from shoal.sim.fuzz_case import FuzzCase, fuzz_case
@@ -32,8 +33,9 @@ class CheckedRun(FuzzRun):
         jobs = {job.spec.job: (job.spec, _update_bytes(job)) for job in what.jobs}
         self._invariants = Invariants(jobs, budget_bytes=what.upload_budget_bytes)
         self._history = HistoryOracle([job.spec for job in what.jobs], self.world.leader_at)
-        privacy = PrivacyOracle([job.spec for job in what.jobs])
-        self.world.observers += [self._invariants, SumOracle(self.world.leader_at), self._history, privacy]
+        specs = [job.spec for job in what.jobs]
+        self.world.observers += [self._invariants, SumOracle(self.world.leader_at), self._history]
+        self.world.observers += [PrivacyOracle(specs), SealOracle(specs)]
 
     def begin(self) -> None:
         super().begin()

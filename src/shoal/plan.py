@@ -13,7 +13,8 @@ from shoal.learning.blt_table import VERSIONS_MAX
 from shoal.learning.outer_rule import ADAPTIVE, BETA2, EPSILON, OUTER_KINDS, RATES, OuterRule
 from shoal.learning.privacy import PARTICIPATIONS_MAX, Privacy
 from shoal.learning.schedule import Schedule
-from shoal.trust import DEVICE_MOMENTUM, DEVICES_LEAST, DEVICES_MAX, Trust
+from shoal.sealing.graph import GROUP_MAX, shape_of
+from shoal.trust import DEVICE_MOMENTUM, DEVICES_LEAST, DEVICES_MAX, Sealed, Trust
 from shoal.until import Until as Until
 from shoal.until import accuracy as accuracy
 from shoal.until import check_metric_name
@@ -318,6 +319,8 @@ class Plan:
         trust = Trust.parse(self.trust)
         if self.worker_momentum is not None and not 0 <= self.worker_momentum < 1:
             raise Misuse(f"worker_momentum is a number from 0 to below 1, not {self.worker_momentum}")
+        if trust.sealed is not None:
+            self._check_sealed(trust, trust.sealed)
         self._check_private(trust)
         if trust.rule is None:
             if self.worker_momentum:
@@ -335,6 +338,53 @@ class Plan:
             self._refuse_topology(trust)
         if trust.rule == "nearest":
             self._check_nearest()
+
+    def _check_sealed(self, trust: Trust, sealed: Sealed) -> None:
+        """What a sealed sum cannot be made of, and what Shoal does not make one of yet."""
+        said, least = f"trust = {trust.text!r}", sealed.least
+        if trust.rule is not None:
+            raise Misuse(
+                f"{said}: where updates are sealed nobody can compare them, and devices that clip themselves do not"
+                " exist yet. Set trust = 'sealed' or 'robust'"
+            )
+        if trust.private is not None:
+            raise Misuse(
+                f"{said}: noise that the devices add before they seal does not exist yet. Set trust = 'sealed', which"
+                " hides updates from the leader, or 'private(...)', which bounds what a model tells"
+            )
+        if self.data != "local":
+            raise Misuse(
+                f"{said} with data = {self.data!r}: every member has those examples anyway, so there is nothing to"
+                " hide. Set data = 'local', or trust = 'identity'"
+            )
+        if self.topology != "star":
+            raise Misuse(
+                f"{said} with topology = {self.topology!r}: aggregators do not add up masked updates yet. Set topology"
+                " = 'star'"
+            )
+        if self.pace != "sync":
+            why = {
+                "async": "the difference of two versions is the update, whatever is masked",
+                "buffered": "groups of updates of several versions do not exist yet",
+                "auto": "it may choose a pace in which a version is one update",
+            }[self.pace]
+            raise Misuse(f"{said} with pace = {self.pace!r}: {why}. Set pace = 'sync'")
+        if self.codec != "dense":
+            why = "masks need whole numbers of one size"
+            if Codec.parse(self.codec).form == "top":
+                why = "the places that a device sends tell what moved, and nobody hides a device that is alone at one"
+            raise Misuse(f"{said} with codec = {self.codec!r}: {why}. Set codec = 'dense'")
+        if self.share_labels:
+            raise Misuse(f"{said} with share_labels: a device would tell its labels. Leave share_labels out")
+        for name, number in (("workers_min", self.workers_min), ("epoch_leases", self.epoch_leases)):
+            if number < least:
+                raise Misuse(
+                    f"{said} with {name} = {number}: a sum of fewer than {least} devices is not opened. Set {name} to"
+                    f" {least} or more, or write sealed({max(DEVICES_LEAST, number)}) if so few hide each other enough"
+                )
+        if self.cohort and not least <= self.cohort <= GROUP_MAX:
+            raise Misuse(f"{said} with cohort = {self.cohort}: set it to {least} to {GROUP_MAX}, or leave it out")
+        shape_of(least, sealed.colluding, sealed.lost)
 
     def _refuse_topology(self, trust: Trust) -> None:
         why = {
@@ -482,7 +532,8 @@ class Plan:
     @property
     def lent_most(self) -> int:
         """Leases lent for one version, where others wait for it; 0: any number."""
-        return self.cohort or (DEVICES_MAX if self.believes.rule == "nearest" and self.pace == "sync" else 0)
+        is_bounded = self.believes.rule == "nearest" or self.believes.sealed is not None
+        return self.cohort or (DEVICES_MAX if is_bounded and self.pace == "sync" else 0)
 
     @property
     def device_momentum(self) -> float:

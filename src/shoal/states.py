@@ -43,6 +43,17 @@ class LeaderPhase(StrEnum):
         return self in (LeaderPhase.CLOSING, LeaderPhase.ENDED)
 
 
+class SealPhase(StrEnum):
+    """How far the sum of a group of sealed updates is."""
+
+    #: Its members seal their updates and send them.
+    UPLOADING = "uploading"
+    #: They are asked whether they were told of the same members.
+    AGREEING = "agreeing"
+    #: They are asked for shares of the masks that are left in the sum.
+    OPENING = "opening"
+
+
 class WorkerState(StrEnum):
     """A worker as its leader records it."""
 

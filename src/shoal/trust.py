@@ -1,8 +1,7 @@
 """Who is believed, by its text: a choice of a plan such as ``robust(nearest, 20%)``. A value; knows no updates.
 
 A text has parts, joined by ``+`` in this order, and each answers another question: ``robust``, how updates that lie are
-outvoted; ``sealed``, who sees an update; ``private``, what a model tells of one person. ``PLANNED`` names those that
-are read and do not exist yet.
+outvoted; ``sealed``, who sees an update; ``private``, what a model tells of one person.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ Rule = Literal["nearest", "clip"]
 #: What a person may write, for errors and help.
 GRAMMAR = (
     "identity (devices with a certificate), or robust, robust(nearest), robust(nearest, 20%) with the share of devices"
-    " that may lie, or robust(clip); or private(8), private(8, 1e-5) with the epsilon and the delta of one person"
+    " that may lie, or robust(clip), or sealed, sealed(8), sealed(8, 10%, 30%) with the devices of a sum and the shares"
+    " of them that may collude and be lost, or private(8), private(8, 1e-5) with the epsilon and the delta of a person"
 )
-
-#: Parts that do not exist yet.
-PLANNED = ("sealed",)
 
 #: The share of devices that may lie where a plan does not say.
 SHARE = 0.2
@@ -92,12 +89,6 @@ class Trust:
         if text == "identity":
             return cls(text=text)
         read = _read(text)
-        for name in PLANNED:
-            if name in read:
-                raise Misuse(
-                    f"trust = {text!r}: {name!r} does not exist yet. Shoal has {GRAMMAR}. Until it does, the"
-                    " leader sees every update: let a machine of yours lead"
-                )
         rule, share = _robust(text, read["robust"]) if "robust" in read else (None, 0.0)
         return cls(
             text=text,

@@ -51,6 +51,7 @@ from shoal.wire.messages import (
     JobSpec,
     Lane,
     Leads,
+    MemberKey,
     Message,
     ModelShard,
     NeedOperand,
@@ -76,9 +77,9 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "Work": {
         "node": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
-        " AskCheckpoint Checkpoint Lend NeedOperand TileResult",
+        " SealKey SealRefused Agreed Opened AskCheckpoint Checkpoint Lend NeedOperand TileResult",
         "worker": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
-        " UpdateShard",
+        " SealKey SealRefused Agreed Opened UpdateShard",
         "pending": "",
         "peer": "PartialSum ModelTransfer",
         "operator": "AskPool TileTask RightOperand Caught Forget",
@@ -105,9 +106,10 @@ ANSWER: dict[str, dict[str, str]] = {
     },
     "Work": {
         "manager": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
+        " SealRoster Bind Unbind Agree Open"
         " Checkpoint CheckpointKept CheckpointRefused Measure TileTask RightOperand Pool NeedOperand TileResult",
         "node": "Work Wait Go UpdateRefused Finished SetUpAggregator Reduce RelayModel TearDown Route"
-        " ShardAck ModelShard",
+        " SealRoster Bind Unbind Agree Open ShardAck ModelShard",
     },
 }
 #: What is said in answer to a call that is no stream.
@@ -152,13 +154,15 @@ def sample(kind: Any) -> Any:
         return Blob(sha256=SHA)
     if kind in PARTS:
         return PARTS[kind]
+    if kind is MemberKey:
+        return MemberKey(node="x", public=bytes(32), nonce=bytes(16), signature=b"", certificate=b"")
     hints = typing.get_type_hints(kind)
     required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     return kind(**{name: _simplest(hints[name]) for name in required})
 
 
 def _simplest(hint: Any) -> Any:
-    plain: dict[Any, Any] = {str: "x", int: 1, float: 1.0, bool: True}
+    plain: dict[Any, Any] = {str: "x", bytes: b"", int: 1, float: 1.0, bool: True}
     if hint in plain:
         return plain[hint]
     if isinstance(hint, types.UnionType):

@@ -27,7 +27,7 @@ def states_of(name: str) -> set[str]:
 
 def test_every_machine_that_has_states_has_a_table() -> None:
     told = {name.rpartition(".")[2] for name in SECTIONS}
-    assert told == {"JobState", "LeadershipStage", "Liveness", "LeaderPhase", "WorkerState", "WorkerPhase"}
+    assert told == {"JobState", "LeadershipStage", "Liveness", "LeaderPhase", "SealPhase", "WorkerState", "WorkerPhase"}
 
 
 @pytest.mark.parametrize("name", SECTIONS)

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.errors import Misuse
 from shoal.plan import Plan, epochs, seconds
-from shoal.trust import DEVICES_MAX, Trust
+from shoal.trust import DEVICES_MAX, Sealed, Trust
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,10 @@ def test_what_can_be_written(text: str, rule: str | None, share: float) -> None:
         ("robust(nearest, 99%)", "below 50%"),
         ("robust(nearest, 0%)", "a share of 0 is trust = 'identity'"),
         ("robust(clip, 20%)", "write robust\\(clip\\)"),
-        ("sealed", "'sealed' does not exist yet"),
-        ("sealed(8, 10%, 30%)", "'sealed' does not exist yet"),
+        ("sealed(2)", "name 3 or more"),
+        ("sealed(8, 60%, 40%)", "below 100% together"),
         ("private(0)", "epsilon is above 0"),
         ("private(8, 0.5)", "less than one in the number of people"),
-        ("robust(clip) + sealed + private(4)", "'sealed' does not exist yet"),
     ],
 )
 def test_what_cannot_is_refused_with_what_there_is(text: str, told: str) -> None:
@@ -188,3 +187,38 @@ def test_several_chains_cost_what_they_cost() -> None:
     assert privacy.allows([2])
     assert not privacy.allows([1, 1])
     assert privacy.allows([1])
+
+
+SEALED = {"trust": "sealed", "data": "local", "workers_min": 8, "workers_max": 20}
+
+
+def test_a_sealed_plan_says_how_many_hide_each_other() -> None:
+    plan = Plan(**SEALED)
+    assert plan.believes.sealed == Sealed(least=8, colluding=0.1, lost=0.3)
+    assert plan.workers_least == 8
+    assert plan.lent_most == 256
+    assert Plan(**{**SEALED, "trust": "sealed(5, 0%, 20%)"}).believes.sealed == Sealed(least=5, colluding=0, lost=0.2)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"data": "shared"}, "every member has those examples.*Set data = 'local'"),
+        ({"topology": "tree"}, "do not add up masked updates yet. Set topology = 'star'"),
+        ({"pace": "async"}, "difference of two versions is the update.*Set pace = 'sync'"),
+        ({"pace": "buffered"}, "do not exist yet. Set pace = 'sync'"),
+        ({"pace": "auto"}, "Set pace = 'sync'"),
+        ({"codec": "bf16"}, "masks need whole numbers.*Set codec = 'dense'"),
+        ({"codec": "top1%"}, "the places that a device sends.*Set codec = 'dense'"),
+        ({"share_labels": True}, "Leave share_labels out"),
+        ({"workers_min": 7}, "Set workers_min to 8 or more, or write sealed\\(7\\)"),
+        ({"epoch_leases": 5}, "Set epoch_leases to 8 or more"),
+        ({"cohort": 4}, "set it to 8 to 256"),
+        ({"trust": "robust(clip) + sealed"}, "nobody can compare them"),
+        ({"trust": "sealed + private(4)"}, "does not exist yet. Set trust = 'sealed'"),
+        ({"trust": "sealed(4, 50%, 10%)"}, "hides nobody"),
+    ],
+)
+def test_what_cannot_be_sealed_is_refused_with_what_to_change(said: dict[str, object], told: str) -> None:
+    with pytest.raises(Misuse, match=told):
+        Plan(**{**SEALED, **said})

@@ -10,6 +10,7 @@ from shoal.plan import Plan
 from shoal.roles.aggregation.policy import LEAST, SHARD_MOST
 from shoal.topology.choose import TOPOLOGIES, Choice, choose
 from shoal.topology.cluster import Cluster, ClusterNode
+from shoal.trust import Trust
 
 #: Every transfer of a batch is played through, so that a large fleet takes long; and it adds nothing to know.
 DEVICES_MAX = 256
@@ -49,6 +50,9 @@ class Sketch:
     @property
     def plan(self) -> Plan:
         """Of a star: what trust costs is known there."""
+        if (sealed := Trust.parse(self.trust).sealed) is not None:
+            least = sealed.least
+            return Plan(topology="star", trust=self.trust, data="local", workers_min=least, workers_max=max(least, 64))
         return Plan(topology="star", trust=self.trust)
 
     @property

@@ -1,19 +1,14 @@
-"""Secret numbers from a 16-byte seed: ChaCha20, to its end. Knows nothing of what they hide.
-
-A mask is as secret as its source is unpredictable. Numpy's generators (PCG, Philox) are made for statistics: what they
-draw next can be worked out from what they drew. ChaCha20 rather than AES because boards without AES instructions are
-many (Raspberry Pi 3 and 4), and it is fast on all.
-"""
+"""Secret numbers from a 16-byte seed (``sealing.stream``). Knows nothing of what they hide."""
 
 from __future__ import annotations
 
 import hashlib
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from shoal.errors import Misuse
 from shoal.offload.field import PRIME
+from shoal.sealing import stream
 
 SEED_BYTES = 16
 
@@ -22,10 +17,8 @@ def words(seed: bytes, purpose: str, count: int) -> np.ndarray:
     """So many uint32. A seed and a purpose are used for one matrix, once: the same again is no secret."""
     if len(seed) != SEED_BYTES:
         raise Misuse(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
-    key = hashlib.sha256(b"shoal offload " + purpose.encode() + b"\0" + seed).digest()
-    # The key is of this seed and purpose alone, so that the nonce may be anything.
-    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
-    return np.frombuffer(cipher.update(bytes(4 * count)), dtype="<u4")
+    # The key is of this seed and purpose alone.
+    return stream.words(hashlib.sha256(b"shoal offload " + purpose.encode() + b"\0" + seed).digest(), count)
 
 
 def residues(seed: bytes, purpose: str, count: int) -> np.ndarray:

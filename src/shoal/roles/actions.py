@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from shoal.roles.events import Event
 from shoal.states import JobState
-from shoal.wire.messages import Checkpoint, EvaluationView, JobSpec, Message, Tensors
+from shoal.wire.messages import Checkpoint, EvaluationView, JobSpec, Message, SealRoster, Tensors
 
 if TYPE_CHECKING:
     import numpy as np
 
     from shoal.compress.sparse import Sparse
     from shoal.scheduling.ledger import Applied
+    from shoal.sealing.request import SealRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +195,28 @@ class StageModel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MakeSealKey:
+    """Draw and sign a key for the sealed sums of this term; answered by SealKeyMade. It is never written down."""
+
+    term: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckRoster:
+    """Look whether the cluster's devices signed these keys; answered by RosterChecked."""
+
+    roster: SealRoster
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seal:
+    """Mask an update; answered by Sealed."""
+
+    lease: int
+    request: SealRequest = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Interrupt:
     """The trainer is out of time: find out where it is, end it; answered by TrainerFailed."""
 
@@ -250,6 +273,9 @@ Action = (
     | SettleOwn
     | Participate
     | StageModel
+    | MakeSealKey
+    | CheckRoster
+    | Seal
     | Interrupt
     | Multiply
     | Deliver

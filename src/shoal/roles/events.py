@@ -8,10 +8,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from shoal.learning.metrics import MetricSum
-from shoal.wire.messages import DeviceState, Heartbeat, Message, Tensors
+from shoal.wire.messages import DeviceState, Heartbeat, MemberKey, Message, Tensors
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from shoal.sealing.device import SealedUpdate
 
 
 class Liveness(StrEnum):
@@ -275,6 +277,34 @@ class TrainerFailed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SealKeyMade:
+    """A key for the sealed sums of a term, and the device's signature under it."""
+
+    term: int
+    key: MemberKey
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RosterChecked:
+    """Which keys of a roster no device of the cluster signed, by the device's name, and why."""
+
+    roster: int
+    term: int
+    bad: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sealed:
+    """An update under its masks, and what the device may still say of it; or why it was not sealed."""
+
+    lease: int
+    group: int
+    tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
+    kept: SealedUpdate | None = field(default=None, compare=False, repr=False)
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Multiplied:
     """What came of a multiplication on this machine: the tensor ``result``; of a measure, nothing but the time."""
 
@@ -335,6 +365,9 @@ Event = (
     | NotParticipated
     | EvaluationDone
     | TrainerFailed
+    | SealKeyMade
+    | RosterChecked
+    | Sealed
     | Multiplied
     | MultiplyFailed
     | ProductWanted

@@ -25,6 +25,7 @@ from shoal.roles.actions import End, Evaluate, Interrupt, Prepare, StageModel, T
 from shoal.roles.aggregation.delivery import ASTRAY_TIMER, TAKEN_TIMER, Held, UpdateDelivery
 from shoal.roles.aggregation.routes import ROUTE_TIMER, Routes
 from shoal.roles.aggregation.staging import Staging
+from shoal.roles.device_sealing import DeviceSealing
 from shoal.roles.events import (
     Connected,
     Disconnected,
@@ -37,6 +38,9 @@ from shoal.roles.events import (
     PrepareFailed,
     Reassigned,
     Received,
+    RosterChecked,
+    Sealed,
+    SealKeyMade,
     Started,
     StopRequested,
     TimerFired,
@@ -52,6 +56,8 @@ from shoal.wire.coded import Coded, cut, decode_changes
 from shoal.wire.limits import TRACEBACK_MAX_CHARS
 from shoal.wire.messages import (
     FIRST_HELD,
+    Agree,
+    Bind,
     DeviceState,
     Evaluated,
     Failed,
@@ -60,11 +66,14 @@ from shoal.wire.messages import (
     JobSpec,
     Message,
     ModelShard,
+    Open,
     Ready,
     Route,
+    SealRoster,
     ShardAck,
     TearDown,
     Tensors,
+    Unbind,
     Update,
     UpdateRefused,
     Wait,
@@ -121,6 +130,7 @@ class Worker(WorkerMachine):
         self._participation = Participation(self, spec.plan.privacy)
         #: Leases in a row that the device did not take by its account.
         self._declined = 0
+        self._sealing = DeviceSealing(self, spec)
         self._link = LinkMeasured()
         #: With local data: the state of the device at the last training.
         self._state: DeviceState | None = None
@@ -157,6 +167,13 @@ class Worker(WorkerMachine):
                 self._on_not_counted(event)
             case TrainerFailed():
                 self._on_trainer_failed(event)
+            case SealKeyMade():
+                self._sealing.on_key(event)
+            case RosterChecked():
+                self._sealing.on_checked(event, self._held)
+            case Sealed():
+                if self._held is not None and self._held.work.lease == event.lease:
+                    self._sealing.on_sealed(self._held, event)
             case TimerFired():
                 self._on_timer(event.name)
             case StopRequested():
@@ -172,6 +189,17 @@ class Worker(WorkerMachine):
                 self._on_work(message)
             case Go():
                 self._on_go(message)
+            case Bind():
+                if self._held is not None and self._held.is_of(message):
+                    self._sealing.on_bind(self._held, message)
+            case Unbind():
+                self._on_unbound(message)
+            case SealRoster():
+                self._sealing.on_roster(message)
+            case Agree():
+                self._sealing.on_agree(message)
+            case Open():
+                self._sealing.on_open(message)
             case Route():
                 self._routes.on_route(message)
             case ModelShard():
@@ -211,6 +239,7 @@ class Worker(WorkerMachine):
         if work.term < self.term or not self._prepared:
             return
         self.term = work.term
+        self._sealing.announce()
         self._settle_own()
         self._drop_lost_residual(work)
         if (why := self._participation.refusal(work)) is not None:
@@ -364,6 +393,17 @@ class Worker(WorkerMachine):
         self.record("refused", message.reason, job=self.job)
         if message.holds and message.term == self.term and (message.term, message.holds) > self._newest:
             self._ask_for_work()
+
+    def _on_unbound(self, message: Unbind) -> None:
+        """No version will have the update in hand."""
+        if self._held is None or not self._held.is_of(message) or self._held.result is None:
+            return
+        self._held = None
+        if self._made is not None and self._made[0] == (message.term, message.lease):
+            self._take_back()
+        self._own.refused(message.term, message.lease)
+        self.record("unbound", message.reason, job=self.job)
+        self._ask_for_work()
 
     # Values from aggregators -----------------------------------------------------------------------
 
@@ -627,6 +667,7 @@ class Worker(WorkerMachine):
 
     def _on_leader_connected(self) -> None:
         self.is_connected = True
+        self._sealing.announce()
         if self._retry_waits:
             # Most preparations fail for lack of a connection: there is one now, so do not wait any longer.
             self._retry_waits = False
@@ -644,6 +685,7 @@ class Worker(WorkerMachine):
             self._routes.on_aggregator_lost()
             return
         self.is_connected = False
+        self._sealing.on_disconnected()
         if self._held is None:
             # Whether the last update came is not known.
             self._own.lost()
@@ -663,6 +705,8 @@ class Worker(WorkerMachine):
         if not (self.is_connected and self._prepared) or self._held is not None:
             return
         self.become(WorkerPhase.READY, "waiting for a lease")
+        # What was said while the leader was being set up may be lost.
+        self._sealing.announce(again=True)
         term, version = self._holds
         link = self._link
         ready = Ready(
@@ -681,6 +725,7 @@ class Worker(WorkerMachine):
             return
         is_newer = event.term > self.term
         self.term, self.leader = event.term, event.leader
+        self._sealing.announce()
         if is_newer:
             self._routes.on_new_term()
             if self._held is not None and self._held.lacks_values:

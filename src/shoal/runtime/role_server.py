@@ -221,8 +221,9 @@ class RoleServer:
         self.spawn(host.stop(), f"end {host.key}")
 
     def leader_host(self, assign: Assign) -> RoleHost:
-        # Where devices are compared, whatever ends a version means work, not the update that came last alone.
-        compares = assign.spec.plan.believes.rule == "nearest"
+        # Where devices are compared or sums opened, whatever ends a version means work, not the last update alone.
+        trust = assign.spec.plan.believes
+        compares = trust.rule == "nearest" or trust.sealed is not None
         return RoleHost(
             f"leader of {assign.job}",
             _wait_for,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import json
 import logging
 import math
@@ -14,7 +15,7 @@ import shutil
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -27,12 +28,15 @@ from shoal.learning.layout import Layout
 from shoal.learning.metrics import merge_all
 from shoal.roles.actions import (
     Action,
+    CheckRoster,
     End,
     Evaluate,
     Interrupt,
+    MakeSealKey,
     Participate,
     Prepare,
     Record,
+    Seal,
     SettleOwn,
     StageModel,
     Train,
@@ -44,6 +48,9 @@ from shoal.roles.events import (
     Participated,
     Prepared,
     PrepareFailed,
+    RosterChecked,
+    Sealed,
+    SealKeyMade,
     Trained,
     TrainerFailed,
 )
@@ -67,6 +74,9 @@ from shoal.trainer.shards import Manifest
 from shoal.wire.coded import sizes_of
 from shoal.wire.limits import NAME_MAX_CHARS
 from shoal.wire.messages import Dataset, DeviceState, JobSpec, Tensors, clip
+
+if TYPE_CHECKING:
+    from shoal.runtime.seal_keys import SealKeys
 
 log = logging.getLogger("shoal")
 
@@ -105,6 +115,7 @@ class WorkerDriver:
         self._trainer = TrainerHost(child_module=child_module, rooms=cache / "rooms")
         self._pace_s = pace_s
         self._busy = asyncio.Lock()
+        self._sealing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         #: The next model, as far as its parts have come, beside the one the trainer has.
         self._staged: np.ndarray | None = None
@@ -123,6 +134,10 @@ class WorkerDriver:
         #: Where the plan is private: what of this device has left it.
         self._privacy: PrivacyLedger | None = None
         self._meter = EnergyMeter(machine=platform.machine())
+        #: Where updates are sealed: this device's keys, and the digest of the model that a lease was trained on.
+        self._seal_keys: SealKeys | None = None
+        self._is_sealed = spec.plan.believes.sealed is not None
+        self._base: tuple[int, bytes] = (0, b"")
         #: Why the trainer is being ended on purpose.
         self._interrupted = ""
 
@@ -164,6 +179,8 @@ class WorkerDriver:
                 return self._own is None
             case Participate():
                 return False
+            case MakeSealKey() | CheckRoster() | Seal():
+                self._begin(self._seal(host, action))
             case Interrupt():
                 self._begin(self._interrupt(action))
             case End():
@@ -329,6 +346,34 @@ class WorkerDriver:
             shutil.rmtree(draft, ignore_errors=True)
         return target
 
+    # Sealing --------------------------------------------------------------------------------------------
+
+    async def _seal(self, host: RoleHost, action: MakeSealKey | CheckRoster | Seal) -> None:
+        """In a thread: keys, signatures and masks take milliseconds each."""
+        async with self._sealing:
+            host.post(await asyncio.to_thread(self._sealed, action))
+
+    def _sealed(self, action: MakeSealKey | CheckRoster | Seal) -> SealKeyMade | RosterChecked | Sealed:
+        from shoal.runtime.seal_keys import SealKeys
+
+        keys = self._seal_keys = self._seal_keys or SealKeys(self._member, self._spec.job)
+        match action:
+            case MakeSealKey():
+                return SealKeyMade(term=action.term, key=keys.make(action.term))
+            case CheckRoster():
+                bad = keys.check(action.roster)
+                return RosterChecked(roster=action.roster.roster, term=action.roster.term, bad=bad)
+            case Seal():
+                lease, group = action.lease, action.request.label.group
+                if self._base[0] != lease:
+                    return Sealed(lease=lease, group=group, reason="the model of this lease is not here any more")
+                try:
+                    words, seals, kept = keys.seal(action.request, base=self._base[1])
+                except ShoalError as error:
+                    return Sealed(lease=lease, group=group, reason=str(error))
+                tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
+                return Sealed(lease=lease, group=group, tensors=tensors, kept=kept)
+
     # Training -------------------------------------------------------------------------------------------
 
     def _stage(self, part: StageModel) -> None:
@@ -360,6 +405,9 @@ class WorkerDriver:
                 self._load_model(model)
                 if self._own is not None and self._own.values is not None:
                     self._trainer.shared.own[:] = self._own.values
+                if self._is_sealed:
+                    digest = await asyncio.to_thread(hashlib.sha256, self._trainer.shared.model.data)
+                    self._base = (action.lease, digest.digest())
                 if self._is_local:
                     result, spent = await self._learn(action)
                 else:

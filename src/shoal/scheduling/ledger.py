@@ -83,6 +83,8 @@ class Ledger:
         self._merged: list[Lease] = []
         self._ended: OrderedDict[int, str] = OrderedDict()
         self._applied_count = 0
+        #: Batches of this epoch that are not trained.
+        self.waived = 0
 
     # What there is -------------------------------------------------------------------------------
 
@@ -269,6 +271,17 @@ class Ledger:
         self._merged.clear()
         return rows
 
+    def waive(self) -> None:
+        """Train nothing more in this epoch. Only where a batch stands for a lease on a device's own examples, and no
+        example is left out by it."""
+        if self._leases or self._merged:
+            raise Misuse(f"epoch {self.epoch} is not over: {self.outstanding} leases are out")
+        self.waived = self.batches - self._applied_count
+        self._applied_count = self.batches
+        self._state = bytearray([APPLIED]) * self.batches
+        self._next, self._shares = self.batches, None
+        self._returned.clear()
+
     def next_epoch(self) -> None:
         """Begin again with every batch free. Only a finished epoch ends."""
         if not self.finished or self._leases or self._merged:
@@ -279,7 +292,7 @@ class Ledger:
         self._returned.clear()
         self._shares = None
         self._deadlines.clear()
-        self._applied_count = 0
+        self._applied_count = self.waived = 0
 
     # What survives ---------------------------------------------------------------------------------
 

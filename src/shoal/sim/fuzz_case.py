@@ -77,6 +77,9 @@ TRUST_AFTER = 20_000
 #: Only seeds above this number, up to the next one, draw what a model may tell of a person, for the same reason.
 PRIVATE_AFTER = 30_000
 
+#: Only seeds above this number, up to the next one, draw sealed sums.
+SEALED_AFTER = 40_000
+
 #: Only seeds above this number draw whether devices check in, and do not stay.
 CHECK_IN_AFTER = 50_000
 
@@ -138,8 +141,11 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if PRIVATE_AFTER < seed <= SEALED_AFTER:
         privacies = Rng(seed).stream("private")
         specs = [replace(spec, plan=_private(spec.plan, privacies)) for spec in specs]
+    if SEALED_AFTER < seed <= CHECK_IN_AFTER:
+        seals = Rng(seed).stream("sealed")
+        specs = [replace(spec, plan=_sealed(spec.plan, seals)) for spec in specs]
     least = sum(spec.plan.workers_least for spec in specs)
-    workers = max(3, min(8, least + 1 + stream.below(4)))
+    workers = max(3, min(max(8, least + 1), least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
     if is_shaped:
         # A formation needs some to be worth anything.
@@ -489,6 +495,31 @@ def _private(plan: Plan, stream: Stream) -> Plan:
         clip_update=clip,
         participations=most,
         apart=2 if workers_min >= 2 * devices and is_apart else 1,
+    )
+
+
+def _sealed(plan: Plan, stream: Stream) -> Plan:
+    """Whether the leader sees sums alone, drawn from a stream of its own. Most of these cases do: it is what they are
+    for. So few devices that some may be lost, with shares that such a group can bear."""
+    least, borne = stream.pick(((3, "0%, 0%"), (3, "0%, 30%"), (4, "0%, 30%"), (6, "10%, 20%")))
+    more, leases = stream.below(3), stream.below(12)
+    if stream.happens(0.25):
+        return plan
+    return replace(
+        plan,
+        trust=f"sealed({least}, {borne})",
+        worker_momentum=None,
+        topology="star",
+        pace="sync",
+        data="local",
+        codec="dense",
+        work="leased" if plan.work == "fixed" else plan.work,
+        staleness="root" if plan.staleness == "similar" else plan.staleness,
+        share_labels=False,
+        epoch_leases=max(plan.epoch_leases, least + leases) if plan.data == "local" else least + leases,
+        cohort=0 if not plan.cohort else max(plan.cohort, least),
+        workers_min=least,
+        workers_max=max(plan.workers_max, least + more),
     )
 
 

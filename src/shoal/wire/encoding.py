@@ -23,6 +23,7 @@ from shoal.wire.limits import (
     MESSAGE_TENSORS_MAX,
     NAME_MAX_CHARS,
     PAYLOAD_MAX_BYTES,
+    SEAL_GROUP_MAX,
     WORKERS_TOLD_MAX,
 )
 from shoal.wire.messages import Message
@@ -105,6 +106,7 @@ _PARTS_MAX = {
     "logged": LOGGED_MAX,
     "goals": until.CONDITIONS_MAX,
     "plateaus": until.CONDITIONS_MAX,
+    "keys": SEAL_GROUP_MAX,
 }
 
 

@@ -222,3 +222,16 @@ RIGHTS_HELD_MAX_BYTES = 256 << 20
 
 #: What an executor keeps of right sides; it may have less memory than that.
 RIGHTS_KEPT_MAX_BYTES = 256 << 20
+
+#: Devices of one sealed sum: a roster of them is one message. Their certificates and signatures.
+SEAL_GROUP_MAX = 256
+SEAL_CERTIFICATE_MAX_BYTES = 800
+SEAL_SIGNATURE_MAX_BYTES = 80
+
+#: What a device of a sealed sum says to each neighbour, of all of them: an envelope with a share takes 33 bytes. And
+#: shares of edges, of all neighbours that vanished.
+SEAL_PARTS_MAX_BYTES = 33 * SEAL_GROUP_MAX
+SEAL_EDGES_MAX_BYTES = 200 << 10
+
+#: What an upload of a sealed update carries beside its words: of 255 neighbours, each its shares of 255 edges.
+SEALS_MAX_BYTES = 1_200_000

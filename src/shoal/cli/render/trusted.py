@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shoal.cli.render.format import bytes_text, plural
 from shoal.cli.render.private_facts import private_facts
+from shoal.cli.render.sealed import sealed_facts
 from shoal.learning.robust import liars_borne
 from shoal.plan import Plan
 from shoal.trust import DEVICES_LEAST
@@ -28,6 +29,8 @@ def trust_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tup
     if plan.privacy is not None:
         yield "trust", f"{plan.trust}: the model tells little of any one person"
         yield from private_facts(plan.privacy, devices=devices, values=model_bytes / _VALUE_BYTES)
+    if trust.sealed is not None:
+        yield from sealed_facts(plan, devices=devices, model_bytes=model_bytes)
     if trust.rule is None:
         return
     nearest, values = trust.rule == "nearest", model_bytes / _VALUE_BYTES

@@ -16,6 +16,7 @@ from shoal.roles.worker_machine import WorkerMachine
 from shoal.states import WorkerPhase
 from shoal.wire.coded import Coded, bytes_of
 from shoal.wire.messages import (
+    Bind,
     Evaluated,
     Go,
     Hop,
@@ -24,6 +25,7 @@ from shoal.wire.messages import (
     Routed,
     ShardAck,
     Tensors,
+    Unbind,
     Update,
     UpdateReady,
     UpdateRefused,
@@ -77,7 +79,7 @@ class Held:
     #: The leader has heard that every aggregator has its piece.
     is_reported: bool = False
 
-    def is_of(self, message: Go | UpdateRefused) -> bool:
+    def is_of(self, message: Go | Bind | Unbind | UpdateRefused) -> bool:
         """Lease numbers start again with each term: both must match."""
         return (self.work.term, self.work.lease) == (message.term, message.lease)
 

@@ -41,8 +41,10 @@ from shoal.roles.leader.lending import Lending
 from shoal.roles.leader.local_data import Online
 from shoal.roles.leader.parts import Shared
 from shoal.roles.leader.private_sum import Normals, no_chance
+from shoal.roles.leader.report import Standing, progress_of
 from shoal.roles.leader.rollback import Rollback
 from shoal.roles.leader.round_stats import RoundStats
+from shoal.roles.leader.sealing import Sealing
 from shoal.roles.leader.suspicion import BatchFailures, Suspicion
 from shoal.roles.leader.training_state import TrainingState
 from shoal.roles.leader.update_checks import UpdateChecks
@@ -53,7 +55,7 @@ from shoal.scheduling.admission import Admission
 from shoal.scheduling.ledger import Lease, Refusal
 from shoal.states import LeaderPhase, WorkerState
 from shoal.wire import messages as m
-from shoal.wire.coded import bytes_expected, bytes_max, sizes_of
+from shoal.wire.coded import bytes_expected, sizes_of
 from shoal.wire.limits import UPLOAD_BUDGET_BYTES
 
 _TICK = "tick"
@@ -113,7 +115,7 @@ class Leader(Machine):
         self._formations = Formations(
             self, spec=spec, term=term, layout=layout, training=self._training, norm_max=self._checks.norm_max
         )
-        shared = Shared(
+        self._shared = shared = Shared(
             spec=spec,
             term=term,
             training=self._training,
@@ -136,6 +138,7 @@ class Leader(Machine):
         )
         self._lending = Lending(self, shared, leases=self._leases, aggregation=self._aggregation)
         self._rollback = Rollback(self, shared, leases=self._leases, failures=self._batch_failures)
+        self._sealing = Sealing(self, shared, leases=self._leases) if plan.believes.sealed is not None else None
 
     # State that survives -----------------------------------------------------------------------------
 
@@ -189,8 +192,7 @@ class Leader(Machine):
     @property
     def sum_max_bytes(self) -> int:
         """The most bytes that an aggregator's sum may take, with how its part moved by it."""
-        down = Codec.parse(self._spec.plan.down)
-        return self.model.nbytes + (bytes_max(down, sizes_of(self._layout)) if down.form != "dense" else 0)
+        return self.model.nbytes + self._checks.moved_max_bytes
 
     @property
     def epoch(self) -> int:
@@ -279,6 +281,10 @@ class Leader(Machine):
             case m.AggregatorReady() | m.Routed() | m.BadShard() | m.ReduceResult():
                 if message.term == self._term:
                     self._on_aggregator(sender, message)
+            case m.SealKey() | m.SealRefused() | m.Agreed() | m.Opened():
+                if message.term == self._term and self._sealing is not None:
+                    self._sealing.on_message(sender, message)
+                    self._proceed()
             case m.UpdateReady() | m.Offer() | m.Update() | m.Evaluated() | m.Failed():
                 if worker is None:
                     # It was thought lost, and is back with an update or a result.
@@ -378,6 +384,8 @@ class Leader(Machine):
         if self._phase.is_over:
             return
         ledger = self._training.ledger
+        if self._sealing is not None and self._gather_sealed(self._sealing):
+            return
         if self._aggregation.gather():
             self._lend(only=only)
             return
@@ -474,6 +482,11 @@ class Leader(Machine):
             return
         self._leases.end_upload(lease.id)
         try:
+            if self._sealing is not None:
+                self._checks.check_report(update, lease)
+                self._sealing.on_upload(update, lease)
+                self._proceed(only=worker.node)
+                return
             delta, norm = self._checks.checked(update, lease)
             unusual = self._checks.judge(worker.node, update, lease, norm, devices=self._workers.trusted)
         except PeerViolation as violation:
@@ -497,6 +510,17 @@ class Leader(Machine):
         self._on_delivered(worker, update, lease)
         self._proceed(only=worker.node)
         self._leases.watch_the_last()
+
+    def _gather_sealed(self, sealing: Sealing) -> bool:
+        """True: a group is under way, and nothing is lent until its sum is merged."""
+        summed = sealing.gather(is_last=self._parting is not None)
+        if summed is None:
+            return sealing.is_busy
+        for report in summed.reports:
+            if (worker := self._workers.get(report.lease.worker)) is not None:
+                self._on_delivered(worker, report.update, report.lease)
+        self._on_sum([], summed)
+        return True
 
     def _on_report(self, worker: WorkerRecord, update: m.Update, lease: Lease) -> None:
         """The aggregators have every piece of an update."""
@@ -530,17 +554,17 @@ class Leader(Machine):
     def _on_aggregator(self, sender: str, message: m.AggregatorReady | m.Routed | m.BadShard | m.ReduceResult) -> None:
         match self._aggregation.on_message(sender, message):
             case Summed() as summed:
-                self._on_sum(sender, summed)
+                self._on_sum([sender], summed)
             case BadUpdate(worker, update, lease, violation):
                 self._on_bad_update(worker, update, lease, violation)
             case WorkerRecord(node=node):
                 self._proceed(only=node)
         self._reshape()
 
-    def _on_sum(self, sender: str, summed: Summed) -> None:
+    def _on_sum(self, by: Sequence[str], summed: Summed) -> None:
         """Updates that an aggregator summed up are whole: they are merged as one."""
         self._checks.on_sum(summed)
-        self._on_merged([sender, *(report.lease.worker for report in summed.reports)])
+        self._on_merged([*by, *(report.lease.worker for report in summed.reports)])
         self._training.merge_sum(summed.reports, summed.mean, summed.weight, moved=summed.moved)
         if self._online is not None:
             for report in summed.reports:
@@ -563,6 +587,10 @@ class Leader(Machine):
         lease = self._training.ledger.find(offer.lease, worker.node)
         if isinstance(lease, Refusal):
             self._refuse(worker, offer, lease.reason)
+        elif self._sealing is not None:
+            self._sealing.on_offer(lease)
+            worker.state, worker.reason = WorkerState.WAITING, "its update waits for others to be sealed with"
+            self._proceed(only=worker.node)
         elif not self._formations.lent_by(lease.id):
             self._leases.on_offer(worker, lease)
         elif (reason := self._aggregation.on_undelivered(worker, lease)) is not None:
@@ -588,10 +616,8 @@ class Leader(Machine):
         self._on_violation(worker, update, reason, is_unusual=is_unusual)
 
     def _refuse(self, worker: WorkerRecord, what: m.Offer | m.Update | m.Evaluated, reason: str) -> None:
-        """Say why an update was not merged. A worker left without a lease by it is ready again.
-
-        The refusal carries the term of the update: lease numbers begin again with each term.
-        """
+        """Say why an update was not merged, by the term of that update: lease numbers begin again with each. A worker
+        left without a lease by it is ready again."""
         self._refused += 1
         held = self._leases.held_by(worker.node)
         refused = m.UpdateRefused(
@@ -644,7 +670,7 @@ class Leader(Machine):
         for clock, ledger in self._leases.clocked_ledgers():
             lease = ledger.find(failed.lease, worker.node)
             if isinstance(lease, Lease):
-                if self._formations.has_arrived(lease.id):
+                if self._leases.has_arrived(lease.id):
                     continue
                 if self.now_s >= lease.deadline_s - LEASE_GRACE_S:
                     clock.expired()
@@ -666,6 +692,8 @@ class Leader(Machine):
 
     def _step(self) -> None:
         self._advance()
+        if self._sealing is not None:
+            self._sealing.waive_rest()
         if self._training.ledger.finished:
             self._reshape()
             self._on_epoch_over()
@@ -685,10 +713,13 @@ class Leader(Machine):
         self._workers.release()
 
     def _on_epoch_over(self) -> None:
-        self._training.ledger.next_epoch()
+        ledger = self._training.ledger
+        batches = ledger.batches - ledger.waived
+        ledger.next_epoch()
         self._batch_failures.clear()
-        done, batches = self._training.ledger.epoch, self._training.ledger.batches
-        self.record("epoch", f"epoch {done}: {batches} batches applied once each, version {self._training.version}")
+        self.record(
+            "epoch", f"epoch {ledger.epoch}: {batches} batches applied once each, version {self._training.version}"
+        )
         if self._evaluations.is_due(is_ending=self._ending is not None):
             self._begin_evaluation()
             self._save()
@@ -853,46 +884,15 @@ class Leader(Machine):
 
     def progress(self) -> m.Progress:
         """How the job stands."""
-        latest = self._training.latest
-        state = self._ending[0] if self._phase is LeaderPhase.ENDED and self._ending else self._phase.value
-        rounds_per_s, examples_per_s = self._training.rates()
-        unsaved, of_term = self._durability.unsaved, self._durability.of_term
-        return m.Progress(
-            job=self._spec.job,
-            term=self._term,
-            state=state,
-            reason=m.clip(self._reason or ""),
+        standing = Standing(
+            state=self._ending[0] if self._phase is LeaderPhase.ENDED and self._ending else self._phase.value,
+            reason=self._reason or "",
             version=self._number,
-            durable_version=max(0, self._durability.version),
-            epoch=self._training.ledger.epoch,
-            batches_applied=self._training.ledger.applied,
-            batches_total=self._training.ledger.batches,
-            accuracy=latest.accuracy if latest else None,
-            loss=latest.loss if latest else None,
-            metrics=latest.metrics if latest else (),
-            train_loss=self._training.train_loss,
-            rounds_per_s=rounds_per_s,
-            examples_per_s=examples_per_s,
+            refused=self._refused,
             bytes_up=self._bytes_up + self._aggregation.bytes_up,
             bytes_down=self._lending.bytes_down + self._aggregation.bytes_down,
-            seconds=self._training.elapsed_s,
-            refused=self._refused,
-            workers=self._workers.views(self._training.weighed_down, typical_s=self._leases.clock.typical_s),
-            staleness=self._training.lateness.typical,
-            staleness_max=self._training.lateness.worst,
-            saturation=self._stats.verdict,
-            saturation_reason=self._stats.reason,
-            saturated_at=self._stats.saturated_at,
-            round_s=self._stats.round_s,
-            sync_s=self._stats.sync_s,
-            topology=self._formations.notation,
-            topology_reason=m.clip(self._formations.reason or ""),
             pace=self._aggregation.pace_name,
-            predicted_s=self._policy.predicted_s,
-            alternatives=self._policy.views,
-            unsaved_batches=unsaved.batches,
-            unsaved_workers=unsaved.workers,
-            term_batches=of_term.batches,
-            term_workers=of_term.workers,
-            **self._lending.spent(),
+            typical_s=self._leases.clock.typical_s,
+            spent=self._lending.spent(),
         )
+        return progress_of(self._shared, standing, stats=self._stats, policy=self._policy)

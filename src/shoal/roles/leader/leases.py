@@ -50,6 +50,10 @@ class Leases:
         self.clock = LeaseClock(fixed_s=self._plan.lease_s, transfer_bytes=2 * model_bytes)
         self._evaluation_clock = LeaseClock(fixed_s=self._plan.lease_s, transfer_bytes=model_bytes)
         self._last = 0
+        #: Leases whose updates are in a sealed sum: whatever becomes of their workers, they are not lent again.
+        self.sealed_in: set[int] = set()
+        #: Workers that gave up their leases since the part that seals last looked.
+        self.given_up: set[str] = set()
         #: When an update was last returned.
         self._returned_s = -math.inf
         #: When the many holders of leases were last looked up, in an evaluation or not, at which version; their names.
@@ -193,15 +197,24 @@ class Leases:
     # Taken back ----------------------------------------------------------------------------------------------
 
     def give_up(self, node: str, *, fate: str) -> None:
-        """Return every lease of a worker to the free batches, unless its update is with the aggregators already."""
+        """Return every lease of a worker to the free batches, unless its update is in a sum already."""
+        if self._plan.believes.sealed is not None:
+            self.given_up.add(node)
         for ledger in self.ledgers():
             for lease in ledger.held_by(node):
-                if ledger is self._training.ledger and self._formations.has_arrived(lease.id):
+                if ledger is self._training.ledger and self.has_arrived(lease.id):
                     continue
-                ledger.release(lease, fate=fate)
-                self._formations.forget(lease.id)
-                self.end_upload(lease.id)
-                self._machine.record("lease-returned", f"lease {lease.id} {fate}")
+                self.take_back(ledger, lease, fate=fate)
+
+    def has_arrived(self, lease_id: int) -> bool:
+        """Its update is in a sum, wherever its worker is."""
+        return lease_id in self.sealed_in or self._formations.has_arrived(lease_id)
+
+    def take_back(self, ledger: Ledger, lease: Lease, *, fate: str) -> None:
+        ledger.release(lease, fate=fate)
+        self._formations.forget(lease.id)
+        self.end_upload(lease.id)
+        self._machine.record("lease-returned", f"lease {lease.id} {fate}")
 
     def forget_all(self, why: str) -> None:
         """No lease counts any more, since the ledgers go back."""

@@ -33,6 +33,8 @@ class Lending:
         privacy = shared.spec.plan.privacy
         #: Where the plan is private.
         self._participants = Participants(privacy, term=shared.term) if privacy is not None else None
+        #: A sealed update is always offered: its group is made of what was offered.
+        self._is_plain = shared.spec.plan.believes.sealed is None
         #: The version that this leader began from.
         self.began = 0
         self.bytes_down = 0
@@ -112,7 +114,7 @@ class Lending:
             batches=lease.batches,
             deadline_s=deadline_s,
             # Pieces go to aggregators: the leader need not keep room for them.
-            credit=is_training and (formation != 0 or self._leases.has_credit(lease)),
+            credit=is_training and self._is_plain and (formation != 0 or self._leases.has_credit(lease)),
             formation=formation,
             values_by=values_by,
             base=base,

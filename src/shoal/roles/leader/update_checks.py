@@ -22,6 +22,7 @@ from shoal.roles.leader.training_state import TrainingState
 from shoal.scheduling.ledger import Lease
 from shoal.wire.checks import check_told
 from shoal.wire.coded import bytes_max, decode_with_norm, norm_of, sizes_of
+from shoal.wire.limits import SEALS_MAX_BYTES
 from shoal.wire.messages import JobSpec, Update
 
 
@@ -33,6 +34,8 @@ class UpdateChecks:
         self._codec, self._sizes = Codec.parse(self._plan.codec), sizes_of(layout)
         #: The most bytes that the tensors of an update may take.
         self.update_max_bytes = bytes_max(self._codec, self._sizes)
+        if self._plan.believes.sealed is not None:
+            self.update_max_bytes += SEALS_MAX_BYTES
         self._usual = Usual()
         #: A version, and the norm of its model.
         self._norm: tuple[int, float] = (-1, 0.0)
@@ -42,6 +45,12 @@ class UpdateChecks:
 
     def restore(self, state: object) -> None:
         self._usual = Usual.restored(state)
+
+    @property
+    def moved_max_bytes(self) -> int:
+        """The most bytes that a coded change of the model may take; 0: it comes whole."""
+        down = Codec.parse(self._plan.down)
+        return bytes_max(down, self._sizes) if down.form != "dense" else 0
 
     def check_report(self, update: Update, lease: Lease) -> None:
         """Raises PeerViolation for an update that is not of its lease, or says what cannot be."""

@@ -5,6 +5,7 @@ The twin of the runtime's labour: there a child process and PyTorch, here the de
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,11 +13,36 @@ import numpy as np
 
 from shoal.compress.sparse import add_to
 from shoal.errors import Misuse, ShoalError
-from shoal.roles.actions import Action, End, Evaluate, Interrupt, Participate, Prepare, Record, StageModel, Train
+from shoal.roles.actions import (
+    Action,
+    CheckRoster,
+    End,
+    Evaluate,
+    Interrupt,
+    MakeSealKey,
+    Participate,
+    Prepare,
+    Record,
+    Seal,
+    StageModel,
+    Train,
+)
 from shoal.roles.aggregation.staging import put
-from shoal.roles.events import EvaluationDone, Event, Participated, Prepared, PrepareFailed, Trained, TrainerFailed
+from shoal.roles.events import (
+    EvaluationDone,
+    Event,
+    Participated,
+    Prepared,
+    PrepareFailed,
+    RosterChecked,
+    Sealed,
+    SealKeyMade,
+    Trained,
+    TrainerFailed,
+)
 from shoal.sim.devices import ComputeJob, Device
 from shoal.sim.driver.role_host import Host
+from shoal.sim.driver.seal_keys import SimSealKeys
 from shoal.sim.jobs import EXAMPLES_HELD, SimulatedJob, examples_to_judge, examples_to_train
 from shoal.sim.process import Process
 from shoal.sim.rng import Stream
@@ -31,6 +57,9 @@ COUNT_S = 0.02
 
 #: A device that is slowed down may not be for long: while it starts a trainer it is looked at again after this.
 SLOW_LOOK_S = 1.0
+
+#: What a key, a look at signatures, or masks take.
+SEAL_S = 0.01
 
 RAISED = "the task's code raised"
 
@@ -54,7 +83,19 @@ class SimAgentApi(Protocol):
 class SimWorkerDriver:
     """One child process at a time: answers in order, fails, hangs, and must be prepared again then."""
 
-    __slots__ = ("_around", "_at", "_device", "_flaws", "_free_s", "_generation", "_job", "_model", "_staged")
+    __slots__ = (
+        "_around",
+        "_at",
+        "_base",
+        "_device",
+        "_flaws",
+        "_free_s",
+        "_generation",
+        "_job",
+        "_model",
+        "_seal_keys",
+        "_staged",
+    )
 
     def __init__(self, job: SimulatedJob, around: SimAgentApi, device: Device, flaws: Stream | None = None) -> None:
         self._job = job
@@ -71,6 +112,9 @@ class SimWorkerDriver:
         self._free_s = 0.0
         #: The lease it is at.
         self._at: Train | Evaluate | None = None
+        #: Where updates are sealed: its keys, and the digest of the model that a lease was trained on.
+        self._seal_keys: SimSealKeys | None = None
+        self._base: tuple[int, bytes] = (0, b"")
 
     def perform(self, host: Host, action: Action) -> float:
         match action:
@@ -82,6 +126,8 @@ class SimWorkerDriver:
                 self._stage(action)
             case Participate():
                 self._around.process.later(COUNT_S, self._count, host, action)
+            case MakeSealKey() | CheckRoster() | Seal():
+                self._around.process.later(SEAL_S * self._device.slow_factor, self._sealed, host, action)
             case Interrupt():
                 self._interrupt(host, action)
             case End():
@@ -93,6 +139,33 @@ class SimWorkerDriver:
             case _:
                 raise Misuse(f"a worker does not ask for {type(action).__name__}")
         return 0.0
+
+    # Sealing -------------------------------------------------------------------------------------------
+
+    def _sealed(self, host: Host, action: MakeSealKey | CheckRoster | Seal) -> None:
+        process = self._around.process
+        keys = self._seal_keys = self._seal_keys or SimSealKeys(process.node, process.incarnation, self._job.spec.job)
+        if host.ended:
+            return
+        match action:
+            case MakeSealKey():
+                host.post(SealKeyMade(term=action.term, key=keys.make(action.term)))
+            case CheckRoster():
+                roster = action.roster
+                host.post(RosterChecked(roster=roster.roster, term=roster.term, bad=keys.check(roster)))
+            case Seal():
+                host.post(self._seal(keys, action))
+
+    def _seal(self, keys: SimSealKeys, action: Seal) -> Sealed:
+        lease, group = action.lease, action.request.label.group
+        if self._base[0] != lease:
+            return Sealed(lease=lease, group=group, reason="the model of this lease is not here any more")
+        try:
+            words, seals, kept = keys.seal(action.request, base=self._base[1])
+        except ShoalError as error:
+            return Sealed(lease=lease, group=group, reason=str(error))
+        tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
+        return Sealed(lease=lease, group=group, tensors=tensors, kept=kept)
 
     # Code and data -------------------------------------------------------------------------------------
 
@@ -190,6 +263,8 @@ class SimWorkerDriver:
             self._model = self._model.copy()
             for change in action.changes:
                 add_to(self._model, change)
+        if isinstance(action, Train) and self._model is not None and self._job.spec.plan.believes.sealed is not None:
+            self._base = (action.lease, hashlib.sha256(self._model.data).digest())
         given = {"lease": action.lease, "staged": action.staged, "model": self._model}
         self._around.process.mark("trains", job=self._job.spec.job, **given)
         trouble = self._trouble()

@@ -16,4 +16,5 @@ from shoal.wire.messages.metrics import *
 from shoal.wire.messages.model import *
 from shoal.wire.messages.offload import *
 from shoal.wire.messages.operator import *
+from shoal.wire.messages.sealing import *
 from shoal.wire.messages.session import *

@@ -174,6 +174,8 @@ class Update(Message):
     fresh_metrics: tuple[MetricSum, ...] = ()
     #: Figures besides the loss that the task's training code logged.
     logged: tuple[MetricSum, ...] = ()
+    #: Of a sealed update: the group whose masks its words have; 0: it is not sealed.
+    group: int = 0
     tensors: Tensors = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

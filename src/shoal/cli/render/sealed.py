@@ -1,0 +1,51 @@
+"""What a sealed plan costs and what its leader still learns, in sentences. Pure; asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shoal.cli.render.format import bytes_text, plural
+from shoal.plan import Plan
+from shoal.sealing.graph import COMPLETE_MAX, GROUP_MAX, Shape, shape_of
+from shoal.sealing.group import COMMIT_BYTES, MAC_BYTES, TAG_BYTES
+from shoal.sealing.shamir import SHARE_BYTES
+
+#: Milliseconds of one core for a value: to add a mask, and to round it, as ``benchmarks.trust`` measured them.
+_MASK_MS, _ROUND_MS = 1.5e-6, 6e-6
+
+
+def extra_bytes(shape: Shape) -> int:
+    """What a device sends for a version beside its words: seals, MACs and shares."""
+    near = shape.neighbours
+    envelopes = near * (SHARE_BYTES + TAG_BYTES) + near * (SHARE_BYTES * (near - 1) + TAG_BYTES)
+    return COMMIT_BYTES * (1 + near) + envelopes + near * (MAC_BYTES + SHARE_BYTES)
+
+
+def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tuple[str, str]]:
+    sealed = plan.believes.sealed
+    assert sealed is not None
+    if devices < sealed.least:
+        yield "trust", f"{plan.trust}: waits for {sealed.least} devices, since fewer do not hide each other"
+        devices = sealed.least
+    shape = shape_of(min(devices, GROUP_MAX), sealed.colluding, sealed.lost)
+    each = "every other" if shape.is_complete else f"{shape.neighbours} neighbours"
+    yield (
+        "trust",
+        f"{plan.trust}: of {plural(shape.devices, 'device')} each masks with {each}; {shape.threshold} of them open a"
+        " mask",
+    )
+    values = model_bytes / 4
+    device_ms = values * (_ROUND_MS + (1 + shape.neighbours) * _MASK_MS)
+    leader_ms = values * _MASK_MS * shape.devices
+    yield (
+        "costs",
+        f"about {device_ms:.0f} ms of a core more a version on a device and {leader_ms:.0f} ms at the leader;"
+        f" {bytes_text(extra_bytes(shape))} more up a device, and two short questions",
+    )
+    lying = "also if it lies" if shape.devices <= COMPLETE_MAX else "if it follows the protocol"
+    yield (
+        "learns",
+        f"the leader sees sums of at least {sealed.least} devices, {lying}; and who took part, with how many examples"
+        " and what loss",
+    )
+    yield "stops not", "a device that lies: nobody can see which one spoilt a sum. Nor what sums of versions tell"

@@ -1,0 +1,229 @@
+"""A worker's part in sealed sums: what it seals, agrees to and opens, and what it refuses. A part of the worker.
+
+The promises of a device, whatever its leader is: it takes no label that is not above its newest, so that no mask is
+used twice; it agrees to one set of members a label (``sealing.device``); it never seals an update again for which it
+answered ``Open``, so that no two sums differ by it alone; and it seals only with members whose keys the cluster's
+devices signed, and with at least as many as the plan says.
+
+Keys and chance are the driver's. A process that starts again has new keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.roles.actions import CheckRoster, MakeSealKey, Seal
+from shoal.roles.aggregation.delivery import Held
+from shoal.roles.events import RosterChecked, Sealed, SealKeyMade
+from shoal.roles.worker_machine import WorkerMachine
+from shoal.sealing.fixed import BOUND_MAX
+from shoal.sealing.graph import shape_of
+from shoal.sealing.group import Group, members_of
+from shoal.sealing.label import Label
+from shoal.sealing.request import SealRequest
+from shoal.states import WorkerPhase
+from shoal.wire.messages import (
+    Agree,
+    Agreed,
+    Bind,
+    JobSpec,
+    MemberKey,
+    Open,
+    Opened,
+    SealKey,
+    SealRefused,
+    SealRoster,
+    Update,
+    clip,
+)
+
+if TYPE_CHECKING:
+    from shoal.sealing.device import SealedUpdate
+
+
+class DeviceSealing:
+    """Keeps no lease itself: inputs that concern one name the one in hand."""
+
+    def __init__(self, worker: WorkerMachine, spec: JobSpec) -> None:
+        self._worker = worker
+        self._spec = spec
+        self._sealed = spec.plan.believes.sealed
+        #: The term of the key, and the key once it is made.
+        self._key: tuple[int, MemberKey | None] = (0, None)
+        #: The term whose leader was told the key over the present session.
+        self._told = 0
+        self._roster: SealRoster | None = None
+        #: Whose keys do not hold; None: the roster is still looked at.
+        self._bad: dict[str, str] | None = None
+        #: A group to seal for once the roster was looked at.
+        self._waiting: Bind | None = None
+        #: (term, group) of the newest label.
+        self._newest = (0, 0)
+        #: The group of the update that was sealed last, its lease, and what is kept of it.
+        self._kept: tuple[int, int, SealedUpdate] | None = None
+        #: (term, lease) of the last update for which this device answered ``Open``.
+        self._spent = (0, 0)
+
+    # Keys ----------------------------------------------------------------------------------------------
+
+    def announce(self, *, again: bool = False) -> None:
+        """Tell the leader this device's key, once a session and term; again where it may not have been heard."""
+        worker = self._worker
+        if self._sealed is None or not worker.is_connected:
+            return
+        self._told = 0 if again else self._told
+        term, key = self._key
+        if term != worker.term:
+            # Nothing of an older term is of use: its labels are void.
+            self._key = (worker.term, None)
+            self._roster = self._bad = self._waiting = self._kept = None
+            worker.act(MakeSealKey(term=worker.term))
+        elif key is not None and self._told != term:
+            self._told = term
+            worker.send(worker.leader, SealKey(job=worker.job, term=term, key=key))
+
+    def on_disconnected(self) -> None:
+        self._told = 0
+
+    def on_key(self, event: SealKeyMade) -> None:
+        if event.term == self._key[0]:
+            self._key = (event.term, event.key)
+            self.announce()
+
+    def on_roster(self, message: SealRoster) -> None:
+        newest = self._roster.roster if self._roster is not None else 0
+        if self._sealed is None or message.term != self._worker.term or message.roster <= newest:
+            return
+        self._roster, self._bad = message, None
+        self._worker.act(CheckRoster(roster=message))
+
+    def on_checked(self, event: RosterChecked, held: Held | None) -> None:
+        if self._roster is None or (event.term, event.roster) != (self._roster.term, self._roster.roster):
+            return
+        self._bad = dict(event.bad)
+        if self._waiting is not None and held is not None:
+            waiting, self._waiting = self._waiting, None
+            self.on_bind(held, waiting)
+
+    # Sealing -------------------------------------------------------------------------------------------
+
+    def on_bind(self, held: Held, bind: Bind) -> None:
+        """The leader has a group for the update in hand."""
+        if self._sealed is None or not isinstance(held.result, Update) or bind.term != self._worker.term:
+            return
+        if (bind.term, bind.group) <= self._newest:
+            # Heard before, or made up: a mask is used once.
+            self._worker.record("seal-refused", f"group {bind.group} is not above {self._newest[1]}", job=bind.job)
+            return
+        if self._roster is not None and self._roster.roster == bind.roster and self._bad is None:
+            self._waiting = bind
+            return
+        self._newest = (bind.term, bind.group)
+        self._kept = None
+        try:
+            request = self._request(held.result, bind)
+        except (PeerViolation, Misuse) as problem:
+            self._refuse(bind.group, str(problem), about=getattr(problem, "peer", None) or "")
+            return
+        self._worker.become(WorkerPhase.WAITING, f"the update is being sealed with {request.group.size - 1} others")
+        self._worker.act(Seal(lease=held.work.lease, request=request))
+
+    def _request(self, update: Update, bind: Bind) -> SealRequest:
+        """What is to be sealed. Raises where this device would hide among too few, or among strangers."""
+        roster, sealed, (_, key) = self._roster, self._sealed, self._key
+        assert sealed is not None
+        if (update.term, update.lease) == self._spent:
+            raise PeerViolation("spent: a sum with this update was opened")
+        if roster is None or roster.roster != bind.roster:
+            raise PeerViolation(f"roster {bind.roster} is not known here")
+        places = members_of(bind.members, len(roster.keys))
+        members = [roster.keys[place] for place in places]
+        for one in members:
+            if self._bad is not None and one.node in self._bad:
+                raise PeerViolation(f"the key of {one.node} does not hold: {self._bad[one.node]}", peer=one.node)
+        if key is None or key not in members:
+            raise PeerViolation("the group does not have this device's key")
+        if len(members) < sealed.least:
+            raise PeerViolation(f"a group of {len(members)}, where at least {sealed.least} hide each other")
+        if not 0 < update.examples <= bind.weight_most or abs(bind.bound) > BOUND_MAX:
+            raise PeerViolation(f"an update of {update.examples} examples, of at most {bind.weight_most}")
+        shape = shape_of(len(members), sealed.colluding, sealed.lost)
+        label = Label(
+            origin=self._spec.signature,
+            job=bind.job,
+            term=bind.term,
+            formation=0,
+            group=bind.group,
+            members=tuple((one.node, one.public) for one in members),
+            bound=bind.bound,
+            weight_most=bind.weight_most,
+        )
+        return SealRequest(
+            label=label,
+            group=Group.of(shape, tuple(one.nonce for one in members), least=sealed.least),
+            place=members.index(key),
+            factor=update.examples / bind.weight_most,
+            update=update.tensors["delta"],
+        )
+
+    def on_sealed(self, held: Held, event: Sealed) -> None:
+        """The masked update goes to the leader. It stays here unmasked until the leader is done with it."""
+        worker = self._worker
+        if (held.work.term, event.group) != self._newest or not isinstance(held.result, Update):
+            return
+        if event.kept is None:
+            self._refuse(event.group, event.reason)
+            return
+        if not worker.is_connected:
+            # It is offered again with the next session, and sealed in another group.
+            return
+        self._kept = (event.group, event.lease, event.kept)
+        held.is_reported = True
+        worker.become(WorkerPhase.WAITING, "the sealed update was sent; waiting for the sum to be opened")
+        worker.send(worker.leader, replace(held.result, group=event.group, tensors=event.tensors))
+
+    # Opening -------------------------------------------------------------------------------------------
+
+    def on_agree(self, message: Agree) -> None:
+        if (kept := self._of(message)) is None:
+            return
+        try:
+            agreement = kept.agree(frozenset(members_of(message.present, kept.size)))
+        except PeerViolation as violation:
+            self._refuse(message.group, violation.reason)
+            return
+        worker = self._worker
+        agreed = Agreed(
+            job=worker.job, term=message.term, group=message.group, macs=agreement.macs, edges=agreement.edges
+        )
+        worker.send(worker.leader, agreed)
+
+    def on_open(self, message: Open) -> None:
+        if (kept := self._of(message)) is None or self._kept is None:
+            return
+        try:
+            vanished = kept.envelopes_of(
+                members_of(message.vanished or bytes((kept.size + 7) // 8), kept.size), message.vanished_envelopes
+            )
+            shares, edges = kept.open(message.macs, message.envelopes, vanished)
+        except PeerViolation as violation:
+            self._refuse(message.group, violation.reason)
+            return
+        worker = self._worker
+        self._spent = (message.term, self._kept[1])
+        opened = Opened(job=worker.job, term=message.term, group=message.group, shares=shares, edges=edges)
+        worker.send(worker.leader, opened)
+
+    def _of(self, message: Agree | Open) -> SealedUpdate | None:
+        """What is kept of the update that a question is about; None: nothing, so that it is not answered."""
+        is_ours = message.term == self._worker.term and self._kept is not None and self._kept[0] == message.group
+        return self._kept[2] if is_ours and self._kept is not None else None
+
+    def _refuse(self, group: int, reason: str, *, about: str = "") -> None:
+        worker = self._worker
+        worker.record("seal-refused", f"group {group}: {reason}", job=worker.job)
+        if worker.is_connected:
+            refused = SealRefused(job=worker.job, term=worker.term, group=group, reason=clip(reason), node=about)
+            worker.send(worker.leader, refused)

@@ -1,0 +1,431 @@
+"""Sealed sums: groups of offered updates, their words, and how the sum of those is opened. A part of the leader.
+
+The leader sees masked words and their sum, and holds no key. A group is bound when nobody trains any more: from then
+on nothing is lent until its sum is in a version, or the group is void. A group is void, and nothing of it was opened,
+where too few of its members are left; then its updates are bound in another, under another label. Once devices were
+asked to open it, its updates are spent: they are in this sum or in none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from shoal.errors import Misuse, PeerViolation
+from shoal.roles.aggregation.formation import ArrivedUpdate
+from shoal.roles.aggregation.formations import Summed
+from shoal.roles.leader.leases import Leases
+from shoal.roles.leader.parts import Shared
+from shoal.roles.machine import Machine
+from shoal.scheduling.ledger import Lease
+from shoal.sealing.fixed import BOUND_MAX, FixedPoint
+from shoal.sealing.graph import GROUP_MAX, shape_of
+from shoal.sealing.group import Group, bits_of
+from shoal.sealing.label import Label
+from shoal.sealing.opening import Opening, unmask
+from shoal.states import SealPhase
+from shoal.wire.messages import (
+    Agree,
+    Agreed,
+    Bind,
+    MemberKey,
+    Open,
+    Opened,
+    SealKey,
+    SealRefused,
+    SealRoster,
+    Unbind,
+    Update,
+    clip,
+)
+
+#: Members answer a question within this, or have vanished.
+ANSWER_S = 5.0
+
+#: The largest value of an update as a power of two: at first, and later by how far it is above that of the last mean.
+BOUND_FIRST = 3
+BOUND_ABOVE = 6
+
+#: So many devices that find fault with a member's key, and it is in no further group.
+ACCUSERS_LEAST = 2
+
+
+@dataclass(slots=True)
+class SealedGroup:
+    """A group from its binding to its sum."""
+
+    number: int
+    label: Label
+    graph: Group
+    #: In the order of places.
+    members: tuple[str, ...]
+    leases: tuple[int, ...]
+    total: np.ndarray
+    phase: SealPhase = SealPhase.UPLOADING
+    #: When its members were asked what they are asked now.
+    asked_s: float = 0.0
+    #: Places whose updates are in the sum, and what came with them.
+    reports: dict[int, ArrivedUpdate] = field(default_factory=dict)
+    seals: dict[int, bytes] = field(default_factory=dict)
+    #: Places that are not waited for any longer.
+    lost: set[int] = field(default_factory=set)
+    opening: Opening | None = None
+
+    def place_of(self, node: str) -> int | None:
+        return self.members.index(node) if node in self.members else None
+
+
+class Sealing:
+    def __init__(self, machine: Machine, shared: Shared, *, leases: Leases) -> None:
+        self._machine = machine
+        self._spec, self._term = shared.spec, shared.term
+        self._training, self._workers, self._online = shared.training, shared.workers, shared.online
+        self._leases = leases
+        sealed = shared.spec.plan.believes.sealed
+        if sealed is None:
+            raise Misuse("updates of this plan are not sealed")
+        self._sealed = sealed
+        self._size = shared.training.model.size
+        self._keys: dict[str, MemberKey] = {}
+        self._roster: tuple[MemberKey, ...] = ()
+        self._roster_number = 0
+        #: Worker -> the roster it was sent last.
+        self._told: dict[str, int] = {}
+        self._number = 0
+        self._group: SealedGroup | None = None
+        #: Leases whose update is ready to be sealed.
+        self._offered: set[int] = set()
+        self._accused: dict[str, set[str]] = {}
+        self._bound = BOUND_FIRST
+        #: Sums that were opened, and groups that came to nothing.
+        self.opened = 0
+        self.void = 0
+
+    # Workers -------------------------------------------------------------------------------------------
+
+    def on_message(self, node: str, message: SealKey | SealRefused | Agreed | Opened) -> None:
+        match message:
+            case SealKey():
+                self._on_key(node, message)
+            case SealRefused():
+                self._on_refused(node, message)
+            case _:
+                try:
+                    self._on_answer(node, message)
+                except PeerViolation as violation:
+                    self._machine.record("seal-refused", f"answer of {node}: {violation.reason}")
+
+    def _on_key(self, node: str, message: SealKey) -> None:
+        if message.key.node == node:
+            self._keys[node] = message.key
+            # It says so with each session, and what it was sent before may be lost with the last.
+            self._told.pop(node, None)
+
+    def on_offer(self, lease: Lease) -> None:
+        """An update is ready. It does not age while it waits for others."""
+        self._leases.hold(lease)
+        self._offered.add(lease.id)
+        group = self._current()
+        place = group.place_of(lease.worker) if group is not None else None
+        if group is None or place is None:
+            return
+        if group.phase is SealPhase.UPLOADING:
+            # Its session broke, and what it was told or sent may be lost with it.
+            if place not in group.reports:
+                group.lost.add(place)
+        elif place in group.reports and place not in group.lost:
+            self._ask(group, [place])
+
+    def _current(self) -> SealedGroup | None:
+        """The present group. It is void where its leases were taken back: its updates are of no version then."""
+        group, gone = self._group, self._leases.given_up
+        if group is not None and gone:
+            # A worker that is lost or begins again answers nothing about the present group.
+            group.lost.update(place for place, node in enumerate(group.members) if node in gone)
+        gone.clear()
+        if group is not None and any(self._training.ledger.get(r.lease.id) is None for r in group.reports.values()):
+            self._drop()
+            return None
+        return group
+
+    def _drop(self) -> None:
+        self._group = None
+        self._leases.sealed_in.clear()
+
+    # Groups --------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """A group is under way: nothing is lent for its version."""
+        return self._current() is not None
+
+    def gather(self, *, is_last: bool) -> Summed | None:
+        """Bind a group, or move the present one on, where that is due. ``is_last``: nothing more will be lent."""
+        group = self._current()
+        if group is None:
+            self._gather_offers(is_last=is_last)
+            return None
+        match group.phase:
+            case SealPhase.UPLOADING:
+                self._look_for_uploads(group)
+            case SealPhase.AGREEING:
+                self._look_for_agreement(group)
+            case SealPhase.OPENING:
+                return self._look_for_shares(group)
+        return None
+
+    def _gather_offers(self, *, is_last: bool) -> None:
+        ledger = self._training.ledger
+        offers = [lease for lease in ledger.leases() if lease.id in self._offered]
+        self._offered = {lease.id for lease in offers}
+        if not offers or len(offers) < ledger.outstanding:
+            # Somebody trains still.
+            return
+        by_worker = {lease.worker: lease for lease in offers if lease.worker in self._keys}
+        able = [lease for node, lease in sorted(by_worker.items()) if not self._is_accused(node)][:GROUP_MAX]
+        if len(able) >= self._sealed.least and self._bind(able):
+            return
+        for lease in offers:
+            if is_last or lease.worker in self._workers.leaving or self._is_accused(lease.worker):
+                self._unbind(lease, "too few others are left to hide it among")
+
+    def _is_accused(self, node: str) -> bool:
+        return len(self._accused.get(node, ())) >= ACCUSERS_LEAST
+
+    def _bind(self, leases: list[Lease]) -> bool:
+        try:
+            shape = shape_of(len(leases), self._sealed.colluding, self._sealed.lost)
+        except Misuse:
+            return False
+        members = tuple(lease.worker for lease in leases)
+        self._make_roster(members)
+        places = [place for place, key in enumerate(self._roster) if key.node in members]
+        keys = [self._roster[place] for place in places]
+        self._number += 1
+        weight_most = max(self._weight_most(lease) for lease in leases)
+        label = Label(
+            origin=self._spec.signature,
+            job=self._spec.job,
+            term=self._term,
+            formation=0,
+            group=self._number,
+            members=tuple((key.node, key.public) for key in keys),
+            bound=self._bound,
+            weight_most=weight_most,
+            base=hashlib.sha256(self._training.model.data).digest(),
+        )
+        self._group = SealedGroup(
+            number=self._number,
+            label=label,
+            graph=Group.of(shape, tuple(key.nonce for key in keys), least=self._sealed.least),
+            members=members,
+            leases=tuple(lease.id for lease in leases),
+            total=np.zeros(self._size, dtype="<u4"),
+            asked_s=self._machine.now_s,
+        )
+        bits = bits_of(places, len(self._roster))
+        for lease in leases:
+            self._leases.extend(lease)
+            self._tell_roster(lease.worker)
+            bind = Bind(
+                job=self._spec.job,
+                term=self._term,
+                lease=lease.id,
+                group=self._number,
+                roster=self._roster_number,
+                members=bits,
+                bound=self._bound,
+                weight_most=weight_most,
+            )
+            self._machine.send(lease.worker, bind)
+        return True
+
+    def _weight_most(self, lease: Lease) -> int:
+        return self._online.examples_max(lease.id) if self._online is not None else self._training.examples_in(lease)
+
+    def _make_roster(self, members: Iterable[str]) -> None:
+        """A new one where a member is missing in it, or has another key."""
+        known = {key.node: key for key in self._roster}
+        if all(known.get(node) == self._keys[node] for node in members):
+            return
+        nodes = [node for node in sorted(self._keys) if self._workers.get(node) is not None and node not in members]
+        chosen = sorted([*members, *nodes[: GROUP_MAX - len(list(members))]])
+        self._roster = tuple(self._keys[node] for node in chosen)
+        self._roster_number += 1
+
+    def _tell_roster(self, node: str) -> None:
+        if self._told.get(node) != self._roster_number:
+            self._told[node] = self._roster_number
+            roster = SealRoster(job=self._spec.job, term=self._term, roster=self._roster_number, keys=self._roster)
+            self._machine.send(node, roster)
+
+    # Uploads -------------------------------------------------------------------------------------------
+
+    def on_upload(self, update: Update, lease: Lease) -> None:
+        """Add the words of an update to the sum of its group. Raises PeerViolation for what is none."""
+        group = self._current()
+        place = group.place_of(lease.worker) if group is not None else None
+        if group is None or place is None or update.group != group.number or lease.id != group.leases[place]:
+            # Of a group that is void: its update is offered still, and bound again.
+            return
+        if group.phase is not SealPhase.UPLOADING or place in group.reports or place in group.lost:
+            return
+        words, seals = update.tensors.get("words"), update.tensors.get("seals")
+        if words is None or words.dtype != np.uint32 or words.shape != (self._size,):
+            raise PeerViolation(f"a sealed update is {self._size} words")
+        if seals is None or seals.dtype != np.uint8 or seals.shape != (group.graph.seals_bytes(place),):
+            raise PeerViolation("a sealed update without the shares of its masks")
+        np.add(group.total, words, out=group.total)
+        group.seals[place] = seals.tobytes()
+        group.reports[place] = ArrivedUpdate(lease, replace(update, tensors={}), 1.0)
+        self._leases.sealed_in.add(lease.id)
+        self._leases.hold(lease)
+
+    def _look_for_uploads(self, group: SealedGroup) -> None:
+        ledger = self._training.ledger
+        awaited = [
+            place
+            for place, lease in enumerate(group.leases)
+            if place not in group.reports and place not in group.lost and ledger.get(lease) is not None
+        ]
+        if awaited:
+            return
+        if len(group.reports) < self._sealed.least:
+            self._make_void(group, f"{len(group.reports)} of at least {self._sealed.least} updates came")
+            return
+        group.phase = SealPhase.AGREEING
+        group.opening = Opening(group.graph, group.seals, group.label.digest())
+        self._ask(group, sorted(group.reports))
+
+    # Questions -----------------------------------------------------------------------------------------
+
+    def _ask(self, group: SealedGroup, places: list[int]) -> None:
+        opening = group.opening
+        assert opening is not None
+        group.asked_s = self._machine.now_s
+        head = {"job": self._spec.job, "term": self._term, "group": group.number}
+        size = group.graph.size
+        for place in places:
+            if place in group.lost:
+                continue
+            if group.phase is SealPhase.AGREEING:
+                self._machine.send(group.members[place], Agree(**head, present=bits_of(opening.present, size)))  # type: ignore[arg-type]
+                continue
+            if place not in opening.agreed:
+                continue
+            request = opening.request(place)
+            question = Open(
+                **head,  # type: ignore[arg-type]
+                macs=request.macs,
+                envelopes=request.envelopes,
+                vanished=bits_of(request.vanished, size),
+                vanished_envelopes=request.vanished_envelopes,
+            )
+            self._machine.send(group.members[place], question)
+
+    def _on_answer(self, node: str, message: Agreed | Opened) -> None:
+        """Raises PeerViolation for an answer that is none."""
+        group = self._current()
+        place = group.place_of(node) if group is not None else None
+        if group is None or place is None or group.opening is None or message.group != group.number:
+            return
+        if isinstance(message, Agreed):
+            if group.phase is SealPhase.AGREEING and place in group.reports:
+                group.opening.on_agreed(place, message.macs, message.edges)
+        elif group.phase is SealPhase.OPENING and place in group.opening.agreed:
+            group.opening.on_opened(place, message.shares, message.edges)
+
+    def _on_refused(self, node: str, message: SealRefused) -> None:
+        """A member does not seal, agree or open. It is left out of this group, and what it found fault with is kept."""
+        group = self._current()
+        place = group.place_of(node) if group is not None else None
+        if group is None or place is None or message.group != group.number:
+            return
+        self._machine.record("seal-refused", f"{node}, group {group.number}: {message.reason}")
+        group.lost.add(place)
+        if message.node in group.members:
+            self._accused.setdefault(message.node, set()).add(node)
+        elif (lease := self._training.ledger.get(group.leases[place])) is not None and place not in group.reports:
+            self._unbind(lease, f"its device refused: {message.reason}")
+
+    def _look_for_agreement(self, group: SealedGroup) -> None:
+        opening = group.opening
+        assert opening is not None
+        if opening.present - opening.agreed - group.lost and not self._is_overdue(group):
+            return
+        if not opening.may_open:
+            self._make_void(group, f"{len(opening.agreed)} of {len(opening.present)} members agreed")
+            return
+        opening.begin()
+        group.phase = SealPhase.OPENING
+        self._ask(group, sorted(opening.agreed))
+
+    def _look_for_shares(self, group: SealedGroup) -> Summed | None:
+        opening = group.opening
+        assert opening is not None
+        is_over = not (opening.agreed - opening.opened - group.lost) or self._is_overdue(group)
+        if opening.is_enough:
+            try:
+                return self._opened_sum(group, opening)
+            except PeerViolation as violation:
+                if is_over:
+                    self._make_void(group, violation.reason)
+                return None
+        if is_over:
+            self._make_void(group, f"{len(opening.opened)} of {len(opening.agreed)} members opened")
+        return None
+
+    def _is_overdue(self, group: SealedGroup) -> bool:
+        return self._machine.now_s - group.asked_s > ANSWER_S
+
+    def _opened_sum(self, group: SealedGroup, opening: Opening) -> Summed:
+        unmask(group.total, opening.masks(), opening.label)
+        reports = tuple(group.reports[place] for place in sorted(group.reports))
+        weight = sum(report.update.examples for report in reports)
+        fixed = FixedPoint(group.label.bound, group.graph.size)
+        mean = fixed.decode(group.total, times=group.label.weight_most / weight)
+        largest = float(np.abs(mean).max())
+        if largest > 0:
+            above = math.ceil(math.log2(largest)) + BOUND_ABOVE
+            self._bound = max(-BOUND_MAX, min(above, BOUND_MAX))
+        self.opened += 1
+        self._drop()
+        taken = {report.lease.id for report in reports}
+        for lease in self._training.ledger.leases():
+            if lease.id not in taken:
+                self._unbind(lease, "came too late for its group, and no other is made of this version")
+        return Summed(reports=reports, mean=mean, weight=float(weight))
+
+    # Nothing came of it --------------------------------------------------------------------------------
+
+    def _make_void(self, group: SealedGroup, reason: str) -> None:
+        """Members that are there keep their updates for the next group, unless they were asked to open this one."""
+        self.void += 1
+        self._machine.record("void", f"group {group.number} of {len(group.members)}: {reason}")
+        is_spent, opening = group.phase is SealPhase.OPENING, group.opening
+        self._drop()
+        for place, number in enumerate(group.leases):
+            lease = self._training.ledger.get(number)
+            is_silent = group.phase is SealPhase.AGREEING and opening is not None and place not in opening.agreed
+            is_gone = place in group.lost and place in group.reports
+            if lease is not None and (is_spent or is_silent or is_gone):
+                self._unbind(lease, f"group {group.number} is void: {reason}")
+
+    def _unbind(self, lease: Lease, reason: str) -> None:
+        self._offered.discard(lease.id)
+        self._leases.sealed_in.discard(lease.id)
+        self._leases.take_back(self._training.ledger, lease, fate=f"was taken back: {reason}")
+        unbind = Unbind(job=self._spec.job, term=self._term, lease=lease.id, reason=clip(reason))
+        self._machine.send(lease.worker, unbind)
+
+    def waive_rest(self) -> None:
+        """End an epoch of which too little is left for another sum."""
+        ledger = self._training.ledger
+        left = ledger.batches - ledger.applied
+        if 0 < left < self._sealed.least:
+            ledger.waive()
+            self._machine.record("waived", f"{left} of {ledger.batches} leases: a sum is of {self._sealed.least}")

@@ -1,0 +1,45 @@
+"""A device's secrets in memory, and how a request is carried out with them. Both drivers use it; chance is theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from shoal.errors import PeerViolation
+from shoal.sealing.device import SealedUpdate, Seat, seal
+from shoal.sealing.fixed import FixedPoint
+from shoal.sealing.pair import pair_key, public_of
+from shoal.sealing.request import SealRequest
+
+
+def statement(*, cluster: str, job: str, term: int, node: str, public: bytes, nonce: bytes) -> bytes:
+    """What a device signs. It begins as nothing else does that the key of a certificate signs."""
+    told = [cluster, job, str(term), node, public.hex(), nonce.hex()]
+    return b"shoal seal key 1\n" + "\n".join(told).encode()
+
+
+class DeviceKeys:
+    """The private key of one job and term. It lasts as long as the process."""
+
+    def __init__(self, private: bytes) -> None:
+        self._private = private
+        self.public = public_of(private)
+        #: (name, public key) -> the key of the two.
+        self._pairs: dict[tuple[str, bytes], bytes] = {}
+
+    def seal(self, request: SealRequest, *, base: bytes, entropy: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
+        """Words and seals for the leader, and what the device keeps."""
+        label, members = replace(request.label, base=base), request.label.members
+        if members[request.place][1] != self.public:
+            raise PeerViolation("the group has another key of this device")
+        mine = members[request.place]
+        keys = {other: self._pair(mine, members[other]) for other in request.group.near[request.place]}
+        seat = Seat(request.group, request.place, label.digest(), keys)
+        fixed = FixedPoint(label.bound, request.group.size)
+        return seal(seat, request.update, fixed=fixed, factor=request.factor, entropy=entropy)
+
+    def _pair(self, mine: tuple[str, bytes], other: tuple[str, bytes]) -> bytes:
+        if other not in self._pairs:
+            self._pairs[other] = pair_key(self._private, mine, other)
+        return self._pairs[other]

@@ -1,0 +1,75 @@
+"""Updates as whole numbers modulo 2^32, so that masks cancel to the bit and no sum wraps. Knows no masks.
+
+A value becomes a number of steps, each a power of two. Powers of two make the product exact in float32, so that only
+the rounding itself depends on chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.errors import Misuse
+
+#: Values beyond 2^-BOUND_MAX and 2^BOUND_MAX say nothing of an update.
+BOUND_MAX = 40
+
+#: Half of the numbers modulo 2^32 stand for those below zero.
+_HALF_BITS = 31
+
+#: Values handled at a time, so that what is made of them stays in a core's cache.
+_BLOCK = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPoint:
+    """Values from -2^bound to 2^bound, of which so many devices add up theirs."""
+
+    bound: int
+    devices: int
+
+    def __post_init__(self) -> None:
+        if not -BOUND_MAX <= self.bound <= BOUND_MAX:
+            raise Misuse(f"a bound of 2^{self.bound}: it is from 2^-{BOUND_MAX} to 2^{BOUND_MAX}")
+        if not 1 <= self.devices < 1 << _HALF_BITS:
+            raise Misuse(f"a sum of {self.devices} devices")
+
+    @property
+    def limit(self) -> int:
+        """The largest number of one device: of all devices together it stays below 2^31."""
+        return int(1 << (((1 << _HALF_BITS) - 1) // self.devices).bit_length() - 1)
+
+    @property
+    def steps(self) -> float:
+        """How many steps the value 1 has."""
+        return float(self.limit) / 2.0**self.bound
+
+    def encode(self, values: np.ndarray, *, factor: float, chance: bytes) -> np.ndarray:
+        """``factor`` times these values, cut at the bound, in steps. Each is rounded up as likely as it is far from the
+        step below, by the words of ``chance`` (32 bytes): the mean of what is rounded is the value."""
+        from shoal.sealing.stream import words
+
+        if not 0 < factor <= 1:
+            raise Misuse(f"a weight of {factor} of the largest")
+        limit = np.float32(self.limit)
+        made = np.empty(values.size, dtype="<u4")
+        drawn = words(chance, values.size)
+        for first in range(0, values.size, _BLOCK):
+            part = slice(first, first + _BLOCK)
+            steps = values[part] * np.float32(factor)
+            steps *= np.float32(self.steps)
+            np.clip(steps, -limit, limit, out=steps)
+            below = np.floor(steps)
+            steps -= below
+            # 24 bits: as many as float32 tells apart below 1.
+            steps *= np.float32(1 << 24)
+            is_up = steps > (drawn[part] >> np.uint32(8)).astype(np.float32)
+            np.add(below.astype("<i4").view("<u4"), is_up, out=made[part])
+        return made
+
+    def decode(self, total: np.ndarray, *, times: float) -> np.ndarray:
+        """A sum as float32, multiplied by ``times``."""
+        signed = total.view("<i4").astype(np.float64)
+        signed *= times / self.steps
+        return signed.astype(np.float32)

@@ -1,0 +1,89 @@
+"""A group as its members and its leader reckon it alike: places, neighbours, threshold, sizes of what they say.
+
+Pure and without a secret. Sets of members cross the wire as bits, in the order of places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shoal.errors import PeerViolation
+from shoal.sealing.graph import Shape, graph_seed, neighbours_of
+from shoal.sealing.shamir import SHARE_BYTES
+
+#: What the words of a seed, a MAC, a commitment and an envelope's tag take (``pair``, which loads a library).
+SEED_BYTES = MAC_BYTES = COMMIT_BYTES = TAG_BYTES = 16
+
+
+def bits_of(members: Iterable[int], size: int) -> bytes:
+    """A set of places as bits."""
+    bits = bytearray((size + 7) // 8)
+    for member in members:
+        bits[member // 8] |= 1 << member % 8
+    return bytes(bits)
+
+
+def members_of(bits: bytes, size: int) -> tuple[int, ...]:
+    """The places that bits name. Raises PeerViolation for bits of another size."""
+    if len(bits) != (size + 7) // 8 or (size % 8 and bits[-1] >> size % 8):
+        raise PeerViolation(f"{len(bits)} bytes name members of a group of {size}")
+    return tuple(member for member in range(size) if bits[member // 8] >> member % 8 & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The members of a sum that is to be opened."""
+
+    shape: Shape
+    #: A sum of fewer is not opened.
+    least: int
+    #: Place -> the places of its neighbours, in order.
+    near: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, shape: Shape, nonces: tuple[bytes, ...], *, least: int) -> Group:
+        return cls(shape, least, neighbours_of(shape, graph_seed(nonces)))
+
+    @property
+    def size(self) -> int:
+        return self.shape.devices
+
+    def seals_bytes(self, place: int) -> int:
+        """What an upload carries beside its words: commitments, and envelopes for each neighbour."""
+        near = len(self.near[place])
+        return COMMIT_BYTES * (1 + near) + near * (SHARE_BYTES + TAG_BYTES) + near * self.edges_bytes(place)
+
+    def edges_bytes(self, place: int) -> int:
+        """An envelope with shares of its edges."""
+        return SHARE_BYTES * (len(self.near[place]) - 1) + TAG_BYTES
+
+    def commitments(self, place: int, seals: bytes) -> tuple[bytes, dict[int, bytes]]:
+        """Of the member's own seed, and of its edges by neighbour."""
+        own, at = seals[:COMMIT_BYTES], COMMIT_BYTES
+        edges = {}
+        for other in self.near[place]:
+            edges[other] = seals[at : at + COMMIT_BYTES]
+            at += COMMIT_BYTES
+        return own, edges
+
+    def own_envelope(self, place: int, seals: bytes, to: int) -> bytes:
+        """The envelope with a share of the member's own seed."""
+        near = self.near[place]
+        size = SHARE_BYTES + TAG_BYTES
+        at = COMMIT_BYTES * (1 + len(near)) + size * near.index(to)
+        return seals[at : at + size]
+
+    def edges_envelope(self, place: int, seals: bytes, to: int) -> bytes:
+        """The envelope with shares of the member's edges."""
+        near = self.near[place]
+        size = self.edges_bytes(place)
+        at = (COMMIT_BYTES + SHARE_BYTES + TAG_BYTES) * len(near) + COMMIT_BYTES + size * near.index(to)
+        return seals[at : at + size]
+
+    def absent_near(self, place: int, present: frozenset[int]) -> tuple[int, ...]:
+        """Its neighbours that are not in the sum: the edges to them do not cancel."""
+        return tuple(other for other in self.near[place] if other not in present)
+
+    def present_near(self, place: int, present: frozenset[int]) -> tuple[int, ...]:
+        return tuple(other for other in self.near[place] if other in present)

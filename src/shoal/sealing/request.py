@@ -1,0 +1,21 @@
+"""What a role asks to have sealed: everything but secrets and chance, which are its driver's. A value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shoal.sealing.group import Group
+from shoal.sealing.label import Label
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SealRequest:
+    #: Without the model that was trained on: the driver knows its digest.
+    label: Label
+    group: Group
+    place: int
+    #: What the update counts for, of the largest weight.
+    factor: float
+    update: np.ndarray = field(compare=False, repr=False)

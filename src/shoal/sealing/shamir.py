@@ -1,0 +1,69 @@
+"""A secret in shares, of which some number makes it whole and fewer tell nothing (Shamir 1979). Knows no devices.
+
+Numbers modulo 2^130 - 5, the prime of Poly1305: 16 bytes fit below it, and a share takes 17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations, islice
+
+from shoal.errors import Misuse
+
+PRIME = (1 << 130) - 5
+SECRET_BYTES = 16
+SHARE_BYTES = 17
+
+#: Bytes of chance for one coefficient: so many that its remainder favours no number by more than 2^-126.
+CHANCE_BYTES = 32
+
+#: Ways to leave out wrong shares that are tried before a secret is given up.
+_TRIES_MAX = 2000
+
+
+def split(secret: bytes, places: Sequence[int], *, needed: int, chance: bytes) -> list[bytes]:
+    """A share for each place, of which ``needed`` make the secret. Places are numbers from 1, no two the same."""
+    if len(secret) != SECRET_BYTES or len(chance) != CHANCE_BYTES * (needed - 1):
+        raise Misuse(f"a secret of {len(secret)} bytes with {len(chance)} bytes of chance for {needed} shares")
+    parts = (chance[at : at + CHANCE_BYTES] for at in range(0, len(chance), CHANCE_BYTES))
+    # The secret is the value at 0.
+    coefficients = [int.from_bytes(secret, "big"), *(int.from_bytes(part, "big") % PRIME for part in parts)]
+    coefficients.reverse()
+    return [_value(coefficients, place).to_bytes(SHARE_BYTES, "big") for place in places]
+
+
+def _value(coefficients: Sequence[int], place: int) -> int:
+    value = 0
+    for coefficient in coefficients:
+        value = (value * place + coefficient) % PRIME
+    return value
+
+
+def join(shares: Mapping[int, bytes]) -> bytes | None:
+    """The secret that these shares, by their places, make; None: they make none."""
+    places = tuple(sorted(shares))
+    factors = _factors(places)
+    total = sum(f * int.from_bytes(shares[place], "big") for f, place in zip(factors, places, strict=True)) % PRIME
+    return total.to_bytes(SECRET_BYTES, "big") if total >> (8 * SECRET_BYTES) == 0 else None
+
+
+def candidates(shares: Mapping[int, bytes], *, needed: int) -> Iterator[bytes]:
+    """The secrets that ``needed`` of these shares make, in an order: where a share is wrong, a later one is right."""
+    for places in islice(combinations(sorted(shares), needed), _TRIES_MAX):
+        if (secret := join({place: shares[place] for place in places})) is not None:
+            yield secret
+
+
+@lru_cache(maxsize=4096)
+def _factors(places: tuple[int, ...]) -> tuple[int, ...]:
+    """What each share counts for at 0 (Lagrange)."""
+    factors = []
+    for one in places:
+        above = below = 1
+        for other in places:
+            if other != one:
+                above = above * -other % PRIME
+                below = below * (one - other) % PRIME
+        factors.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(factors)

@@ -1,0 +1,46 @@
+"""Secret words from a 32-byte key: ChaCha20, from any place on. Knows nothing of what they hide.
+
+A mask is as secret as its source is unpredictable. Numpy's generators (PCG, Philox) are made for statistics: what they
+draw next can be worked out from what they drew. ChaCha20 rather than AES because boards without AES instructions are
+many (Raspberry Pi 3 and 4), and it is fast on all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
+
+#: ChaCha20 makes so many bytes at a time (RFC 8439, §2.3) and can begin with any of these blocks.
+_BLOCK_BYTES = 64
+
+#: Bytes made at a time: they stay in a core's second-level cache until they are added.
+_AT_ONCE_BYTES = 1 << 18
+
+_ZEROS = bytes(_AT_ONCE_BYTES)
+
+
+def stream(key: bytes, *, block: int = 0) -> CipherContext:
+    """The words of this key from a block on. A key is used for one purpose, once: so the nonce may be anything."""
+    return Cipher(algorithms.ChaCha20(key, block.to_bytes(4, "little") + bytes(12)), mode=None).encryptor()
+
+
+def words(key: bytes, count: int) -> np.ndarray:
+    """The first words of this key."""
+    return np.frombuffer(stream(key).update(bytes(4 * count)), dtype="<u4")
+
+
+def add_words(to: np.ndarray, key: bytes, *, take_off: bool = False, start: int = 0) -> None:
+    """Add the words of this key to a vector modulo 2^32, in place; ``start``: where this part of it begins."""
+    per_block = _BLOCK_BYTES // 4
+    source = stream(key, block=start // per_block)
+    source.update(bytes(4 * (start % per_block)))
+    # The cipher asks for a little more room than it fills.
+    room = bytearray(_AT_ONCE_BYTES + _BLOCK_BYTES)
+    made = np.frombuffer(room, dtype="<u4")
+    change = np.subtract if take_off else np.add
+    step = _AT_ONCE_BYTES // 4
+    zeros = memoryview(_ZEROS)
+    for first in range(0, to.size, step):
+        part = to[first : first + step]
+        source.update_into(zeros[: 4 * part.size], room)
+        change(part, made[: part.size], out=part)

@@ -1,0 +1,53 @@
+"""A simulated device's secrets for sealed sums: the same protocol, with chance that a seed repeats.
+
+The twin of the runtime's: there certificates sign keys, here a hash that every node could make stands for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from shoal.errors import Misuse
+from shoal.sealing.carry_out import DeviceKeys, statement
+from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate
+from shoal.sealing.pair import PRIVATE_BYTES
+from shoal.sealing.request import SealRequest
+from shoal.wire.messages import NONCE_BYTES, MemberKey, SealRoster
+
+
+class SimSealKeys:
+    def __init__(self, node: str, incarnation: str, job: str) -> None:
+        self._node, self._job = node, job
+        self._seed = f"{node} {incarnation} {job}"
+        self._count = 0
+        self._keys: dict[int, DeviceKeys] = {}
+
+    def _drawn(self, size: int) -> bytes:
+        self._count += 1
+        return hashlib.shake_256(f"{self._seed} {self._count}".encode()).digest(size)
+
+    def make(self, term: int) -> MemberKey:
+        keys = DeviceKeys(self._drawn(PRIVATE_BYTES))
+        self._keys = {term: keys}
+        nonce = self._drawn(NONCE_BYTES)
+        signature = self._signature(term, self._node, keys.public, nonce)
+        return MemberKey(node=self._node, public=keys.public, nonce=nonce, signature=signature, certificate=b"")
+
+    def _signature(self, term: int, node: str, public: bytes, nonce: bytes) -> bytes:
+        told = statement(cluster="simulated", job=self._job, term=term, node=node, public=public, nonce=nonce)
+        return hashlib.sha256(told).digest()
+
+    def check(self, roster: SealRoster) -> dict[str, str]:
+        return {
+            key.node: "its device did not sign it for this job and term"
+            for key in roster.keys
+            if key.signature != self._signature(roster.term, key.node, key.public, key.nonce)
+        }
+
+    def seal(self, request: SealRequest, *, base: bytes) -> tuple[np.ndarray, bytes, SealedUpdate]:
+        keys = self._keys.get(request.label.term)
+        if keys is None:
+            raise Misuse(f"there is no key of term {request.label.term}")
+        return keys.seal(request, base=base, entropy=self._drawn(ENTROPY_BYTES))

@@ -1,0 +1,182 @@
+"""Sealed sums: keys of devices, groups, and the two questions by which a sum is opened (``shoal.sealing``).
+
+On the stream of work, though small: each follows from an offer, an upload or a lease, and must not overtake it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from shoal.errors import PeerViolation
+from shoal.wire.limits import (
+    SEAL_CERTIFICATE_MAX_BYTES,
+    SEAL_EDGES_MAX_BYTES,
+    SEAL_GROUP_MAX,
+    SEAL_PARTS_MAX_BYTES,
+    SEAL_SIGNATURE_MAX_BYTES,
+)
+from shoal.wire.messages.base import Message, message
+
+PUBLIC_KEY_BYTES = 32
+NONCE_BYTES = 16
+
+
+def _check_sizes(of: Message, **most: int) -> None:
+    for name, size in most.items():
+        if len(getattr(of, name)) > size:
+            raise PeerViolation(f"{type(of).__name__}.{name} has {len(getattr(of, name))} bytes, at most {size}")
+
+
+@message()
+class MemberKey(Message):
+    """A device's key for the sealed sums of one job and term, signed by its certificate's key."""
+
+    node: str
+    public: bytes
+    #: Drawn by the device: who is whose neighbour follows from what all members drew.
+    nonce: bytes
+    signature: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        if len(self.public) != PUBLIC_KEY_BYTES or len(self.nonce) != NONCE_BYTES:
+            raise PeerViolation("a key or a nonce of another size than theirs")
+        _check_sizes(self, signature=SEAL_SIGNATURE_MAX_BYTES, certificate=SEAL_CERTIFICATE_MAX_BYTES)
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
+class SealKey(Message):
+    """A worker's key, once a term."""
+
+    job: str
+    term: int
+    key: MemberKey
+
+
+@message(to="worker", answered_by={"Work": ("manager", "node")})
+class SealRoster(Message):
+    """The keys of every worker that may be in a group, in an order that groups refer to."""
+
+    job: str
+    term: int
+    #: Counts the rosters of a leader.
+    roster: int
+    keys: tuple[MemberKey, ...]
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        names = [key.node for key in self.keys]
+        if len(names) > SEAL_GROUP_MAX or len(set(names)) != len(names):
+            raise PeerViolation(f"a roster of {len(names)} keys, at most {SEAL_GROUP_MAX}, and of no device two")
+
+
+@message(to="worker", answered_by={"Work": ("manager", "node")})
+class Bind(Message):
+    """The group in which an offered update is to be sealed. Bound late: nobody waits for a trainer."""
+
+    job: str
+    term: int
+    lease: int
+    #: Counts the groups of a leader.
+    group: int
+    roster: int
+    #: Bits over the roster.
+    members: bytes
+    #: The largest value, as a power of two, and the largest number of examples of an update.
+    bound: int
+    weight_most: int
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_sizes(self, members=SEAL_GROUP_MAX // 8)
+
+
+@message(to="worker", answered_by={"Work": ("manager", "node")})
+class Unbind(Message):
+    """An offered update will be in no version: its batches are lent again."""
+
+    job: str
+    term: int
+    lease: int
+    reason: str
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
+class SealRefused(Message):
+    """A worker does not seal, agree or open, and why."""
+
+    job: str
+    term: int
+    group: int
+    reason: str
+    #: The member that is the reason, if one is.
+    node: str = ""
+
+
+@message(to="worker", answered_by={"Work": ("manager", "node")})
+class Agree(Message):
+    """The members whose updates are in the sum, as bits over the group."""
+
+    job: str
+    term: int
+    group: int
+    present: bytes
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_sizes(self, present=SEAL_GROUP_MAX // 8)
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")})
+class Agreed(Message):
+    """A MAC for each neighbour in the sum, and the edge to each that is not."""
+
+    job: str
+    term: int
+    group: int
+    macs: bytes = field(repr=False)
+    edges: bytes = field(repr=False, default=b"")
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_sizes(self, macs=SEAL_PARTS_MAX_BYTES, edges=SEAL_PARTS_MAX_BYTES)
+
+
+@message(to="worker", answered_by={"Work": ("manager", "node")})
+class Open(Message):
+    """What a device's neighbours agreed to, and their envelopes for it."""
+
+    job: str
+    term: int
+    group: int
+    macs: bytes = field(repr=False)
+    envelopes: bytes = field(repr=False)
+    #: Neighbours that were not heard since their upload, as bits over the group, and their envelopes with edges.
+    vanished: bytes = b""
+    vanished_envelopes: bytes = field(repr=False, default=b"")
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_sizes(
+            self,
+            macs=SEAL_PARTS_MAX_BYTES,
+            envelopes=SEAL_PARTS_MAX_BYTES,
+            vanished=SEAL_GROUP_MAX // 8,
+            vanished_envelopes=SEAL_EDGES_MAX_BYTES,
+        )
+
+
+@message(to="leader", said_by={"Work": ("node", "worker")})
+class Opened(Message):
+    """Shares of the masks that are left in the sum."""
+
+    job: str
+    term: int
+    group: int
+    shares: bytes = field(repr=False)
+    edges: bytes = field(repr=False, default=b"")
+
+    def __post_init__(self) -> None:
+        Message.__post_init__(self)
+        _check_sizes(self, shares=SEAL_PARTS_MAX_BYTES, edges=SEAL_EDGES_MAX_BYTES)

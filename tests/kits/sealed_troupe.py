@@ -1,0 +1,250 @@
+"""A leader and devices that seal their updates, with nothing in between but what they say; a test says what is heard.
+
+The roles and the protocol are the real ones. What a driver does is done here as plainly as it can be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dst.seal_oracle import SealOracle
+from shoal.learning.layout import Layout
+from shoal.plan import Plan, Until
+from shoal.roles.actions import (
+    Action,
+    CheckRoster,
+    Evaluate,
+    MakeSealKey,
+    Record,
+    Save,
+    Seal,
+    Send,
+    Train,
+)
+from shoal.roles.events import (
+    Connected,
+    Disconnected,
+    Event,
+    Liveness,
+    PeerChanged,
+    Prepared,
+    Reassigned,
+    Received,
+    RosterChecked,
+    Saved,
+    Sealed,
+    SealKeyMade,
+    Started,
+    TimerFired,
+    Trained,
+)
+from shoal.roles.leader.leader import Leader
+from shoal.roles.leader.leases import TICK_S
+from shoal.roles.worker import Worker
+from shoal.sim.driver.seal_keys import SimSealKeys
+from shoal.sim.observe import Step
+from shoal.wire.coded import sizes_of
+from shoal.wire.frames import frames, read_message
+from shoal.wire.messages import Dataset, DeviceState, JobSpec, Message
+
+SHA = "0" * 64
+HOME = "home"
+SIZE = 33
+
+
+@dataclass
+class SealingDevice:
+    worker: Worker
+    keys: SimSealKeys
+    model: np.ndarray | None = None
+    base: tuple[int, bytes] = (0, b"")
+    trained: list[Train] = field(default_factory=list)
+
+
+def a_plan(trust: str = "sealed(4, 0%, 30%)", **changes: object) -> Plan:
+    plan: dict[str, object] = {
+        "trust": trust,
+        "data": "local",
+        "workers_min": 4,
+        "workers_max": 12,
+        "epoch_leases": 40,
+        "momentum": 0.0,
+        "checkpoint_every_s": 0.0,
+        "until": Until(epochs=2),
+    }
+    return Plan(**{**plan, **changes})  # type: ignore[arg-type]
+
+
+class SealedTroupe:
+    def __init__(self, plan: Plan | None = None) -> None:
+        plan = plan or a_plan()
+        self.spec = JobSpec(
+            **{"job": "job", "name": "job", "entry": "task:Any", "bundle": SHA, "initial": SHA},  # type: ignore[arg-type]
+            **{"train": Dataset(manifest=SHA, examples=100), "test": Dataset(), "plan": plan},  # type: ignore[arg-type]
+        )
+        self.layout = Layout.of([("w", (SIZE,), "parameter")])
+        self.first = np.random.default_rng(7).normal(size=SIZE).astype(np.float32)
+        self.first.flags.writeable = False
+        self.now_s = 100.0
+        self.devices: dict[str, SealingDevice] = {}
+        self.queue: deque[tuple[str, str, Message]] = deque()
+        self.heard: list[tuple[str, str, Message]] = []
+        self.records: list[Record] = []
+        #: (device, lease) -> its update and examples.
+        self.made: dict[tuple[str, int, int], tuple[np.ndarray, int]] = {}
+        self.sealed: list[tuple[str, Seal]] = []
+        #: What is heard instead of a message; nothing: it is lost.
+        self.lies: Callable[[str, str, Message], list[Message]] = lambda sender, to, message: [message]
+        self.oracle = SealOracle([self.spec])
+        self.leader = self._leader(1)
+        self.saves: list[Save] = []
+        self._leads(Started())
+
+    def _leader(self, term: int) -> Leader:
+        return Leader(spec=self.spec, layout=self.layout, model=self.first, term=term, manager=HOME)
+
+    # Who is there ----------------------------------------------------------------------------------------
+
+    def joins(self, *nodes: str) -> None:
+        for node in nodes:
+            count = len([n for n in self.heard if n[0] == node])
+            worker = Worker(spec=self.spec, leader=HOME, term=self.leader.term)
+            self.devices[node] = SealingDevice(worker, SimSealKeys(node, str(count), "job"))
+            state = DeviceState(kind="toy", memory_total_mb=1024.0, examples=100)
+            for event in (Started(), Prepared(sizes=sizes_of(self.layout), state=state), Connected(node=HOME)):
+                self._works(node, event)
+
+    def loses(self, *nodes: str) -> None:
+        for node in nodes:
+            del self.devices[node]
+            self.queue = deque(each for each in self.queue if node not in each[:2])
+            self._leads(PeerChanged(node=node, state=Liveness.LOST, reason="silent for 8.0 s"))
+
+    def dies(self) -> None:
+        """The leader is lost; another one leads under the next term, from the beginning."""
+        term = self.leader.term + 1
+        self.queue.clear()
+        self.leader = self._leader(term)
+        self._leads(Started())
+        for node in list(self.devices):
+            self._works(node, Disconnected(node=HOME, reason="it is gone"))
+            self._works(node, Reassigned(term=term, leader=HOME))
+            self._works(node, Connected(node=HOME))
+
+    # What is heard ---------------------------------------------------------------------------------------
+
+    def run(self, until: Callable[[], bool] = lambda: False, *, most: int = 4000) -> None:
+        """Deliver in order; where nothing is left to be heard, time passes."""
+        quiet = 0
+        for _ in range(most):
+            if until():
+                return
+            if self.queue:
+                quiet = 0
+                self._deliver(*self.queue.popleft())
+                continue
+            quiet += 1
+            if quiet > 40:
+                return
+            self.now_s += TICK_S
+            self._leads(TimerFired(name="tick"))
+
+    def run_to(self, kind: type[Message], *, count: int = 1) -> None:
+        """Until so many of these were said, and none of them was heard."""
+        self.run(lambda: sum(isinstance(message, kind) for *_, message in self.queue) >= count)
+        assert any(isinstance(message, kind) for *_, message in self.queue), f"no {kind.__name__} was ever said"
+
+    def said(self, kind: type[Message]) -> list[tuple[str, str, Message]]:
+        return [each for each in self.heard if isinstance(each[2], kind)]
+
+    def _deliver(self, sender: str, to: str, message: Message) -> None:
+        for told in self.lies(sender, to, message):
+            heard = read_message(iter(list(frames(told))))
+            self.heard.append((sender, to, heard))
+            event = Received(sender=sender, message=heard, size_bytes=100)
+            if to == HOME:
+                self._leads(event)
+            elif to in self.devices:
+                self._works(to, event)
+
+    def hears(self, to: str, message: Message) -> None:
+        """The leader says this, whatever it is."""
+        self.queue.append((HOME, to, message))
+
+    # What drivers do -------------------------------------------------------------------------------------
+
+    def _leads(self, event: Event) -> None:
+        actions = self.leader.handle(event, self.now_s)
+        self.oracle.step(Step(self.now_s, HOME, "leader", "job", event, actions))
+        for action in actions:
+            match action:
+                case Send() if action.to in self.devices:
+                    self.queue.append((HOME, action.to, action.message))
+                case Record():
+                    self.records.append(action)
+                case Save():
+                    self.saves.append(action)
+                    self._leads(Saved(version=action.version))
+                case _:
+                    pass
+
+    def _works(self, node: str, event: Event) -> None:
+        device = self.devices[node]
+        actions = device.worker.handle(event, self.now_s)
+        self.oracle.step(Step(self.now_s, node, "worker", "job", event, actions))
+        for action in actions:
+            self._acts(node, device, action)
+
+    def _acts(self, node: str, device: SealingDevice, action: Action) -> None:
+        match action:
+            case Send() if action.to == HOME:
+                self.queue.append((node, HOME, action.message))
+            case Record():
+                self.records.append(action)
+            case MakeSealKey():
+                self._works(node, SealKeyMade(term=action.term, key=device.keys.make(action.term)))
+            case CheckRoster():
+                bad = device.keys.check(action.roster)
+                self._works(node, RosterChecked(roster=action.roster.roster, term=action.roster.term, bad=bad))
+            case Seal():
+                self.sealed.append((node, action))
+                words, seals, kept = device.keys.seal(action.request, base=device.base[1])
+                tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
+                group = action.request.label.group
+                self._works(node, Sealed(lease=action.lease, group=group, tensors=tensors, kept=kept))
+            case Train():
+                self._trains(node, device, action)
+            case Evaluate():
+                raise AssertionError("nothing is held out here")
+            case _:
+                pass
+
+    def _trains(self, node: str, device: SealingDevice, action: Train) -> None:
+        if action.tensors:
+            device.model = np.array(action.tensors["model"])
+        assert device.model is not None
+        device.trained.append(action)
+        device.base = (action.lease, hashlib.sha256(device.model.data).digest())
+        number = int.from_bytes(hashlib.sha256(f"{node} {action.lease}".encode()).digest()[:4], "big")
+        delta = np.random.default_rng(number).normal(0, 0.1, SIZE).astype(np.float32)
+        examples = 1 + number % 7
+        self.made[node, self.leader.term, action.lease] = (delta, examples)
+        state = DeviceState(kind="toy", memory_total_mb=1024.0, examples=100)
+        trained = Trained(
+            lease=action.lease, examples=examples, loss_sum=1.0, seconds=1.0, tensors={"delta": delta}, state=state
+        )
+        self._works(node, trained)
+
+    # What must be ----------------------------------------------------------------------------------------
+
+    def mean_of(self, version: int) -> np.ndarray:
+        """What a version must have moved the model by, from the updates in its history."""
+        rows = [row for save in self.saves for row in save.applied if row.version == version]
+        made = [self.made[row.node, self.leader.term, row.lease] for row in rows]
+        total = sum(np.float64(examples) * delta for delta, examples in made)
+        return np.asarray(total / sum(examples for _, examples in made))

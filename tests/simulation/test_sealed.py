@@ -1,0 +1,291 @@
+"""Deliberate bugs of sealed sums must be caught: by seeds that draw them, and by leaders that lie or die at each word.
+
+The stories are played with the roles alone, so that a leader may say what no leader of ours would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from sealed_troupe import HOME, SealedTroupe, a_plan
+
+from dst.fuzz import fuzz
+from shoal.roles.device_sealing import DeviceSealing
+from shoal.roles.leader import sealing as leader_sealing
+from shoal.sealing import device
+from shoal.sealing.device import Agreement, SealedUpdate
+from shoal.sealing.group import bits_of
+from shoal.sealing.label import Label
+from shoal.sealing.opening import Mask, Opening
+from shoal.sim.driver.seal_keys import SimSealKeys
+from shoal.sim.fuzz_case import SEALED_AFTER, fuzz_case
+from shoal.sim.invariants import Violation
+from shoal.wire.messages import Agree, Agreed, Bind, MemberKey, Message, Open, Opened, Update
+
+NAMES = [f"d{number}" for number in range(6)]
+Story = Callable[[], None]
+
+
+def _troupe() -> SealedTroupe:
+    troupe = SealedTroupe(a_plan())
+    troupe.joins(*NAMES)
+    return troupe
+
+
+def _is_exact(troupe: SealedTroupe) -> None:
+    troupe.run(lambda: troupe.leader.version >= 1)
+    moved = troupe.leader.model - troupe.first
+    if troupe.leader.version != 1 or not np.allclose(moved, troupe.mean_of(1), atol=1e-6):
+        raise Violation("the version is not the sum of its updates")
+
+
+def dies_at_each_word() -> None:
+    for word in (Bind, Update, Agree, Agreed, Open, Opened):
+        troupe = _troupe()
+        troupe.run_to(word)
+        troupe.loses("d2")
+        _is_exact(troupe)
+
+
+def leader_dies_at_each_word() -> None:
+    for word in (Update, Agreed, Opened):
+        troupe = _troupe()
+        troupe.run_to(word)
+        troupe.dies()
+        _is_exact(troupe)
+
+
+def names_two_sets() -> None:
+    troupe = _troupe()
+    troupe.run_to(Agreed, count=6)
+    agree = next(message for *_, message in troupe.said(Agree) if isinstance(message, Agree))
+    for node in NAMES[:5]:
+        troupe.hears(node, replace(agree, present=bits_of(range(5), 6)))
+    troupe.run(most=400)
+
+
+def replays_groups() -> None:
+    troupe = _troupe()
+    troupe.run_to(Agree)
+    for _, to, message in troupe.said(Bind):
+        troupe.hears(to, message)
+    _is_exact(troupe)
+
+
+def wants_an_update_in_two_sums() -> None:
+    """It plays both groups to their end: the second sum lacks one device."""
+    troupe = _troupe()
+    troupe.run_to(Opened, count=6)
+    second = [(to, message) for _, to, message in troupe.said(Bind) if isinstance(message, Bind)]
+    asked = {to: message for _, to, message in troupe.said(Open) if isinstance(message, Open)}
+    agree = next(message for *_, message in troupe.said(Agree) if isinstance(message, Agree))
+    uploads: dict[str, Update] = {}
+
+    def lies(sender: str, to: str, message: Message) -> list[Message]:
+        if isinstance(message, Update) and message.group == 2:
+            uploads[sender] = message
+        return [message] if sender == HOME else []
+
+    troupe.lies = lies
+    troupe.queue.clear()
+    for to, bind in second:
+        troupe.hears(to, replace(bind, group=2))
+    troupe.run(lambda: len(uploads) == 6, most=200)
+    if len(uploads) < 6:
+        return
+    for to in NAMES:
+        troupe.hears(to, replace(agree, group=2))
+    troupe.run(lambda: not troupe.queue, most=100)
+    macs = {
+        sender: action.message
+        for sender, worker in troupe.devices.items()
+        for action in [_agreed_by(worker.worker)]
+        if action is not None
+    }
+    opening = _opening(troupe, uploads)
+    for place, node in enumerate(NAMES):
+        if node in macs:
+            opening.on_agreed(place, macs[node].macs, macs[node].edges)
+    opening.begin()
+    for place, node in enumerate(NAMES):
+        request = opening.request(place)
+        troupe.hears(node, replace(asked[node], group=2, macs=request.macs, envelopes=request.envelopes))
+    troupe.run(lambda: not troupe.queue, most=100)
+
+
+def _agreed_by(worker: Any) -> Any:
+    kept = worker._sealing._kept
+    if kept is None:
+        return None
+    agreement = kept[2].agree(frozenset(range(6)))
+    return type("Said", (), {"message": Agreed(job="job", term=1, group=2, macs=agreement.macs, edges=b"")})()
+
+
+def _opening(troupe: SealedTroupe, uploads: dict[str, Update]) -> Opening:
+    group = next(seal.request.group for _, seal in troupe.sealed)
+    return Opening(group, {place: uploads[node].tensors["seals"].tobytes() for place, node in enumerate(NAMES)})
+
+
+def asks_for_too_few() -> None:
+    troupe = _troupe()
+    troupe.run_to(Bind, count=6)
+    for at, (sender, to, message) in enumerate(list(troupe.queue)):
+        if isinstance(message, Bind):
+            troupe.queue[at] = (sender, to, replace(message, members=bits_of(range(3), 6)))
+    troupe.run(most=300)
+
+
+STORIES: list[Story] = [
+    dies_at_each_word,
+    leader_dies_at_each_word,
+    names_two_sets,
+    replays_groups,
+    wants_an_update_in_two_sums,
+    asks_for_too_few,
+]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_without_a_bug_every_story_holds(story: Story) -> None:
+    story()
+
+
+# Bugs -----------------------------------------------------------------------------------------------------------
+
+
+def term_missing_from_the_label() -> AbstractContextManager[Any]:
+    """And keys that outlive their term: two safeguards, of which either would do."""
+    digest, make = Label.digest, SimSealKeys.make
+
+    def without_term(self: Label) -> bytes:
+        return digest(replace(self, term=0))
+
+    def once(self: SimSealKeys, term: int) -> MemberKey:
+        self._count = 0
+        return make(self, term)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(Label, "digest", without_term))
+    stack.enter_context(patch.object(SimSealKeys, "make", once))
+    return stack
+
+
+def share_after_edge() -> AbstractContextManager[Any]:
+    """A device agrees to whatever set it is told of last."""
+    agree = SealedUpdate.agree
+
+    def forgetful(self: SealedUpdate, present: frozenset[int]) -> Agreement:
+        self._present = None
+        return agree(self, present)
+
+    return patch.object(SealedUpdate, "agree", forgetful)
+
+
+def labels_may_come_again() -> AbstractContextManager[Any]:
+    """A replayed group is sealed for once more."""
+    on_bind = DeviceSealing.on_bind
+
+    def again(self: DeviceSealing, held: Any, bind: Bind) -> None:
+        self._newest = (0, 0)
+        on_bind(self, held, bind)
+
+    return patch.object(DeviceSealing, "on_bind", again)
+
+
+def nothing_is_spent() -> AbstractContextManager[Any]:
+    """An update that was opened is sealed again."""
+    on_open = DeviceSealing.on_open
+
+    def unspent(self: DeviceSealing, message: Open) -> None:
+        on_open(self, message)
+        self._spent = (0, 0)
+
+    return patch.object(DeviceSealing, "on_open", unspent)
+
+
+def any_number_is_enough() -> AbstractContextManager[Any]:
+    """The plan's least is not heeded by devices."""
+    request = DeviceSealing._request
+
+    def of_any(self: DeviceSealing, update: Update, bind: Bind) -> Any:
+        sealed = self._sealed
+        assert sealed is not None
+        self._sealed = replace(sealed, least=1)
+        try:
+            return request(self, update, bind)
+        finally:
+            self._sealed = sealed
+
+    return patch.object(DeviceSealing, "_request", of_any)
+
+
+def masks_are_left_out() -> AbstractContextManager[Any]:
+    """An update leaves its device as whole numbers, readable by anybody."""
+    return patch.object(device, "add_words", lambda to, key, *, take_off=False, start=0: None)
+
+
+def edges_of_the_lost_stay() -> AbstractContextManager[Any]:
+    """The masks between those that are in the sum and those that are not are not taken off."""
+    masks = Opening.masks
+
+    def own_alone(self: Opening) -> list[Mask]:
+        return masks(self)[: len(self.present)]
+
+    return patch.object(Opening, "masks", own_alone)
+
+
+def weights_are_forgotten() -> AbstractContextManager[Any]:
+    """The sum is divided by the devices, and not by their examples."""
+    decode = leader_sealing.FixedPoint.decode
+
+    def by_devices(self: Any, total: np.ndarray, *, times: float) -> np.ndarray:
+        return decode(self, total, times=1.0 / self.devices)
+
+    return patch.object(leader_sealing.FixedPoint, "decode", by_devices)
+
+
+MUTANTS = [
+    term_missing_from_the_label,
+    share_after_edge,
+    labels_may_come_again,
+    nothing_is_spent,
+    any_number_is_enough,
+    masks_are_left_out,
+    edges_of_the_lost_stay,
+    weights_are_forgotten,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_bug_is_caught(mutant: Callable[[], AbstractContextManager[Any]]) -> None:
+    caught = []
+    with mutant():
+        for story in STORIES:
+            try:
+                story()
+            except (Violation, AssertionError) as found:
+                caught.append(f"{story.__name__}: {found}")
+                break
+    assert caught, f"{mutant.__name__} went unnoticed"
+
+
+# Seeds ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_later_seeds_draw_sealed_sums() -> None:
+    def is_sealed(seed: int) -> bool:
+        return any(job.spec.plan.believes.sealed is not None for job in fuzz_case(seed).jobs)
+
+    assert not any(is_sealed(seed) for seed in range(SEALED_AFTER - 200, SEALED_AFTER + 1))
+    assert sum(is_sealed(seed) for seed in range(SEALED_AFTER + 1, SEALED_AFTER + 101)) > 60
+
+
+@pytest.mark.parametrize("seed", [SEALED_AFTER + 4, SEALED_AFTER + 7, SEALED_AFTER + 25])
+def test_a_seed_holds(seed: int) -> None:
+    fuzz(seed)

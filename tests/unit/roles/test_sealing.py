@@ -1,0 +1,223 @@
+"""Sealed sums between a leader and its workers: exact whatever dies, and a leader that lies gets nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sealed_troupe import HOME, SealedTroupe, a_plan
+
+from shoal.errors import PeerViolation
+from shoal.sealing.group import bits_of
+from shoal.wire.messages import (
+    Agree,
+    Agreed,
+    Bind,
+    Message,
+    Offer,
+    Open,
+    Opened,
+    SealRefused,
+    SealRoster,
+    Unbind,
+    Update,
+    Work,
+)
+
+NAMES = [f"d{number}" for number in range(6)]
+
+
+def a_troupe(devices: int = 6, **plan: object) -> SealedTroupe:
+    troupe = SealedTroupe(a_plan(**plan))  # type: ignore[arg-type]
+    troupe.joins(*NAMES[:devices])
+    return troupe
+
+
+def assert_exact(troupe: SealedTroupe, version: int, *, devices: int) -> None:
+    troupe.run(lambda: troupe.leader.version >= version)
+    assert troupe.leader.version == version
+    rows = [row for save in troupe.saves for row in save.applied if row.version == version]
+    assert len(rows) == devices
+    if version == 1:
+        # Steps of 2^-25 and a float32 model.
+        assert np.allclose(troupe.leader.model - troupe.first, troupe.mean_of(version), atol=1e-6)
+
+
+def test_a_version_is_the_mean_of_updates_that_no_leader_saw() -> None:
+    troupe = a_troupe()
+    assert_exact(troupe, 1, devices=6)
+    uploads = [message for *_, message in troupe.said(Update)]
+    assert len(uploads) >= 6
+    assert all(set(message.tensors) == {"words", "seals"} for message in uploads if isinstance(message, Update))
+    assert_exact(troupe, 3, devices=6)
+
+
+@pytest.mark.parametrize(
+    ("before", "in_sum"), [(Bind, 5), (Update, 5), (Agree, 6), (Agreed, 6), (Open, 6), (Opened, 6)]
+)
+def test_a_device_that_dies_at_any_word_leaves_the_sum_exact(before: type[Message], in_sum: int) -> None:
+    troupe = a_troupe()
+    troupe.run_to(before)
+    troupe.loses("d2")
+    assert_exact(troupe, 1, devices=in_sum)
+    assert_exact(troupe, 2, devices=5)
+
+
+@pytest.mark.parametrize("before", [Bind, Update, Agree, Agreed])
+def test_where_too_few_are_left_nothing_is_opened_and_updates_are_kept(before: type[Message]) -> None:
+    troupe = a_troupe(4)
+    troupe.run_to(before)
+    troupe.loses("d0", "d1", "d2")
+    troupe.run()
+    assert troupe.leader.version == 0
+    assert not troupe.said(Opened)
+    trained = len(troupe.devices["d3"].trained)
+    troupe.joins("d4", "d5", "d6")
+    assert_exact(troupe, 1, devices=4)
+    # Its first update is in the version, unless the leader could not know any more whether it was.
+    assert len(troupe.devices["d3"].trained) <= trained + 2
+
+
+@pytest.mark.parametrize("before", [Offer, Bind, Update, Agree, Agreed, Open, Opened])
+def test_a_leader_that_dies_at_any_word_costs_no_mask_and_no_update_twice(before: type[Message]) -> None:
+    troupe = a_troupe()
+    troupe.run_to(before)
+    troupe.dies()
+    assert_exact(troupe, 1, devices=6)
+    labels = [(node, seal.request.label.digest()) for node, seal in troupe.sealed]
+    assert len(set(labels)) == len(labels)
+
+
+def test_a_session_that_breaks_after_the_upload_is_asked_again() -> None:
+    troupe = a_troupe()
+    troupe.run_to(Agree, count=6)
+    lost = next(each for each in troupe.queue if each[1] == "d1")
+    troupe.queue.remove(lost)
+    troupe.queue.append(("d1", HOME, troupe.said(Offer)[0][2]))
+    offer = next(message for sender, _, message in troupe.said(Offer) if sender == "d1")
+    troupe.queue[-1] = ("d1", HOME, offer)
+    assert_exact(troupe, 1, devices=6)
+
+
+def test_an_epoch_ends_where_too_little_is_left_for_another_sum() -> None:
+    troupe = a_troupe(6, epoch_leases=15)
+    troupe.run()
+    waived = [record.reason for record in troupe.records if record.kind == "waived"]
+    assert waived == ["3 of 15 leases: a sum is of 4"] * 2
+    assert [record.reason for record in troupe.records if record.kind == "ending"] == [
+        "finished: all 2 epochs are done"
+    ]
+
+
+# A leader that lies ---------------------------------------------------------------------------------------------
+
+
+def refusals(troupe: SealedTroupe) -> str:
+    return "\n".join(message.reason for *_, message in troupe.said(SealRefused) if isinstance(message, SealRefused))
+
+
+def test_it_splits_views_and_nothing_is_opened() -> None:
+    troupe = a_troupe()
+
+    def lies(sender: str, to: str, message: Message) -> list[Message]:
+        if isinstance(message, Agree) and to in NAMES[:3]:
+            return [replace(message, present=bits_of(range(5), 6))]
+        if isinstance(message, Agreed) and sender in NAMES[:3]:
+            # It makes up what is missing, and goes on.
+            return [replace(message, macs=message.macs + bytes(16), edges=b"")]
+        return [message]
+
+    troupe.lies = lies
+    troupe.run(lambda: len(troupe.said(SealRefused)) >= 6)
+    assert "different sets" in refusals(troupe)
+    assert "another size" in refusals(troupe)
+    assert not troupe.said(Opened)
+    assert troupe.leader.version == 0
+
+
+def test_it_swaps_a_key_and_nobody_uploads() -> None:
+    troupe = a_troupe()
+
+    def lies(sender: str, to: str, message: Message) -> list[Message]:
+        if isinstance(message, SealRoster):
+            own = message.keys[0]
+            return [replace(message, keys=(replace(own, public=bytes([7]) * 32), *message.keys[1:]))]
+        return [message]
+
+    troupe.lies = lies
+    troupe.run(lambda: len(troupe.said(SealRefused)) >= 6)
+    assert "does not hold" in refusals(troupe)
+    assert not troupe.said(Update)
+
+
+def test_it_names_a_node_twice_and_the_message_is_none() -> None:
+    troupe = a_troupe()
+    troupe.run_to(SealRoster)
+    roster = next(message for *_, message in troupe.queue if isinstance(message, SealRoster))
+    with pytest.raises(PeerViolation, match="of no device two"):
+        replace(roster, keys=(*roster.keys, roster.keys[0]))
+
+
+def test_it_names_a_member_present_and_lost_and_gets_one_answer() -> None:
+    troupe = a_troupe()
+    troupe.run_to(Agreed, count=6)
+    agree = next(message for *_, message in troupe.said(Agree) if isinstance(message, Agree))
+    troupe.queue.clear()
+    for node in NAMES[:5]:
+        # It has a MAC for all six. Now it wants the edges of the sixth as well.
+        troupe.hears(node, replace(agree, present=bits_of(range(5), 6)))
+    troupe.run(lambda: len(troupe.said(SealRefused)) >= 5)
+    assert "another set of members" in refusals(troupe)
+    assert not any(message.edges for *_, message in troupe.said(Agreed) if isinstance(message, Agreed))
+
+
+def test_it_replays_a_group_and_no_mask_is_used_twice() -> None:
+    troupe = a_troupe()
+    troupe.run_to(Agree)
+    binds = [(to, message) for _, to, message in troupe.said(Bind)]
+    sealed = len(troupe.sealed)
+    for to, bind in binds:
+        troupe.hears(to, bind)
+    assert_exact(troupe, 1, devices=6)
+    assert len([each for each in troupe.sealed if each[1].request.label.group == 1]) == sealed
+
+
+def test_it_wants_an_opened_update_in_another_group_and_is_told_that_it_is_spent() -> None:
+    troupe = a_troupe()
+    troupe.run_to(Opened, count=6)
+    binds = [(to, message) for _, to, message in troupe.said(Bind) if isinstance(message, Bind)]
+    troupe.queue.clear()
+    for to, bind in binds:
+        if to != "d5":
+            # The sum without d5, to be taken from the sum with it.
+            troupe.hears(to, replace(bind, group=2, members=bits_of(range(5), 6)))
+    troupe.run(lambda: len(troupe.said(SealRefused)) >= 5, most=200)
+    assert "spent" in refusals(troupe)
+    assert all(seal.request.label.group == 1 for _, seal in troupe.sealed)
+
+
+def test_it_gives_two_models_and_gets_no_sum() -> None:
+    troupe = a_troupe()
+
+    def lies(sender: str, to: str, message: Message) -> list[Message]:
+        if isinstance(message, Work) and to == "d0" and message.tensors:
+            return [replace(message, tensors={"model": np.array(message.tensors["model"]) + np.float32(1)})]
+        return [message]
+
+    troupe.lies = lies
+    troupe.run(lambda: bool([record for record in troupe.records if record.kind == "void"]))
+    void = [record.reason for record in troupe.records if record.kind == "void"]
+    assert void
+    assert troupe.leader.version == 0
+
+
+def test_it_asks_for_a_group_of_too_few() -> None:
+    troupe = a_troupe()
+    troupe.run_to(Bind, count=6)
+    for at, (sender, to, message) in enumerate(list(troupe.queue)):
+        if isinstance(message, Bind):
+            troupe.queue[at] = (sender, to, replace(message, members=bits_of(range(3), 6)))
+    troupe.run(lambda: len(troupe.said(Unbind)) >= 6, most=300)
+    assert "where at least 4 hide each other" in refusals(troupe)
+    assert not troupe.said(Update)
