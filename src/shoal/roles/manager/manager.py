@@ -214,8 +214,10 @@ class Manager(Machine):
         self.record("node", f"{sender} {came} from {hello.facts.host or 'somewhere'}")
         if hello.protocol < PROTOCOL:
             node.reason = f"{came}; speaks protocol {hello.protocol}, before this release's: upgrade it"
-        if not node.facts.torch:
-            self.record("node", f"{sender} has no PyTorch: it cannot train")
+        if not node.facts.torch and not node.facts.onnx:
+            self.record("node", f"{sender} has neither PyTorch nor onnxruntime: it cannot train")
+        elif not node.facts.torch:
+            self.record("node", f"{sender} has no PyTorch: it trains jobs that have graphs (shoal train --portable)")
         self._resettle(node)
         self._failover.on_hello(sender, hello, restarted=restarted)
         if node.job is not None and self._jobs[node.job].is_led:
@@ -479,7 +481,7 @@ class Manager(Machine):
         """Give a job free nodes until it has as many workers as wanted."""
         have = self._cluster.count(record.spec.job)
         while have < wanted:
-            node = self._cluster.take()
+            node = self._cluster.take(record.spec)
             if node is None:
                 break
             have += 1
