@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import psutil
 import pytest
 from kit import HERE, Site, cluster_in, run
+
+from shoal.trainer.bundle import unpack
+from shoal.trainer.host import TrainerHost
+from shoal.trainer.package import make_ready, plan_from, trainer_settings
+from shoal.trainer.portable.capturing import capture_ready
+from shoal.trainer.prepared_job import first_model
+from shoal.trainer.processors import ENGINES
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -26,6 +35,44 @@ async def started(site: Site, *, torch: int, onnx: int) -> list[str]:
         view = await site.connected(name)
         assert (view.facts.torch, bool(view.facts.onnx)) == ("", True)
     return without
+
+
+def test_a_confined_trainer_trains_without_pytorch(tmp_path: Path) -> None:
+    async def story() -> None:
+        ready = await make_ready(HERE / "clouds_task.py", "clouds_task:Clouds", out=tmp_path / "out")
+        plan = plan_from({"batch_size": 16, "learning_rate": 0.1, "until": {"epochs": 1}})
+        captured = await capture_ready(ready, plan, folder=tmp_path)
+        assert captured.path is not None, captured.told
+        unpack(ready.bundle, tmp_path / "bundle")
+        settings = trainer_settings(
+            ready,
+            plan,
+            bundle_dir=str(tmp_path / "bundle"),
+            graphs=str(captured.path),
+            initial=ready.prepared.model,
+        )
+        host = TrainerHost(child_module=ENGINES["onnx"])
+        try:
+            loaded = await host.start(settings)
+            assert loaded.engine.startswith("onnxruntime")
+            # Confined as one with PyTorch is: code of ours alone would say nothing here.
+            assert host.confined
+            host.shared.model[:] = first_model(Path(ready.prepared.model))[1]
+            before = (await host.evaluate(0, 234)).metrics
+            for batch in range(12):
+                result = await host.train(0, [batch])
+                assert result.finite
+                host.shared.model[:] += host.shared.update
+            after = (await host.evaluate(0, 234)).metrics
+            assert host.pid is not None
+            assert not [each for each in psutil.Process(host.pid).memory_maps() if "libtorch" in each.path]
+        finally:
+            await host.kill()
+            await host.stop()
+        assert [metric.name for metric in after] == ["loss", "accuracy"]
+        assert after[0].sums[0] < before[0].sums[0]
+
+    asyncio.run(story())
 
 
 def test_devices_without_pytorch_train_beside_others_and_one_is_killed(tmp_path: Path) -> None:

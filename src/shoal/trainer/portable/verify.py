@@ -270,7 +270,9 @@ class Drawing(TorchDispatchMode):
             self._look(args[0].detach(), name)
         match name:
             case "bernoulli_" | "bernoulli":
-                chance = args[1] if len(args) > 1 else kwargs.get("p", args[0])
+                # A chance of one half is the usual one, and then not passed on.
+                usual = 0.5 if func._overloadname == "float" else args[0]
+                chance = args[1] if len(args) > 1 else kwargs.get("p", usual)
                 chance = chance if isinstance(chance, Tensor) else torch.tensor(float(np.float32(chance)))
                 hit = (self._next(args[0]) < chance).to(args[0].dtype)
                 return args[0].copy_(hit) if name.endswith("_") else hit
