@@ -48,9 +48,11 @@ def checked_engine(name: str) -> str:
 
 
 def engine_of(environment: Mapping[str, str]) -> str:
-    """What trains on this device, as its owner chose; else PyTorch where it is installed."""
-    told = environment.get(ENGINE_VARIABLE, "")
-    return checked_engine(told) if told else "torch" if find_spec("torch") is not None else "onnx"
+    """What trains on this device, as its owner chose; else PyTorch, unless onnxruntime alone is installed."""
+    if told := environment.get(ENGINE_VARIABLE, ""):
+        return checked_engine(told)
+    has_onnx_alone = find_spec("torch") is None and find_spec("onnxruntime") is not None
+    return "onnx" if has_onnx_alone else "torch"
 
 
 def threads_of(environment: Mapping[str, str]) -> int:
