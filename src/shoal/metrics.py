@@ -10,7 +10,9 @@ def metrics(self, model, batch):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,7 @@ from shoal.learning.figures import histogram_of
 from shoal.learning.metrics import CLASSES_MAX, METRICS_MAX, MetricSum, lower_is_better, shape_problem
 
 _BETTER = ("", "lower", "higher")
+_unread: ContextVar[bool] = ContextVar("unread", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,20 @@ def _said(sums: Sums) -> Sums:
     return sums
 
 
+@contextlib.contextmanager
+def unread() -> Iterator[None]:
+    """Leave sums as the tensors that they are, for a graph that is to compute them. Only a capture asks for it."""
+    token = _unread.set(True)
+    try:
+        yield
+    finally:
+        _unread.reset(token)
+
+
 def _number(value: Any, kind: str) -> float:
     """A number, or a tensor or array that holds one."""
+    if _unread.get():
+        return value  # type: ignore[no-any-return]
     item = getattr(value, "item", None)
     try:
         return float(item() if item is not None else value)

@@ -130,7 +130,7 @@ class Sly(Digits):
 """
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in FORMATS["onnx"].needs)
-FORMS = ["pt2", pytest.param("onnx", marks=pytest.mark.skipif(not HAS_ONNX, reason="needs shoal[onnx]"))]
+FORMS = ["pt2", pytest.param("onnx", marks=pytest.mark.skipif(not HAS_ONNX, reason="needs shoal[export]"))]
 
 
 @pytest.fixture

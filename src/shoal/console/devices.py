@@ -83,7 +83,7 @@ def doing(node: NodeView, worker: WorkerView | None, jobs: Sequence[JobView]) ->
 def _idle(node: NodeView, jobs: Sequence[JobView], reason: str) -> Doing:
     if node.standing:
         return Doing("idle", reason or node.standing, "")
-    if not node.facts.torch:
+    if not node.facts.torch and not node.facts.onnx:
         return Doing("idle", "has no PyTorch: it can lead, not train", "")
     if not jobs:
         return Doing("idle", "no job is open", "")

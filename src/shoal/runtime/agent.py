@@ -567,6 +567,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="the folder of this device's own examples; else as it joined")
     parser.add_argument("--files", type=Path, help="files of jobs, named by their hashes, that need not be fetched")
     parser.add_argument("--device", default="", help="auto, cpu, cuda:N or mps; else as it joined")
+    parser.add_argument("--engine", default="", help="torch or onnx; else PyTorch where it is installed")
     parser.add_argument("--threads", type=int, default=0, help="threads of a trainer; 0: as it joined, else all cores")
     parser.add_argument("--lend", action="store_true", help="multiply matrices for clients of this cluster, too")
     parser.add_argument("--metrics", default="", help="HOST:PORT to serve this device's metrics at; else nowhere")
@@ -584,6 +585,7 @@ def main() -> int:
         folder = expose(Paths(given.home), given.data)
         own_processor.expose(Paths(given.home), device=given.device, threads=given.threads)
         own_processor.keep_to(given.cores)
+        own_processor.choose_engine(given.engine)
         limits = DeviceLimits.of(hours=given.hours, max_temperature_c=given.max_temperature)
         resting = Resting(limits, root=given.sensors_root) if limits != DeviceLimits() else None
         if folder is not None:

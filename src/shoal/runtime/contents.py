@@ -19,13 +19,20 @@ class Contents:
 
     def include(self, spec: JobSpec, sha256: str) -> bool:
         """Whether a worker or a leader of this job fetches what has this hash."""
-        if sha256 in (spec.bundle, spec.initial, *spec.base, spec.train.manifest, spec.test.manifest):
+        if sha256 and sha256 in (
+            spec.bundle,
+            spec.initial,
+            *spec.base,
+            spec.graphs,
+            spec.train.manifest,
+            spec.test.manifest,
+        ):
             return True
         return sha256 in self._listed(spec.train) or sha256 in self._listed(spec.test)
 
     def all_of(self, spec: JobSpec) -> frozenset[str]:
         """The hashes of everything that this job is made of, as far as its lists are here."""
-        own = (spec.bundle, spec.initial, *spec.base, spec.train.manifest, spec.test.manifest)
+        own = (spec.bundle, spec.initial, *spec.base, spec.graphs, spec.train.manifest, spec.test.manifest)
         return frozenset(filter(None, own)) | self._listed(spec.train) | self._listed(spec.test)
 
     def _listed(self, dataset: Dataset) -> frozenset[str]:

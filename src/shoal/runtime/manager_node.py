@@ -675,7 +675,8 @@ class ManagerNode:
 
     def _check_blobs(self, spec: JobSpec) -> None:
         base = (("frozen base", part) for part in spec.base)
-        named = (("code", spec.bundle), ("first model", spec.initial), ("data", spec.train.manifest), *base)
+        graphs = (("graphs", spec.graphs),) if spec.graphs else ()
+        named = (("code", spec.bundle), ("first model", spec.initial), ("data", spec.train.manifest), *base, *graphs)
         shards = sorted(self._contents.all_of(spec) - {sha256 for _, sha256 in named} - {spec.test.manifest})
         for what, sha256 in (*named, *(("data", shard) for shard in shards)):
             if not self._blobs.has(sha256):

@@ -20,6 +20,7 @@ from shoal.identity.identity import Identity
 from shoal.identity.signing import check, sign
 from shoal.net.grpc import GrpcLink
 from shoal.net.renewal import kept_fresh
+from shoal.plan import Plan
 from shoal.runtime.paths import Paths
 from shoal.store.files import AtomicFile, telling_disk_full
 from shoal.store.readable import let_others_read
@@ -27,6 +28,7 @@ from shoal.trainer.bundle import pack
 from shoal.trainer.exporting import TaskFiles
 from shoal.trainer.find import find_task
 from shoal.trainer.package import ReadyTask, Tell, job_id, laid_over, listing_of, make_ready, plan_from, spec_of
+from shoal.trainer.portable.capturing import capture_ready
 from shoal.trainer.shards import Manifest
 from shoal.trainer.whole_file import write_whole
 from shoal.wire.messages import (
@@ -288,6 +290,7 @@ class Operator:
         kwargs: Mapping[str, Any] | None = None,
         plan: Mapping[str, Any] | None = None,
         start: str | Path = "",
+        portable: bool = False,
         on_progress: Tell = lambda text: None,
     ) -> str:
         """From ``examples/mnist`` to a running job. ``plan`` holds only what differs from the task's own plan."""
@@ -295,7 +298,7 @@ class Operator:
         ready = await self.prepare(
             path, entry, name=name, kwargs=kwargs, plan=plan, start=start, on_progress=on_progress
         )
-        return await self.submit(ready, plan=plan or {}, on_progress=on_progress)
+        return await self.submit(ready, plan=plan or {}, portable=portable, on_progress=on_progress)
 
     async def prepare(
         self,
@@ -340,10 +343,22 @@ class Operator:
         await self.pull_model(job, pulled, version=int(version or 0), newest=not at, whole=True)
         return pulled
 
-    async def submit(self, ready: ReadyTask, *, plan: Mapping[str, Any], on_progress: Tell = lambda text: None) -> str:
-        """Upload what the cluster lacks and queue the job; returns its id once that is durable."""
+    async def submit(
+        self,
+        ready: ReadyTask,
+        *,
+        plan: Mapping[str, Any],
+        portable: bool = False,
+        on_progress: Tell = lambda text: None,
+    ) -> str:
+        """Upload what the cluster lacks and queue the job; returns its id once that is durable.
+
+        ``portable``: capture its step for devices without PyTorch. Where that cannot be done, it is told why, and the
+        job is for PyTorch devices alone.
+        """
         prepared = ready.prepared
         whole = plan_from(laid_over(prepared.plan, plan))
+        graphs = await self._upload_graphs(ready, whole, on_progress) if portable else ""
         await self._upload_bytes(ready.bundle)
         await self._link.store(prepared.model_sha256, Path(prepared.model))
         if prepared.base:
@@ -356,10 +371,18 @@ class Operator:
                 await self._link.store(shard.sha256, Path(path))
             await self._upload_bytes(listing_of(manifest))
         taken = {view.job for view in (await self.status()).jobs}
-        spec = sign(spec_of(ready, whole, job=job_id(ready.name, taken)), self._identity)
+        spec = sign(spec_of(ready, whole, job=job_id(ready.name, taken), graphs=graphs), self._identity)
         answer = await self._link.operate(Submit(spec=spec))
         assert isinstance(answer, Done)
         return answer.job
+
+    async def _upload_graphs(self, ready: ReadyTask, plan: Plan, tell: Tell) -> str:
+        with tempfile.TemporaryDirectory(prefix="shoal-graphs-") as folder:
+            captured = await capture_ready(ready, plan, folder=Path(folder), on_progress=tell)
+            if captured.path is None:
+                return ""
+            await self._link.store(captured.sha256, captured.path)
+            return captured.sha256
 
     async def _upload_bytes(self, data: bytes) -> None:
         with tempfile.NamedTemporaryFile() as file:

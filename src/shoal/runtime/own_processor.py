@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from shoal.errors import Misuse
 from shoal.identity.identity import load_private_json, save_private_json
 from shoal.runtime.paths import Paths
-from shoal.trainer.processors import DEVICE_VARIABLE, THREADS_VARIABLE, checked_device, checked_threads
+from shoal.trainer.processors import (
+    DEVICE_VARIABLE,
+    ENGINE_VARIABLE,
+    THREADS_VARIABLE,
+    checked_device,
+    checked_engine,
+    checked_threads,
+)
 
 PROCESSOR_FILE = "processor.json"
 
@@ -44,6 +51,12 @@ def expose(places: Paths, *, device: str, threads: int) -> None:
         os.environ[DEVICE_VARIABLE] = checked_device(device)
     if threads:
         os.environ[THREADS_VARIABLE] = str(checked_threads(threads))
+
+
+def choose_engine(name: str) -> None:
+    """Train by this engine alone, in this process and those it starts; empty: by the best that is installed."""
+    if name:
+        os.environ[ENGINE_VARIABLE] = checked_engine(name)
 
 
 def keep_to(count: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from shoal.errors import Misuse
 from shoal.identity.join_code import split_endpoint
+from shoal.trainer.processors import ENGINE_VARIABLE
 from shoal.version import __version__
 from shoal.wire.limits import NAME_MAX_CHARS
 from shoal.wire.messages import Facts
@@ -31,35 +32,37 @@ _ANSWER = slice(20, 24)
 
 
 def facts() -> Facts:
-    """What the device says about itself when it connects."""
+    """What the device says about itself when it connects. An engine that its owner chose is the only one it has."""
+    chosen = os.environ.get(ENGINE_VARIABLE, "")
     return Facts(
         host=socket.gethostname()[:120],
         arch=platform.machine(),
         cpus=os.cpu_count() or 0,
         memory_mb=_memory_mb("MemTotal"),
         python=platform.python_version(),
-        torch=_torch_version(),
+        torch=_version("torch") if chosen != "onnx" else "",
         shoal=__version__,
+        onnx=_version("onnxruntime") if chosen != "torch" else "",
     )
 
 
-def _torch_version() -> str:
+def _version(package: str) -> str:
     """Read from the package's metadata: importing torch would cost 200 MB, and ``importlib.metadata`` 2 MB."""
     for folder in sys.path:
-        for metadata in Path(folder).glob("torch-*.dist-info/METADATA"):
+        for metadata in Path(folder).glob(f"{package}-*.dist-info/METADATA"):
             with metadata.open(encoding="utf-8", errors="replace") as lines:
                 found = next((line for line in lines if line.startswith("Version:")), "")
             if found:
                 return found.removeprefix("Version:").strip()
     # Other installers than pip keep it in other forms.
-    return _torch_version_elsewhere() if find_spec("torch") is not None else ""
+    return _version_elsewhere(package) if find_spec(package) is not None else ""
 
 
-def _torch_version_elsewhere() -> str:
+def _version_elsewhere(package: str) -> str:
     import importlib.metadata
 
     try:
-        return importlib.metadata.version("torch")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
 

@@ -68,7 +68,7 @@ from shoal.store.blobs import BlobStore
 from shoal.trainer.bundle import unpack
 from shoal.trainer.host import TrainerError, TrainerHost, TrainerSettings
 from shoal.trainer.prepared_job import first_model, own_layout
-from shoal.trainer.processors import device_of, threads_of
+from shoal.trainer.processors import ENGINES, device_of, engine_of, threads_of
 from shoal.trainer.protocol import TrainResult
 from shoal.trainer.shards import Manifest
 from shoal.wire.coded import sizes_of
@@ -112,6 +112,10 @@ class WorkerDriver:
         self._around = surroundings
         self._cache = cache
         self._blobs = BlobStore(cache / "blobs")
+        #: What trains here: PyTorch, or the job's graphs.
+        self._engine = engine_of(os.environ)
+        if child_module == ENGINES["torch"]:
+            child_module = ENGINES[self._engine]
         self._trainer = TrainerHost(child_module=child_module, rooms=cache / "rooms")
         self._pace_s = pace_s
         self._busy = asyncio.Lock()
@@ -280,6 +284,9 @@ class WorkerDriver:
         await self._around.fetch(spec.initial)
         for part in spec.base:
             await self._around.fetch(part)
+        graphs = spec.graphs if self._engine == "onnx" else ""
+        if graphs:
+            await self._around.fetch(graphs)
         test = await self._shards(spec.test)
         if spec.plan.shuffle == "window":
             self._windows = self._windows or await self._window_cache()
@@ -295,6 +302,8 @@ class WorkerDriver:
             test=test,
             base=tuple(str(self._blobs.path(part)) for part in spec.base),
             layout=layout,
+            graphs=str(self._blobs.path(graphs)) if graphs else "",
+            initial=str(self._blobs.path(spec.initial)) if graphs else "",
             window=self._windows.window if self._windows is not None else 0,
             train_rows=self._windows.rows if self._windows is not None else (),
             own=own_layout(self._blobs.path(spec.initial)),

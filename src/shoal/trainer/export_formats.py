@@ -142,7 +142,7 @@ FORMATS: dict[str, Format] = {
     "pt2": Format(needs=(), install="", write=_write_pt2, load=_load_pt2),
     "onnx": Format(
         needs=("onnx", "onnxscript", "onnxruntime"),
-        install="pip install '.[onnx]'",
+        install="pip install '.[export]'",
         write=_write_onnx,
         load=_load_onnx,
     ),

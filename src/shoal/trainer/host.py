@@ -22,6 +22,7 @@ from shoal.trainer.confine import Limits, device_memory_bytes, says_no_memory, t
 from shoal.trainer.launch import REFUSED_CODE
 from shoal.trainer.line import TrainerLine
 from shoal.trainer.open_files import send_file
+from shoal.trainer.processors import ENGINES
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerError, TrainerSettings, TrainResult
 from shoal.trainer.sandbox import Room
 from shoal.trainer.shared import SharedVectors
@@ -32,8 +33,10 @@ from shoal.wire.messages import clip
 
 __all__ = ["EvalResult", "TaskLoaded", "TrainResult", "TrainerError", "TrainerHost", "TrainerSettings"]
 
-#: The module that runs a task's code. Others in its place are code of ours, which needs the agent's files.
-_TASK_MODULE = "shoal.trainer.child"
+#: The module that runs a task's code, and the modules that run what an operator sent. Others in their place are code of
+#: ours, which needs the agent's files.
+_TASK_MODULE = ENGINES["torch"]
+_CONFINED = frozenset(ENGINES.values())
 #: Python and torch may take minutes to import from the SD card of a small board.
 START_TIMEOUT_S = 300.0
 #: The leader's lease ends long before; this only bounds the wait.
@@ -118,7 +121,7 @@ class TrainerHost:
         settings = _with_absolute_paths(settings)
         limits = self._limits or Limits.from_environment(os.environ, device_bytes=device_memory_bytes())
         limits = limits.narrowed(memory_bytes=settings.memory_max_bytes, nice=settings.nice)
-        if self._child_module != _TASK_MODULE:
+        if self._child_module not in _CONFINED:
             limits = limits.for_own_code()
         self._last_words.clear()
         self._renew_shared(settings.layout.size, settings.own_size)
@@ -455,4 +458,6 @@ def _with_absolute_paths(settings: TrainerSettings) -> TrainerSettings:
         train=tuple(map(os.path.abspath, settings.train)),
         test=tuple(map(os.path.abspath, settings.test)),
         base=tuple(map(os.path.abspath, settings.base)),
+        graphs=os.path.abspath(settings.graphs) if settings.graphs else "",
+        initial=os.path.abspath(settings.initial) if settings.initial else "",
     )

@@ -81,7 +81,7 @@ async def make_ready(
 # The job it becomes ------------------------------------------------------------------------------------
 
 
-def spec_of(ready: ReadyTask, plan: Plan, *, job: str) -> JobSpec:
+def spec_of(ready: ReadyTask, plan: Plan, *, job: str, graphs: str = "") -> JobSpec:
     """What a cluster is told of it: everything large is named by its hash."""
     prepared = ready.prepared
     return JobSpec(
@@ -95,6 +95,7 @@ def spec_of(ready: ReadyTask, plan: Plan, *, job: str) -> JobSpec:
         train=_dataset(prepared.train),
         test=_dataset(prepared.test),
         plan=plan,
+        graphs=graphs,
     )
 
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from shoal.errors import Misuse
 
 DEVICE_VARIABLE = "SHOAL_DEVICE"
 THREADS_VARIABLE = "SHOAL_TORCH_THREADS"
+ENGINE_VARIABLE = "SHOAL_ENGINE"
+
+#: What trains, and the module of its process.
+ENGINES = {"torch": "shoal.trainer.child", "onnx": "shoal.trainer.portable.child"}
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]{1,2})?")
 _THREADS_MAX = 1024
@@ -34,6 +39,20 @@ def checked_threads(count: int) -> int:
 def device_of(environment: Mapping[str, str]) -> str:
     """The processor that the device's owner chose; else the best that PyTorch finds."""
     return checked_device(environment.get(DEVICE_VARIABLE, "") or "auto")
+
+
+def checked_engine(name: str) -> str:
+    if name not in ENGINES:
+        raise Misuse(f"--engine {name}: there is {', '.join(ENGINES)}")
+    return name
+
+
+def engine_of(environment: Mapping[str, str]) -> str:
+    """What trains on this device, as its owner chose; else PyTorch, unless onnxruntime alone is installed."""
+    if told := environment.get(ENGINE_VARIABLE, ""):
+        return checked_engine(told)
+    has_onnx_alone = find_spec("torch") is None and find_spec("onnxruntime") is not None
+    return "onnx" if has_onnx_alone else "torch"
 
 
 def threads_of(environment: Mapping[str, str]) -> int:

@@ -59,6 +59,9 @@ class TrainerSettings:
     #: The files of the frozen base, where the model has one.
     base: tuple[str, ...] = ()
     layout: Layout
+    #: For a trainer without PyTorch: the files of the job's graphs and of its first model.
+    graphs: str = ""
+    initial: str = ""
     #: Where examples are mixed in windows of so many shards (0: they are not): the rows of each shard. There ``train``
     #: is empty, and the agent opens and shuts shards by number, as leases need them.
     window: int = 0

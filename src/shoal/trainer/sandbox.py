@@ -69,7 +69,8 @@ class Room:
         data = folder / "data"
         data.mkdir()
         data.chmod(0o711)
-        files = dict.fromkeys((*self.settings.train, *self.settings.test, *self.settings.base))
+        single = filter(None, (self.settings.graphs, self.settings.initial))
+        files = dict.fromkeys((*self.settings.train, *self.settings.test, *self.settings.base, *single))
         doors = {file: str(data / f"{number}-{Path(file).name}") for number, file in enumerate(files)}
         self.settings = dataclasses.replace(
             self.settings,
@@ -77,6 +78,8 @@ class Room:
             train=tuple(doors[file] for file in self.settings.train),
             test=tuple(doors[file] for file in self.settings.test),
             base=tuple(doors[file] for file in self.settings.base),
+            graphs=doors.get(self.settings.graphs, ""),
+            initial=doors.get(self.settings.initial, ""),
         )
         return tuple(doors.items())
 

@@ -30,6 +30,9 @@ def check(
         Path | None,
         typer.Option(metavar="FOLDER", help="Examples of this machine's own, for a task with local data."),
     ] = None,
+    portable: Annotated[
+        bool, typer.Option("--portable", help="Say whether devices without PyTorch could train it, too.")
+    ] = False,
     home: Home = DEFAULT_HOME,
     json: Json = False,
 ) -> None:
@@ -50,22 +53,26 @@ def check(
     from shoal.trainer.check import check_task
     from shoal.trainer.find_script import find_task_or_script
     from shoal.trainer.package import laid_over, make_ready, plan_from
+    from shoal.trainer.portable.capturing import capture_ready
 
     path, entry = find_task_or_script(task)
     changes = overrides(workers="", until={}, numbers={}, pairs=plan or ())
     kwargs = pairs_of(arguments or (), option="--set")
     tell = screen.Teller(screen.err())
 
-    async def run(out: Path) -> tuple[TaskCheck, Plan]:
+    async def run(out: Path) -> tuple[TaskCheck, Plan, str]:
         ready = await make_ready(path, entry, out=out, kwargs=kwargs, plan=changes, on_progress=tell)
         whole = plan_from(laid_over(ready.prepared.plan, changes))
         tell("training one lease three times, in two processes")
-        return await check_task(ready, whole, local_folder=str(data.absolute()) if data else ""), whole
+        found = await check_task(ready, whole, local_folder=str(data.absolute()) if data else "")
+        with tempfile.TemporaryDirectory(prefix="shoal-graphs-") as folder:
+            engines = (await capture_ready(ready, whole, folder=Path(folder))).told if portable else ""
+        return found, whole, engines
 
     with _prepared_in(Paths(home).prepared, data) as out:
-        found, whole = asyncio.run(run(out))
+        found, whole, engines = asyncio.run(run(out))
     claims = whole.inner_state == "fresh"
-    told = _told(found, whole)
+    told = _told(found, whole) | ({"portable": engines} if portable else {})
     if json:
         screen.print_json(told)
     else:
@@ -125,4 +132,5 @@ def _lines(told: dict[str, Any]) -> list[tuple[str, str]]:
         ("frozen", f"{told['base_bytes']:,} bytes, sent once to each device" if told["base_bytes"] else "nothing"),
         ("a batch", f"{told['batch_s'] * 1000:.0f} ms with {told['engine']}"),
         ("metrics", metrics or "none: no examples are held out"),
+        *([("portable", told["portable"])] if "portable" in told else []),
     ]

@@ -71,6 +71,9 @@ def train(
             metavar="FILE|JOB|JOB@VERSION", help="Begin with the tensors of this model that fit.", show_default=False
         ),
     ] = "",
+    portable: Annotated[
+        bool, typer.Option("--portable", help="Capture the training step for devices without PyTorch, too.")
+    ] = False,
     name: Annotated[str, typer.Option(help="What to call the job.", show_default="the task's folder or file")] = "",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start the job and return at once.")] = False,
     home: Home = DEFAULT_HOME,
@@ -115,7 +118,13 @@ def train(
     async def begin(operator: Operator) -> Story | None:
         nonlocal started
         started = await operator.prepare_and_submit(
-            task, name=name, kwargs=arguments, plan=chosen, start=start, on_progress=screen.Teller(screen.err())
+            task,
+            name=name,
+            kwargs=arguments,
+            plan=chosen,
+            start=start,
+            portable=portable,
+            on_progress=screen.Teller(screen.err()),
         )
         screen.say(f"Job {started} is queued.")
         return None if detach else await watch_job(operator, started, to_stderr=json)

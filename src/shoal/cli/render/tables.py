@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         EvaluationView,
         EventView,
         ExecutorView,
+        Facts,
         JobView,
         MetricView,
         NodeView,
@@ -61,10 +62,18 @@ def nodes_table(nodes: Sequence[NodeView]) -> Table:
             str(facts.cpus or NOTHING),
             _memory(node.memory_free_mb, facts.memory_mb),
             f"{node.load:.1f}",
-            Text(clean(facts.torch, 16)) if facts.torch else Text("none: cannot train", style="yellow"),
+            _engine(facts),
             Text(clean(node.reason), style="dim"),
         )
     return table
+
+
+def _engine(facts: Facts) -> Text:
+    if facts.torch:
+        return Text(clean(facts.torch, 16))
+    if facts.onnx:
+        return Text(f"none; onnx {clean(facts.onnx, 16)}")
+    return Text("none: cannot train", style="yellow")
 
 
 def versions_table(told: VersionList, *, now_s: float) -> Table:

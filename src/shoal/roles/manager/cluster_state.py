@@ -75,7 +75,12 @@ class NodeRecord:
 
     @property
     def can_train(self) -> bool:
-        return self.can_lead and bool(self.facts.torch)
+        """Whether it has an engine for some jobs; ``suits`` says for which."""
+        return self.can_lead and bool(self.facts.torch or self.facts.onnx)
+
+    def suits(self, spec: JobSpec) -> bool:
+        """Whether it has an engine for this job: PyTorch for any, onnxruntime for those that have graphs."""
+        return bool(self.facts.torch or (self.facts.onnx and spec.graphs))
 
     @property
     def can_lead(self) -> bool:
@@ -306,14 +311,21 @@ class ClusterState:
             self._listed.add(node.node)
             heapq.heappush(self._free, node.node)
 
-    def take(self) -> NodeRecord | None:
-        """The first free node by name. It leaves the list."""
-        while self._free:
+    def take(self, spec: JobSpec) -> NodeRecord | None:
+        """The first free node by name that has an engine for this job. It leaves the list."""
+        unsuited: list[str] = []
+        found = None
+        while self._free and found is None:
             name = heapq.heappop(self._free)
+            node = self.nodes[name]
+            if node.is_free and not node.suits(spec):
+                unsuited.append(name)
+                continue
             self._listed.remove(name)
-            if self.nodes[name].is_free:
-                return self.nodes[name]
-        return None
+            found = node if node.is_free else None
+        for name in unsuited:
+            heapq.heappush(self._free, name)
+        return found
 
     def count(self, job: str) -> int:
         return len(self._workers.get(job, ()))

@@ -267,8 +267,10 @@ class Manager(Machine):
             self.record("node", f"{sender} {came} from {hello.facts.host or 'somewhere'}")
         if hello.protocol < PROTOCOL:
             node.reason = f"{came}; speaks protocol {hello.protocol}, before this release's: upgrade it"
-        if not node.facts.torch:
+        if not node.facts.torch and not node.facts.onnx:
             self.record("node", f"{sender} has no PyTorch: it cannot train")
+        elif not node.facts.torch:
+            self.record("node", f"{sender} has no PyTorch: it trains jobs that have graphs (shoal train --portable)")
         self._resettle(node)
         self._failover.on_hello(sender, hello, restarted=restarted)
         if node.job is not None and self._jobs[node.job].is_led:
@@ -508,7 +510,11 @@ class Manager(Machine):
     def _call_back(self, led: list[JobRecord]) -> None:
         """No node is free, and a job has fewer workers than its least: another job gives some of its surplus."""
         cluster = self._cluster
-        needed = sum(max(0, record.spec.plan.workers_least - cluster.count(record.spec.job)) for record in led)
+        lacking = {
+            record.spec.job: max(0, record.spec.plan.workers_least - cluster.count(record.spec.job)) for record in led
+        }
+        needed = sum(lacking.values())
+        needy = [record.spec for record in led if lacking[record.spec.job]]
         needed -= len(cluster.called_back) + len(cluster.let_go)
         # The last job to come is the first to give.
         for record in reversed(led):
@@ -517,7 +523,9 @@ class Manager(Machine):
             if spare <= 0:
                 continue
             others = [name for name in reversed(cluster.workers(job)) if name != record.leader]
-            for name in [name for name in others if name not in cluster.called_back][:spare]:
+            # A node without an engine for the jobs in need would only come back.
+            useful = [name for name in others if any(self._nodes[name].suits(spec) for spec in needy)]
+            for name in [name for name in useful if name not in cluster.called_back][:spare]:
                 needed -= 1
                 cluster.called_back.add(name)
                 self.record("called-back", f"{name}: another job has fewer workers than it needs", job=job)
@@ -527,7 +535,7 @@ class Manager(Machine):
         """Give a job free nodes until it has as many workers as wanted."""
         have = self._cluster.count(record.spec.job)
         while have < wanted:
-            node = self._cluster.take()
+            node = self._cluster.take(record.spec)
             if node is None:
                 break
             have += 1

@@ -76,7 +76,7 @@ class Reconciliation:
         """Nodes that could train this job now, other than its leader."""
         wanted = (None, record.spec.job)
         nodes = (node for node in self._cluster.nodes.values() if node.job in wanted and node.node != record.leader)
-        return [node for node in nodes if node.can_train]
+        return [node for node in nodes if node.can_train and node.suits(record.spec)]
 
     def await_leaders(self) -> None:
         """Give leaders that are away a last wait, where a worker of theirs is heard again."""

@@ -47,6 +47,8 @@ class JobSpec(Message):
     signer_pem: str = ""
     #: The parts of the model's frozen base, which devices fetch and the leader does not; none: nothing is frozen.
     base: tuple[str, ...] = ()
+    #: The captured graphs of its step, for devices without PyTorch; empty: it has none.
+    graphs: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
@@ -55,6 +57,8 @@ class JobSpec(Message):
                 raise PeerViolation(f"a job's {name} is named by its sha256, not {getattr(self, name)[:80]!r}")
         if len(self.base) > BASE_PARTS_MAX or not all(is_sha256(part) for part in self.base):
             raise PeerViolation(f"a frozen base has at most {BASE_PARTS_MAX} parts, each named by its sha256")
+        if self.graphs and not is_sha256(self.graphs):
+            raise PeerViolation(f"a job's graphs are named by their sha256, not {self.graphs[:80]!r}")
         if not self.job:
             raise PeerViolation("a job needs an id")
         if self.plan.data == "shared" and self.train.examples < 1:

@@ -19,14 +19,16 @@ class Facts(Message):
     cpus: int = 0
     memory_mb: int = 0
     python: str = ""
-    #: Empty where PyTorch is not installed: such a node can lead, not train.
+    #: Empty where PyTorch is not installed: such a node can lead, and train jobs that have graphs if it has ``onnx``.
     torch: str = ""
     shoal: str = ""
+    #: The version of onnxruntime; empty where it is not installed.
+    onnx: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         # They end up in a log and on an operator's terminal, where a new line is a lie and an escape a command.
-        if not (self.host + self.arch + self.python + self.torch + self.shoal).isprintable():
+        if not (self.host + self.arch + self.python + self.torch + self.shoal + self.onnx).isprintable():
             raise PeerViolation("facts that cannot be printed")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -53,8 +54,10 @@ class Office:
         self.actions = self.manager.handle(event, 0.0)
         return self.actions
 
-    def hello(self, node: str, *, incarnation: str = "1", torch: str = "2.11", protocol: int = PROTOCOL) -> None:
-        facts = Facts(host=f"{node}.local", torch=torch)
+    def hello(
+        self, node: str, *, incarnation: str = "1", torch: str = "2.11", onnx: str = "", protocol: int = PROTOCOL
+    ) -> None:
+        facts = Facts(host=f"{node}.local", torch=torch, onnx=onnx)
         hello = Hello(node=node, incarnation=incarnation, facts=facts, protocol=protocol)
         self.happens(Received(sender=node, message=hello))
 
@@ -153,6 +156,27 @@ def test_a_node_without_torch_is_not_given_training(office: Office, make_spec: M
     office.hello("gateway", torch="")
     assert office.assigned() == {}
     assert "gateway has no PyTorch: it cannot train" in office.records("node")
+
+
+def test_a_node_with_onnxruntime_alone_is_given_jobs_that_have_graphs(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec(job="plain"))
+    office.hello("board", torch="", onnx="1.31")
+    assert office.assigned() == {}
+    office.hello("desk", onnx="1.31")
+    assert office.assigned() == {"desk": "plain"}
+    office.submit(dataclasses.replace(make_spec(job="portable"), graphs="1" * 64))
+    assert office.assigned() == {"board": "portable"}
+
+
+def test_a_node_is_not_called_back_for_a_job_that_it_has_no_engine_for(office: Office, make_spec: Make) -> None:
+    for node in ("a", "b", "c"):
+        office.hello(node, torch="", onnx="1.31")
+    office.submit(dataclasses.replace(make_spec(job="portable", workers_max=4), graphs="1" * 64))
+    office.submit(make_spec(job="plain", workers_min=1, workers_max=4))
+    assert office.records("called-back") == []
+    assert office.working() == dict.fromkeys(("a", "b", "c"), "portable")
+    office.hello("d")
+    assert office.assigned() == {"d": "plain"}
 
 
 def test_a_suspect_keeps_its_job_and_a_lost_one_does_not(office: Office, make_spec: Make) -> None:

@@ -1,0 +1,1 @@
+"""A training step as a file: captured where PyTorch is, trained where it is not."""

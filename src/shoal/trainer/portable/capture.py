@@ -1,0 +1,231 @@
+"""A task's training step and its evaluation as ONNX graphs, made and verified where PyTorch is. Imports torch.
+
+What cannot be captured, or does not agree with PyTorch, is refused by name: the job is then for PyTorch devices alone.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - to see whether a task draws from it
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal import metrics as task_metrics
+from shoal.errors import Misuse
+from shoal.learning.metrics import lower_is_better
+from shoal.plan import Plan
+from shoal.task import Task
+from shoal.trainer.judging import loss_of, pair_of
+from shoal.trainer.optimisers import InnerOptimiser
+from shoal.trainer.placement import Placed
+from shoal.trainer.portable.build import Built, build
+from shoal.trainer.portable.graph import check_graph
+from shoal.trainer.portable.graphs_file import Graphs, Metric
+from shoal.trainer.portable.rules import Adam, Rule, Sgd
+from shoal.trainer.portable.trace import Unportable, trace_evaluation, trace_step
+from shoal.trainer.portable.verify import Verifier
+from shoal.trainer.protocol import TrainerSettings
+from shoal.trainer.shards import Examples
+
+#: Batches that the step is traced with: of two sizes that no layer is likely to have.
+_SIZES = (22, 26)
+
+
+class TracedLease:
+    """A lease in a graph: what differs from lease to lease would be written into it, so nobody may ask."""
+
+    device = torch.device("cpu")
+    half = None
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unportable(f"the task reads lease.{name}, which differs from lease to lease")
+
+
+def capture(
+    task: Task,
+    model: nn.Module,
+    placed: Placed,
+    settings: TrainerSettings,
+    *,
+    train: Examples,
+    test: Examples,
+    evaluates: bool = True,
+) -> Graphs:
+    """The graphs of a task, verified. Raises Unportable. A job always evaluates; a benchmark may leave that out."""
+    _check_plan(task, placed, settings)
+    rule, rate, weight_decay = rule_of(task, model, settings)
+    rows = Rows(train)
+    held_out = Rows(test if len(test) else train)
+
+    def loss(module: nn.Module, columns: dict[str, Tensor]) -> Tensor:
+        batch = task.collate(given_rows(columns), training=True)
+        return loss_of(task, module, batch, TracedLease())  # type: ignore[arg-type]
+
+    found: list[Metric] = []
+
+    def judge(module: nn.Module, columns: dict[str, Tensor]) -> list[Any]:
+        metrics = traced_metrics(task, module, columns)
+        found[:] = [
+            Metric(name=name, kind=sums.kind, sums=len(sums.sums), lower=_is_lower(name, sums))
+            for name, sums in metrics.items()
+        ]
+        return [number for sums in metrics.values() for number in sums.sums]
+
+    step = _built(
+        lambda size: trace_step(loss, model, placed, rows.torch(size), rule, clip=settings.clip_gradient), "the step"
+    )
+    verifier = Verifier(task, model, placed, settings, rule=rule, weight_decay=weight_decay)
+    proof = verifier.step(step, rows)
+    evaluation = Built(onnx=b"", inputs=(), draws=())
+    if evaluates:
+        evaluation = _built(lambda size: trace_evaluation(judge, model, placed, held_out.torch(size)), "the evaluation")
+        verifier.evaluation(evaluation, tuple(found), held_out)
+    return Graphs(
+        train=step.onnx,
+        evaluate=evaluation.onnx,
+        states=rule.states,
+        rate=rate,
+        weight_decay=weight_decay,
+        draws=step.draws,
+        evaluation_draws=evaluation.draws,
+        metrics=tuple(found),
+        proof=proof,
+        error=verifier.error,
+    )
+
+
+class Rows:
+    """Stored examples, taken round and round."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+        if not len(examples):
+            raise Unportable("there are no examples here to capture a batch of")
+
+    def take(self, size: int, start: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+        taken = self._examples.take((start + np.arange(size)) % len(self._examples))
+        for name, column in taken.items():
+            if not isinstance(column, np.ndarray):
+                raise Unportable(f"column {name} holds texts or rows of unequal shapes")
+        return {name: np.array(column) for name, column in taken.items() if isinstance(column, np.ndarray)}
+
+    def torch(self, size: int, start: int = 0) -> dict[str, Tensor]:
+        return {name: torch.from_numpy(column) for name, column in self.take(size, start).items()}
+
+
+def given_rows(columns: Mapping[str, Tensor]) -> Any:
+    """Columns as ``Task.collate`` takes them."""
+    return (columns["x"], columns["y"]) if columns.keys() == {"x", "y"} else dict(columns)
+
+
+def rule_of(task: Task, model: nn.Module, settings: TrainerSettings) -> tuple[Rule, float, float]:
+    """The optimiser of a lease as a rule, its rate and its weight decay."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimiser = InnerOptimiser(task, model, trainable, settings).for_lease(settings.learning_rate)
+    kind = type(optimiser).__name__
+    if len(optimiser.param_groups) != 1:
+        raise Unportable(f"its {kind} has {len(optimiser.param_groups)} groups of parameters")
+    group = optimiser.param_groups[0]
+    if {id(each) for each in group["params"]} != {id(each) for each in trainable}:
+        raise Unportable(f"its {kind} steps through some of the parameters alone")
+    if group.get("maximize") or group.get("amsgrad") or group.get("dampening") or group.get("centered"):
+        raise Unportable(f"its {kind} has maximize, amsgrad or dampening")
+    rule: Rule
+    if type(optimiser) is torch.optim.SGD:
+        rule = Sgd(momentum=float(group["momentum"]), nesterov=bool(group["nesterov"]))
+    elif type(optimiser) in (torch.optim.Adam, torch.optim.AdamW):
+        beta1, beta2 = map(float, group["betas"])
+        decoupled = bool(group.get("decoupled_weight_decay", type(optimiser) is torch.optim.AdamW))
+        rule = Adam(beta1=beta1, beta2=beta2, epsilon=float(group["eps"]), is_decoupled=decoupled)
+    else:
+        raise Unportable(f"its optimiser is {kind}: SGD, Adam and AdamW are captured")
+    return rule, float(group["lr"]), float(group["weight_decay"])
+
+
+def traced_metrics(task: Task, model: nn.Module, columns: dict[str, Tensor]) -> dict[str, Any]:
+    """As ``judging.metrics_of``, with sums that are still tensors."""
+    batch = task.collate(given_rows(columns), training=False)
+    examples = len(next(iter(columns.values())))
+    with task_metrics.unread():
+        if task._overrides("metrics"):
+            found = dict(task.metrics(model, batch))
+            if "loss" not in found:
+                loss = loss_of(task, model, batch, TracedLease())  # type: ignore[arg-type]
+                found = {"loss": task_metrics.mean(loss * examples, _whole(examples)), **found}
+            return found
+        if task._overrides("step"):
+            loss = loss_of(task, model, batch, TracedLease())  # type: ignore[arg-type]
+            return {"loss": task_metrics.mean(loss * examples, _whole(examples))}
+        x, y = pair_of(task, batch)
+        output = model(x)
+        loss = task.loss(output, y)
+        return {"loss": task_metrics.mean(loss * examples, _whole(examples)), **_accuracy(task, output, y)}
+
+
+def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
+    if task._overrides("correct"):
+        correct = task.correct(output, y)
+        if not isinstance(correct, Tensor) or y.dim() != 1:
+            raise Unportable("Task.correct gives a number that is read out of a tensor; let it give the tensor")
+        return {"accuracy": task_metrics.mean(correct, _whole(len(y)))}
+    if y.is_floating_point() or not isinstance(output, Tensor) or output.dim() != y.dim() + 1:
+        return {}
+    correct = (output.argmax(1) == y).sum()
+    return {"accuracy": task_metrics.mean(correct, _whole(y.numel()))}
+
+
+def _whole(number: int) -> Tensor:
+    # Not as_tensor: a table of one number would not be known to depend on the batch's size.
+    return torch.full((), float(number), dtype=torch.float64)
+
+
+def _is_lower(name: str, sums: Any) -> bool:
+    return bool(sums.better == "lower" if sums.better else lower_is_better(name))
+
+
+def _built(trace: Any, what: str) -> Built:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            drawn = np.random.get_state(), random.getstate()
+            built = build(trace, _SIZES)
+            before = drawn[0][1], drawn[1]  # type: ignore[index]
+            after = np.random.get_state()[1], random.getstate()  # type: ignore[index]
+        if not np.array_equal(before[0], after[0]) or before[1] != after[1]:
+            raise Unportable("it draws numbers by numpy or random, which a graph cannot: draw them by torch")
+        check_graph(built.onnx)
+        return built
+    except Unportable as error:
+        raise Unportable(f"{what} cannot be captured: {error}") from None
+    except Exception as error:
+        # torch has errors of its own for data-dependent control flow and the like.
+        first = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
+        raise Unportable(f"{what} cannot be captured: {type(error).__name__}: {first}") from error
+
+
+def _check_plan(task: Task, placed: Placed, settings: TrainerSettings) -> None:
+    if task._overrides("train"):
+        raise Unportable("the task trains by a loop of its own (Task.train)")
+    if settings.is_local:
+        raise Unportable("each device has its own examples, which the task's code reads there")
+    if settings.accumulate != 1:
+        raise Unportable(f"accumulate = {settings.accumulate}: a graph takes a step for each batch")
+    if settings.precision != "float32":
+        raise Unportable(f"precision = {settings.precision!r}: graphs compute in float32")
+    for name, (tensor, _) in placed.shared.items():
+        if tensor.dtype != torch.float32:
+            raise Unportable(f"{name} is {tensor.dtype}; graphs train float32 alone")
+    for name, tensor in placed.frozen.items():
+        if tensor.dtype not in (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool):
+            raise Unportable(f"the frozen {name} is {tensor.dtype}, which no graph takes")
+
+
+def settings_of(plan: Plan, *, task: Task, layout: Any) -> TrainerSettings:
+    """What a trainer would be told of a plan, as far as a graph depends on it."""
+    if type(task) is Task:
+        raise Misuse("a script has a loop of its own")
+    return TrainerSettings.of_plan(
+        plan, bundle_dir="", entry="", train=(), layout=layout, is_local=plan.data == "local"
+    )

@@ -1,0 +1,78 @@
+"""Optimisers as equations over one flat vector, for a graph that holds them. Imports torch.
+
+Each gives what the class of ``torch.optim`` of its name gives, value by value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+States: TypeAlias = tuple[Tensor, ...]
+
+
+class Rule(Protocol):
+    @property
+    def states(self) -> int:
+        """How many vectors it keeps, each zero before the first step."""
+        ...
+
+    def step(
+        self, before: Tensor, gradient: Tensor, states: States, *, step: Tensor, rate: Tensor, weight_decay: Tensor
+    ) -> tuple[Tensor, States]:
+        """The parameters and the states after a step. ``step`` counts from 1."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sgd:
+    """Stochastic gradient descent, with momentum where that is not 0 (Sutskever et al., 2013, as torch has it)."""
+
+    momentum: float = 0.0
+    nesterov: bool = False
+
+    @property
+    def states(self) -> int:
+        return 1 if self.momentum else 0
+
+    def step(
+        self, before: Tensor, gradient: Tensor, states: States, *, step: Tensor, rate: Tensor, weight_decay: Tensor
+    ) -> tuple[Tensor, States]:
+        gradient = gradient + weight_decay * before
+        if not self.momentum:
+            return before - rate * gradient, ()
+        kept = self.momentum * states[0] + gradient
+        ahead = gradient + self.momentum * kept if self.nesterov else kept
+        return before - rate * ahead, (kept,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adam:
+    """Adam (Kingma and Ba, 2015); AdamW where the decay is decoupled (Loshchilov and Hutter, 2019)."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    is_decoupled: bool = True
+
+    @property
+    def states(self) -> int:
+        return 2
+
+    def step(
+        self, before: Tensor, gradient: Tensor, states: States, *, step: Tensor, rate: Tensor, weight_decay: Tensor
+    ) -> tuple[Tensor, States]:
+        if self.is_decoupled:
+            before = before * (1 - rate * weight_decay)
+        else:
+            gradient = gradient + weight_decay * before
+        first = states[0] + (1 - self.beta1) * (gradient - states[0])
+        second = self.beta2 * states[1] + (1 - self.beta2) * gradient * gradient
+        # In float64: 1 - 0.999 has three digits less.
+        bias1 = 1 - torch.pow(self.beta1, step)
+        bias2 = torch.sqrt(1 - torch.pow(self.beta2, step))
+        size = (rate.double() / bias1).float()
+        return before - size * first / (second.sqrt() / bias2.float() + self.epsilon), (first, second)

@@ -1,0 +1,254 @@
+"""A task's training step and its evaluation as graphs of few aten operations. Imports torch; knows no ONNX.
+
+``make_fx`` runs over the whole step: forward, loss, gradients, optimiser, buffers. It runs twice, for autograd cannot
+be traced once in-place operations have become values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, fx, nn
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.stateless import _reparametrize_module
+
+from shoal.errors import ShoalError
+from shoal.trainer.placement import Placed, to_training
+from shoal.trainer.portable.rules import Rule
+
+_aten = torch.ops.aten
+
+#: What a step takes: by name, in the order of the graph's inputs.
+Inputs: TypeAlias = dict[str, Tensor]
+#: The loss of a batch, or its sums, of columns by name.
+Judge: TypeAlias = Callable[[nn.Module, dict[str, Tensor]], Any]
+
+#: Named by torch's own decompositions, but kept whole: ONNX has them, or we have a faster form.
+_WHOLE = (
+    "addmm", "amax", "avg_pool2d_backward", "convolution_backward", "embedding_dense_backward", "index_put",
+    "max_pool2d_with_indices_backward", "mean", "rsub", "squeeze", "stack", "sum", "var", "var_mean",
+)  # fmt: skip
+#: Beside torch's core set.
+_BROKEN_UP = (
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_log_softmax", "_log_softmax_backward_data",
+    "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_softmax", "_softmax_backward_data",
+    "_unsafe_view", "adaptive_avg_pool2d", "addcdiv", "addcmul", "baddbmm", "binary_cross_entropy",
+    "binary_cross_entropy_backward", "elu", "elu_backward", "gelu_backward", "glu_backward", "hardsigmoid",
+    "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh", "hardtanh_backward", "huber_loss",
+    "huber_loss_backward", "leaky_relu", "leaky_relu_backward", "lerp", "lift_fresh", "log_sigmoid_backward",
+    "log_sigmoid_forward", "masked_fill", "mish_backward", "mse_loss", "mse_loss_backward",
+    "native_batch_norm_backward", "native_dropout_backward", "native_group_norm", "native_group_norm_backward",
+    "native_layer_norm", "native_layer_norm_backward", "nll_loss_backward", "nll_loss_forward",
+    "nll_loss2d_backward", "nll_loss2d_forward", "roll", "select_backward", "select_scatter", "sigmoid_backward",
+    "silu", "silu_backward", "slice_backward", "slice_scatter", "smooth_l1_loss", "smooth_l1_loss_backward",
+    "softplus", "softplus_backward", "tanh_backward", "threshold_backward", "upsample_bilinear2d.vec",
+    "upsample_nearest2d", "upsample_nearest2d.vec",
+)  # fmt: skip
+
+
+class Unportable(ShoalError):
+    """Why a task is for PyTorch devices alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traced:
+    """A graph, and the names of what goes in and comes out, in order."""
+
+    graph: fx.GraphModule
+    inputs: Inputs
+    outputs: tuple[str, ...]
+
+
+def trace_step(
+    judge: Judge, model: nn.Module, placed: Placed, columns: Mapping[str, Tensor], rule: Rule, *, clip: float
+) -> Traced:
+    """One step of training: from ``vector``, the optimiser's state, ``rate``, ``weight_decay``, columns and base to the
+    next vector and state, and ``loss``."""
+    model = copy.deepcopy(model)
+    placed = _same_places(placed, model)
+    to_training(model, placed)
+    names = list(placed.shared)
+    kinds = {name: kind for name, (_, kind) in placed.shared.items()}
+    parameters = [name for name in names if kinds[name] == "parameter"]
+    count = sum(placed.shared[name][0].numel() for name in parameters)
+    state = [f"state{number}" for number in range(rule.states)]
+    inputs: Inputs = {
+        "vector": _flat(placed),
+        **{name: torch.zeros(count) for name in state},
+        "step": torch.ones((), dtype=torch.float64),
+        "rate": torch.tensor(0.1),
+        "weight_decay": torch.tensor(0.1),
+        **{f"column.{name}": column for name, column in columns.items()},
+        **_base(placed),
+    }
+
+    def step(*given: Tensor) -> tuple[Tensor, ...]:
+        by_name = dict(zip(inputs, given, strict=True))
+        values = _values(by_name["vector"], placed)
+        leaves = {
+            name: value.detach().requires_grad_(True) if kinds[name] == "parameter" else value.clone()
+            for name, value in values.items()
+        }
+        with _reparametrize_module(model, leaves | _rest(model, placed, by_name), tie_weights=True):
+            loss = judge(model, _columns(by_name))
+        gradients = torch.autograd.grad(loss, [leaves[name] for name in parameters], allow_unused=True)
+        if missing := [name for name, grad in zip(parameters, gradients, strict=True) if grad is None]:
+            raise Unportable(f"parameter {missing[0]} has no part in the loss")
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients if gradient is not None])
+        if clip:
+            # As torch.nn.utils.clip_grad_norm_ has it.
+            flat = flat * (clip / (flat.square().sum().sqrt() + 1e-6)).clamp(max=1.0)
+        before = by_name["vector"][:count]
+        after, states = rule.step(
+            before,
+            flat,
+            tuple(by_name[name] for name in state),
+            step=by_name["step"],
+            rate=by_name["rate"],
+            weight_decay=by_name["weight_decay"],
+        )
+        buffers = [leaves[name].detach().reshape(-1) for name in names if kinds[name] == "buffer"]
+        return (torch.cat([after, *buffers]), *states, loss.detach())
+
+    outputs = ("vector_next", *(f"{name}_next" for name in state), "loss")
+    return Traced(graph=_traced(step, inputs), inputs=inputs, outputs=outputs)
+
+
+def trace_evaluation(judge: Judge, model: nn.Module, placed: Placed, columns: Mapping[str, Tensor]) -> Traced:
+    """Sums of a batch of held-out examples, each as a number: of ``vector``, columns and base."""
+    model = copy.deepcopy(model).eval()
+    placed = _same_places(placed, model)
+    inputs: Inputs = {
+        "vector": _flat(placed),
+        **{f"column.{name}": column for name, column in columns.items()},
+        **_base(placed),
+    }
+
+    def evaluate(*given: Tensor) -> Tensor:
+        by_name = dict(zip(inputs, given, strict=True))
+        values = _values(by_name["vector"], placed)
+        with torch.no_grad(), _reparametrize_module(model, values | _rest(model, placed, by_name), tie_weights=True):
+            sums: Sequence[Tensor] = judge(model, _columns(by_name))
+            return torch.stack([torch.as_tensor(each).reshape(()).double() for each in sums])
+
+    return Traced(graph=_traced(evaluate, inputs), inputs=inputs, outputs=("sums",))
+
+
+# What a graph takes ------------------------------------------------------------------------------------
+
+
+def _same_places(placed: Placed, model: nn.Module) -> Placed:
+    """The places of a model for its copy."""
+    if placed.own:
+        raise Unportable(f"{next(iter(placed.own))} is each device's own part of the model")
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    shared = {name: (tensors[name], kind) for name, (_, kind) in placed.shared.items()}
+    frozen = {name: tensors[name] for name in placed.frozen}
+    # Modules with frozen running means, found again by the names of those.
+    owners = {name.rpartition(".")[0] for name, tensor in frozen.items() if not isinstance(tensor, nn.Parameter)}
+    modules = dict(model.named_modules())
+    still = tuple(modules[name] for name in sorted(owners)) if placed.still else ()
+    return Placed(shared, frozen, {}, still)
+
+
+def _flat(placed: Placed) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor, _ in placed.shared.values()])
+
+
+def _base(placed: Placed) -> Inputs:
+    return {f"base.{name}": tensor.detach() for name, tensor in placed.frozen.items() if tensor.is_floating_point()}
+
+
+def _columns(inputs: Inputs) -> dict[str, Tensor]:
+    return {name.removeprefix("column."): value for name, value in inputs.items() if name.startswith("column.")}
+
+
+def _values(vector: Tensor, placed: Placed) -> dict[str, Tensor]:
+    tensors = {name: tensor for name, (tensor, _) in placed.shared.items()}
+    pieces = vector.split([tensor.numel() for tensor in tensors.values()])
+    return {name: piece.view(tensors[name].shape) for name, piece in zip(tensors, pieces, strict=True)}
+
+
+def _rest(model: nn.Module, placed: Placed, inputs: Inputs) -> dict[str, Tensor]:
+    """Tensors that are in no vector: the frozen base, from its inputs; counters and tables, as the task builds them."""
+    frozen = {name: inputs[f"base.{name}"] for name in placed.frozen if f"base.{name}" in inputs}
+    others = {name: buffer.clone() for name, buffer in model.named_buffers() if name not in placed.shared | frozen}
+    return frozen | others
+
+
+# How it is traced --------------------------------------------------------------------------------------
+
+
+def _traced(function: Callable[..., Any], inputs: Inputs) -> fx.GraphModule:
+    given = tuple(inputs.values())
+    with _plainly():
+        with torch.enable_grad():
+            # BatchNorm's own schema hides that it changes its buffers: it is broken up before autograd is gone.
+            first = make_fx(
+                function,
+                decomposition_table=get_decompositions([_aten.native_batch_norm]),
+                tracing_mode="fake",
+                _allow_non_fake_inputs=True,
+            )(*given)
+        _forget_counters(first)
+        with torch.no_grad():
+            second = make_fx(
+                functionalize(first, remove="mutations_and_views"),
+                decomposition_table=_decompositions(),
+                tracing_mode="fake",
+                _allow_non_fake_inputs=True,
+            )(*given)
+    second.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+    second.recompile()
+    return second
+
+
+@contextlib.contextmanager
+def _plainly() -> Iterator[None]:
+    """Attention as products and a softmax, layers of recurrence step by step, and no chatter of torch's own."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx")]
+    levels = [logger.level for logger in loggers]
+    onednn = torch._C._get_mkldnn_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_mkldnn_enabled(False)
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(onednn)
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _forget_counters(graph: fx.GraphModule) -> None:
+    """BatchNorm counts its batches: a whole number that is no weight, and that nothing reads."""
+    for node in reversed(graph.graph.nodes):
+        if node.target is _aten.add_.Tensor and not node.users and not isinstance(node.args[1], fx.Node):
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    table = dict(core_aten_decompositions())
+    for name in _BROKEN_UP:
+        packet, _, overload = name.partition(".")
+        operation = getattr(_aten, packet)
+        table |= get_decompositions([getattr(operation, overload) if overload else operation])
+    for name in _WHOLE:
+        operation = getattr(_aten, name)
+        for overload in operation.overloads():
+            table.pop(getattr(operation, overload), None)
+    return table
