@@ -443,8 +443,9 @@ async def bare_update_core_s(*, values: int, seconds: float) -> float:
         async with LocalCluster(workers=0) as cluster:
             await enrol_all(cluster, Path(folder), BARE_CLIENTS)
             homes, place = {home.name: home for home in Path(folder).iterdir()}, Paths(cluster.home).manager
-            where = {"on": lambda _, *words: words, "server": "", "host": "127.0.0.1"}
-            async with bare_grpc.bare(place, homes, values=values, work=False, **where) as rival:
+            async with bare_grpc.bare(
+                place, homes, on=lambda _, *words: words, server="", host="127.0.0.1", values=values, work=False
+            ) as rival:
                 before_s = cpu_s(rival.server.pid)
                 _, rounds = await rival.measure(seconds)
                 return (cpu_s(rival.server.pid) - before_s) / (rounds * BARE_CLIENTS)

@@ -145,9 +145,9 @@ def _member(kind: type[StrEnum], text: str) -> StrEnum:
 
 
 @functools.cache
-def _twin_of(cls: type[Any]) -> Any:
+def _twin_of(name: str) -> Any:
     """The protobuf class of one of ours, made when it is first written: an idle device writes few kinds of messages."""
-    return contract.proto_class(cls.__name__)
+    return contract.proto_class(name)
 
 
 def _to_proto(value: Any) -> Any:
@@ -161,7 +161,7 @@ def _to_proto(value: Any) -> Any:
                 filled[field.name] = list(map(_to_proto, item)) if field.nested else item
         elif item is not None:
             filled[field.name] = _to_proto(item) if field.nested else item
-    return _twin_of(type(value))(**filled)
+    return _twin_of(type(value).__name__)(**filled)
 
 
 def _from_proto(cls: type[Any], proto: Any) -> Any:
