@@ -200,6 +200,9 @@ class DeviceRouter:
         dial_state = self._dial_states.get(peer)
         if dial_state is None:
             return []
+        if dial_state.is_heard() and not self._is_watched_by(peer):
+            # In a shard each member has a session to each: their heartbeats would cost as much as their pieces.
+            return []
         beat, hang_up = dial_state.beat(
             now_s,
             load=load,
@@ -231,6 +234,10 @@ class DeviceRouter:
         if isinstance(message, ModelShard):
             return self._is_hop(job, message.formation, peer)
         return isinstance(message, Work | SetUpAggregator | RelayModel) and self.is_led_by(job, peer)
+
+    def _is_watched_by(self, peer: str) -> bool:
+        """Whether the peer must know when this node is lost. An aggregator need not: its leader knows."""
+        return peer == self._manager or bool(self._led_by(peer))
 
     def _led_by(self, peer: str) -> list[str]:
         return [job for job, assign in self._assigned.items() if assign.leader == peer]
@@ -275,6 +282,7 @@ class DeviceRouter:
     def _on_said_by_hop(self, event: Received, said: ShardAck | ModelShard) -> None:
         assign = self._assigned.get(said.job)
         if assign is not None and said.term == assign.term and self._is_hop(said.job, said.formation, event.sender):
+            self._dial_states[event.sender].on_heard()
             self._do(ToWorker(said.job, event))
 
     def _on_order(self, event: Received) -> None:

@@ -66,6 +66,8 @@ class DialState:
         self._seq = 0
         #: (number, interval) of the heartbeats that the peer has not answered.
         self._unanswered: deque[tuple[int, float]] = deque()
+        #: The peer said something else since the last heartbeat was due.
+        self._is_heard = False
         #: Load, memory, rate and whether it waited, as the peer knows them.
         self._told: tuple[float, int, float, bool] | None = None
         #: The peer said in this session how often it wants heartbeats: so it knows one that leaves out what it knows.
@@ -77,6 +79,7 @@ class DialState:
         self._opened_s = now_s
         self._seq = 0
         self._unanswered.clear()
+        self._is_heard = False
         self._told, self._is_paced = None, False
         return Hello(node=self._node, incarnation=self._incarnation, facts=facts, leads=leads, lends=lends)
 
@@ -94,6 +97,15 @@ class DialState:
         self._is_paced = self._is_paced or next_s > 0
         before_s, self.heartbeat_s = self.heartbeat_s, next_s or self._welcome_s
         return self.heartbeat_s < before_s
+
+    def on_heard(self) -> None:
+        """The peer said something that is as good as an answer to a heartbeat."""
+        self._is_heard = True
+
+    def is_heard(self) -> bool:
+        """Whether it did since this was asked last."""
+        heard, self._is_heard = self._is_heard, False
+        return heard
 
     def on_closed(self, reason: str | None = None) -> None:
         """The connection is over, or could not be made."""

@@ -574,6 +574,34 @@ def test_hops_say_taken_and_values_and_nobody_else_does(station: DeviceRouter, g
         assert hears(station, message, "a") == []
 
 
+def test_an_aggregator_that_speaks_is_sent_no_heartbeat(station: DeviceRouter, give: Give) -> None:
+    hears(station, give())
+    hears(station, route_of("a"))
+    station.on_opened("a", Facts(), 0.0)
+    hears(station, Welcome(heartbeat_s=5.0, lost_after_s=25.0), "a")
+    for message in said_by_a_hop():
+        hears(station, message, "a")
+        assert station.beat("a", 5.0) == [], "its own word proves the session"
+    assert station.beat("a", 10.0) == [Say("a", Heartbeat(seq=1))], "it has been silent since"
+    for message in said_by_a_hop(term=2):
+        hears(station, message, "a")
+    assert station.beat("a", 15.0) == [Say("a", Heartbeat(seq=2))], "what is not for this worker proves nothing"
+    hears(station, said_by_a_hop()[0], "a")
+    station.on_closed("a")
+    station.on_opened("a", Facts(), 20.0)
+    hears(station, Welcome(heartbeat_s=5.0, lost_after_s=25.0), "a")
+    assert station.beat("a", 25.0) == [Say("a", Heartbeat(seq=1))], "that was another session"
+
+
+def test_a_leader_that_is_an_aggregator_too_is_sent_every_heartbeat(station: DeviceRouter, give: Give) -> None:
+    hears(station, give(leader="hub"))
+    station.on_opened("hub", Facts(), 0.0)
+    hears(station, Welcome(heartbeat_s=1.0, lost_after_s=8.0), "hub")
+    hears(station, route_of("hub"), "hub")
+    hears(station, said_by_a_hop()[0], "hub")
+    assert station.beat("hub", 1.0) == [Say("hub", Heartbeat(seq=1))], "it must know when this node is lost"
+
+
 def test_a_hop_says_nothing_that_a_leader_says(station: DeviceRouter, give: Give) -> None:
     hears(station, give())
     hears(station, route_of("a"))
