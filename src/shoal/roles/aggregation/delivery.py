@@ -33,11 +33,8 @@ from shoal.wire.messages import (
     Work,
 )
 
-#: How many pieces are under way at a time. Short ones few: many short transfers at one moment into one narrow link lose
-#: packets. Where the link takes longer than this for a piece, many: with few, some links wait while others are full.
-AT_ONCE_FEW = 3
-AT_ONCE_MANY = 16
-LONG_PIECE_S = 0.1
+#: How many pieces are under way at a time.
+SHARDS_AT_ONCE = 3
 
 #: After this long the worker reports aggregators that have not taken their piece: a multiple of the usual time, and a
 #: fixed one as long as the usual time is not known.
@@ -201,21 +198,21 @@ class UpdateDelivery:
         self._report(held, update)
 
     def _send_shards(self, held: Held, update: Update, *, only: str | None = None) -> None:
-        """Send the pieces that are not taken yet to the aggregators that are there: some at a time (``_at_once``), each
-        worker in another order.
+        """Send the pieces that are not taken yet to the aggregators that are there: a few at a time, each worker in
+        another order.
 
-        Leases of a version have consecutive numbers, so each worker begins one hop after the last.
+        If every worker sent all its pieces at once, they would reach one aggregator at one moment, and small devices
+        have short queues. Leases of a version have consecutive numbers, so each worker begins one hop after the last.
         """
         route = self._routes.get(held.formation)
         if route is None:
             return
         first = held.work.lease % len(route.hops)
-        at_once = self._at_once(len(route.hops))
         under_way = sum(self._routes.reaches(node) for node in held.sent - held.taken)
         for hop in (*route.hops[first:], *route.hops[:first]):
             if hop.node in held.taken or not self._routes.reaches(hop.node) or only not in (None, hop.node):
                 continue
-            if hop.node in held.sent or under_way >= at_once:
+            if hop.node in held.sent or under_way >= SHARDS_AT_ONCE:
                 continue
             held.sent.add(hop.node)
             under_way += 1
@@ -242,11 +239,6 @@ class UpdateDelivery:
         if self._complained_of == held.formation and route is not None:
             self._complained_of = None
             self._routes.report(route)
-
-    def _at_once(self, pieces: int) -> int:
-        """How many of so many pieces may be under way, from how long the last updates took."""
-        is_long = bool(self._takings_s) and median(self._takings_s) > LONG_PIECE_S * pieces
-        return AT_ONCE_MANY if is_long else AT_ONCE_FEW
 
     def _patience_s(self) -> float:
         """How long the aggregators may take, from how long they took before."""

@@ -6,16 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.roles.actions import CancelTimer, Send, SetTimer
-from shoal.roles.aggregation.delivery import (
-    AT_ONCE_FEW,
-    AT_ONCE_MANY,
-    LONG_PIECE_S,
-    SENT,
-    TAKEN_FIRST_S,
-    TAKEN_TIMER,
-    Held,
-    UpdateDelivery,
-)
+from shoal.roles.aggregation.delivery import SENT, TAKEN_FIRST_S, TAKEN_TIMER, Held, UpdateDelivery
 from shoal.roles.aggregation.routes import Routes
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.states import WorkerPhase
@@ -95,35 +86,3 @@ def test_by_a_route_it_goes_in_pieces_and_is_reported(
     assert isinstance(report.message, Update)
     assert (report.message.formation, dict(report.message.tensors)) == (3, {})
     assert lease.is_reported
-
-
-def sent_at_first(worker: WorkerMachine, delivery: UpdateDelivery, *, taken_after_s: float) -> int:
-    """How many pieces of an update leave before one is taken. All are taken so much later."""
-    lease = held(formation=4)
-    delivery.deliver(lease)
-    first = len(lease.sent)
-    worker.now_s += taken_after_s
-    for node in NODES:
-        assert not lease.is_reported
-        delivery.on_taken(lease, node, ShardAck(job="digits", term=1, formation=4, lease=5))
-    assert lease.is_reported
-    assert lease.sent <= lease.taken, "each piece left before it was taken, or was not needed"
-    return first
-
-
-NODES = tuple(f"n{number:02}" for number in range(AT_ONCE_MANY + 4))
-
-
-def test_where_a_piece_takes_long_more_of_them_are_under_way(
-    worker: WorkerMachine, routes: Routes, delivery: UpdateDelivery
-) -> None:
-    hops = tuple(Hop(node=node, endpoint=f"{node}:1", start=at, stop=at + 1) for at, node in enumerate(NODES))
-    for node in NODES:
-        routes.on_connected(node)
-    routes.on_route(Route(job="digits", term=1, formation=4, hops=hops))
-    slow_s, quick_s = 1.5 * LONG_PIECE_S * len(NODES), 0.5 * LONG_PIECE_S * len(NODES)
-    assert sent_at_first(worker, delivery, taken_after_s=slow_s) == AT_ONCE_FEW, "nothing is known yet"
-    assert sent_at_first(worker, delivery, taken_after_s=slow_s) == AT_ONCE_MANY
-    for _ in range(9):
-        sent_at_first(worker, delivery, taken_after_s=quick_s)
-    assert sent_at_first(worker, delivery, taken_after_s=quick_s) == AT_ONCE_FEW, "the link is quicker now"
