@@ -30,7 +30,16 @@ from shoal.roles.aggregation.formation import AggregatorShare, Formation
 from shoal.roles.aggregation.formations import Formations
 from shoal.roles.aggregation.routes import Routes
 from shoal.roles.aggregation.staging import Staging
-from shoal.roles.events import EvaluationDone, PeerChanged, Received, Stored, StoreFailed, Trained, TrainerFailed
+from shoal.roles.events import (
+    EvaluationDone,
+    Liveness,
+    PeerChanged,
+    Received,
+    Stored,
+    StoreFailed,
+    Trained,
+    TrainerFailed,
+)
 from shoal.roles.leader.changes import Changes
 from shoal.roles.leader.checkpointing import Durability, Snapshot
 from shoal.roles.leader.evaluation import Evaluation, Evaluations
@@ -53,6 +62,7 @@ from shoal.roles.node.failure_detector import FailureDetector
 from shoal.roles.node.host_router import Delivery, HostRouter, _Led
 from shoal.roles.worker import Worker
 from shoal.scheduling.admission import Admission
+from shoal.scheduling.check_in import CheckIns
 from shoal.scheduling.deadlines import LeaseClock
 from shoal.scheduling.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
 from shoal.sim.disk import Disk, _Write
@@ -65,6 +75,7 @@ from shoal.wire.messages import (
     CheckpointRefused,
     Go,
     HandOver,
+    Hello,
     JobSpec,
     LeaderUnreachable,
     Message,
@@ -1672,6 +1683,57 @@ MUTANTS: dict[str, Mutant] = _named(
     emptied_after_every_update,
 )
 MUTANTS |= OF_FORMATIONS | OF_CODECS | OF_CUTS
+
+# Devices that check in -----------------------------------------------------------------------------------
+
+
+def sent_away_with_work() -> Patched:
+    """A device that was just given a job is told that there is none."""
+    come_s = Manager._come_s
+
+    def forgets_its_job(self: Manager, node: NodeRecord) -> float:
+        job, node.job = node.job, None
+        try:
+            return come_s(self, node)
+        finally:
+            node.job = job
+
+    return patch.object(Manager, "_come_s", forgets_its_job)
+
+
+def told_to_come_never() -> Patched:
+    """The longest time there is, in place of the one that was asked for."""
+    return patch.object(CheckIns, "appoint", lambda self, **_: self._most_s)
+
+
+def check_in_not_answered() -> Patched:
+    """A device that comes when it was told to is taken for one that is still there."""
+    on_hello = Manager._on_hello
+
+    def only_newcomers(self: Manager, sender: str, hello: Hello) -> None:
+        node = self._nodes.get(sender)
+        if node is None or node.sent_s is None:
+            on_hello(self, sender, hello)
+
+    return patch.object(Manager, "_on_hello", only_newcomers)
+
+
+def dormant_given_work() -> Patched:
+    """A device that was sent away counts as free."""
+
+    def is_known(self: NodeRecord) -> bool:
+        is_here = self.state in (Liveness.ALIVE, Liveness.DORMANT)
+        return is_here and self.held is None and not self.is_resting
+
+    return patch.object(NodeRecord, "can_lead", property(is_known))
+
+
+OF_CHECK_INS: dict[str, Mutant] = _named(
+    sent_away_with_work,
+    told_to_come_never,
+    check_in_not_answered,
+    dormant_given_work,
+)
 
 #: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.
 UNCAUGHT: dict[str, Mutant] = _named(

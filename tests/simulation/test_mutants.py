@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from mutants import MUTANTS, OF_FORMATIONS, UNCAUGHT
+from mutants import MUTANTS, OF_CHECK_INS, OF_FORMATIONS, UNCAUGHT
 
 from dst.fuzz import fuzz
 from shoal.errors import Misuse
-from shoal.sim.fuzz_case import fuzz_case
+from shoal.sim.fuzz_case import CHECK_IN_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
 
 SEEDS_MAX = 500
@@ -173,3 +173,37 @@ def test_what_no_check_sees_yet_still_plays(name: str) -> None:
     for seed in range(2):
         with UNCAUGHT[name](), contextlib.suppress(Violation):
             fuzz(seed)
+
+
+#: Mutant of devices that check in -> a part of what is said of it.
+SAID_OF_CHECK_INS = {
+    "sent_away_with_work": "was given work and sent away",
+    "told_to_come_never": "was told to come again too late",
+    "check_in_not_answered": "checked in and was not served",
+    "dormant_given_work": "is dormant and was given work",
+}
+
+
+def first_check_in_seed(name: str) -> int | None:
+    with OF_CHECK_INS[name]():
+        for seed in range(CHECK_IN_AFTER + 1, CHECK_IN_AFTER + 40):
+            try:
+                fuzz(seed)
+            except Violation as error:
+                if SAID_OF_CHECK_INS[name] in str(error):
+                    return seed
+    return None
+
+
+@pytest.mark.parametrize("name", sorted(OF_CHECK_INS))
+def test_a_mutant_of_check_ins_is_caught(name: str) -> None:
+    seed = first_check_in_seed(name)
+    assert seed is not None, f"{name} was not caught"
+    # The seed fails for the mutant's sake alone.
+    fuzz(seed)
+
+
+def test_devices_check_in_in_some_seeds_and_nothing_else_changes() -> None:
+    drawn = [fuzz_case(seed).check_in_s for seed in range(CHECK_IN_AFTER + 1, CHECK_IN_AFTER + 40)]
+    assert 10 < sum(check_in_s > 0 for check_in_s in drawn) < 39
+    assert not any(fuzz_case(seed).check_in_s for seed in range(CHECK_IN_AFTER - 20, CHECK_IN_AFTER + 1))

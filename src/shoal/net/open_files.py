@@ -14,7 +14,7 @@ from shoal.wire.limits import (
     OPEN_FILES_WANTED,
 )
 
-#: A device has a connection for control and one for work.
+#: A device has a connection for control, and one for work while it has some.
 CONNECTIONS_A_DEVICE = 2
 
 

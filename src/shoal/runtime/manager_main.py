@@ -216,8 +216,9 @@ async def run_home(
                 )
             # Once it listens: a command that cannot start says why, and nothing else.
             log.info(
-                "up to %d devices at once: %d open files, %d connections",
+                "up to %d devices at once that work, or %d that wait: %d open files, %d connections",
                 connections // CONNECTIONS_A_DEVICE,
+                connections,
                 files,
                 connections,
             )
