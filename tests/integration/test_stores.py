@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-import object_servers
-import postgres
 import pytest
 from kit import Site, cluster_in, run
-from object_servers import BUCKET, ObjectServer
-from postgres import PostgresServer
 
+from benchmarks import object_servers, postgres_server
+from benchmarks.object_servers import BUCKET, ObjectServer
+from benchmarks.postgres_server import PostgresServer
 from shoal.errors import Misuse, Refused, Unreachable
 from shoal.identity.identity import Authority
 from shoal.runtime.backup import back_up
@@ -37,10 +36,10 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    found = postgres.programs()
+    found = postgres_server.programs()
     if found is None:
         pytest.skip("no PostgreSQL server here: apt-get install postgresql")
-    with postgres.running(found) as running:
+    with postgres_server.running(found) as running:
         yield running
 
 
@@ -236,10 +235,11 @@ def test_a_manager_that_was_stopped_finds_itself_deposed_and_ends(
                 assert await asyncio.wait_for(first.wait(), 60) == 2
                 assert "another manager has taken over" in (site.cluster.home / "manager.log").read_text()
                 # One that is told to end leaves the seat at once.
-                seats = Seats(PostgresDatabase(url))
                 second.send_signal(signal.SIGTERM)
                 assert await asyncio.wait_for(second.wait(), 60) == 0
-                seat = seats.look()
+                database = PostgresDatabase(url)
+                seat = Seats(database).look()
+                database.close()
                 assert seat is not None
                 assert (seat.holder, seat.term) == ("", 2)
             finally:
