@@ -13,16 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-import object_servers
-import postgres
 import pytest
 from kit import Site, cluster_in, run
-from object_servers import BUCKET, ObjectServer
-from postgres import PostgresServer
 
+from benchmarks import object_servers, postgres_server
+from benchmarks.object_servers import BUCKET, ObjectServer
+from benchmarks.postgres_server import PostgresServer
 from shoal.errors import Misuse, Refused, Unreachable
+from shoal.identity.identity import Authority
 from shoal.runtime.backup import back_up
 from shoal.runtime.operator import Operator
+from shoal.runtime.paths import Paths
 from shoal.store.objects import Objects
 from shoal.store.opening import open_stores
 from shoal.store.postgres import PostgresDatabase
@@ -35,10 +36,10 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    found = postgres.programs()
+    found = postgres_server.programs()
     if found is None:
         pytest.skip("no PostgreSQL server here: apt-get install postgresql")
-    with postgres.running(found) as running:
+    with postgres_server.running(found) as running:
         yield running
 
 
@@ -135,6 +136,15 @@ def test_a_database_that_is_not_there_is_said_and_nothing_is_made(tmp_path: Path
     run(story())
 
 
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def _owner(home: Path) -> str:
+    return Authority.load(Paths(home).authority).fingerprint.hex()
+
+
 # Two managers ------------------------------------------------------------------------------------------------
 
 
@@ -200,11 +210,13 @@ def test_a_standby_takes_over_from_a_manager_that_was_killed(
     run(story())
 
 
-def test_a_manager_that_was_stopped_finds_itself_deposed_and_ends(tmp_path: Path, server: PostgresServer) -> None:
-    url = server.new()
+def test_a_manager_that_was_stopped_finds_itself_deposed_and_ends(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer
+) -> None:
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
 
     async def story() -> None:
-        options = ("--store", url)
+        options = ("--store", url, "--blobs", bucket)
         async with cluster_in(tmp_path, workers=0, manager_options=options) as site:
             second = await standby(site, tmp_path / "second", 0, *options)
             try:
@@ -213,16 +225,21 @@ def test_a_manager_that_was_stopped_finds_itself_deposed_and_ends(tmp_path: Path
                 # Longer than a silence: the standby sees that the seat is held.
                 await asyncio.sleep(5.0)
                 assert second.returncode is None
+                with pytest.raises(Misuse, match="share them with one"):
+                    await asyncio.to_thread(
+                        open_stores, _folder(tmp_path / "third"), owner=_owner(site.cluster.home), store=url
+                    )
                 first.send_signal(signal.SIGSTOP)
                 await ready_within(second, 120)
                 first.send_signal(signal.SIGCONT)
                 assert await asyncio.wait_for(first.wait(), 60) == 2
                 assert "another manager has taken over" in (site.cluster.home / "manager.log").read_text()
                 # One that is told to end leaves the seat at once.
-                seats = Seats(PostgresDatabase(url))
                 second.send_signal(signal.SIGTERM)
                 assert await asyncio.wait_for(second.wait(), 60) == 0
-                seat = seats.look()
+                database = PostgresDatabase(url)
+                seat = Seats(database).look()
+                database.close()
                 assert seat is not None
                 assert (seat.holder, seat.term) == ("", 2)
             finally:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.postgres_server import PostgresServer, programs, running
 from shoal.store.base import Database
 from shoal.store.registry import Registry
 from shoal.store.sqlite import SqliteDatabase
-
-KITS = str(Path(__file__).resolve().parents[2] / "kits")
-if KITS not in sys.path:
-    sys.path.insert(0, KITS)
-
-from postgres import PostgresServer, programs, running  # noqa: E402 - its folder is known from here on
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,8 @@ import pytest
 
 pytest.importorskip("obstore", reason="object storage needs obstore: pip install 'shoal[s3]'")
 
-import object_servers
-from object_servers import BUCKET, ObjectServer
-
+from benchmarks import object_servers
+from benchmarks.object_servers import BUCKET, ObjectServer
 from shoal.errors import Misuse, PeerViolation, ShoalError
 from shoal.store import object_blobs, objects
 from shoal.store.base import Away

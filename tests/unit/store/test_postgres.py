@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("psycopg", reason="PostgreSQL needs psycopg: pip install 'shoal[postgres]'")
 
 import psycopg
-from postgres import PostgresServer, programs, running
 
+from benchmarks.postgres_server import PostgresServer, programs, running
 from shoal.errors import Misuse, ShoalError
 from shoal.scheduling.ledger import Applied
 from shoal.store.base import Away

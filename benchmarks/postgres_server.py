@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: in a folder of its own, on a port of its own, ended by its id."""
+"""A PostgreSQL server of our own: in a folder of its own, on a port of its own, ended by its id."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class PostgresServer:
 
         schema = f"t{next(self._schemas)}"
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE SCHEMA {schema}")  # type: ignore[arg-type]
+            connection.execute(f"CREATE SCHEMA {schema}")
         return self.url(schema)
 
 
