@@ -5,6 +5,7 @@ Run in place of the real one with ``--child-module pull_trainer``. An evaluation
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import numpy as np
@@ -34,6 +35,10 @@ class PullTrainer:
         self._shared.update[:] = RATE * (self._point + noise - self._shared.model)
         examples = len(batches) * self._settings.batch_size
         return TrainResult(examples=examples, loss_sum=1.0 * examples, seconds=time.monotonic() - began_s, finite=True)
+
+    def learn(self, epoch: int, lease: int, examples: int, *, rate: float = 0.0, version: int = 0) -> TrainResult:
+        """As if this device had one batch of its own."""
+        return dataclasses.replace(self.train(epoch, [lease]), held=self._settings.batch_size)
 
     def evaluate(self, start: int, stop: int) -> EvalResult:
         right = float((np.abs(self._shared.model - self._point) < CLOSE).mean())

@@ -47,25 +47,28 @@ class FixedPoint:
 
     def encode(self, values: np.ndarray, *, factor: float, chance: bytes) -> np.ndarray:
         """``factor`` times these values, cut at the bound, in steps. Each is rounded up as likely as it is far from the
-        step below, by the words of ``chance`` (32 bytes): the mean of what is rounded is the value."""
-        from shoal.sealing.stream import words
+        step below, by the stream of ``chance`` (32 bytes): the mean of what is rounded is the value."""
+        from shoal.sealing.stream import stream
 
         if not 0 < factor <= 1:
             raise Misuse(f"a weight of {factor} of the largest")
-        limit = np.float32(self.limit)
-        made = np.empty(values.size, dtype="<u4")
-        drawn = words(chance, values.size)
+        # A product with a power of two is exact.
+        times, limit = np.float32(factor) * np.float32(self.steps), np.float32(self.limit)
+        made, source = np.empty(values.size, dtype="<u4"), stream(chance)
+        steps, below, drawn = (np.empty(_BLOCK, dtype=np.float32) for _ in range(3))
         for first in range(0, values.size, _BLOCK):
-            part = slice(first, first + _BLOCK)
-            steps = values[part] * np.float32(factor)
-            steps *= np.float32(self.steps)
-            np.clip(steps, -limit, limit, out=steps)
-            below = np.floor(steps)
-            steps -= below
-            # 24 bits: as many as float32 tells apart below 1.
-            steps *= np.float32(1 << 24)
-            is_up = steps > (drawn[part] >> np.uint32(8)).astype(np.float32)
-            np.add(below.astype("<i4").view("<u4"), is_up, out=made[part])
+            part = values[first : first + _BLOCK]
+            size = part.size
+            np.multiply(part, times, out=steps[:size])
+            np.clip(steps[:size], -limit, limit, out=steps[:size])
+            np.floor(steps[:size], out=below[:size])
+            np.subtract(steps[:size], below[:size], out=steps[:size])
+            # 16 bits of chance for each value.
+            steps[:size] *= np.float32(1 << 16)
+            drawn[:size] = np.frombuffer(source.update(bytes(2 * size)), dtype="<u2")
+            words = made[first : first + size]
+            words.view("<i4")[:] = below[:size]
+            words += steps[:size] > drawn[:size]
         return made
 
     def decode(self, total: np.ndarray, *, times: float) -> np.ndarray:
