@@ -35,11 +35,11 @@ class Row(NamedTuple):
 
 TABLE: dict[int, Row] = {
 '''
-TAIL = '''}
+TAIL = """}
 
 #: Versions of one chain for which there is a row.
 VERSIONS_MAX = max(TABLE)
-'''
+"""
 
 
 def root_of_sum(versions: int) -> np.ndarray:
