@@ -96,7 +96,8 @@ class _Block(nn.Module):
         query, key, value = (part.view(rows, length, self.heads, -1).transpose(1, 2) for part in parts)
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.back(seen.transpose(1, 2).reshape(rows, length, width))
-        return x + self.narrow(functional.gelu(self.wide(self.between(x))))
+        after: Tensor = x + self.narrow(functional.gelu(self.wide(self.between(x))))
+        return after
 
 
 class _Language(nn.Module):
@@ -108,7 +109,8 @@ class _Language(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.blocks(self.words(x) * 0.3 + self.places)) @ self.words.weight.T
+        seen: Tensor = self.norm(self.blocks(self.words(x) * 0.3 + self.places))
+        return seen @ self.words.weight.T
 
 
 class Transformer(Task):

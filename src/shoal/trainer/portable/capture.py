@@ -167,7 +167,7 @@ def traced_metrics(task: Task, model: nn.Module, columns: dict[str, Tensor]) -> 
 
 def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
     if task._overrides("correct"):
-        correct = task.correct(output, y)
+        correct: Any = task.correct(output, y)
         if not isinstance(correct, Tensor) or y.dim() != 1:
             raise Unportable("Task.correct gives a number that is read out of a tensor; let it give the tensor")
         return {"accuracy": task_metrics.mean(correct, _whole(len(y)))}
