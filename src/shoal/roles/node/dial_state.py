@@ -122,6 +122,9 @@ class DialState:
         """The connection is over, or could not be made."""
         self._twice = self._twice + 1 if reason is not None and TWICE in reason else 0
         self.attempts = 0 if self.welcomed else self.attempts + 1
+        # The next session begins with a welcome, and with its interval: a device that was told to send few heartbeats
+        # would be lost before its first one otherwise.
+        self.heartbeat_s = self._welcome_s
         if not self.welcomed:
             # It came when it was told to, in vain.
             self._come_s = 0.0

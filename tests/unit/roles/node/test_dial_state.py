@@ -194,3 +194,14 @@ def test_a_second_device_of_one_name_waits_as_it_did() -> None:
     state.on_closed(f"{TWICE} pi")
     state.on_closed(f"{TWICE} pi")
     assert 0.75 * TWICE_BACKOFF_S[1] <= state.backoff_s() <= 1.25 * TWICE_BACKOFF_S[1]
+
+
+def test_a_new_session_begins_with_the_interval_of_the_welcome() -> None:
+    """A device that waited with few heartbeats is not silent for that long when it is back."""
+    state = DialState(node="pi", incarnation="1", peer="home")
+    state.on_opened(Facts(), 0.0)
+    state.on_welcome(heartbeat_s=2.0, lost_after_s=8.0)
+    state.on_answered(1, next_s=60.0)
+    assert state.heartbeat_s == 60.0
+    state.on_closed()
+    assert state.heartbeat_s == 2.0
