@@ -18,6 +18,9 @@ from shoal.store.seat import Deposed, Seats, Tenure
 
 log = logging.getLogger("shoal")
 
+#: No manager is called so: what was told last is that the database is away.
+_AWAY = " away"
+
 
 async def hold_seat(seats: Seats) -> SeatHolder:
     """Wait until this process has the seat, however long another has it."""
@@ -36,7 +39,9 @@ async def hold_seat(seats: Seats) -> SeatHolder:
                 log.info("standing by: %s runs the cluster", told)
         except Away as error:
             watch.blind()
-            log.warning("standing by without a database: %s", error)
+            if told != _AWAY:
+                log.warning("standing by without a database: %s", error)
+            told = _AWAY
             await asyncio.sleep(LOOK_EVERY_S)
         await asyncio.sleep(LOOK_EVERY_S)
 
@@ -53,18 +58,22 @@ class SeatHolder:
         self._renewing = asyncio.create_task(self._renew(on_deposed), name="seat")
 
     async def _renew(self, on_deposed: Callable[[], None]) -> None:
+        is_told = False
         while True:
             await asyncio.sleep(RENEW_EVERY_S)
             try:
                 await asyncio.to_thread(self._seats.renew, self.tenure)
+                is_told = False
             except Deposed as error:
                 log.error("%s", error)
                 self.is_deposed = True
                 on_deposed()
                 return
             except ShoalError as error:
-                # Without a database nobody can take the seat either.
-                log.warning("the seat is not renewed: %s", error)
+                # Another may take the seat meanwhile; the database will say so.
+                if not is_told:
+                    log.warning("the seat is not renewed: %s", error)
+                is_told = True
 
     async def let_go(self) -> None:
         """The next manager need not wait for this one to fall silent."""
