@@ -83,7 +83,7 @@ def test_devices_without_pytorch_train_beside_others_and_one_is_killed(tmp_path:
             job = await site.operator.prepare_and_submit(
                 str(HERE / "clouds_task.py"),
                 kwargs={"count": 4000},
-                plan={"batch_size": 16, "learning_rate": 0.1, "lease_batches": 2, "until": {"epochs": 6}},
+                plan={"batch_size": 16, "learning_rate": 0.1, "lease_batches": 2, "until": {"epochs": 12}},
                 portable=True,
                 on_progress=told.append,
             )
@@ -93,9 +93,9 @@ def test_devices_without_pytorch_train_beside_others_and_one_is_killed(tmp_path:
             (trainer,) = site.trainers(without[0])
             assert not [each for each in trainer.memory_maps() if "libtorch" in each.path]
             trainer.kill()
-            await site.event(job, "worker", without[0])
+            await site.event(job, "failed", f"{without[0]}: the trainer was killed by SIGKILL")
             await site.ended(job)
-            site.exactly_once(job, batches=250, epochs=6)
+            site.exactly_once(job, batches=250, epochs=12)
             assert site.evaluations(job)[-1].accuracy >= 0.95
 
     run(story())
