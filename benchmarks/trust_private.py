@@ -27,7 +27,7 @@ SIZE = sum(SIZES)
 BATCH, STEPS, RATE, CLIP = 16, 2, 0.3, 0.3
 
 #: Epsilon -> how often each writer takes part. Less noise a version, or more versions: tried on the same images.
-PASSES = {8.0: 8, 2.0: 4}
+PASSES = {8.0: 8, 2.0: 6}
 #: Versions, participations and versions apart, at which chains are compared with trees.
 AGAINST_TREE = (1024, 8, 128)
 #: Deviations and participations at which the account is compared.

@@ -249,9 +249,13 @@ class HistoryOracle:
         if mark.facts.get("gone") and not gaps:
             paper.go_back(save.after)
             paper.take_again(save.after, term=int(save.state["term"]))
-        for kept, again in gaps:
+        left = sorted(gaps, key=lambda gap: gap[1])
+        for version, rows in itertools.groupby(save.applied, key=lambda row: row.version):
+            while left and left[0][1] <= version:
+                paper.stand_again(*left.pop(0))
+            paper.go_on(list(rows), term=int(save.state["term"]))
+        for kept, again in left:
             paper.stand_again(kept, again)
-        paper.go_on(save.applied, term=int(save.state["term"]))
         model = np.concatenate([save.tensors[entry.name].ravel() for entry in LAYOUT.entries])
         if paper.is_coded:
             model = model + save.tensors[RESIDUAL]

@@ -58,6 +58,7 @@ _USUAL = frozenset(
         "node",
         "offload",
         "pace",
+        "passed",
         "profiles",
         "published",
         "readmitted",

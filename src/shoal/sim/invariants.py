@@ -125,6 +125,8 @@ class _Tenure:
     is_closing: bool = False
     #: Its model was suspected: updates that had come are in no version.
     went_back: bool = False
+    #: Versions that were passed over, since nobody might take part in them.
+    passed: int = 0
     #: Updates that came for leases that were open; and as of how many of them none was open any more.
     answers: int = 0
     quiet: set[int] = field(default_factory=set)
@@ -337,6 +339,8 @@ class Invariants:
                     tenure.is_closing = True
                 case Record(kind="went-back"):
                     tenure.went_back = True
+                case Record(kind="passed"):
+                    tenure.passed += 1
                 case End() if tenure.term == course.led_term:
                     course.vacant_s = step.at_s
                 case _:
@@ -513,7 +517,7 @@ class Invariants:
     def _grew(self, course: _Course, tenure: _Tenure, at_s: float, version: int) -> None:
         # Each update may make a version where nobody waits for anybody, and nobody need be told of all of them.
         is_sync = course.spec.plan.pace == "sync"
-        most = tenure.version + 1 if is_sync else max(0, tenure.began) + tenure.answers
+        most = (tenure.version + 1 if is_sync else max(0, tenure.began) + tenure.answers) + tenure.passed
         is_renumbered = tenure.term == course.adopting and version == course.least
         self._hold(
             tenure.version <= version <= most or tenure.version < 0 or is_renumbered,
@@ -681,9 +685,8 @@ class Invariants:
         course.durable_term = course.kept_term + 1 if is_adopted else term
         self._replaced(course, save, mark.facts.get("gone", ()), at_s, is_adopted=is_adopted)
         course.durables.add((term, save.version))
-        for _, again in save.state.get("went_back", ()):
-            # It is an earlier version once more, under a number of its own.
-            course.history_version = max(course.history_version, again)
+        # Each is an earlier version once more, under a number of its own.
+        again = sorted(again for _, again in save.state.get("went_back", ()))
         for row in mark.facts.get("again", ()):
             known = course.history.get((row.epoch, row.batch))
             self._hold(
@@ -701,6 +704,8 @@ class Invariants:
         course.ending = bool(save.state["ending"])
         for row in save.applied:
             key = (row.epoch, row.batch)
+            while again and again[0] <= row.version:
+                course.history_version = max(course.history_version, again.pop(0))
             self._hold(key not in course.history, at_s, f"batch {row.batch} of epoch {row.epoch} was applied twice")
             self._hold(
                 course.history_version <= row.version <= save.version,
@@ -709,6 +714,7 @@ class Invariants:
             )
             course.history[key] = course.history_version = row.version
             course.per_epoch[row.epoch] += 1
+        course.history_version = max(course.history_version, *again, 0)
         ends = course.history_version
         is_renumbered = is_adopted and ends < save.version == course.least
         self._hold(
