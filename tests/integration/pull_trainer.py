@@ -27,7 +27,7 @@ class PullTrainer:
         self._point = np.sin(np.arange(shared.model.size)).astype(np.float32)
 
     def loaded(self) -> TaskLoaded:
-        return TaskLoaded(train_examples=0, test_examples=0, seconds=0.0, engine="pull")
+        return TaskLoaded(train_examples=self._settings.batch_size, test_examples=0, seconds=0.0, engine="pull")
 
     def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
         began_s = time.monotonic()

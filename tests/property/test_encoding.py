@@ -41,6 +41,7 @@ from shoal.wire.messages import (
     Lend,
     LogRecord,
     Measure,
+    MemberKey,
     Message,
     MetricView,
     ModelShard,
@@ -55,6 +56,7 @@ from shoal.wire.messages import (
     RollBackModel,
     Route,
     Routed,
+    SealRoster,
     SetUpAggregator,
     TileResult,
     TileTask,
@@ -207,8 +209,25 @@ SPECS = st.builds(
     test=DATASETS,
     plan=PLANS,
 )
+KEYS = st.builds(
+    MemberKey,
+    node=ID,
+    public=st.binary(min_size=32, max_size=32),
+    nonce=st.binary(min_size=16, max_size=16),
+    signature=st.binary(max_size=80),
+    certificate=st.binary(max_size=100),
+)
 #: Classes whose fields obey rules of their own.
 SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
+    bytes: st.binary(max_size=32),
+    MemberKey: KEYS,
+    SealRoster: st.builds(
+        SealRoster,
+        job=ID,
+        term=INTEGER,
+        roster=INTEGER,
+        keys=st.lists(KEYS, max_size=3, unique_by=lambda key: key.node).map(tuple),
+    ),
     Plan: PLANS,
     Dataset: DATASETS,
     JobSpec: SPECS,

@@ -131,7 +131,8 @@ def _reader(hint: Any) -> Callable[[Any], Any] | None:
         return lambda proto: _from_proto(hint, proto)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return lambda text: _member(hint, text)
-    return None
+    # As bytes on the wire, as hex in JSON.
+    return (lambda held: bytes.fromhex(held) if isinstance(held, str) else held) if hint is bytes else None
 
 
 _PLANS: dict[type[Any], _Plan] = {cls: _Plan(cls) for cls in _CLASSES.values()}
@@ -314,7 +315,7 @@ def to_json(value: Any) -> Any:
         return {f.name: to_json(getattr(value, f.name)) for f in fields(value) if f.name != "tensors"}
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
-    return value
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def changed_json(value: Any) -> Any:
