@@ -24,14 +24,18 @@ _WARNINGS = frozenset(
         "paused",
         "pool-lost",
         "prepare-failed",
+        "private",
         "publish-failed",
         "refused",
         "revoked",
         "save-failed",
+        "seal-refused",
         "spoilt",
         "suspect",
         "trainer-failed",
+        "unbound",
         "unreachable",
+        "void",
         "weighed-down",
         "went-back",
     }
@@ -72,6 +76,7 @@ _USUAL = frozenset(
         "shares",
         "started",
         "topology",
+        "waived",
     }
 )
 

@@ -248,8 +248,8 @@ def test_a_fleet_that_outvotes_liars_is_a_star_and_told_what_that_costs() -> Non
     assert told["chosen"] == "star"
     assert told["trust"]["trust"] == "robust: of 16 devices in a version 4 may lie"
     assert sketch_plain(plain, plain.choose())["trust"] == {}
-    with pytest.raises(Misuse, match="does not exist yet"):
-        sketch(devices=16, trust="sealed")
+    with pytest.raises(Misuse, match="is not a choice Shoal has"):
+        sketch(devices=16, trust="magic")
 
 
 def test_shapes_that_a_leader_would_not_take_are_left_out() -> None:

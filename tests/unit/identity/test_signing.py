@@ -51,6 +51,7 @@ SPEC = JobSpec(
     train=Dataset(manifest="ef" * 32, examples=100),
     test=Dataset(manifest="01" * 32, examples=10),
     plan=Plan(until=Until(accuracy=0.5, epochs=3)),
+    graphs="23" * 32,
 )
 
 
