@@ -101,8 +101,13 @@ class _Paper:
         for version, group in itertools.groupby(rows, key=lambda row: row.version):
             self._step(list(group), term)
             self.version = version
-            self.models[version] = self.moved[term, version] if self.is_coded else self.model
+            self.models[version] = self._moved_to(term, version) if self.is_coded else self.model
             self.worked_out[version] = (self.model, self.outer)
+
+    def _moved_to(self, term: int, version: int) -> np.ndarray:
+        """The leader's model of this version. It was not seen if the next ones were passed over in the same step: those
+        have the same model."""
+        return self.moved[term, min(seen for of, seen in self.moved if of == term and seen >= version)]
 
     def go_back(self, version: int) -> None:
         """Versions after this one are another leader's, and were discarded."""
