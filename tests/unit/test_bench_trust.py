@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from benchmarks.sealed import sealed_cost
 from benchmarks.trust import (
     ATTACKS,
     DEVICES,
@@ -63,3 +64,11 @@ def test_costs_are_ratios_and_parts_give_the_weights_of_the_whole() -> None:
     told = cost(devices=6, values=5000, times=1)
     assert told["nearest_to_mean"] == pytest.approx(told["nearest_ms"] / told["mean_ms"])
     assert parts_differ(sent()) <= 1e-6
+
+
+def test_a_sealed_sum_is_exact_and_hardly_larger() -> None:
+    none, lost = sealed_cost(12, 50_000), sealed_cost(12, 50_000, lost=0.25)
+    assert none.exact
+    assert lost.exact
+    # Seals are of a fixed size, here of a small vector.
+    assert 1.0 < none.bytes_ratio < 1.03
