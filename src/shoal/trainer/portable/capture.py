@@ -167,7 +167,7 @@ def traced_metrics(task: Task, model: nn.Module, columns: dict[str, Tensor]) -> 
 
 def _accuracy(task: Task, output: Any, y: Any) -> dict[str, Any]:
     if task._overrides("correct"):
-        correct = task.correct(output, y)
+        correct: Any = task.correct(output, y)
         if not isinstance(correct, Tensor) or y.dim() != 1:
             raise Unportable("Task.correct gives a number that is read out of a tensor; let it give the tensor")
         return {"accuracy": task_metrics.mean(correct, _whole(len(y)))}
@@ -211,8 +211,8 @@ _DREW = "it draws numbers by numpy or random, which a graph cannot: draw them by
 
 def _chance() -> tuple[Any, ...]:
     """Where the generators are that no graph knows."""
-    kind, keys, place_, *_ = np.random.get_state()
-    return kind, bytes(keys), place_, random.getstate()
+    state: Any = np.random.get_state()
+    return bytes(state[1]), state[2], random.getstate()
 
 
 def _check_plan(task: Task, placed: Placed, settings: TrainerSettings) -> None:

@@ -130,7 +130,7 @@ class Verifier:
         for name, (tensor, kind) in self._placed.shared.items():
             spans[name] = (slice(place_, place_ + tensor.numel()), kind)
             place_ += tensor.numel()
-        found = {}
+        found: dict[str, float] = {}
         for kind in ("parameter", "buffer"):
             own = {name: span for name, (span, its) in spans.items() if its == kind}
             floor = _FLOOR * float(np.mean([_norm(move[span]) for span in own.values()])) if own else 0.0
@@ -224,19 +224,19 @@ class Reference:
             parts.append(np.ones(tensor.numel()) if size is None else size)
         sizes = np.concatenate(parts)
         if not any("exp_avg_sq" in state for state in self._optimiser.state.values()):
-            return sizes > 0
+            return np.asarray(sizes > 0)
         steps = np.concatenate(
             [np.full(tensor.numel(), kind == "parameter") for tensor, kind in self._placed.shared.values()]
         )
         usual = float(np.sqrt(np.mean(sizes[steps] ** 2)))
-        found: np.ndarray[Any, Any] = sizes > _TELLING * usual
-        return found | ~steps
+        found = sizes > _TELLING * usual
+        return np.asarray(found | ~steps)
 
     def vector(self) -> np.ndarray[Any, Any]:
         return np.concatenate([tensor.detach().numpy().reshape(-1) for tensor, _ in self._placed.shared.values()])
 
 
-class Drawing(TorchDispatchMode):
+class Drawing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Hands out given random numbers in the place of torch's, in order. ``doubled``: computes in float64."""
 
     _KINKED = frozenset(
@@ -256,7 +256,7 @@ class Drawing(TorchDispatchMode):
     )
 
     def __init__(self, draws: Mapping[str, Any], *, doubled: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._draws = iter([draws[name] for name in sorted(draws, key=lambda name: int(name.removeprefix("draw")))])
         self._doubled = doubled
         self.margin = float("inf")
