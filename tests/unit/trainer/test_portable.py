@@ -232,7 +232,7 @@ class Rmsprop(Plain):
 )
 def test_what_cannot_be_captured_is_named(task: type[Task], why: str, tmp_path: Path) -> None:
     with pytest.raises(Unportable, match=why):
-        captured(task(), tmp_path)
+        captured(task(), tmp_path, lease_batches=32)
 
 
 def test_plans_that_a_graph_cannot_follow_are_named(tmp_path: Path) -> None:

@@ -187,22 +187,32 @@ def _is_lower(name: str, sums: Any) -> bool:
 
 
 def _built(trace: Any, what: str) -> Built:
+    before = _chance()
     try:
         with torch.random.fork_rng(devices=[]):
-            drawn = np.random.get_state(), random.getstate()
             built = build(trace, _SIZES)
-            before = drawn[0][1], drawn[1]  # type: ignore[index]
-            after = np.random.get_state()[1], random.getstate()  # type: ignore[index]
-        if not np.array_equal(before[0], after[0]) or before[1] != after[1]:
-            raise Unportable("it draws numbers by numpy or random, which a graph cannot: draw them by torch")
         check_graph(built.onnx)
-        return built
-    except Unportable as error:
-        raise Unportable(f"{what} cannot be captured: {error}") from None
     except Exception as error:
         # torch has errors of its own for data-dependent control flow and the like.
-        first = str(error).strip().splitlines()[0][:300] if str(error).strip() else ""
-        raise Unportable(f"{what} cannot be captured: {type(error).__name__}: {first}") from error
+        lines = str(error).strip().splitlines()
+        told = (
+            str(error)
+            if isinstance(error, Unportable)
+            else f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+        )
+        raise Unportable(f"{what} cannot be captured: {_DREW if _chance() != before else told}") from error
+    if _chance() != before:
+        raise Unportable(f"{what} cannot be captured: {_DREW}")
+    return built
+
+
+_DREW = "it draws numbers by numpy or random, which a graph cannot: draw them by torch"
+
+
+def _chance() -> tuple[Any, ...]:
+    """Where the generators are that no graph knows."""
+    state: Any = np.random.get_state()
+    return bytes(state[1]), state[2], random.getstate()
 
 
 def _check_plan(task: Task, placed: Placed, settings: TrainerSettings) -> None:

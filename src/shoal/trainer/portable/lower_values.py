@@ -253,8 +253,8 @@ def axes_of(call: Call, place: int = 1) -> list[int]:
 def _reduced(kind: str, *, of_truth: str = "") -> Any:
     def lowering(call: Call) -> Name:
         emit, dtype = call.emit, call.out.dtype
-        has_axes = "default" not in str(call.node.target) or getattr(call.node.target, "__name__", "").startswith(
-            ("amax", "amin")
+        has_axes = "default" not in str(call.node.target) or str(call.node.target).startswith(
+            ("aten.amax", "aten.amin")
         )
         axes = axes_of(call) if has_axes else list(range(call.meta(0).dim()))
         keep = int(bool(call.arg(2, "keepdim", False))) if has_axes else 0
@@ -559,7 +559,7 @@ def _front(call: Call) -> tuple[list[int], list[fx.Node], list[int]]:
     indices = [given[axis] for axis in axes]
     if any(index.meta["val"].dtype is torch.bool for index in indices):
         raise call.refuse("by truth values: how many are chosen depends on the data; use torch.where")
-    return axes, indices, list(np.broadcast_shapes(*(index.meta["val"].shape for index in indices)))
+    return axes, indices, list(torch.broadcast_shapes(*(index.meta["val"].shape for index in indices)))  # type: ignore[no-untyped-call]
 
 
 def _places(call: Call, axes: list[int], indices: list[fx.Node], shape: list[int]) -> Name:

@@ -11,7 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
@@ -174,7 +174,7 @@ def _columns(inputs: Inputs) -> dict[str, Tensor]:
 
 def _values(vector: Tensor, placed: Placed) -> dict[str, Tensor]:
     tensors = {name: tensor for name, (tensor, _) in placed.shared.items()}
-    pieces = torch.split(vector, [tensor.numel() for tensor in tensors.values()])
+    pieces = vector.split([tensor.numel() for tensor in tensors.values()])  # type: ignore[no-untyped-call]
     return {name: piece.view(tensors[name].shape) for name, piece in zip(tensors, pieces, strict=True)}
 
 
@@ -195,7 +195,7 @@ def _traced(function: Callable[..., Any], inputs: Inputs) -> fx.GraphModule:
             # BatchNorm's own schema hides that it changes its buffers: it is broken up before autograd is gone.
             first = make_fx(
                 function,
-                decomposition_table=cast(Any, get_decompositions([_aten.native_batch_norm])),
+                decomposition_table=get_decompositions([_aten.native_batch_norm]),  # type: ignore[arg-type]
                 tracing_mode="fake",
                 _allow_non_fake_inputs=True,
             )(*given)

@@ -224,14 +224,13 @@ class Reference:
             parts.append(np.ones(tensor.numel()) if size is None else size)
         sizes = np.concatenate(parts)
         if not any("exp_avg_sq" in state for state in self._optimiser.state.values()):
-            return sizes > 0
+            return np.asarray(sizes > 0)
         steps = np.concatenate(
             [np.full(tensor.numel(), kind == "parameter") for tensor, kind in self._placed.shared.values()]
         )
         usual = float(np.sqrt(np.mean(sizes[steps] ** 2)))
-        found: np.ndarray[Any, Any] = sizes > _TELLING * usual
-        either: np.ndarray[Any, Any] = found | ~steps
-        return either
+        found = sizes > _TELLING * usual
+        return np.asarray(found | ~steps)
 
     def vector(self) -> np.ndarray[Any, Any]:
         return np.concatenate([tensor.detach().numpy().reshape(-1) for tensor, _ in self._placed.shared.values()])
