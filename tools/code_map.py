@@ -13,6 +13,7 @@ BEGIN, END = "<!-- code map: written by `python tools/tasks.py map` -->", "<!-- 
 ROOMS = {
     "src/shoal": "what a user touches",
     "src/shoal/learning": "equations of learning",
+    "src/shoal/sealing": "masks that cancel in a sum",
     "src/shoal/compress": "updates in fewer bytes",
     "src/shoal/scheduling": "which batches, for which worker, until when",
     "src/shoal/scheduling/profile": "how many examples fit a device's budget",
@@ -28,6 +29,7 @@ ROOMS = {
     "src/shoal/net": "gRPC, sessions under limits, access",
     "src/shoal/store": "what is durable",
     "src/shoal/trainer": "the child process that trains, and its sandbox",
+    "src/shoal/trainer/portable": "a training step as an ONNX graph: captured with PyTorch, run without",
     "src/shoal/runtime": "the real driver",
     "src/shoal/sim": "the virtual driver",
     "src/shoal/sim/driver": "twins of the runtime's parts",
