@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shoal.roles.manager import standby
-from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, Watch
+from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SILENT_S, Seat, SeatWatch
 from shoal.store import seat as seat_module
 from shoal.store.base import Away
 from shoal.store.seat import Deposed, FencedDatabase, Seats, Tenure
@@ -47,7 +47,7 @@ class Manager:
         self.name = name
         self.link = Link(database)
         self._seats = Seats(self.link)  # type: ignore[arg-type]
-        self._watch = Watch()
+        self._watch = SeatWatch()
         self.tenure: Tenure | None = None
         self.wakes_s = 0.0
         self._next_s = 0.0
@@ -76,7 +76,7 @@ class Manager:
         except Away:
             self._watch.blind()
         except Deposed:
-            self.tenure, self._watch = None, Watch()
+            self.tenure, self._watch = None, SeatWatch()
 
     def _write(self, story: Story) -> None:
         assert self.tenure is not None
@@ -212,7 +212,7 @@ def _takes_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby.Watch, "may_take", lambda self, seat, now_s: True)
+    monkeypatch.setattr(standby.SeatWatch, "may_take", lambda self, seat, now_s: True)
 
 
 @pytest.mark.parametrize("mutant", [_no_proof, _holder_alone_is_proof, _takes_without_a_look, _waits_for_nobody])
@@ -225,7 +225,7 @@ def test_a_fence_that_is_missing_is_found(
 
 
 def test_a_silent_seat_may_be_taken_and_an_unseen_one_may_not() -> None:
-    watch, seat = Watch(silent_s=3.0, gap_max_s=1.5), Seat(holder="a", term=1, beats=7)
+    watch, seat = SeatWatch(silent_s=3.0, gap_max_s=1.5), Seat(holder="a", term=1, beats=7)
     assert watch.may_take(None, 0.0)
     assert watch.may_take(Seat(holder="", term=1, beats=8), 0.0)
     assert [watch.may_take(seat, now_s) for now_s in (0.0, 1.0, 2.0, 2.9, 3.0)] == [False] * 4 + [True]

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from shoal.runtime.contents import Contents
 from shoal.runtime.exports import Exports
 from shoal.runtime.job_files import JobFiles
 from shoal.runtime.journal import CLUSTER, Journal, JournalEvent
+from shoal.runtime.kept_versions import KeptVersions
 from shoal.runtime.member_register import HELD, MemberRegister, RegisterCommand
 from shoal.runtime.paths import Paths
 from shoal.runtime.pool import manager_pool
@@ -59,10 +60,9 @@ from shoal.runtime.publisher import Publisher, put_model
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, caller_of, make_leader
 from shoal.store.base import Away
-from shoal.store.checkpoints import CheckpointStore, LoadedCheckpoint, version_in
+from shoal.store.checkpoints import LoadedCheckpoint
 from shoal.store.depot import Depot, FolderDepot
 from shoal.store.registry import Registry
-from shoal.store.rows import JobRow
 from shoal.store.seat import Deposed
 from shoal.wire import tensors as tensor_files
 from shoal.wire.encoding import from_json, to_json
@@ -132,6 +132,27 @@ def _bare(word: str) -> str:
     return word.strip(",:;()")
 
 
+async def _until_kept(act: Callable[..., object], what: object) -> None:
+    """Write what the manager decided, however long its store is away: what follows from it waits, and it decides
+    nothing meanwhile. Heartbeats are answered elsewhere."""
+    waits = False
+    while True:
+        try:
+            await asyncio.to_thread(act, what)
+        except Deposed:
+            # This manager is about to end: nothing that it would do next counts.
+            await asyncio.Event().wait()
+        except Away as error:
+            if not waits:
+                log.warning("the manager waits for its store: %s", error)
+            waits = True
+            await asyncio.sleep(STORE_AGAIN_S)
+        else:
+            if waits:
+                log.info("the manager's store is back")
+            return
+
+
 class ManagerNode:
     """A service (see ``transport.base``), the place of leaders that are at home, and the driver of the manager."""
 
@@ -160,7 +181,7 @@ class ManagerNode:
         #: A registry that was given is closed by its owner.
         self._owns_registry = registry is None
         self._depot = depot or FolderDepot(places.registry.parent)
-        self._is_shared = is_shared
+        self._versions_kept = KeptVersions(self._depot, self._registry, is_shared=is_shared)
         self._blobs = self._depot.blobs
         self._exports = Exports(self._blobs)
         self._contents = Contents(self._blobs)
@@ -179,7 +200,6 @@ class ManagerNode:
         self.register.on_alarm = functools.partial(self._journal.add, "", "alarm")
         self._router = HostRouter(node=self._node, patience=self._patience)
         self._role_server = RoleServer(self._router, self)
-        self._stores: dict[str, CheckpointStore] = {}
         #: The size of each first model that was asked for: what a hash names never changes.
         self._first_bytes: dict[str, int] = {}
         self._questions: dict[int, asyncio.Future[Message]] = {}
@@ -228,7 +248,7 @@ class ManagerNode:
                 for term, (node, began) in json.loads(job.terms_json).items()
             }
             is_open = job.state.is_open
-            newest = self._newest_version(job) if is_open else -1
+            newest = self._versions_kept.newest_version(job) if is_open else -1
             durable = newest if newest >= 0 else None
             between = functools.partial(self._between, job.job)
             records.append(
@@ -383,42 +403,15 @@ class ManagerNode:
 
     # What survives ----------------------------------------------------------------------------------------
 
-    def _store(self, job: str) -> CheckpointStore:
-        store = self._stores.get(job)
-        if store is None:
-            store = self._stores[job] = self._depot.checkpoints(job)
-        return store
-
-    def _newest_version(self, job: JobRow) -> int:
-        return version_in(job.checkpoint) if self._is_shared else self._store(job.job).newest_version()
-
-    def _load_newest(self, job: str) -> LoadedCheckpoint | None:
-        row = self._registry.job(job) if self._is_shared else None
-        return self._store(job).load(named=row.checkpoint if row is not None else None)
-
     def _save_now(self, job: str, save: Save) -> None:
         version = version_of(save)
-        with self._kept_file(job, version) as name:
+        with self._versions_kept.kept(job, version) as name:
             self._journal.commit(job, save, checkpoint=name)
         self._weigh(job, version)
 
-    @contextlib.contextmanager
-    def _kept_file(self, job: str, version: StoredVersion) -> Iterator[str]:
-        """The file first, with the rows inside; then the table, which the file can always mend.
-
-        Where managers share a depot the table is the one that counts: it names the file, in the transaction that proves
-        the seat, and only then do older files go. The name to write there; empty: none."""
-        store = self._store(job)
-        saved = store.save(
-            version=version.version, tensors=version.tensors, state=version.state, thins=not self._is_shared
-        )
-        yield saved.path.name if self._is_shared else ""
-        if self._is_shared:
-            store.thin_out(saved)
-
     def _newest(self, job: str) -> StoredVersion | None:
         """Where a job stands: its newest good checkpoint, and the history that belongs to it. Runs in a thread."""
-        loaded = self._load_newest(job)
+        loaded = self._versions_kept.load(job)
         if loaded is None:
             return None
         for name, reason in loaded.skipped:
@@ -467,7 +460,7 @@ class ManagerNode:
         model = {name: array for name, array in version.tensors.items() if not name.startswith(OURS)}
         if {name: array.shape for name, array in model.items()} != {name: a.shape for name, a in first.items()}:
             raise PeerViolation("a checkpoint of another model than the job's")
-        with self._kept_file(checkpoint.job, version) as name:
+        with self._versions_kept.kept(checkpoint.job, version) as name:
             self._journal.restore(checkpoint.job, version, checkpoint=name)
         self._weigh(checkpoint.job, version)
         return bool(version.state.get("ending"))
@@ -487,17 +480,17 @@ class ManagerNode:
     async def _perform_manager(self, host: RoleHost, action: Action) -> None:
         match action:
             case Keep():
-                await self._until_kept(self._keep, action)
+                await _until_kept(self._keep, action)
                 if action.state.is_ended:
                     self._disk_changed.set()
             case ForgetMember():
-                await self._until_kept(functools.partial(self._registry.forget_node, now_s=time.time()), action.node)
+                await _until_kept(functools.partial(self._registry.forget_node, now_s=time.time()), action.node)
                 self.register.refresh(action.node)
             case DropJob():
-                self._stores.pop(action.job, None)
-                await self._until_kept(self._files.drop_job, action.job)
+                self._versions_kept.let_go(action.job)
+                await _until_kept(self._files.drop_job, action.job)
             case DropFiles():
-                await self._until_kept(self._drop_files, action)
+                await _until_kept(self._drop_files, action)
             case Store():
                 self._role_server.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
             case Load():
@@ -510,26 +503,6 @@ class ManagerNode:
                 self._record(action)
             case _:
                 raise Misuse(f"a manager does not ask for {type(action).__name__}")
-
-    async def _until_kept(self, act: Callable[..., object], what: object) -> None:
-        """Write what the manager decided, however long its store is away: what follows from it waits, and it decides
-        nothing meanwhile. Heartbeats are answered elsewhere."""
-        waits = False
-        while True:
-            try:
-                await asyncio.to_thread(act, what)
-            except Deposed:
-                # This manager is about to end: nothing that it would do next counts.
-                await asyncio.Event().wait()
-            except Away as error:
-                if not waits:
-                    log.warning("the manager waits for its store: %s", error)
-                waits = True
-                await asyncio.sleep(STORE_AGAIN_S)
-            else:
-                if waits:
-                    log.info("the manager's store is back")
-                return
 
     def _send(self, to: str, message: Message) -> None:
         if isinstance(message, Welcome):
@@ -567,7 +540,7 @@ class ManagerNode:
 
     def _drop_files(self, drop: DropFiles) -> None:
         if drop.checkpoints:
-            self._stores.pop(drop.job, None)
+            self._versions_kept.let_go(drop.job)
             self._files.remove_checkpoints(drop.job)
         if drop.contents:
             self._files.remove_contents(drop.job)
@@ -773,7 +746,7 @@ class ManagerNode:
             raise Refused(f"there is no job {job}")
 
     def _newest_file(self, job: str) -> LoadedCheckpoint:
-        loaded = self._load_newest(job)
+        loaded = self._versions_kept.load(job)
         if loaded is None:
             row = self._registry.job(job)
             if row is not None and row.state.is_ended:

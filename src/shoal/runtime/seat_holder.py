@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from shoal.errors import ShoalError
-from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, Watch
+from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SeatWatch
 from shoal.store.base import Away
 from shoal.store.seat import Deposed, Seats, Tenure
 
@@ -25,7 +25,7 @@ _AWAY = " away"
 async def hold_seat(seats: Seats) -> SeatHolder:
     """Wait until this process has the seat, however long another has it."""
     holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    watch, told = Watch(), ""
+    watch, told = SeatWatch(), ""
     while True:
         try:
             seat = await asyncio.to_thread(seats.look)

@@ -26,7 +26,7 @@ class Seat(NamedTuple):
     beats: int
 
 
-class Watch:
+class SeatWatch:
     """What a standby saw of a seat."""
 
     def __init__(self, *, silent_s: float = SILENT_S, gap_max_s: float = GAP_MAX_S) -> None:
