@@ -227,7 +227,7 @@ def any_number_is_enough() -> AbstractContextManager[Any]:
 
 def masks_are_left_out() -> AbstractContextManager[Any]:
     """An update leaves its device as whole numbers, readable by anybody."""
-    return patch.object(device, "add_words", lambda to, key, *, take_off=False, start=0: None)
+    return patch.object(device, "add_all", lambda to, keys, *, start=0: None)
 
 
 def edges_of_the_lost_stay() -> AbstractContextManager[Any]:

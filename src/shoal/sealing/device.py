@@ -19,7 +19,7 @@ from shoal.sealing import pair
 from shoal.sealing.fixed import FixedPoint
 from shoal.sealing.group import MAC_BYTES, SEED_BYTES, TAG_BYTES, Group, bits_of
 from shoal.sealing.shamir import CHANCE_BYTES, SHARE_BYTES, split
-from shoal.sealing.stream import add_words, stream
+from shoal.sealing.stream import add_all, stream
 
 #: The chance that sealing one update takes: the device's own seed, the rounding, and the shares.
 ENTROPY_BYTES = 96
@@ -147,10 +147,9 @@ def seal(
     own, rounding, shares = entropy[:SEED_BYTES], entropy[32:64], entropy[64:]
     words = fixed.encode(update, factor=factor, chance=rounding)
     label, near = seat.label, seat.group.near[seat.place]
-    add_words(words, pair.mask_key(own, label))
     edges = {other: pair.edge_seed(seat.keys[other], label) for other in near}
-    for other, seed in edges.items():
-        add_words(words, pair.mask_key(seed, label), take_off=other < seat.place)
+    masks = [(pair.mask_key(seed, label), other < seat.place) for other, seed in edges.items()]
+    add_all(words, [(pair.mask_key(own, label), False), *masks])
     return words, _seals(seat, own, edges, shares), SealedUpdate(seat)
 
 

@@ -146,7 +146,6 @@ class Opening:
 def unmask(total: np.ndarray, masks: list[Mask], label: bytes, *, start: int = 0) -> None:
     """Take the masks off a sum, in place; ``start``: it is a part of the sum that begins there."""
     from shoal.sealing.pair import mask_key
-    from shoal.sealing.stream import add_words
+    from shoal.sealing.stream import add_all
 
-    for mask in masks:
-        add_words(total, mask_key(mask.seed, label), take_off=mask.was_added, start=start)
+    add_all(total, [(mask_key(mask.seed, label), mask.was_added) for mask in masks], start=start)

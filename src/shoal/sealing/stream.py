@@ -7,6 +7,8 @@ many (Raspberry Pi 3 and 4), and it is fast on all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 
@@ -14,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 _BLOCK_BYTES = 64
 
 #: Bytes made at a time: they stay in a core's second-level cache until they are added.
-_AT_ONCE_BYTES = 1 << 18
+_AT_ONCE_BYTES = 1 << 17
 
 _ZEROS = bytes(_AT_ONCE_BYTES)
 
@@ -31,16 +33,25 @@ def words(key: bytes, count: int) -> np.ndarray:
 
 def add_words(to: np.ndarray, key: bytes, *, take_off: bool = False, start: int = 0) -> None:
     """Add the words of this key to a vector modulo 2^32, in place; ``start``: where this part of it begins."""
+    add_all(to, [(key, take_off)], start=start)
+
+
+def add_all(to: np.ndarray, keys: Sequence[tuple[bytes, bool]], *, start: int = 0) -> None:
+    """Add the words of each of these keys, or take them off where it says True. A block of the vector stays in the
+    cache until every key had its turn."""
     per_block = _BLOCK_BYTES // 4
-    source = stream(key, block=start // per_block)
-    source.update(bytes(4 * (start % per_block)))
+    sources = []
+    for key, take_off in keys:
+        source = stream(key, block=start // per_block)
+        source.update(bytes(4 * (start % per_block)))
+        sources.append((source, np.subtract if take_off else np.add))
     # The cipher asks for a little more room than it fills.
     room = bytearray(_AT_ONCE_BYTES + _BLOCK_BYTES)
     made = np.frombuffer(room, dtype="<u4")
-    change = np.subtract if take_off else np.add
     step = _AT_ONCE_BYTES // 4
     zeros = memoryview(_ZEROS)
     for first in range(0, to.size, step):
         part = to[first : first + step]
-        source.update_into(zeros[: 4 * part.size], room)
-        change(part, made[: part.size], out=part)
+        for source, change in sources:
+            source.update_into(zeros[: 4 * part.size], room)
+            change(part, made[: part.size], out=part)
