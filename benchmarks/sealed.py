@@ -16,12 +16,12 @@ import numpy as np
 
 from shoal.learning.partial import Partial
 from shoal.sealing import pair
-from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate, Seat, seal
+from shoal.sealing.device import ENTROPY_BYTES, GroupPlace, SealedUpdate, seal
 from shoal.sealing.fixed import FixedPoint
 from shoal.sealing.graph import shape_of
-from shoal.sealing.group import Group
+from shoal.sealing.group import MaskGraph
 from shoal.sealing.label import Label
-from shoal.sealing.opening import Opening, unmask
+from shoal.sealing.opening import SumOpening, unmask
 
 COLLUDING, LOST = 0.1, 0.3
 
@@ -40,7 +40,7 @@ def sealed_cost(devices: int, values: int, *, lost: float = 0.0) -> SealedCost:
     rng = np.random.default_rng(devices)
     private = [os.urandom(32) for _ in range(devices)]
     members = tuple((f"device-{place:04}", pair.public_of(key)) for place, key in enumerate(private))
-    group = Group.of(shape_of(devices, COLLUDING, LOST), tuple(os.urandom(16) for _ in members), least=8)
+    group = MaskGraph.of(shape_of(devices, COLLUDING, LOST), tuple(os.urandom(16) for _ in members), least=8)
     base = rng.standard_normal(values).astype(np.float32) * np.float32(0.01)
     label = Label(
         origin="", job="job", term=1, formation=0, group=1, members=members, bound=3, weight_most=1, base=b"base"
@@ -59,14 +59,14 @@ def sealed_cost(devices: int, values: int, *, lost: float = 0.0) -> SealedCost:
         keys = {other: pair.pair_key(private[place], members[place], members[other]) for other in group.near[place]}
         entropy = os.urandom(ENTROPY_BYTES)
         start_s = time.process_time()
-        seat = Seat(group, place, label, keys)
+        seat = GroupPlace(group, place, label, keys)
         words, seals[place], states[place] = seal(seat, update, fixed=fixed, factor=1.0, entropy=entropy)
         device_ms[place] = 1e3 * (time.process_time() - start_s)
         start_s = time.process_time()
         np.add(total, words, out=total)
         sum_s += time.process_time() - start_s
         truth += fixed.encode(update, factor=1.0, chance=entropy[32:64])
-    opening = Opening(group, seals, label)
+    opening = SumOpening(group, seals, label)
     small = 0
     for place in sorted(opening.present - gone[1]):
         start_s = time.process_time()

@@ -7,12 +7,12 @@ import hashlib
 import numpy as np
 
 from shoal.sealing import pair
-from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate, Seat, seal
+from shoal.sealing.device import ENTROPY_BYTES, GroupPlace, SealedUpdate, seal
 from shoal.sealing.fixed import FixedPoint
 from shoal.sealing.graph import shape_of
-from shoal.sealing.group import Group
+from shoal.sealing.group import MaskGraph
 from shoal.sealing.label import Label
-from shoal.sealing.opening import Opening, unmask
+from shoal.sealing.opening import SumOpening, unmask
 
 
 def drawn(seed: int, what: str, size: int) -> bytes:
@@ -33,7 +33,7 @@ class SealedGroup:
         self.private = [drawn(seed, f"private {name}", 32) for name in self.names]
         self.members = tuple((name, pair.public_of(key)) for name, key in zip(self.names, self.private, strict=True))
         nonces = tuple(drawn(seed, f"nonce {name}", 16) for name in self.names)
-        self.group = Group.of(shape_of(devices, colluding, lost), nonces, least=least)
+        self.group = MaskGraph.of(shape_of(devices, colluding, lost), nonces, least=least)
         self.fixed = FixedPoint(bound=3, devices=devices)
 
     def label(self, **changed: object) -> Label:
@@ -50,12 +50,12 @@ class SealedGroup:
         }
         return Label(**{**fields, **changed})  # type: ignore[arg-type]
 
-    def seat(self, place: int, label: bytes) -> Seat:
+    def seat(self, place: int, label: bytes) -> GroupPlace:
         keys = {
             other: pair.pair_key(self.private[place], self.members[place], self.members[other])
             for other in self.group.near[place]
         }
-        return Seat(self.group, place, label, keys)
+        return GroupPlace(self.group, place, label, keys)
 
     def sealed(
         self, place: int, update: np.ndarray, label: bytes, *, again: int = 0
@@ -74,7 +74,7 @@ def updates_of(devices: int, size: int, *, seed: int = 0) -> list[np.ndarray]:
     return [rng.normal(0, 0.1, size).astype(np.float32) for _ in range(devices)]
 
 
-def ask(opening: Opening, states: dict[int, SealedUpdate], member: int) -> None:
+def ask(opening: SumOpening, states: dict[int, SealedUpdate], member: int) -> None:
     """Have one member open its part."""
     request = opening.request(member)
     vanished = states[member].envelopes_of(request.vanished, request.vanished_envelopes)
@@ -101,7 +101,7 @@ def run(
             truth += party.encoded(place, updates[place], label)
     if len(seals) < party.group.least:
         return None
-    opening = Opening(party.group, seals, label)
+    opening = SumOpening(party.group, seals, label)
     for place in sorted(opening.present - before_agree):
         agreement = states[place].agree(opening.present)
         opening.on_agreed(place, agreement.macs, agreement.edges)

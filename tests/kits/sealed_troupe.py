@@ -37,11 +37,11 @@ from shoal.roles.events import (
     Received,
     RosterChecked,
     Saved,
-    Sealed,
     SealKeyMade,
     Started,
     TimerFired,
     Trained,
+    UpdateSealed,
 )
 from shoal.roles.leader.leader import Leader
 from shoal.roles.leader.leases import TICK_S
@@ -216,7 +216,7 @@ class SealedTroupe:
                 words, seals, kept = device.keys.seal(action.request, base=device.base[1])
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
                 group = action.request.label.group
-                self._works(node, Sealed(lease=action.lease, group=group, tensors=tensors, kept=kept))
+                self._works(node, UpdateSealed(lease=action.lease, group=group, tensors=tensors, kept=kept))
             case Train():
                 self._trains(node, device, action)
             case Evaluate():

@@ -11,7 +11,7 @@ from sealed_group import SealedGroup, ask, drawn, run, updates_of
 from shoal.errors import PeerViolation
 from shoal.sealing import pair
 from shoal.sealing.fixed import FixedPoint
-from shoal.sealing.opening import Opening, unmask
+from shoal.sealing.opening import SumOpening, unmask
 from shoal.sealing.shamir import SHARE_BYTES, candidates, join, split
 
 SIZE = 137
@@ -78,7 +78,7 @@ def test_a_part_is_unmasked_alone_to_the_same_bits() -> None:
     label = party.label().digest()
     made = [party.sealed(place, update, label) for place, update in enumerate(updates)]
     total = np.sum([words for words, _, _ in made], axis=0, dtype="<u4")
-    opening = Opening(party.group, {place: seals for place, (_, seals, _) in enumerate(made)}, label)
+    opening = SumOpening(party.group, {place: seals for place, (_, seals, _) in enumerate(made)}, label)
     states = {place: state for place, (_, _, state) in enumerate(made)}
     _agree_all(opening, states)
     for place in range(5):
@@ -91,7 +91,7 @@ def test_a_part_is_unmasked_alone_to_the_same_bits() -> None:
         assert np.array_equal(part, whole[start:stop])
 
 
-def _agree_all(opening: Opening, states: dict[int, object]) -> None:
+def _agree_all(opening: SumOpening, states: dict[int, object]) -> None:
     for place in sorted(opening.present):
         agreement = states[place].agree(opening.present)  # type: ignore[attr-defined]
         opening.on_agreed(place, agreement.macs, agreement.edges)
@@ -115,7 +115,7 @@ def test_a_split_view_is_refused() -> None:
         macs[place] = states[place].agree(told).macs  # type: ignore[attr-defined]
     for place in range(1, 8):
         present = everyone if place < 4 else without
-        opening = Opening(party.group, {p: seals[p] for p in present}, label)
+        opening = SumOpening(party.group, {p: seals[p] for p in present}, label)
         for other in sorted(present - {0}):
             if (other < 4) == (place < 4):
                 # What the others of its half said is all that fits.
@@ -160,7 +160,7 @@ def test_both_lists_are_refused() -> None:
     party = SealedGroup(6)
     label, seals, states = _uploads(party, 6)
     present = frozenset(range(5))
-    opening = Opening(party.group, {place: seals[place] for place in present}, label)
+    opening = SumOpening(party.group, {place: seals[place] for place in present}, label)
     _agree_all(opening, states)
     request = opening.request(0)
     envelope = party.group.edges_envelope(5, seals[5], 0)
@@ -175,7 +175,7 @@ def test_both_lists_are_refused() -> None:
 def test_a_wrong_share_is_found_and_done_without() -> None:
     party = SealedGroup(6, lost=0.0)
     label, seals, states = _uploads(party, 6)
-    opening = Opening(party.group, seals, label)
+    opening = SumOpening(party.group, seals, label)
     _agree_all(opening, states)
     for place in range(6):
         ask(opening, states, place)

@@ -22,7 +22,7 @@ from shoal.sealing import device
 from shoal.sealing.device import Agreement, SealedUpdate
 from shoal.sealing.group import bits_of
 from shoal.sealing.label import Label
-from shoal.sealing.opening import Mask, Opening
+from shoal.sealing.opening import Mask, SumOpening
 from shoal.sim.driver.seal_keys import SimSealKeys
 from shoal.sim.fuzz_case import SEALED_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
@@ -127,9 +127,9 @@ def _agreed_by(worker: Any) -> Any:
     return type("Said", (), {"message": Agreed(job="job", term=1, group=2, macs=agreement.macs, edges=b"")})()
 
 
-def _opening(troupe: SealedTroupe, uploads: dict[str, Update]) -> Opening:
+def _opening(troupe: SealedTroupe, uploads: dict[str, Update]) -> SumOpening:
     group = next(seal.request.group for _, seal in troupe.sealed)
-    return Opening(group, {place: uploads[node].tensors["seals"].tobytes() for place, node in enumerate(NAMES)})
+    return SumOpening(group, {place: uploads[node].tensors["seals"].tobytes() for place, node in enumerate(NAMES)})
 
 
 def asks_for_too_few() -> None:
@@ -232,12 +232,12 @@ def masks_are_left_out() -> AbstractContextManager[Any]:
 
 def edges_of_the_lost_stay() -> AbstractContextManager[Any]:
     """The masks between those that are in the sum and those that are not are not taken off."""
-    masks = Opening.masks
+    masks = SumOpening.masks
 
-    def own_alone(self: Opening) -> list[Mask]:
+    def own_alone(self: SumOpening) -> list[Mask]:
         return masks(self)[: len(self.present)]
 
-    return patch.object(Opening, "masks", own_alone)
+    return patch.object(SumOpening, "masks", own_alone)
 
 
 def weights_are_forgotten() -> AbstractContextManager[Any]:

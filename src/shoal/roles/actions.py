@@ -210,7 +210,7 @@ class CheckRoster:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seal:
-    """Mask an update; answered by Sealed."""
+    """Mask an update; answered by UpdateSealed."""
 
     lease: int
     request: SealRequest = field(repr=False)

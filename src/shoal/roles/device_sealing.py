@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from shoal.errors import Misuse, PeerViolation
 from shoal.roles.actions import CheckRoster, MakeSealKey, Seal
 from shoal.roles.aggregation.delivery import Held
-from shoal.roles.events import RosterChecked, Sealed, SealKeyMade
+from shoal.roles.events import RosterChecked, SealKeyMade, UpdateSealed
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.sealing.fixed import BOUND_MAX
 from shoal.sealing.graph import shape_of
-from shoal.sealing.group import Group, members_of
+from shoal.sealing.group import MaskGraph, members_of
 from shoal.sealing.label import Label
 from shoal.sealing.request import SealRequest
 from shoal.states import WorkerPhase
@@ -162,13 +162,13 @@ class DeviceSealing:
         )
         return SealRequest(
             label=label,
-            group=Group.of(shape, tuple(one.nonce for one in members), least=sealed.least),
+            group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=sealed.least),
             place=members.index(key),
             factor=update.examples / bind.weight_most,
             update=update.tensors["delta"],
         )
 
-    def on_sealed(self, held: Held, event: Sealed) -> None:
+    def on_sealed(self, held: Held, event: UpdateSealed) -> None:
         """The masked update goes to the leader. It stays here unmasked until the leader is done with it."""
         worker = self._worker
         if (held.work.term, event.group) != self._newest or not isinstance(held.result, Update):

@@ -294,7 +294,7 @@ class RosterChecked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sealed:
+class UpdateSealed:
     """An update under its masks, and what the device may still say of it; or why it was not sealed."""
 
     lease: int
@@ -367,7 +367,7 @@ Event = (
     | TrainerFailed
     | SealKeyMade
     | RosterChecked
-    | Sealed
+    | UpdateSealed
     | Multiplied
     | MultiplyFailed
     | ProductWanted

@@ -39,13 +39,13 @@ from shoal.roles.events import (
     Reassigned,
     Received,
     RosterChecked,
-    Sealed,
     SealKeyMade,
     Started,
     StopRequested,
     TimerFired,
     Trained,
     TrainerFailed,
+    UpdateSealed,
 )
 from shoal.roles.own_part import OwnPart
 from shoal.roles.participation import Participation
@@ -171,7 +171,7 @@ class Worker(WorkerMachine):
                 self._sealing.on_key(event)
             case RosterChecked():
                 self._sealing.on_checked(event, self._held)
-            case Sealed():
+            case UpdateSealed():
                 if self._held is not None and self._held.work.lease == event.lease:
                     self._sealing.on_sealed(self._held, event)
             case TimerFired():

@@ -49,10 +49,10 @@ from shoal.roles.events import (
     Prepared,
     PrepareFailed,
     RosterChecked,
-    Sealed,
     SealKeyMade,
     Trained,
     TrainerFailed,
+    UpdateSealed,
 )
 from shoal.roles.leader.evaluation import chunk_ranges
 from shoal.runtime import sensors
@@ -362,7 +362,7 @@ class WorkerDriver:
         async with self._sealing:
             host.post(await asyncio.to_thread(self._sealed, action))
 
-    def _sealed(self, action: MakeSealKey | CheckRoster | Seal) -> SealKeyMade | RosterChecked | Sealed:
+    def _sealed(self, action: MakeSealKey | CheckRoster | Seal) -> SealKeyMade | RosterChecked | UpdateSealed:
         from shoal.runtime.seal_keys import SealKeys
 
         keys = self._seal_keys = self._seal_keys or SealKeys(self._member, self._spec.job)
@@ -375,13 +375,13 @@ class WorkerDriver:
             case Seal():
                 lease, group = action.lease, action.request.label.group
                 if self._base[0] != lease:
-                    return Sealed(lease=lease, group=group, reason="the model of this lease is not here any more")
+                    return UpdateSealed(lease=lease, group=group, reason="the model of this lease is not here any more")
                 try:
                     words, seals, kept = keys.seal(action.request, base=self._base[1])
                 except ShoalError as error:
-                    return Sealed(lease=lease, group=group, reason=str(error))
+                    return UpdateSealed(lease=lease, group=group, reason=str(error))
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
-                return Sealed(lease=lease, group=group, tensors=tensors, kept=kept)
+                return UpdateSealed(lease=lease, group=group, tensors=tensors, kept=kept)
 
     # Training -------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.sealing.device import SealedUpdate, Seat, seal
+from shoal.sealing.device import GroupPlace, SealedUpdate, seal
 from shoal.sealing.fixed import FixedPoint
 from shoal.sealing.pair import pair_key, public_of
 from shoal.sealing.request import SealRequest
@@ -35,7 +35,7 @@ class DeviceKeys:
             raise PeerViolation("the group has another key of this device")
         mine = members[request.place]
         keys = {other: self._pair(mine, members[other]) for other in request.group.near[request.place]}
-        seat = Seat(request.group, request.place, label.digest(), keys)
+        seat = GroupPlace(request.group, request.place, label.digest(), keys)
         fixed = FixedPoint(label.bound, request.group.size)
         return seal(seat, request.update, fixed=fixed, factor=request.factor, entropy=entropy)
 

@@ -17,7 +17,7 @@ import numpy as np
 from shoal.errors import Misuse, PeerViolation
 from shoal.sealing import pair
 from shoal.sealing.fixed import FixedPoint
-from shoal.sealing.group import MAC_BYTES, SEED_BYTES, TAG_BYTES, Group, bits_of
+from shoal.sealing.group import MAC_BYTES, SEED_BYTES, TAG_BYTES, MaskGraph, bits_of
 from shoal.sealing.shamir import CHANCE_BYTES, SHARE_BYTES, split
 from shoal.sealing.stream import add_all, stream
 
@@ -28,10 +28,10 @@ _OWN, _EDGES = b"own", b"edges"
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class GroupPlace:
     """A device's place in a group, and the secrets that it shares with its neighbours there."""
 
-    group: Group
+    group: MaskGraph
     place: int
     label: bytes
     #: Neighbour -> the key of the two.
@@ -55,7 +55,7 @@ class Agreement:
 class SealedUpdate:
     """What a device keeps of an update that it sealed. Its words are sent and not kept."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: GroupPlace) -> None:
         self._seat = seat
         #: The set that this device agreed to.
         self._present: frozenset[int] | None = None
@@ -139,7 +139,7 @@ class SealedUpdate:
 
 
 def seal(
-    seat: Seat, update: np.ndarray, *, fixed: FixedPoint, factor: float, entropy: bytes
+    seat: GroupPlace, update: np.ndarray, *, fixed: FixedPoint, factor: float, entropy: bytes
 ) -> tuple[np.ndarray, bytes, SealedUpdate]:
     """The masked words of an update, what goes with them, and what the device keeps. ``entropy`` is used once."""
     if len(entropy) != ENTROPY_BYTES:
@@ -153,7 +153,7 @@ def seal(
     return words, _seals(seat, own, edges, shares), SealedUpdate(seat)
 
 
-def _seals(seat: Seat, own: bytes, edges: Mapping[int, bytes], chance: bytes) -> bytes:
+def _seals(seat: GroupPlace, own: bytes, edges: Mapping[int, bytes], chance: bytes) -> bytes:
     label, near, needed = seat.label, seat.group.near[seat.place], seat.group.shape.threshold
     source, places = stream(chance), [other + 1 for other in near]
     size = CHANCE_BYTES * (needed - 1)

@@ -29,7 +29,7 @@ _NEIGHBOURS_LEAST = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class GraphShape:
     """How many neighbours each device of a group has, and how many of them it takes to open its mask."""
 
     devices: int
@@ -47,7 +47,7 @@ class Shape:
 
 
 @lru_cache(maxsize=1024)
-def shape_of(devices: int, colluding: float, lost: float) -> Shape:
+def shape_of(devices: int, colluding: float, lost: float) -> GraphShape:
     """The cheapest shape that bears these shares. Raises Misuse where none keeps a secret."""
     if devices > GROUP_MAX:
         raise Misuse(f"a sealed sum is of at most {GROUP_MAX} devices, not {devices}")
@@ -56,7 +56,7 @@ def shape_of(devices: int, colluding: float, lost: float) -> Shape:
     if devices > COMPLETE_MAX:
         for neighbours in range(_NEIGHBOURS_LEAST, devices - 1, 2):
             if (threshold := _threshold(devices, neighbours, liars, gone)) is not None:
-                return Shape(devices, neighbours, threshold)
+                return GraphShape(devices, neighbours, threshold)
     # Two sets of devices that agree on something share more than the liars, so that they agree on one thing only.
     threshold = (devices + liars) // 2 + 1
     if threshold > devices - 1:
@@ -64,7 +64,7 @@ def shape_of(devices: int, colluding: float, lost: float) -> Shape:
             f"a sum of {devices} devices of which {liars} may tell what they know hides nobody: let more devices take"
             " part, or name a smaller share that may collude"
         )
-    return Shape(devices, devices - 1, threshold)
+    return GraphShape(devices, devices - 1, threshold)
 
 
 def _threshold(devices: int, neighbours: int, liars: int, gone: int) -> int | None:
@@ -89,7 +89,7 @@ def _at_least(all_of: int, marked: int, drawn: int, least: int) -> float:
     return ways / math.comb(all_of, drawn)
 
 
-def neighbours_of(shape: Shape, seed: bytes) -> tuple[tuple[int, ...], ...]:
+def neighbours_of(shape: GraphShape, seed: bytes) -> tuple[tuple[int, ...], ...]:
     """Device -> its neighbours. The seed is made of what every member drew, after it was known who they are."""
     devices = range(shape.devices)
     if shape.is_complete:

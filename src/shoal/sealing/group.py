@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shoal.errors import PeerViolation
-from shoal.sealing.graph import Shape, graph_seed, neighbours_of
+from shoal.sealing.graph import GraphShape, graph_seed, neighbours_of
 from shoal.sealing.shamir import SHARE_BYTES
 
 #: What the words of a seed, a MAC, a commitment and an envelope's tag take (``pair``, which loads a library).
@@ -32,17 +32,17 @@ def members_of(bits: bytes, size: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class MaskGraph:
     """The members of a sum that is to be opened."""
 
-    shape: Shape
+    shape: GraphShape
     #: A sum of fewer is not opened.
     least: int
     #: Place -> the places of its neighbours, in order.
     near: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, shape: Shape, nonces: tuple[bytes, ...], *, least: int) -> Group:
+    def of(cls, shape: GraphShape, nonces: tuple[bytes, ...], *, least: int) -> MaskGraph:
         return cls(shape, least, neighbours_of(shape, graph_seed(nonces)))
 
     @property

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.errors import PeerViolation
-from shoal.sealing.group import MAC_BYTES, SEED_BYTES, Group
+from shoal.sealing.group import MAC_BYTES, SEED_BYTES, MaskGraph
 from shoal.sealing.shamir import SHARE_BYTES, candidates
 
 _NO_MAC = bytes(MAC_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OpenRequest:
     """What a member is given to open its part."""
 
     macs: bytes
@@ -36,10 +36,10 @@ class Mask:
     was_added: bool
 
 
-class Opening:
+class SumOpening:
     """From the moment the set of uploads is fixed to the seeds of all masks that are left in their sum."""
 
-    def __init__(self, group: Group, seals: Mapping[int, bytes], label: bytes = b"") -> None:
+    def __init__(self, group: MaskGraph, seals: Mapping[int, bytes], label: bytes = b"") -> None:
         self.group = group
         self.label = label
         #: Member of the sum -> what came with its words.
@@ -78,10 +78,10 @@ class Opening:
         """Members that have not agreed by now have vanished."""
         self.vanished = self.present - self.agreed
 
-    def request(self, member: int) -> Request:
+    def request(self, member: int) -> OpenRequest:
         near = self.group.present_near(member, self.present)
         vanished = tuple(o for o in near if o in self.vanished and self.group.absent_near(o, self.present))
-        return Request(
+        return OpenRequest(
             macs=b"".join(self._macs.get(other, {}).get(member, _NO_MAC) for other in near),
             envelopes=b"".join(self.group.own_envelope(other, self._seals[other], member) for other in near),
             vanished=vanished,

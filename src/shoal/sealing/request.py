@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shoal.sealing.group import Group
+from shoal.sealing.group import MaskGraph
 from shoal.sealing.label import Label
 
 
@@ -14,7 +14,7 @@ from shoal.sealing.label import Label
 class SealRequest:
     #: Without the model that was trained on: the driver knows its digest.
     label: Label
-    group: Group
+    group: MaskGraph
     place: int
     #: What the update counts for, of the largest weight.
     factor: float

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shoal.cli.render.format import bytes_text, plural
 from shoal.plan import Plan
-from shoal.sealing.graph import COMPLETE_MAX, GROUP_MAX, Shape, shape_of
+from shoal.sealing.graph import COMPLETE_MAX, GROUP_MAX, GraphShape, shape_of
 from shoal.sealing.group import COMMIT_BYTES, MAC_BYTES, TAG_BYTES
 from shoal.sealing.shamir import SHARE_BYTES
 
@@ -14,7 +14,7 @@ from shoal.sealing.shamir import SHARE_BYTES
 _MASK_MS, _ROUND_MS = 1.5e-6, 6e-6
 
 
-def extra_bytes(shape: Shape) -> int:
+def extra_bytes(shape: GraphShape) -> int:
     """What a device sends for a version beside its words: seals, MACs and shares."""
     near = shape.neighbours
     envelopes = near * (SHARE_BYTES + TAG_BYTES) + near * (SHARE_BYTES * (near - 1) + TAG_BYTES)

@@ -24,9 +24,9 @@ from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
 from shoal.sealing.fixed import BOUND_MAX, FixedPoint
 from shoal.sealing.graph import GROUP_MAX, shape_of
-from shoal.sealing.group import Group, bits_of
+from shoal.sealing.group import MaskGraph, bits_of
 from shoal.sealing.label import Label
-from shoal.sealing.opening import Opening, unmask
+from shoal.sealing.opening import SumOpening, unmask
 from shoal.states import SealPhase
 from shoal.wire.messages import (
     Agree,
@@ -60,7 +60,7 @@ class SealedGroup:
 
     number: int
     label: Label
-    graph: Group
+    graph: MaskGraph
     #: In the order of places.
     members: tuple[str, ...]
     leases: tuple[int, ...]
@@ -73,7 +73,7 @@ class SealedGroup:
     seals: dict[int, bytes] = field(default_factory=dict)
     #: Places that are not waited for any longer.
     lost: set[int] = field(default_factory=set)
-    opening: Opening | None = None
+    opening: SumOpening | None = None
 
     def place_of(self, node: str) -> int | None:
         return self.members.index(node) if node in self.members else None
@@ -221,7 +221,7 @@ class Sealing:
         self._group = SealedGroup(
             number=self._number,
             label=label,
-            graph=Group.of(shape, tuple(key.nonce for key in keys), least=self._sealed.least),
+            graph=MaskGraph.of(shape, tuple(key.nonce for key in keys), least=self._sealed.least),
             members=members,
             leases=tuple(lease.id for lease in leases),
             total=np.zeros(self._size, dtype="<u4"),
@@ -298,7 +298,7 @@ class Sealing:
             self._make_void(group, f"{len(group.reports)} of at least {self._sealed.least} updates came")
             return
         group.phase = SealPhase.AGREEING
-        group.opening = Opening(group.graph, group.seals, group.label.digest())
+        group.opening = SumOpening(group.graph, group.seals, group.label.digest())
         self._ask(group, sorted(group.reports))
 
     # Questions -----------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ class Sealing:
     def _is_overdue(self, group: SealedGroup) -> bool:
         return self._machine.now_s - group.asked_s > ANSWER_S
 
-    def _opened_sum(self, group: SealedGroup, opening: Opening) -> Summed:
+    def _opened_sum(self, group: SealedGroup, opening: SumOpening) -> Summed:
         unmask(group.total, opening.masks(), opening.label)
         reports = tuple(group.reports[place] for place in sorted(group.reports))
         weight = sum(report.update.examples for report in reports)

@@ -35,10 +35,10 @@ from shoal.roles.events import (
     Prepared,
     PrepareFailed,
     RosterChecked,
-    Sealed,
     SealKeyMade,
     Trained,
     TrainerFailed,
+    UpdateSealed,
 )
 from shoal.sim.devices import ComputeJob, Device
 from shoal.sim.driver.role_host import Host
@@ -156,16 +156,16 @@ class SimWorkerDriver:
             case Seal():
                 host.post(self._seal(keys, action))
 
-    def _seal(self, keys: SimSealKeys, action: Seal) -> Sealed:
+    def _seal(self, keys: SimSealKeys, action: Seal) -> UpdateSealed:
         lease, group = action.lease, action.request.label.group
         if self._base[0] != lease:
-            return Sealed(lease=lease, group=group, reason="the model of this lease is not here any more")
+            return UpdateSealed(lease=lease, group=group, reason="the model of this lease is not here any more")
         try:
             words, seals, kept = keys.seal(action.request, base=self._base[1])
         except ShoalError as error:
-            return Sealed(lease=lease, group=group, reason=str(error))
+            return UpdateSealed(lease=lease, group=group, reason=str(error))
         tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
-        return Sealed(lease=lease, group=group, tensors=tensors, kept=kept)
+        return UpdateSealed(lease=lease, group=group, tensors=tensors, kept=kept)
 
     # Code and data -------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 from shoal.trainer.portable.draws import Drawn
 from shoal.trainer.portable.emit import ELEMENT, Draw, Emitter, Name, Node
 from shoal.trainer.portable.graph import IR_VERSION, OPSET
-from shoal.trainer.portable.lowering import lower
+from shoal.trainer.portable.lower_graph import lower
 from shoal.trainer.portable.trace import Traced, Unportable
 
 _BATCH = "batch"

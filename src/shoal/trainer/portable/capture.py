@@ -24,7 +24,7 @@ from shoal.trainer.placement import Placed
 from shoal.trainer.portable.build import Built, build
 from shoal.trainer.portable.graph import check_graph
 from shoal.trainer.portable.graphs_file import Graphs, Metric
-from shoal.trainer.portable.rules import Adam, Rule, Sgd
+from shoal.trainer.portable.rules import Adam, Sgd, StepRule
 from shoal.trainer.portable.trace import Unportable, trace_evaluation, trace_step
 from shoal.trainer.portable.verify import Verifier
 from shoal.trainer.protocol import TrainerSettings
@@ -121,7 +121,7 @@ def given_rows(columns: Mapping[str, Tensor]) -> Any:
     return (columns["x"], columns["y"]) if columns.keys() == {"x", "y"} else dict(columns)
 
 
-def rule_of(task: Task, model: nn.Module, settings: TrainerSettings) -> tuple[Rule, float, float]:
+def rule_of(task: Task, model: nn.Module, settings: TrainerSettings) -> tuple[StepRule, float, float]:
     """The optimiser of a lease as a rule, its rate and its weight decay."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = InnerOptimiser(task, model, trainable, settings).for_lease(settings.learning_rate)
@@ -133,7 +133,7 @@ def rule_of(task: Task, model: nn.Module, settings: TrainerSettings) -> tuple[Ru
         raise Unportable(f"its {kind} steps through some of the parameters alone")
     if group.get("maximize") or group.get("amsgrad") or group.get("dampening") or group.get("centered"):
         raise Unportable(f"its {kind} has maximize, amsgrad or dampening")
-    rule: Rule
+    rule: StepRule
     if type(optimiser) is torch.optim.SGD:
         rule = Sgd(momentum=float(group["momentum"]), nesterov=bool(group["nesterov"]))
     elif type(optimiser) in (torch.optim.Adam, torch.optim.AdamW):

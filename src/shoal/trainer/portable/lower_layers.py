@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from shoal.trainer.portable.emit import Emitter, Name
-from shoal.trainer.portable.lowering import Call, lowers
+from shoal.trainer.portable.lowering import AtenCall, lowers
 
 #: From here on a product for each place of a kernel is faster than one for all of them.
 _MANY_CHANNELS = 16
@@ -20,12 +20,12 @@ _MANY_CHANNELS = 16
 
 
 @lowers("aten.mm.default", "aten.bmm.default", "aten.mv.default", "aten.dot.default")
-def _product(call: Call) -> Name:
+def _product(call: AtenCall) -> Name:
     return call.emit("MatMul", call.name(0), call.name(1))
 
 
 @lowers("aten.addmm.default")
-def _addmm(call: Call) -> Name:
+def _addmm(call: AtenCall) -> Name:
     alpha, beta = float(call.arg(3, "alpha", 1)), float(call.arg(4, "beta", 1))
     return call.emit("Gemm", call.name(1), call.name(2), call.name(0), alpha=alpha, beta=beta)
 
@@ -34,7 +34,7 @@ def _addmm(call: Call) -> Name:
 
 
 @lowers("aten.convolution.default")
-def _convolution(call: Call) -> Name:
+def _convolution(call: AtenCall) -> Name:
     stride, padding, dilation, transposed, out_padding, groups = (call.arg(place) for place in range(3, 9))
     names = [call.name(0), call.name(1)] + ([call.name(2)] if call.arg(2) is not None else [])
     options = {"strides": list(stride), "dilations": list(dilation), "group": groups, "pads": list(padding) * 2}
@@ -44,7 +44,7 @@ def _convolution(call: Call) -> Name:
 
 
 @lowers("aten.convolution_backward.default")
-def _convolution_gradients(call: Call) -> list[Name | None]:
+def _convolution_gradients(call: AtenCall) -> list[Name | None]:
     stride, padding, dilation, transposed, _, groups, wanted = (call.arg(place) for place in range(4, 11))
     emit, gradient, x, weight = call.emit, call.name(0), call.name(1), call.name(2)
     gradient_shape, x_shape, weight_shape = (call.shape_of(place) for place in range(3))
@@ -133,7 +133,7 @@ def _twice(given: Any) -> list[int]:
 
 
 @lowers("aten.max_pool2d_with_indices.default")
-def _max_pool(call: Call) -> list[Name]:
+def _max_pool(call: AtenCall) -> list[Name]:
     kernel = _twice(call.arg(1))
     return call.emit.many(
         "MaxPool",
@@ -148,7 +148,7 @@ def _max_pool(call: Call) -> list[Name]:
 
 
 @lowers("aten.max_pool2d_with_indices_backward.default")
-def _max_pool_gradient(call: Call) -> Name:
+def _max_pool_gradient(call: AtenCall) -> Name:
     """ONNX numbers the places of maxima in the whole tensor, torch in each plane. Only this reads them."""
     kernel = _twice(call.arg(2))
     stride = _twice(call.arg(3) or kernel)
@@ -163,7 +163,7 @@ def _max_pool_gradient(call: Call) -> Name:
 
 
 @lowers("aten.avg_pool2d.default")
-def _avg_pool(call: Call) -> Name:
+def _avg_pool(call: AtenCall) -> Name:
     kernel = _twice(call.arg(1))
     padding = _twice(call.arg(3, "padding", [0, 0]))
     if call.arg(4, "ceil_mode", False) or call.arg(6, "divisor_override") is not None:
@@ -179,7 +179,7 @@ def _avg_pool(call: Call) -> Name:
 
 
 @lowers("aten.avg_pool2d_backward.default")
-def _avg_pool_gradient(call: Call) -> Name:
+def _avg_pool_gradient(call: AtenCall) -> Name:
     kernel = _twice(call.arg(2))
     stride, padding = _twice(call.arg(3) or kernel), _twice(call.arg(4))
     if call.arg(5) or (any(padding) and not call.arg(6)) or call.arg(7) is not None:

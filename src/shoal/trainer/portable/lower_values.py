@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from shoal.trainer.portable.emit import ELEMENT, Name
-from shoal.trainer.portable.lowering import TABLE, Call, lowers
+from shoal.trainer.portable.lowering import TABLE, AtenCall, lowers
 
 _F32_LOWEST = float(np.finfo(np.float32).min)
 
@@ -25,7 +25,7 @@ _UNARY = {
 
 
 def _unary(kind: str) -> Any:
-    def lowering(call: Call) -> Name:
+    def lowering(call: AtenCall) -> Name:
         wanted = torch.bool if kind == "Not" else call.meta(0).dtype if kind.startswith("Is") else call.out.dtype
         return call.emit(kind, call.typed(call.arg(0), wanted))
 
@@ -38,33 +38,33 @@ for _name, _kind in _UNARY.items():
 
 @lowers("aten.clone.default", "aten.detach.default", "aten.alias.default", "aten.lift_fresh_copy.default",
         "aten.contiguous.default")  # fmt: skip
-def _same(call: Call) -> Name:
+def _same(call: AtenCall) -> Name:
     return call.name(0)
 
 
 @lowers("aten._to_copy.default", "prims.convert_element_type.default")
-def _converted(call: Call) -> Name:
+def _converted(call: AtenCall) -> Name:
     return call.typed(call.arg(0), call.out.dtype)
 
 
 @lowers("aten.copy.default")
-def _copied(call: Call) -> Name:
+def _copied(call: AtenCall) -> Name:
     name = call.typed(call.arg(1), call.out.dtype)
     return name if call.shape_of(1) == call.shape else call.emit.expand(name, call.shape)
 
 
 @lowers("aten.rsqrt.default")
-def _rsqrt(call: Call) -> Name:
+def _rsqrt(call: AtenCall) -> Name:
     return call.emit("Reciprocal", call.emit("Sqrt", call.typed(call.arg(0), call.out.dtype)))
 
 
 @lowers("aten.square.default")
-def _square(call: Call) -> Name:
+def _square(call: AtenCall) -> Name:
     return call.emit("Mul", call.name(0), call.name(0))
 
 
 @lowers("aten.expm1.default")
-def _expm1(call: Call) -> Name:
+def _expm1(call: AtenCall) -> Name:
     """Near zero e^x - 1 loses its digits: there tanh(x/2) (e^x + 1), which is the same number."""
     x, emit, dtype = call.name(0), call.emit, call.out.dtype
     half = emit("Tanh", emit("Mul", x, emit.number(0.5, dtype)))
@@ -74,7 +74,7 @@ def _expm1(call: Call) -> Name:
 
 
 @lowers("aten.log1p.default")
-def _log1p(call: Call) -> Name:
+def _log1p(call: AtenCall) -> Name:
     """Near zero by 2 atanh(x / (2 + x)), in five terms of its series; below 1/8 the rest is under 1e-8."""
     x, emit, dtype = call.name(0), call.emit, call.out.dtype
     ratio = emit("Div", x, emit("Add", x, emit.number(2, dtype)))
@@ -88,7 +88,7 @@ def _log1p(call: Call) -> Name:
 
 
 @lowers("aten.gelu.default")
-def _gelu(call: Call) -> Name:
+def _gelu(call: AtenCall) -> Name:
     x, emit, dtype = call.name(0), call.emit, call.out.dtype
     if call.arg(1, "approximate", "none") == "tanh":
         cube = emit("Mul", emit("Mul", x, x), x)
@@ -101,7 +101,7 @@ def _gelu(call: Call) -> Name:
 
 @lowers("aten.clamp.default", "aten.clamp.Tensor", "aten.clamp_min.default", "aten.clamp_max.default",
         "aten.clamp_min.Tensor", "aten.clamp_max.Tensor")  # fmt: skip
-def _clamp(call: Call) -> Name:
+def _clamp(call: AtenCall) -> Name:
     low, high = call.arg(1, "min"), call.arg(2, "max")
     if "clamp_max" in str(call.node.target):
         low, high = None, low
@@ -115,7 +115,7 @@ def _clamp(call: Call) -> Name:
 
 
 def _binary(kind: str) -> Any:
-    def lowering(call: Call) -> Name:
+    def lowering(call: AtenCall) -> Name:
         dtype = call.out.dtype
         left, right = call.typed(call.arg(0), dtype), call.typed(call.arg(1), dtype)
         if (alpha := call.arg(2, "alpha", 1)) != 1:
@@ -136,7 +136,7 @@ for _name, _kind in {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div"}.ite
 
 
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def _div_mode(call: Call) -> Name:
+def _div_mode(call: AtenCall) -> Name:
     dtype, mode = call.out.dtype, call.arg(2, "rounding_mode")
     if mode is None:
         return call.emit("Div", call.typed(call.arg(0), dtype), call.typed(call.arg(1), dtype))
@@ -147,21 +147,21 @@ def _div_mode(call: Call) -> Name:
 
 
 @lowers("aten.remainder.Scalar", "aten.remainder.Tensor")
-def _remainder(call: Call) -> Name:
+def _remainder(call: AtenCall) -> Name:
     if call.out.is_floating_point():
         raise call.refuse("of fractions")
     return call.emit("Mod", call.typed(call.arg(0), call.out.dtype), call.typed(call.arg(1), call.out.dtype))
 
 
 @lowers("aten.rsub.Scalar", "aten.rsub.Tensor")
-def _rsub(call: Call) -> Name:
+def _rsub(call: AtenCall) -> Name:
     if call.arg(2, "alpha", 1) != 1:
         raise call.refuse("with alpha")
     return call.emit("Sub", call.typed(call.arg(1), call.out.dtype), call.typed(call.arg(0), call.out.dtype))
 
 
 @lowers("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
-def _pow(call: Call) -> Name:
+def _pow(call: AtenCall) -> Name:
     base, exponent, emit, dtype = call.arg(0), call.arg(1), call.emit, call.out.dtype
     name = call.typed(base, dtype)
     match exponent:
@@ -176,17 +176,17 @@ def _pow(call: Call) -> Name:
 
 
 @lowers("aten.maximum.default")
-def _maximum(call: Call) -> Name:
+def _maximum(call: AtenCall) -> Name:
     return call.emit("Max", call.typed(call.arg(0), call.out.dtype), call.typed(call.arg(1), call.out.dtype))
 
 
 @lowers("aten.minimum.default")
-def _minimum(call: Call) -> Name:
+def _minimum(call: AtenCall) -> Name:
     return call.emit("Min", call.typed(call.arg(0), call.out.dtype), call.typed(call.arg(1), call.out.dtype))
 
 
 def _compared(kind: str, *, turned: bool = False) -> Any:
-    def lowering(call: Call) -> Name:
+    def lowering(call: AtenCall) -> Name:
         left, right = call.arg(0), call.arg(1)
         dtype = call.meta(0).dtype
         if isinstance(right, fx.Node):
@@ -211,7 +211,7 @@ for _overload in ("Scalar", "Tensor"):
 
 
 def _logical(kind: str) -> Any:
-    def lowering(call: Call) -> Name:
+    def lowering(call: AtenCall) -> Name:
         if call.out.dtype is not torch.bool:
             raise call.refuse("of numbers")
         return call.emit(kind, call.typed(call.arg(0), torch.bool), call.typed(call.arg(1), torch.bool))
@@ -225,14 +225,14 @@ for _name, _kind in {"and": "And", "or": "Or", "xor": "Xor"}.items():
 
 
 @lowers("aten.bitwise_not.default")
-def _bitwise_not(call: Call) -> Name:
+def _bitwise_not(call: AtenCall) -> Name:
     if call.out.dtype is not torch.bool:
         raise call.refuse("of numbers")
     return call.emit("Not", call.name(0))
 
 
 @lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
-def _where(call: Call) -> Name:
+def _where(call: AtenCall) -> Name:
     dtype = call.out.dtype
     return call.emit(
         "Where", call.typed(call.arg(0), torch.bool), call.typed(call.arg(1), dtype), call.typed(call.arg(2), dtype)
@@ -242,7 +242,7 @@ def _where(call: Call) -> Name:
 # Sums ------------------------------------------------------------------------------------------------
 
 
-def axes_of(call: Call, place: int = 1) -> list[int]:
+def axes_of(call: AtenCall, place: int = 1) -> list[int]:
     rank = call.meta(0).dim()
     given = call.arg(place, "dim")
     if given is None or given == []:
@@ -251,7 +251,7 @@ def axes_of(call: Call, place: int = 1) -> list[int]:
 
 
 def _reduced(kind: str, *, of_truth: str = "") -> Any:
-    def lowering(call: Call) -> Name:
+    def lowering(call: AtenCall) -> Name:
         emit, dtype = call.emit, call.out.dtype
         has_axes = "default" not in str(call.node.target) or str(call.node.target).startswith(
             ("aten.amax", "aten.amin")
@@ -281,7 +281,7 @@ for _name, _kind in {"any": "ReduceMax", "all": "ReduceMin"}.items():
 
 
 @lowers("aten.var_mean.correction", "aten.var.correction")
-def _var_mean(call: Call) -> Any:
+def _var_mean(call: AtenCall) -> Any:
     emit, shape, dtype = call.emit, call.shape_of(0), call.meta(0).dtype
     axes = axes_of(call)
     correction, keep = call.arg(2, "correction", 1), int(bool(call.arg(3, "keepdim", False)))
@@ -299,7 +299,7 @@ def _var_mean(call: Call) -> Any:
 
 
 @lowers("aten.argmax.default", "aten.argmin.default")
-def _arg(call: Call) -> Name:
+def _arg(call: AtenCall) -> Name:
     kind = "ArgMax" if "argmax" in str(call.node.target) else "ArgMin"
     axis, keep = call.arg(1, "dim"), int(bool(call.arg(2, "keepdim", False)))
     name = call.name(0)
@@ -309,7 +309,7 @@ def _arg(call: Call) -> Name:
 
 
 @lowers("aten.max.dim", "aten.min.dim")
-def _extreme(call: Call) -> list[Name]:
+def _extreme(call: AtenCall) -> list[Name]:
     is_max = "aten.max" in str(call.node.target)
     axis, keep = call.arg(1) % call.meta(0).dim(), int(bool(call.arg(2, "keepdim", False)))
     values = call.emit("ReduceMax" if is_max else "ReduceMin", call.name(0), call.emit.ints(axis), keepdims=keep)
@@ -317,14 +317,14 @@ def _extreme(call: Call) -> list[Name]:
 
 
 @lowers("aten.topk.default")
-def _topk(call: Call) -> list[Name]:
+def _topk(call: AtenCall) -> list[Name]:
     axis = call.arg(2, "dim", -1) % call.meta(0).dim()
     count = call.emit.ints(call.arg(1))
     return call.emit.many("TopK", 2, call.name(0), count, axis=axis, largest=int(call.arg(3, "largest", True)))
 
 
 @lowers("aten.cumsum.default")
-def _cumsum(call: Call) -> Name:
+def _cumsum(call: AtenCall) -> Name:
     axis = call.emit.array(call.arg(1) % call.meta(0).dim(), torch.int64)
     return call.emit("CumSum", call.typed(call.arg(0), call.out.dtype), axis)
 
@@ -334,28 +334,28 @@ def _cumsum(call: Call) -> Name:
 
 @lowers("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.squeeze.dim",
         "aten.squeeze.dims", "aten.squeeze.default", "aten.unsqueeze.default")  # fmt: skip
-def _reshaped(call: Call) -> Name:
+def _reshaped(call: AtenCall) -> Name:
     return call.name(0) if call.shape_of(0) == call.shape else call.emit.reshape(call.name(0), call.shape)
 
 
 @lowers("aten.expand.default")
-def _expanded(call: Call) -> Name:
+def _expanded(call: AtenCall) -> Name:
     name = call.name(0)
     return name if call.shape_of(0) == call.shape else call.emit.expand(name, call.shape)
 
 
 @lowers("aten.permute.default")
-def _permuted(call: Call) -> Name:
+def _permuted(call: AtenCall) -> Name:
     return call.emit.transpose(call.name(0), [axis % len(call.shape) for axis in call.arg(1)])
 
 
 @lowers("aten.t.default")
-def _t(call: Call) -> Name:
+def _t(call: AtenCall) -> Name:
     return call.emit.transpose(call.name(0), list(range(len(call.shape)))[::-1])
 
 
 @lowers("aten.transpose.int")
-def _transposed(call: Call) -> Name:
+def _transposed(call: AtenCall) -> Name:
     order = list(range(len(call.shape)))
     one, other = (axis % len(order) for axis in (call.arg(1), call.arg(2)))
     order[one], order[other] = order[other], order[one]
@@ -363,7 +363,7 @@ def _transposed(call: Call) -> Name:
 
 
 @lowers("aten.slice.Tensor")
-def _sliced(call: Call) -> Name:
+def _sliced(call: AtenCall) -> Name:
     if call.shape == call.shape_of(0):
         return call.name(0)
     axis = call.arg(1, "dim", 0) % len(call.shape)
@@ -376,7 +376,7 @@ def _sliced(call: Call) -> Name:
 
 
 @lowers("aten.select.int")
-def _selected(call: Call) -> Name:
+def _selected(call: AtenCall) -> Name:
     axis = call.arg(1) % call.meta(0).dim()
     index = call.arg(2)
     index = index + call.shape_of(0)[axis] if index < 0 else index
@@ -384,27 +384,27 @@ def _selected(call: Call) -> Name:
 
 
 @lowers("aten.split_with_sizes.default")
-def _split(call: Call) -> list[Name]:
+def _split(call: AtenCall) -> list[Name]:
     axis = call.arg(2, "dim", 0) % call.meta(0).dim()
     return call.emit.many("Split", len(call.arg(1)), call.name(0), call.emit.ints(*call.arg(1)), axis=axis)
 
 
 @lowers("aten.split.Tensor")
-def _split_even(call: Call) -> list[Name]:
+def _split_even(call: AtenCall) -> list[Name]:
     axis = call.arg(2, "dim", 0) % call.meta(0).dim()
     sizes = [part.shape[axis] for part in call.node.meta["val"]]
     return call.emit.many("Split", len(sizes), call.name(0), call.emit.ints(*sizes), axis=axis)
 
 
 @lowers("aten.unbind.int")
-def _unbound(call: Call) -> list[Name]:
+def _unbound(call: AtenCall) -> list[Name]:
     axis = call.arg(1, "dim", 0) % call.meta(0).dim()
     count = call.shape_of(0)[axis]
     return [call.emit("Gather", call.name(0), call.emit.array(place, torch.int64), axis=axis) for place in range(count)]
 
 
 @lowers("aten.cat.default")
-def _joined(call: Call) -> Name:
+def _joined(call: AtenCall) -> Name:
     axis = call.arg(1, "dim", 0) % len(call.shape)
     # An empty tensor of one dimension joins anything, as torch has it.
     parts = [part for part in call.arg(0) if part.meta["val"].numel() or part.meta["val"].dim() == len(call.shape) > 1]
@@ -413,28 +413,28 @@ def _joined(call: Call) -> Name:
 
 
 @lowers("aten.stack.default")
-def _stacked(call: Call) -> Name:
+def _stacked(call: AtenCall) -> Name:
     axis = call.arg(1, "dim", 0) % len(call.shape)
     names = [call.emit("Unsqueeze", call.typed(part, call.out.dtype), call.emit.ints(axis)) for part in call.arg(0)]
     return call.emit("Concat", *names, axis=axis) if len(names) > 1 else names[0]
 
 
 @lowers("aten.flip.default")
-def _flipped(call: Call) -> Name:
+def _flipped(call: AtenCall) -> Name:
     axes = [axis % len(call.shape) for axis in call.arg(1)]
     lowest = [np.iinfo(np.int64).min] * len(axes)
     return call.emit.slice(call.name(0), [-1] * len(axes), lowest, axes, [-1] * len(axes)) if axes else call.name(0)
 
 
 @lowers("aten.repeat.default")
-def _repeated(call: Call) -> Name:
+def _repeated(call: AtenCall) -> Name:
     lead = len(call.shape) - call.meta(0).dim()
     name = call.emit.reshape(call.name(0), [1] * lead + call.shape_of(0)) if lead else call.name(0)
     return call.emit("Tile", name, call.emit.ints(*call.arg(1)))
 
 
 @lowers("aten.constant_pad_nd.default")
-def _padded(call: Call) -> Name:
+def _padded(call: AtenCall) -> Name:
     rank, given = len(call.shape), list(call.arg(1))
     before, after = [0] * rank, [0] * rank
     for place in range(len(given) // 2):
@@ -444,7 +444,7 @@ def _padded(call: Call) -> Name:
 
 
 @lowers("aten.as_strided.default")
-def _as_strided(call: Call) -> Name:
+def _as_strided(call: AtenCall) -> Name:
     size, stride = list(call.arg(1)), list(call.arg(2))
     plain = [math.prod(size[place + 1 :]) for place in range(len(size))]
     is_plain = all(one == other for count, one, other in zip(size, stride, plain, strict=True) if count != 1)
@@ -457,7 +457,7 @@ def _as_strided(call: Call) -> Name:
 
 
 def _filled(value: Any) -> Any:
-    def lowering(call: Call) -> Name:
+    def lowering(call: AtenCall) -> Name:
         given = value if value is not None else call.arg(1, "fill_value")
         return call.emit.full(call.shape, given, call.out.dtype)
 
@@ -477,12 +477,12 @@ TABLE["aten.fill.Scalar"] = _filled(None)
 
 
 @lowers("aten.scalar_tensor.default")
-def _scalar(call: Call) -> Name:
+def _scalar(call: AtenCall) -> Name:
     return call.emit.number(call.arg(0), call.out.dtype)
 
 
 @lowers("aten.arange.start_step", "aten.arange.start", "aten.arange.default", "prims.iota.default")
-def _arange(call: Call) -> Name:
+def _arange(call: AtenCall) -> Name:
     start, step, count = 0, 1, call.shape[0]
     match str(call.node.target).rpartition(".")[2]:
         case "start_step":
@@ -503,12 +503,12 @@ def _arange(call: Call) -> Name:
 
 
 @lowers("aten.embedding.default")
-def _embedding(call: Call) -> Name:
+def _embedding(call: AtenCall) -> Name:
     return call.emit("Gather", call.name(0), call.name(1), axis=0)
 
 
 @lowers("aten.embedding_dense_backward.default")
-def _embedding_gradient(call: Call) -> Name:
+def _embedding_gradient(call: AtenCall) -> Name:
     words, padding, by_frequency = call.arg(2), call.arg(3), call.arg(4)
     if by_frequency:
         raise call.refuse("scaled by how often a word occurs")
@@ -523,34 +523,34 @@ def _embedding_gradient(call: Call) -> Name:
 
 
 @lowers("aten.index_select.default")
-def _index_select(call: Call) -> Name:
+def _index_select(call: AtenCall) -> Name:
     return call.emit("Gather", call.name(0), call.name(2), axis=call.arg(1) % call.meta(0).dim())
 
 
 @lowers("aten.gather.default")
-def _gather(call: Call) -> Name:
+def _gather(call: AtenCall) -> Name:
     return call.emit("GatherElements", call.name(0), call.name(2), axis=call.arg(1) % call.meta(0).dim())
 
 
-def _scattered(call: Call, source: Name, reduction: str) -> Name:
+def _scattered(call: AtenCall, source: Name, reduction: str) -> Name:
     rest = {"reduction": reduction} if reduction else {}
     axis = call.arg(1) % len(call.shape)
     return call.emit("ScatterElements", call.name(0), call.name(2), source, axis=axis, **rest)
 
 
 @lowers("aten.scatter.src", "aten.scatter_add.default")
-def _scatter(call: Call) -> Name:
+def _scatter(call: AtenCall) -> Name:
     if call.shape_of(3) != call.shape_of(2):
         raise call.refuse("of fewer places than values")
     return _scattered(call, call.name(3), "add" if "scatter_add" in str(call.node.target) else "")
 
 
 @lowers("aten.scatter.value")
-def _scatter_value(call: Call) -> Name:
+def _scatter_value(call: AtenCall) -> Name:
     return _scattered(call, call.emit.full(call.shape_of(2), call.arg(3), call.out.dtype), "")
 
 
-def _front(call: Call) -> tuple[list[int], list[fx.Node], list[int]]:
+def _front(call: AtenCall) -> tuple[list[int], list[fx.Node], list[int]]:
     """The dimensions that are indexed, by what, and the shape of that. They must be neighbours."""
     given = list(call.arg(1))
     axes = [axis for axis, index in enumerate(given) if index is not None]
@@ -562,7 +562,7 @@ def _front(call: Call) -> tuple[list[int], list[fx.Node], list[int]]:
     return axes, indices, list(torch.broadcast_shapes(*(index.meta["val"].shape for index in indices)))  # type: ignore[no-untyped-call]
 
 
-def _places(call: Call, axes: list[int], indices: list[fx.Node], shape: list[int]) -> Name:
+def _places(call: AtenCall, axes: list[int], indices: list[fx.Node], shape: list[int]) -> Name:
     parts = []
     for axis, index in zip(axes, indices, strict=True):
         name, own = call.typed(index, torch.int64), list(index.meta["val"].shape)
@@ -576,7 +576,7 @@ def _places(call: Call, axes: list[int], indices: list[fx.Node], shape: list[int
 
 
 @lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
-def _index(call: Call) -> Name:
+def _index(call: AtenCall) -> Name:
     axes, indices, shape = _front(call)
     emit = call.emit
     if len(axes) == 1:
@@ -591,7 +591,7 @@ def _index(call: Call) -> Name:
 
 
 @lowers("aten.index_put.default", "aten._unsafe_index_put.default")
-def _index_put(call: Call) -> Name:
+def _index_put(call: AtenCall) -> Name:
     axes, indices, shape = _front(call)
     emit, rank = call.emit, len(call.shape)
     others = [axis for axis in range(rank) if axis not in axes]
@@ -613,12 +613,12 @@ def _index_put(call: Call) -> Name:
 
 
 @lowers("aten.rand.default", "aten.rand_like.default")
-def _rand(call: Call) -> Name:
+def _rand(call: AtenCall) -> Name:
     return call.emit.draw("uniform", call.shape)
 
 
 @lowers("aten.uniform.default")
-def _uniform(call: Call) -> Name:
+def _uniform(call: AtenCall) -> Name:
     low, high = call.arg(1, "from", 0.0), call.arg(2, "to", 1.0)
     drawn, dtype = call.emit.draw("uniform", call.shape), call.out.dtype
     scaled = call.emit("Mul", drawn, call.emit.number(high - low, dtype))
@@ -626,24 +626,24 @@ def _uniform(call: Call) -> Name:
 
 
 @lowers("aten.randn.default", "aten.randn_like.default")
-def _randn(call: Call) -> Name:
+def _randn(call: AtenCall) -> Name:
     return call.emit.draw("normal", call.shape)
 
 
 @lowers("aten.randint.low", "aten.randint.default")
-def _randint(call: Call) -> Name:
+def _randint(call: AtenCall) -> Name:
     low, high = (call.arg(0), call.arg(1)) if "low" in str(call.node.target) else (0, call.arg(0))
     name = call.emit.draw("integers", call.shape, low=low, high=high)
     return name if call.out.dtype is torch.int64 else call.emit.cast(name, call.out.dtype)
 
 
 @lowers("aten.randperm.default")
-def _randperm(call: Call) -> Name:
+def _randperm(call: AtenCall) -> Name:
     return call.emit.draw("permutation", call.shape)
 
 
 @lowers("aten.bernoulli.p", "aten.bernoulli.default")
-def _bernoulli(call: Call) -> Name:
+def _bernoulli(call: AtenCall) -> Name:
     chance = call.arg(1, "p")
     limit = call.arg(0) if chance is None else chance
     is_hit = call.emit("Less", call.emit.draw("uniform", call.shape), call.typed(limit, torch.float32))

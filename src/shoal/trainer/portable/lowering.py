@@ -5,17 +5,16 @@ The table is filled by ``lower_values`` (numbers, shapes, places) and ``lower_la
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
 
-from shoal.trainer.portable.emit import ELEMENT, Emitter, Name
-from shoal.trainer.portable.trace import Traced, Unportable
+from shoal.trainer.portable.emit import Emitter, Name
+from shoal.trainer.portable.trace import Unportable
 
-Lowering: TypeAlias = Callable[["Call"], Any]
+Lowering: TypeAlias = Callable[["AtenCall"], Any]
 
 TABLE: dict[str, Lowering] = {}
 
@@ -30,7 +29,7 @@ def lowers(*names: str) -> Callable[[Lowering], Lowering]:
     return enter
 
 
-class Call:
+class AtenCall:
     """One call of an aten operation, as its lowering sees it."""
 
     def __init__(self, emit: Emitter, node: fx.Node, values: dict[fx.Node, Any]) -> None:
@@ -79,51 +78,6 @@ class Call:
 
     def refuse(self, why: str) -> Unportable:
         return Unportable(f"{self.node.target}: {why}")
-
-
-def lower(traced: Traced) -> tuple[Emitter, dict[str, Name], set[str]]:
-    """The nodes of a graph, the value of each output, and the inputs that are read."""
-    # Filled where they are imported.
-    from shoal.trainer.portable import lower_layers, lower_values  # noqa: F401
-
-    graph = traced.graph
-    calls = [node for node in graph.graph.nodes if node.op == "call_function" and node.target is not operator.getitem]
-    if lost := sorted({str(node.target) for node in calls if key_of(node) not in TABLE}):
-        raise Unportable(f"no ONNX for {', '.join(lost)}")
-    emit = Emitter()
-    values: dict[fx.Node, Any] = {}
-    names = iter(traced.inputs)
-    read: set[str] = set()
-    for node in graph.graph.nodes:
-        match node.op:
-            case "placeholder":
-                values[node] = next(names)
-                if node.users:
-                    read.add(values[node])
-            case "get_attr":
-                constant = getattr(graph, node.target)
-                values[node] = emit.array(constant.detach().numpy(), constant.dtype)
-                node.meta.setdefault("val", constant)
-            case "call_function" if node.target is operator.getitem:
-                values[node] = values[node.args[0]][node.args[1]]
-            case "call_function":
-                values[node] = _lowered(emit, node, values)
-            case "output":
-                results = node.args[0] if isinstance(node.args[0], list | tuple) else (node.args[0],)
-    return emit, {name: values[node] for name, node in zip(traced.outputs, results, strict=True)}, read
-
-
-def _lowered(emit: Emitter, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    found = node.meta.get("val")
-    for each in found if isinstance(found, list | tuple) else (found,):
-        if isinstance(each, Tensor) and each.dtype not in ELEMENT:
-            raise Unportable(f"{node.target} gives {each.dtype}, which the graphs do not have")
-    try:
-        return TABLE[key_of(node)](Call(emit, node, values))
-    except Unportable:
-        raise
-    except Exception as error:
-        raise Unportable(f"{node.format_node()}: {type(error).__name__}: {error}") from error
 
 
 def key_of(node: fx.Node) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 States: TypeAlias = tuple[Tensor, ...]
 
 
-class Rule(Protocol):
+class StepRule(Protocol):
     @property
     def states(self) -> int:
         """How many vectors it keeps, each zero before the first step."""

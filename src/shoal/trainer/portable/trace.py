@@ -23,7 +23,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from shoal.errors import ShoalError
 from shoal.trainer.placement import Placed, to_training
-from shoal.trainer.portable.rules import Rule
+from shoal.trainer.portable.rules import StepRule
 
 _aten = torch.ops.aten
 
@@ -69,7 +69,7 @@ class Traced:
 
 
 def trace_step(
-    judge: Judge, model: nn.Module, placed: Placed, columns: Mapping[str, Tensor], rule: Rule, *, clip: float
+    judge: Judge, model: nn.Module, placed: Placed, columns: Mapping[str, Tensor], rule: StepRule, *, clip: float
 ) -> Traced:
     """One step of training: from ``vector``, the optimiser's state, ``rate``, ``weight_decay``, columns and base to the
     next vector and state, and ``loss``."""

@@ -23,7 +23,7 @@ from shoal.trainer.placement import Placed, place, to_training
 from shoal.trainer.portable.build import Built
 from shoal.trainer.portable.draws import draw_all
 from shoal.trainer.portable.graphs_file import Metric, Proof, metric_sums
-from shoal.trainer.portable.rules import Rule
+from shoal.trainer.portable.rules import StepRule
 from shoal.trainer.portable.run import GraphRun, StepRun, columns_of, sums_of
 from shoal.trainer.portable.trace import Unportable
 from shoal.trainer.protocol import TrainerSettings
@@ -58,7 +58,7 @@ class Verifier:
         placed: Placed,
         settings: TrainerSettings,
         *,
-        rule: Rule,
+        rule: StepRule,
         weight_decay: float,
     ) -> None:
         self._weight_decay = weight_decay
