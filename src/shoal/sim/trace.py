@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TextIO
@@ -73,7 +73,9 @@ def plain(value: object) -> Any:
     if isinstance(value, np.ndarray):
         digest = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=8).hexdigest()
         return f"{value.dtype}{list(value.shape)} {digest}"
-    if isinstance(value, dict):
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
         return {str(name): plain(inner) for name, inner in value.items()}
     if isinstance(value, tuple | list):
         return [plain(inner) for inner in value]
@@ -81,6 +83,9 @@ def plain(value: object) -> Any:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         said = {name: plain(inner) for name, inner in fields.items() if not (isinstance(inner, tuple) and not inner)}
         return {"is": type(value).__name__, **said}
+    if type(value).__module__.startswith("shoal."):
+        # The state of one of our objects, which a role keeps and does not read.
+        return {"is": type(value).__name__}
     raise TypeError(f"a trace cannot say {type(value).__name__}")
 
 
