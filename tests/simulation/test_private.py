@@ -164,3 +164,9 @@ def test_seeds_of_before_draw_no_privacy() -> None:
     plans = [job.spec.plan for seed in range(PRIVATE_AFTER + 1, PRIVATE_AFTER + 60) for job in fuzz_case(seed).jobs]
     assert {plan.pace for plan in plans if plan.privacy} == {"sync", "buffered", "async"}
     assert {plan.apart for plan in plans if plan.privacy} == {1, 2}
+
+
+#: Each found a fault once: versions that are passed over in one step with others, evaluations of noisy models.
+@pytest.mark.parametrize("seed", [PRIVATE_AFTER + 51, PRIVATE_AFTER + 69, PRIVATE_AFTER + 85, PRIVATE_AFTER + 148])
+def test_a_seed_holds(seed: int) -> None:
+    fuzz(seed)

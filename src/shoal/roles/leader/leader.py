@@ -816,6 +816,8 @@ class Leader(Machine):
             return
         self.record("ending", self._ending[1])
         if self._evaluations.now is None:
+            if self._sealing is not None:
+                self._sealing.let_go("the job's time is over")
             self._leases.take_back_training(fate="was taken back: the job's time is over")
             if self._training.ledger.merged:
                 # Merged updates belong to the last version; later they would change the model under the evaluation.

@@ -422,6 +422,13 @@ class Sealing:
         unbind = Unbind(job=self._spec.job, term=self._term, lease=lease.id, reason=clip(reason))
         self._machine.send(lease.worker, unbind)
 
+    def let_go(self, reason: str) -> None:
+        """Nothing more is trained: devices that wait for a sum are free for other work."""
+        self._drop()
+        for lease in list(self._training.ledger.leases()):
+            if lease.id in self._offered:
+                self._unbind(lease, reason)
+
     def waive_rest(self) -> None:
         """End an epoch of which too little is left for another sum."""
         ledger = self._training.ledger
