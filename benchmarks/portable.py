@@ -138,8 +138,8 @@ def prepare_lenet(folder: Path) -> dict[str, Any]:
         graphs.write(out)
     assert hashlib.sha256(file.read_bytes()).digest()
     return {
-        "bundle_dir": str(_ROOT),
-        "entry": "benchmarks.portable_tasks:LeNet",
+        "bundle_dir": str(_ROOT / "benchmarks"),
+        "entry": "portable_tasks:LeNet",
         "train": [str(path) for path in paths],
         "layout": placed.layout.to_json(),
         "graphs": str(file),
