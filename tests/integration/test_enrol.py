@@ -10,7 +10,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -185,7 +185,9 @@ class CarelessTokens:
 
     grant: Grant
 
-    def redeem(self, secret: str, *, wanted: str, now_s: float) -> Grant | Denial:
+    def redeem(
+        self, secret: str, *, wanted: str, now_s: float, facts: Mapping[str, str] | None = None
+    ) -> Grant | Denial:
         return self.grant
 
 
