@@ -55,9 +55,9 @@ def test_a_class_and_its_twin_in_the_contract_have_the_same_fields(name: str) ->
 
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_field_types_agree(name: str) -> None:
-    kinds = {"str": "string", "JobState": "string", "int": "int64", "float": "double", "bool": "bool"}
+    kinds = {"str": "string", "JobState": "string", "int": "int64", "float": "double", "bool": "bool", "bytes": "bytes"}
     twin = contract.proto_class(name).DESCRIPTOR
-    names = {getattr(twin.fields[0], f"TYPE_{k.upper()}"): k for k in ("string", "int64", "double", "bool", "message")}
+    names = {getattr(twin.fields[0], f"TYPE_{k.upper()}"): k for k in set(kinds.values()) | {"message"}}
     for field in fields(CLASSES[name]):
         if field.name == "tensors":
             continue
