@@ -21,7 +21,7 @@ from shoal.states import REPORTED
 from shoal.until import Goal, Plateau
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
-from shoal.wire.limits import BATCHES_MAX, LABELLED_MAX, SECONDS_MAX, SIDE_MAX
+from shoal.wire.limits import BATCHES_MAX, COME_MOST_S, LABELLED_MAX, SECONDS_MAX, SIDE_MAX
 from shoal.wire.messages import (
     CALLS,
     PEER_PHASES,
@@ -38,6 +38,7 @@ from shoal.wire.messages import (
     Hop,
     JobSpec,
     Leads,
+    Leave,
     Lend,
     LogRecord,
     Measure,
@@ -62,6 +63,7 @@ from shoal.wire.messages import (
     TileTask,
     Update,
     Wait,
+    Welcome,
     Work,
 )
 
@@ -241,6 +243,16 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         load=st.floats(allow_nan=False, allow_infinity=False),
         memory_free_mb=INTEGER,
         link_bytes_per_s=st.floats(0, allow_infinity=False),
+    ),
+    Leave: st.builds(Leave, reason=TEXT, come_s=st.floats(0, COME_MOST_S)),
+    Welcome: st.builds(
+        Welcome,
+        heartbeat_s=st.floats(allow_nan=False),
+        lost_after_s=st.floats(allow_nan=False),
+        reason=TEXT,
+        time_s=st.floats(allow_nan=False),
+        redial_s=st.floats(allow_nan=False),
+        come_s=st.floats(0, COME_MOST_S),
     ),
     Admit: st.builds(Admit, job=ID, term=INTEGER, nodes=st.lists(ID, max_size=3).map(tuple)),
     Leads: st.builds(Leads, job=ID, term=INTEGER, endpoint=ENDPOINT | st.just("")),

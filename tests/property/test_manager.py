@@ -29,10 +29,9 @@ class PlainRoster(ClusterState):
     def look(self, node: NodeRecord) -> None:
         pass
 
-    def take(self) -> NodeRecord | None:
-        nodes = self.nodes
-        free = (nodes[name] for name in sorted(nodes) if nodes[name].can_train and not nodes[name].job)
-        return next(free, None)
+    def take(self, spec: JobSpec) -> NodeRecord | None:
+        nodes = (self.nodes[name] for name in sorted(self.nodes))
+        return next((node for node in nodes if node.can_train and not node.job and node.suits(spec)), None)
 
     def workers(self, job: str) -> list[str]:
         return [name for name in sorted(self.nodes) if self.nodes[name].job == job]
