@@ -30,7 +30,7 @@ try:
     )
     from obstore.store import S3Store
 except ImportError:
-    raise Misuse("object storage needs a package that is not installed: pip install 'shoal[s3]'") from None
+    raise Misuse("object storage needs a package that is not installed: pip install '.[s3]'") from None
 
 _URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9._/-]*))?")
 

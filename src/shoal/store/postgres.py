@@ -28,7 +28,7 @@ try:
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
     from psycopg.rows import dict_row
 except ImportError:
-    raise Misuse("PostgreSQL needs a package that is not installed: pip install 'shoal[postgres]'") from None
+    raise Misuse("PostgreSQL needs a package that is not installed: pip install '.[postgres]'") from None
 
 log = logging.getLogger("shoal")
 

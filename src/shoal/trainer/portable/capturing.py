@@ -42,7 +42,7 @@ async def capture_ready(
 
 async def _captured(ready: ReadyTask, plan: Plan, folder: Path, tell: Callable[[str], None]) -> Captured:
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
-        return Captured(told=f"{FOR_TORCH}: capturing needs {', '.join(missing)}: pip install 'shoal[export]'")
+        return Captured(told=f"{FOR_TORCH}: capturing needs {', '.join(missing)}: pip install '.[export]'")
     if is_script(ready.entry):
         return Captured(told=f"{FOR_TORCH}: a script has a training loop of its own")
     tell("capturing the training step for devices without PyTorch")

@@ -13,7 +13,7 @@ def build(settings: TrainerSettings, shared: SharedVectors) -> child_loop.Traine
     try:
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise Misuse(f"this device cannot train: pip install 'shoal[onnx]' ({error})") from None
+        raise Misuse(f"this device cannot train: pip install '.[onnx]' ({error})") from None
     from shoal.trainer.portable.steps import OnnxTrainer
 
     return OnnxTrainer(settings, shared)
