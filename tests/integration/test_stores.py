@@ -79,7 +79,8 @@ def test_a_job_survives_its_manager_and_its_database(
         async with cluster_in(tmp_path, workers=2, manager_options=options) as plain:
             site = StoredSite(plain.cluster, plain.operator, tmp_path)
             site.url = url
-            site.pace(0.05)
+            # Slow enough that it lasts longer than the outage, during which its leader goes on.
+            site.pace(0.6)
             job = await site.submit_tally(batches=60)
             before = await site.mid_epoch(job)
             await asyncio.to_thread(server.kill)
