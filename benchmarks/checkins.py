@@ -105,11 +105,11 @@ def simulate(devices: int) -> tuple[float, int, int]:
     """Check-ins a day once the crowd is spread, the most in a second of the first day, and of the last."""
     every_s, random = DAY_S / A_DAY, np.random.default_rng(0)
     check_ins = CheckIns(every_s=every_s, most_s=COME_MOST_S, per_s=math.ceil(ROOM * devices / every_s))
-    coming_s = np.sort(random.uniform(0.0, CROWD_S, devices))
+    coming_s = np.sort(chance.uniform(0.0, CROWD_S, devices))
     seconds = np.zeros(int((DAYS + 2) * DAY_S), np.int64)
     while coming_s[0] < DAYS * DAY_S:
         np.add.at(seconds, coming_s.astype(np.int64), 1)
-        draws = random.random(devices)
+        draws = chance.random(devices)
         next_s = (now + check_ins.appoint(now_s=now, draw=draw) for now, draw in zip(coming_s, draws, strict=True))
         coming_s = np.sort(np.fromiter(next_s, np.float64, devices))
     day = seconds[: int(DAYS * DAY_S)].reshape(DAYS, -1)
