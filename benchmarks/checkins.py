@@ -103,7 +103,7 @@ async def one_check_in(count: int) -> tuple[float, float]:
 
 def simulate(devices: int) -> tuple[float, int, int]:
     """Check-ins a day once the crowd is spread, the most in a second of the first day, and of the last."""
-    every_s, random = DAY_S / A_DAY, np.random.default_rng(0)
+    every_s, chance = DAY_S / A_DAY, np.random.default_rng(0)
     check_ins = CheckIns(every_s=every_s, most_s=COME_MOST_S, per_s=math.ceil(ROOM * devices / every_s))
     coming_s = np.sort(chance.uniform(0.0, CROWD_S, devices))
     seconds = np.zeros(int((DAYS + 2) * DAY_S), np.int64)
