@@ -25,7 +25,7 @@ STRANGE = "0" * 64
 async def fetched(member: Enrolled, sha256: str) -> bytes:
     link = GrpcLink(member.identity, server_node=member.manager_node, endpoint=member.manager_endpoint)
     try:
-        return b"".join([bytes(chunk) async for chunk in link.fetch(sha256, on_size=lambda _: None)])
+        return b"".join([bytes(chunk) async for chunk in link.fetch(sha256)])
     finally:
         await link.close()
 

@@ -175,7 +175,7 @@ def test_certificates_are_given_at_a_rate_and_other_calls_go_on(tmp_path: Path) 
                 with pytest.raises(ShoalError, match="opens more than 1 calls of Renew a minute"):
                     await link.renew(certificates.new_request("pi").pem.decode())
                 with pytest.raises(ShoalError, match="no blob"):
-                    async for _ in link.fetch("0" * 64, on_size=lambda _: None):
+                    async for _ in link.fetch("0" * 64):
                         pass
             finally:
                 await link.close()

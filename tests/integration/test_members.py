@@ -115,7 +115,7 @@ def test_a_revocation_holds_over_a_restart_and_the_name_comes_back_with_a_new_li
             await site.cluster.start_manager()
             link = GrpcLink(old, server_node="manager", endpoint=site.cluster.endpoint)
             with pytest.raises(Refused, match="shut out: revoked by the operator on"):
-                async for _ in link.fetch("0" * 64, on_size=lambda _: None):
+                async for _ in link.fetch("0" * 64):
                     pass
             # The port is new, the secret that the device knows is not.
             code = JoinCode.parse(site.cluster.join_line)
@@ -130,7 +130,7 @@ def test_a_revocation_holds_over_a_restart_and_the_name_comes_back_with_a_new_li
             back = await site.connected("device-1")
             assert back.standing == ""
             with pytest.raises(Refused, match="this certificate was revoked"):
-                async for _ in link.fetch("0" * 64, on_size=lambda _: None):
+                async for _ in link.fetch("0" * 64):
                     pass
             await link.close()
 
@@ -171,7 +171,7 @@ def test_a_download_of_a_revoked_member_stops(tmp_path: Path) -> None:
             sizes: list[int] = []
 
             async def download() -> None:
-                async for chunk in link.fetch(sha256, on_size=lambda _: None):
+                async for chunk in link.fetch(sha256):
                     if not sizes:
                         await site.operator.revoke_node("slow")
                     sizes.append(len(chunk))
@@ -215,7 +215,7 @@ def test_a_newcomer_waits_for_approval_and_sees_nothing_until_then(tmp_path: Pat
                 # One that does not play along gets neither the data nor a lease by asking for it.
                 sly = GrpcLink(member.identity, server_node="manager", endpoint=ready.endpoint)
                 with pytest.raises(Refused, match=r"waits to be approved .* may not call Fetch"):
-                    async for _ in sly.fetch("0" * 64, on_size=lambda _: None):
+                    async for _ in sly.fetch("0" * 64):
                         pass
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)

@@ -17,6 +17,7 @@ import pytest
 from kit import Site, cluster_in, run
 
 from benchmarks import object_servers, postgres_server
+from benchmarks.common import echo_job
 from benchmarks.object_servers import BUCKET, ObjectServer
 from benchmarks.postgres_server import PostgresServer
 from shoal.errors import Misuse, Refused, Unreachable
@@ -99,6 +100,27 @@ def test_a_job_survives_its_manager_and_its_database(
             assert [(audit.batches, audit.distinct) for audit in audits] == [(60, 60)]
             assert {row.batch for row in applied} == set(range(60))
             await asyncio.to_thread(_check_home, site, url, bucket)
+
+    run(story())
+
+
+@pytest.mark.parametrize("downloads", ["bucket", "https://127.0.0.1:1/nobody-listens"])
+def test_devices_download_from_the_bucket_or_else_from_the_manager(
+    tmp_path: Path, objects: ObjectServer, downloads: str
+) -> None:
+    ready = echo_job(tmp_path, values=400_000, batches=8)
+
+    async def story() -> None:
+        options = ("--blobs", f"s3://{BUCKET}/cluster", "--downloads", downloads)
+        devices = ("--child-module", "shoal.trainer.echo")
+        async with cluster_in(tmp_path, workers=2, options=devices, manager_options=options, share_cache=False) as site:
+            job = await site.operator.submit(ready, plan={"workers_min": 2, "until": {"epochs": 1}})
+            await site.ended(job)
+            said = "downloaded" if downloads == "bucket" else "the manager sends it instead"
+            for device in site.cluster.agents:
+                log = (site.cluster.home / f"{device}.log").read_text()
+                assert said in log
+                assert "X-Amz" not in log, "a signed URL is a key"
 
     run(story())
 

@@ -302,7 +302,7 @@ class Flock(AnyKey):
     async def renew(self, peer: RemoteIdentity, message: Renew) -> NoReturn:
         raise PeerViolation("a peer makes its own certificate", peer=peer.node)
 
-    async def blob_path(self, peer: RemoteIdentity, blob: Blob) -> NoReturn:
+    async def find_blob(self, peer: RemoteIdentity, blob: Blob) -> NoReturn:
         raise PeerViolation("a flock has no blobs", peer=peer.node)
 
     async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> NoReturn:

@@ -38,7 +38,7 @@ MAY_SAY["Work"]["pending"] = frozenset()
 #: lend work and have its workers sum up for it, and makes nobody a worker or a leader.
 MAY_ANSWER = _table((name, kind.rule.answered_by) for name, kind in MESSAGES.items())
 
-_WHAT_IT_IS = {"pending": "one who waits to be approved (`shoal nodes approve`)"}
+_WHAT_IT_IS = {"pending": "a device that waits to be approved (`shoal nodes approve`)"}
 _NOTHING: frozenset[str] = frozenset()
 
 

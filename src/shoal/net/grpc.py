@@ -275,7 +275,7 @@ class GrpcServer:
             message = read_opening(frame, hears=self._access.heard(peer, "Fetch")).message
             if not isinstance(message, Blob):
                 raise PeerViolation("a blob is asked for by its hash", peer=peer.node)
-            path = await self._service.blob_path(peer, message)
+            found = await self._service.find_blob(peer, message)
         except ShoalError as error:
             self._count(peer, error)
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error)[:1000])
@@ -286,8 +286,11 @@ class GrpcServer:
         try:
             # Inside the count, so that at most as many as are counted can wait.
             await self._wait_to_open(peer, "Fetch", context)
-            yield envelope_frame(Blob(sha256=message.sha256, size_bytes=path.stat().st_size))
-            with path.open("rb") as file:
+            if isinstance(found, Blob):
+                yield envelope_frame(found)
+                return
+            yield envelope_frame(Blob(sha256=message.sha256, size_bytes=found.stat().st_size))
+            with found.open("rb") as file:
                 while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                     await self._still(peer, "Fetch", context)
                     yield chunk_frame(chunk)
@@ -521,10 +524,13 @@ class GrpcLink:
             raise Refused(answer.reason)
         return answer
 
-    async def fetch(self, sha256: str, *, on_size: Callable[[int], None]) -> AsyncIterator[memoryview]:
-        """The chunks of a blob. ``on_size`` hears how large it says it is before any is read."""
+    async def fetch(
+        self, sha256: str, *, on_answer: Callable[[Blob], None] | None = None, takes_url: bool = False
+    ) -> AsyncIterator[memoryview]:
+        """The chunks of a blob. ``on_answer`` hears how large it is before any is read; none follow where a URL is
+        given to one that takes it."""
         call = self._bulk_channel().unary_stream(f"/{SERVICE}/Fetch")(
-            envelope_frame(Blob(sha256=sha256)), timeout=BLOB_TIMEOUT_S
+            envelope_frame(Blob(sha256=sha256, takes_url=takes_url)), timeout=BLOB_TIMEOUT_S
         )
         self._fetching += 1
         try:
@@ -534,7 +540,10 @@ class GrpcLink:
             blob = read_opening(head).message
             if not isinstance(blob, Blob) or blob.sha256 != sha256:
                 raise PeerViolation("another blob than was asked for", peer=self._server.node)
-            on_size(blob.size_bytes)
+            if blob.url and not takes_url:
+                raise PeerViolation("a URL where chunks were asked for", peer=self._server.node)
+            if on_answer is not None:
+                on_answer(blob)
             while (frame := await call.read()) is not grpc.aio.EOF:
                 yield read_chunk_frame(frame)
         except grpc.aio.AioRpcError as error:

@@ -29,6 +29,7 @@ from shoal.roles.node.doorway import TWICE
 from shoal.roles.node.worker_table import WorkerTable
 from shoal.runtime import log_lines, own_processor, probe
 from shoal.runtime.agent_usage import AgentReading, AgentUsage, device_exporter
+from shoal.runtime.blob_fetcher import BlobFetcher
 from shoal.runtime.device_limits import DeviceLimits
 from shoal.runtime.dialer import Dialer
 from shoal.runtime.own_data import expose
@@ -53,16 +54,11 @@ from shoal.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from shoal.net.grpc import GrpcLink
     from shoal.runtime.leader_host import LeaderHost
     from shoal.runtime.worker_driver import WorkerDriver
 
 log = logging.getLogger("shoal")
-
-#: A blob large enough that the time it took tells the rate of the link.
-MEASURED_BYTES = 1 << 20
-
-#: A blob large enough that a person who waits for it wants to hear of it.
-LARGE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,6 @@ class Agent:
     ) -> None:
         """``files``: a folder with files of jobs, named by their hashes, that need not be fetched."""
         self._places = places
-        self._files = files
         self._child_module = child_module
         self._pace_s = pace_s
         self._door_port = door_port
@@ -98,7 +93,6 @@ class Agent:
         self._router = DeviceRouter(
             node=enrolled.identity.node, incarnation=secrets.token_hex(8), manager=self._manager
         )
-        self._blobs = BlobStore(places.cache / "blobs")
         self._workers: WorkerTable[_Job] = WorkerTable(self._router, self)
         #: What drives the trainer of a job, once the first job was assigned.
         self._worker_driver: asyncio.Task[type[WorkerDriver]] | None = None
@@ -109,7 +103,6 @@ class Agent:
         self._leader_host: LeaderHost | None = None
         #: Messages to them that came while the leader host is set up.
         self._to_host: list[ToHosted] = []
-        self._fetching: dict[str, asyncio.Lock] = {}
         #: It had no work at its last heartbeat.
         self._is_waiting = False
         #: Multiplies for clients of the pool, if this device lends.
@@ -117,6 +110,13 @@ class Agent:
         self._link_bytes_per_s = 0.0
         self._medium = ""
         self._usage = AgentUsage()
+        self._fetcher = BlobFetcher(
+            BlobStore(places.cache / "blobs"),
+            link=self._manager_link,
+            on_received=self._on_received,
+            usage=self._usage,
+            files=files,
+        )
         self._endings: set[asyncio.Task[None]] = set()
 
     @property
@@ -421,49 +421,18 @@ class Agent:
 
     async def fetch(self, sha256: str) -> Path:
         """Bring a blob into the cache: once, verified by its hash, shared by all jobs."""
-        lock = self._fetching.setdefault(sha256, asyncio.Lock())
-        async with lock:
-            if not self._blobs.has(sha256) and not await self._carried(sha256):
-                await self._download(sha256)
-            return self._blobs.path(sha256)
+        return await self._fetcher.fetch(sha256)
 
-    async def _carried(self, sha256: str) -> bool:
-        """Whether the blob was carried here, as a file named by its hash."""
-        carried = self._files / sha256 if self._files is not None else None
-        if carried is None or not carried.is_file():
-            return False
-        if not await asyncio.to_thread(self._blobs.adopt, carried, sha256):
-            log.warning("%s is not what its name says: it is fetched instead", carried)
-            return False
-        log.info("read %s… from %s", sha256[:12], self._files)
-        return True
-
-    async def _download(self, sha256: str) -> None:
+    def _manager_link(self) -> GrpcLink:
         dialer = self._dialers.get(self._manager)
         if dialer is None or dialer.link is None:
             raise Unreachable("not connected; the download goes on when the manager is back")
-        sizes: list[int] = []
-        began_s = time.monotonic()
-        chunks = dialer.link.fetch(sha256, on_size=sizes.append)
-        writer = None
-        try:
-            async for chunk in chunks:
-                writer = writer or self._blobs.writer(sha256, sizes[0])
-                await asyncio.to_thread(writer.feed, chunk)
-            writer = writer or self._blobs.writer(sha256, sizes[0] if sizes else 0)
-            await asyncio.to_thread(writer.commit)
-        except BaseException:
-            if writer is not None:
-                writer.abort()
-            raise
-        self._usage.bytes_down += sizes[0] if sizes else 0
-        if sizes and sizes[0] >= LARGE_BYTES:
-            log.info("fetched %s…, %d MB in %.0f s", sha256[:12], sizes[0] // 10**6, time.monotonic() - began_s)
-        if sizes and sizes[0] >= MEASURED_BYTES:
-            rate = sizes[0] / max(time.monotonic() - began_s, 1e-3)
-            # The best of late: a link is as fast as it was when nobody else used it.
-            self._link_bytes_per_s = max(rate, 0.9 * self._link_bytes_per_s)
-            self._tell_link()
+        return dialer.link
+
+    def _on_received(self, size_bytes: int, seconds: float) -> None:
+        # The best of late: a link is as fast as it was when nobody else used it.
+        self._link_bytes_per_s = max(size_bytes / max(seconds, 1e-3), 0.9 * self._link_bytes_per_s)
+        self._tell_link()
 
 
 def _import_worker() -> type[WorkerDriver]:

@@ -27,6 +27,7 @@ from shoal.errors import Misuse
 from shoal.runtime.event_kinds import KINDS, is_job_failed, lost_node
 from shoal.runtime.journal import JournalEvent
 from shoal.runtime.log_lines import stamp
+from shoal.runtime.no_redirect import NoRedirect
 from shoal.version import __version__
 
 log = logging.getLogger("shoal")
@@ -291,18 +292,11 @@ def _run(lane: _Lane, body: bytes) -> str:
     return f"it ended with exit code {running.returncode}" + (f": {last}" if last else "")
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An event goes where the operator wrote, and nowhere else."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 def _post_once(hook: Hook, body: bytes) -> None:
     headers = {"Content-Type": "application/json", "User-Agent": f"shoal/{__version__}", **dict(hook.headers)}
     # Only http and https: checked when the file was read.
     request = urllib.request.Request(hook.url, data=body, method="POST", headers=headers)  # noqa: S310
-    opener = urllib.request.build_opener(_NoRedirect)
+    opener = urllib.request.build_opener(NoRedirect)
     # What it says in its answer is nothing to us: a server that drips it would only take time.
     opener.open(request, timeout=hook.timeout_s).close()
 

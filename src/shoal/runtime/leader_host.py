@@ -215,7 +215,7 @@ class LeaderHost(AnyKey):
     async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
         self._refuse(peer)
 
-    async def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
+    async def find_blob(self, peer: RemoteIdentity, blob: Blob) -> Path:
         self._refuse(peer)
 
     async def store_blob(self, peer: RemoteIdentity, blob: Blob, chunks: AsyncIterator[memoryview]) -> None:

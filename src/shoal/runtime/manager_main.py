@@ -120,13 +120,15 @@ async def run_home(
     check_in_s: float = 0.0,
     store: str = "",
     blobs: str = "",
+    downloads: str = "manager",
     on_ready: Callable[[ManagerReady], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports.
 
     ``advertise``: the HOST or HOST:PORT that devices dial, where it is not the address listened on; they join over the
     next port. ``token``: whether to make a join line; None: only if no device has joined yet. ``store``, ``blobs``: a
-    database and a bucket for the cluster's state (``store.opening``), else all of it is in the home.
+    database and a bucket for the cluster's state (``store.opening``), else all of it is in the home. ``downloads``:
+    where devices download files that are in a bucket.
     """
     if blobs and disk_quota_bytes:
         raise Misuse("--disk-quota bounds the files of this home, and --blobs keeps them elsewhere: choose one")
@@ -144,7 +146,12 @@ async def run_home(
         authority, identity = open_cluster(places, name=name, certificate_days=certificate_days)
         log_lines.name_lines(cluster=identity.cluster)
         stores = await asyncio.to_thread(
-            open_stores, places.registry.parent, owner=authority.fingerprint.hex(), store=store, blobs=blobs
+            open_stores,
+            places.registry.parent,
+            owner=authority.fingerprint.hex(),
+            store=store,
+            blobs=blobs,
+            downloads=downloads,
         )
         held = await hold_seat(Seats(stores.database)) if stores.is_shared else None
         # A manager that stood by may have waited for the one before it to leave the port.
@@ -338,6 +345,7 @@ def main() -> int:
     parser.add_argument("--check-in-s", type=float, default=0.0, help="when devices without work come again; 0: stay")
     parser.add_argument("--store", default="", help="postgresql://HOST/DATABASE; else a file of the home")
     parser.add_argument("--blobs", default="", help="s3://BUCKET/PREFIX; else a folder of the home")
+    parser.add_argument("--downloads", default="manager", help="manager, bucket, or https://CDN/PREFIX")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
@@ -358,6 +366,7 @@ def main() -> int:
             check_in_s=given.check_in_s,
             store=given.store,
             blobs=given.blobs,
+            downloads=given.downloads,
             on_ready=on_ready,
         )
         asyncio.run(serving)

@@ -60,6 +60,7 @@ from shoal.runtime.publisher import Publisher, put_model
 from shoal.runtime.role_host import RoleHost
 from shoal.runtime.role_server import RoleServer, caller_of, make_leader
 from shoal.store.base import Away
+from shoal.store.blobs import BlobStore
 from shoal.store.checkpoints import LoadedCheckpoint
 from shoal.store.depot import Depot, FolderDepot
 from shoal.store.registry import Registry
@@ -126,6 +127,18 @@ STORE_AGAIN_S = 0.5
 
 #: A checkpoint holds the model, its momentum, its history and the state: what its first model does not predict.
 CHECKPOINT_EXTRA_BYTES = 64 << 20
+
+#: A blob of this size is worth another connection.
+BY_URL_BYTES = 1 << 20
+
+
+def _by_url(store: BlobStore, sha256: str) -> Blob | None:
+    """Where a device is to download a blob; None: it comes from here, as a small one does."""
+    url = store.url(sha256)
+    facts = store.facts(sha256) if url else None
+    if facts is None or facts.size_bytes < BY_URL_BYTES:
+        return None
+    return Blob(sha256=sha256, size_bytes=facts.size_bytes, url=url)
 
 
 def _bare(word: str) -> str:
@@ -760,21 +773,23 @@ class ManagerNode:
     async def renew(self, peer: RemoteIdentity, message: Renew) -> Message:
         return await asyncio.to_thread(self.register.renew, peer, message)
 
-    async def blob_path(self, peer: RemoteIdentity, blob: Blob) -> Path:
+    async def find_blob(self, peer: RemoteIdentity, blob: Blob) -> Path | Blob:
         """An operator may have any blob, models too; a device what the jobs that it has now are made of."""
         is_operator, specs = peer.role == "operator", tuple(self._manager.specs_of(peer.node))
 
-        def find() -> Path | None:
+        def find() -> Path | Blob | None:
             if is_operator or any(self._contents.include(spec, blob.sha256) for spec in specs):
                 for store in (self._blobs, self._models) if is_operator else (self._blobs,):
+                    if blob.takes_url and (answer := _by_url(store, blob.sha256)) is not None:
+                        return answer
                     with contextlib.suppress(Misuse):
                         return store.path(blob.sha256)
             return None
 
         # In a thread: the blob may have to come from elsewhere first.
-        path = await asyncio.to_thread(find)
-        if path is not None:
-            return path
+        found = await asyncio.to_thread(find)
+        if found is not None:
+            return found
         # The same words for an absent blob and for one that the caller may not have: asking for a hash tells nothing.
         raise Refused(
             f"no blob {blob.sha256[:12]}… for {peer.node}: a device fetches what the job it works for is made of;"

@@ -236,7 +236,7 @@ class Operator:
         with telling_disk_full(path.parent):
             pending = AtomicFile(path.parent)
             try:
-                async for chunk in self._link.fetch(sha256, on_size=lambda _: None):
+                async for chunk in self._link.fetch(sha256):
                     pending.file.write(chunk)
                 if pending.sha256 != sha256:
                     raise ShoalError(f"{what} was damaged on the way: try again")

@@ -74,6 +74,10 @@ class BlobStore:
                 pending.abort()
         return sha256, size_bytes
 
+    def url(self, sha256: str) -> str:
+        """Where others can download a blob; empty: nowhere but here."""
+        return ""
+
     def _keep(self, pending: AtomicFile, sha256: str) -> None:
         """Make what was written durable under its hash."""
         place = self.place(sha256)

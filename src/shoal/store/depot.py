@@ -54,12 +54,12 @@ class FolderDepot:
 
 
 class ObjectDepot:
-    def __init__(self, objects: Objects, folder: Path) -> None:
+    def __init__(self, objects: Objects, folder: Path, *, downloads: str = "manager") -> None:
         from shoal.store.object_blobs import ObjectBlobs
 
         self._objects = objects
         self._folder = folder
-        self.blobs = ObjectBlobs(objects, "blobs", folder / "blobs")
+        self.blobs = ObjectBlobs(objects, "blobs", folder / "blobs", downloads=downloads)
         self.models = ObjectBlobs(objects, "published", folder / "published")
 
     def checkpoints(self, job: str) -> CheckpointStore:

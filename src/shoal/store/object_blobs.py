@@ -15,6 +15,12 @@ from shoal.wire.limits import BLOB_MAX_BYTES
 
 #: What the folder may hold, before the blobs go that were not used for longest.
 CACHE_MAX_BYTES = 8 << 30
+#: Where devices download: through the manager, or from the bucket by signed URLs. Any other value is the https address
+#: of a CDN in front of the bucket's prefix.
+DOWNLOADS_MANAGER, DOWNLOADS_BUCKET = "manager", "bucket"
+#: A download begins within this, or asks for another URL.
+_SIGNED_S = 900.0
+
 #: A blob that was asked for so long ago is not about to be opened.
 _IN_USE_S = 600.0
 
@@ -23,12 +29,20 @@ class ObjectBlobs(BlobStore):
     """A blob is here once the bucket has it: it is there before its hash is acknowledged."""
 
     def __init__(
-        self, objects: Objects, folder: str, directory: Path, *, cache_max_bytes: int = CACHE_MAX_BYTES
+        self,
+        objects: Objects,
+        folder: str,
+        directory: Path,
+        *,
+        downloads: str = DOWNLOADS_MANAGER,
+        cache_max_bytes: int = CACHE_MAX_BYTES,
     ) -> None:
-        """``folder``: where in the bucket; ``directory``: where the copies are kept."""
+        """``folder``: where in the bucket; ``directory``: where the copies are kept; ``downloads``: where devices
+        download from."""
         super().__init__(directory)
         self._objects = objects
         self._folder = folder
+        self._downloads = downloads
         self._cache_max_bytes = cache_max_bytes
 
     def has(self, sha256: str) -> bool:
@@ -47,6 +61,14 @@ class ObjectBlobs(BlobStore):
             if not self._fetch(sha256):
                 raise Misuse(f"blob {sha256} is not in {self._objects.name}: put it first") from None
         return place
+
+    def url(self, sha256: str) -> str:
+        name = self._name(sha256)
+        if self._downloads == DOWNLOADS_MANAGER:
+            return ""
+        if self._downloads == DOWNLOADS_BUCKET:
+            return self._objects.signed_url(name, valid_s=_SIGNED_S)
+        return f"{self._downloads.rstrip('/')}/{name}"
 
     def verify(self, sha256: str) -> bool:
         if super().verify(sha256):

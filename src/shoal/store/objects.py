@@ -119,6 +119,11 @@ class Objects:
                 return False
             return True
 
+    def signed_url(self, name: str, *, valid_s: float) -> str:
+        """A URL by which anyone can read this object for so long. It is made here: the service is not asked."""
+        with self._errors_named():
+            return str(obstore.sign(self._store, "GET", name, datetime.timedelta(seconds=valid_s)))
+
     def facts(self, name: str) -> ObjectFacts | None:
         with self._errors_named():
             try:
@@ -150,5 +155,5 @@ class Objects:
         except (PermissionDeniedError, UnauthenticatedError):
             raise ShoalError(f"{self.name} refuses these credentials: check AWS_ACCESS_KEY_ID and its rights") from None
         except (BaseError, FileNotFoundError) as error:
-            # Its first line: what follows is for those who wrote the library.
+            # Its first line alone: the rest describes the library's insides.
             raise Away(f"{self.name}: {str(error).splitlines()[0][:300]}") from None

@@ -26,21 +26,26 @@ class Stores:
     is_shared: bool
 
 
-def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "") -> Stores:
+def open_stores(folder: Path, *, owner: str, store: str = "", blobs: str = "", downloads: str = "manager") -> Stores:
     """The database and the depot of the cluster in this folder. Empty: a SQLite file there, and the folder itself.
 
-    ``owner`` names the cluster: a database or a bucket of another one is refused.
+    ``owner`` names the cluster: a database or a bucket of another one is refused. ``downloads``: where devices download
+    blobs that are in a bucket (``store.object_blobs``).
     """
     depot: Depot
     if store and not store.startswith(_POSTGRES):
         raise Misuse("--store is postgresql://USER@HOST/DATABASE; without it the registry is a file of this home")
+    if downloads not in ("manager", "bucket") and not downloads.startswith("https://"):
+        raise Misuse("--downloads is manager, bucket, or the https:// address of a CDN in front of the bucket's prefix")
+    if downloads != "manager" and not blobs:
+        raise Misuse(f"--downloads {downloads}: the files are in this home. Keep them in a bucket with --blobs")
     _check_same(folder, is_postgres=bool(store), blobs=blobs)
     if blobs:
         from shoal.store.objects import Objects
 
         objects = Objects(blobs)
         objects.claim(owner)
-        depot = ObjectDepot(objects, folder)
+        depot = ObjectDepot(objects, folder, downloads=downloads)
     else:
         depot = FolderDepot(folder)
     if store:

@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,10 @@ pytest.importorskip("obstore", reason="object storage needs obstore: pip install
 from benchmarks import object_servers
 from benchmarks.object_servers import BUCKET, ObjectServer
 from shoal.errors import Misuse, PeerViolation, ShoalError
+from shoal.runtime.direct_download import NotDownloaded, download
 from shoal.store import object_blobs, objects
 from shoal.store.base import Away
+from shoal.store.blobs import BlobStore
 from shoal.store.depot import ObjectDepot
 from shoal.store.object_blobs import ObjectBlobs
 from shoal.store.object_checkpoints import ObjectCheckpoints
@@ -250,3 +253,25 @@ def test_a_server_that_is_stopped_is_away_and_no_secret_is_told(
             bucket.create("x", b"y")
     for caught in (refused, away):
         assert "secret-of" not in repr(caught.value)
+
+
+def test_a_signed_url_gives_the_blob_and_a_changed_one_does_not(
+    bucket: Objects, server: ObjectServer, tmp_path: Path
+) -> None:
+    data = os.urandom(3 << 20)
+    blobs = ObjectBlobs(bucket, "blobs", tmp_path / "here", downloads="bucket")
+    sha256 = blobs.put(data)
+    url = blobs.url(sha256)
+    assert object_servers.SECRET not in url
+    kept = BlobStore(tmp_path / "device")
+    with kept.writer(sha256, len(data)) as writer:
+        download(url, writer, size_bytes=len(data), stop=threading.Event())
+        writer.commit()
+    assert kept.path(sha256).read_bytes() == data
+    if server.kind == "rclone":  # moto checks no signatures
+        other = blobs.put(b"another blob" * 100_000)
+        with kept.writer(other, 1_200_000) as writer, pytest.raises(NotDownloaded, match="answered 403"):
+            download(url.replace(sha256, other), writer, size_bytes=1_200_000, stop=threading.Event())
+    assert ObjectBlobs(bucket, "blobs", tmp_path / "here").url(sha256) == ""
+    behind_cdn = ObjectBlobs(bucket, "blobs", tmp_path / "here", downloads="https://cdn.example/shoal/")
+    assert behind_cdn.url(sha256) == f"https://cdn.example/shoal/blobs/{sha256}"

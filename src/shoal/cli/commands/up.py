@@ -111,6 +111,14 @@ def up(
             show_default="a folder in HOME",
         ),
     ] = "",
+    downloads: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="Where devices download data and models that are in --blobs: through this `manager`, from the `bucket`"
+            " by signed URLs, or from a CDN in front of it, https://HOST/PREFIX.",
+        ),
+    ] = "manager",
     home: Home = DEFAULT_HOME,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print warnings only, not every decision.")] = False,
     log_format: LogFormat = "",
@@ -165,6 +173,7 @@ def up(
         check_in_s=check_in_s,
         store=store,
         blobs=blobs,
+        downloads=downloads,
         on_ready=on_ready,
     )
     try:

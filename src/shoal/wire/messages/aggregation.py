@@ -234,7 +234,7 @@ class Reduce(Message):
 
 @message(to="leader", said_by={"Work": ("node", "worker")})
 class ReduceResult(Message):
-    """The mean over an aggregator's counted pieces, and of which leases it is: one tensor ``mean``.
+    """The mean over an aggregator's counted pieces, with the leases in it: one tensor ``mean``.
 
     In a shard with a codec also ``moved``: how its part of the model moved by that, as it was given out.
     """
@@ -294,7 +294,7 @@ class ModelShard(Message):
 
 @message(to="worker", answered_by={"Work": ("manager", "node")})
 class TearDown(Message):
-    """A formation is over: its aggregators and routes up to this number are no more."""
+    """A formation is over: drop its aggregators and routes up to this number."""
 
     job: str
     term: int

@@ -205,7 +205,7 @@ class Admit(Message):
     job: str
     term: int
     nodes: tuple[str, ...] = ()
-    #: These alone: who was admitted before and is not among them works there no more.
+    #: These alone: a node that was admitted before and is not among them is shut out.
     anew: bool = False
 
     def __post_init__(self) -> None:
@@ -216,7 +216,7 @@ class Admit(Message):
 
 @message(to="leading", answered_by={"Control": ("manager",)})
 class Revoke(Message):
-    """This node works there no more: it was lost, or shut out. What it holds returns."""
+    """This node was lost or shut out: its leases return."""
 
     job: str
     term: int

@@ -53,7 +53,7 @@ class TokenList(Message):
 
 @message(to="manager", said_by={"Operate": ("operator",)})
 class RevokeToken(Message):
-    """Nobody joins with this token from now on. Those who did stay."""
+    """Nobody joins with this token from now on. Devices that joined with it stay."""
 
     token: str
 

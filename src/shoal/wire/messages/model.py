@@ -35,11 +35,17 @@ class Blob(Message):
 
     sha256: str
     size_bytes: int = 0
+    #: In a question: the device can download it from a URL.
+    takes_url: bool = False
+    #: In an answer: no chunks follow, it is to be downloaded here. Empty: its chunks follow.
+    url: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not is_sha256(self.sha256):
             raise PeerViolation(f"a blob is named by its sha256, not {self.sha256[:80]!r}")
+        if self.url and not self.url.startswith(("https://", "http://")):
+            raise PeerViolation("a blob is downloaded over https")
 
 
 @message(said_by={"Operate": ("operator",)})

@@ -15,7 +15,7 @@ TASK_KINDS = ("tile", "outer", "mask", "share")
 
 @message(to="pool", answered_by={"Work": ("manager",)})
 class Measure(Message):
-    """A broker asks one who lends to multiply matrices of this size, which it makes up itself."""
+    """A broker asks a lending device to multiply matrices of this size, which it makes up itself."""
 
     number: int
     rows: int
