@@ -337,7 +337,7 @@ def quick_grid() -> list[Case]:
 
 
 def straggling(cases: Iterable[Case]) -> list[Case]:
-    """Those of which the pace is a question."""
+    """The cells in which the pace is a question."""
     return [case for case in cases if slow_workers(case) and case.workers > 2 and case.medium == "own"]
 
 

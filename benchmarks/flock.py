@@ -1,7 +1,7 @@
 """What a flock takes of its devices, however many they are: real mates on this machine, that do all but train.
 
 Each is a process with its own address, found by multicast, over mutual TLS; models of 720,967 float32 values (2.88 MB).
-Memory is a mate's own peak (VmHWM), without its trainer, of which it has as much whatever the flock.
+Memory is a mate's own peak (VmHWM), without its trainer, which takes the same in every flock.
 
     python -m benchmarks.flock [--quick] --json
 """

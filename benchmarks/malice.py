@@ -1,6 +1,6 @@
 """Frames that no honest node sends, drawn from a seed, for ``hostile_frames``. Knows the wire, no sockets.
 
-An attack is what one stream brings: some frames on one lane, of which the last is usually the one too many. Attacks
+An attack is what one stream brings: some frames on one lane; the last is usually the one too many. Attacks
 with tensors are for a job of ``VALUES`` parameters.
 """
 

@@ -1,6 +1,6 @@
 """Three managers on one PostgreSQL and one bucket, with agents at work, while each of them is hurt in turn.
 
-Real processes: PostgreSQL, an S3 (``rclone serve s3``), three managers of which one has the seat, agents whose trainers
+Real processes: PostgreSQL, an S3 (``rclone serve s3``), three managers (one holds the seat), agents whose trainers
 echo. Agents dial one address; what listens there passes their bytes to the manager that was up last, as a proxy in TCP
 mode does. Faults, one after the other: kill -9 of the manager that has the seat, SIGSTOP and later SIGCONT of it, its
 way to PostgreSQL cut, kill -9 of PostgreSQL. A manager that ends is started again, as a service would.

@@ -36,7 +36,7 @@ class SealedCost:
 
 
 def sealed_cost(devices: int, values: int, *, lost: float = 0.0) -> SealedCost:
-    """One version of so many devices, of which a share is lost, a third of it in each phase."""
+    """Make one version of so many devices. A share of them is lost, a third of that share in each phase."""
     rng = np.random.default_rng(devices)
     private = [os.urandom(32) for _ in range(devices)]
     members = tuple((f"device-{place:04}", pair.public_of(key)) for place, key in enumerate(private))

@@ -112,7 +112,7 @@ class SumOracle:
             key = (step.node, work.job, work.term, number)
             self._hold(key in self._formed, step, f"{to} was lent a lease by formation {number}, which nobody formed")
         away = self._lost.get((step.node, work.job, work.term, work.formation))
-        self._hold(not away, step, f"{to} was lent a lease by formation {work.formation}, of which {away} is lost")
+        self._hold(not away, step, f"{to} was lent a lease by formation {work.formation}, which lost {away}")
 
     def _aggregator(self, step: Step) -> None:
         event = step.event

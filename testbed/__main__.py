@@ -251,7 +251,7 @@ def _boards(given: argparse.Namespace) -> list[Board]:
 
 
 def _manager(given: argparse.Namespace) -> Board:
-    """On a link like the others': whoever leads there is the one whose link counts."""
+    """On a link like the others': the leader's link counts."""
     return Board(name="", up_mbps=given.up_mbps, down_mbps=given.down_mbps)
 
 

@@ -92,7 +92,7 @@ class Device:
 
 
 class Testbed:
-    """Devices on a bridge. Each sends at its up rate and receives at its down rate, whoever is at the other end."""
+    """Devices on a bridge. Each sends at its up rate and receives at its down rate, with every peer."""
 
     #: pytest takes names that begin like this for tests.
     __test__ = False

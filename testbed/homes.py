@@ -26,7 +26,7 @@ def homes_of(pid: int) -> list[str]:
 
 
 def makers() -> list[int]:
-    """Processes, alive or not, of which there are directories."""
+    """The processes, alive or not, that own directories."""
     return sorted({owner for _, owner in _ours()})
 
 

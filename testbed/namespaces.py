@@ -43,7 +43,7 @@ class Network:
     """Devices that reach this machine, and one another, over a bridge."""
 
     def __init__(self, devices: Sequence[str], *, shared_mbps: float | None = None) -> None:
-        """``shared_mbps``: all of them together have this much, whoever sends to whom, as on one radio channel."""
+        """``shared_mbps``: all links together have this much, as on one radio channel."""
         if len(set(devices)) != len(devices) or not 1 <= len(devices) <= _DEVICES_MAX:
             raise NoNamespaces(f"a network has 1 to {_DEVICES_MAX} devices of different names, not {len(devices)}")
         self._pid = os.getpid()
@@ -206,7 +206,7 @@ def left_of(pid: int) -> list[str]:
 
 
 def makers() -> list[int]:
-    """Processes, alive or not, of which there are namespaces or links."""
+    """The processes, alive or not, that own namespaces or links."""
     found = {owner for name in (*_namespaces(), *_links()) if (owner := owners.owner_of(name)) is not None}
     return sorted(found)
 

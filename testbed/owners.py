@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-#: Links have short names, at most 15 characters, of which a process id may take seven.
+#: Links have short names, at most 15 characters; a process id may take seven of them.
 NAMESPACE, BRIDGE, LINK, MEDIUM = "shoal-", "shb", "shv", "shi"
 _NAME = re.compile(rf"(?:{NAMESPACE}|{BRIDGE}|{LINK}|{MEDIUM})(\d+)-\d+")
 

@@ -4,7 +4,7 @@ Run in place of the real one with ``--child-module testbed.paced``, so that a ma
 devices. The model, the losses and the updates are those of the real trainer; only the time is another's. Evaluation is
 not padded. Where the machine itself takes longer than the pace, the lease takes that long, and the log says so.
 
-The pace is the agent's ``--pace-s``; if the environment names a directory, the file ``pace`` in it is read anew for
+The pace is the agent's ``--pace-s``; if the environment names a directory, the file ``pace`` in it is read again for
 each lease, so that a device can become slower or quicker while it works.
 """
 

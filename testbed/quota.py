@@ -75,7 +75,7 @@ def quotas_of(pid: int) -> list[str]:
 
 
 def makers() -> list[int]:
-    """Processes, alive or not, of which there are groups."""
+    """The processes, alive or not, that own groups."""
     return sorted({owner for group in _ours() if (owner := owners.owner_of(group.name)) is not None})
 
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def within(namespace: str, make: Callable[[], T]) -> T:
-    """What this makes inside a namespace. A socket stays where it was made, whoever uses it."""
+    """What this makes inside a namespace. A socket stays where it was made, in every thread."""
     answers: list[T] = []
     errors: list[BaseException] = []
 

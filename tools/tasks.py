@@ -274,7 +274,7 @@ def test_fast(extra: Sequence[str]) -> int:
 
 
 def lock(extra: Sequence[str]) -> int:
-    """Write requirements/dev.lock anew: the newest of everything, by hash. Says nothing of where it came from."""
+    """Write requirements/dev.lock: the newest of everything, by hash. Says nothing of where it came from."""
     if importlib.util.find_spec("pip") is None:
         return not_installed("pip")
     with tempfile.TemporaryDirectory(prefix="shoal-lock-") as scratch:

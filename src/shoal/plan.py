@@ -448,8 +448,8 @@ class Plan:
             )
         if privacy.apart > 1 and privacy.apart * privacy.devices > self.workers_min:
             raise Misuse(
-                f"{said}: versions of {privacy.devices} devices, none of which comes again within {privacy.apart}"
-                f" versions, need {privacy.apart * privacy.devices} workers. Set workers_min to that, or apart to less"
+                f"{said}: {privacy.devices} devices make a version, and a device rests for {privacy.apart} versions, so"
+                f" {privacy.apart * privacy.devices} workers are needed. Set workers_min to that, or apart to less"
             )
 
     def _not_private(self, trust: Trust) -> str | None:

@@ -1765,7 +1765,7 @@ UNCAUGHT: dict[str, Mutant] = _named(
     sum_waited_for_without_end,
     # The others go on, and a worker that gets no lease shows only where it is one of few: one seed of three hundred.
     update_kept_for_ever,
-    # One who lacks two versions, of which a shard made the first, must be lent work by a star again. A story shows it.
+    # A worker lacks two versions, the first made by a shard: a star must lend it work again. A story shows it.
     changes_kept_over_a_gap,
     # The leader keeps the account: what a shard does not know of is sent once it is over.
     part_begins_without_its_residual,

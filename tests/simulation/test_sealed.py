@@ -160,7 +160,7 @@ def test_without_a_bug_every_story_holds(story: Story) -> None:
 
 
 def term_missing_from_the_label() -> AbstractContextManager[Any]:
-    """And keys that outlive their term: two safeguards, of which either would do."""
+    """Labels have no term, and keys outlive their term: either safeguard alone would hold."""
     digest, make = Label.digest, SimSealKeys.make
 
     def without_term(self: Label) -> bytes:

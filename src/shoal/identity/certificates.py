@@ -126,7 +126,7 @@ def issue(
     authority_key, root = _authority(authority)
     now = _moment(now_s)
     if root.not_valid_after_utc <= now:
-        raise Misuse("the cluster's authority has expired: check this machine's clock, or create the cluster anew")
+        raise Misuse("the cluster's authority has expired: check this machine's clock, or create a new cluster")
 
     usages = [ExtendedKeyUsageOID.SERVER_AUTH] if serves else []
     usages.append(ExtendedKeyUsageOID.CLIENT_AUTH)

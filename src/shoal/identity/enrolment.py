@@ -419,14 +419,14 @@ def _recognise(code: JoinCode, authority_der: bytes, certificate_der: bytes) -> 
     if not code.pins(authority_der):
         raise WrongCluster(
             "this is not the cluster the join line was made for: someone may be in the middle,"
-            " or the cluster was created anew. Nothing was sent. Ask the manager for a new line",
+            " or the cluster was created again. Nothing was sent. Ask the manager for a new line",
             peer=code.endpoint,
         )
     try:
         peer = certificates.authenticate(certificate_der, root_der=authority_der, now_s=time.time())
     except PeerViolation as error:
         raise WrongCluster(
-            f"whoever answers does not prove to be the manager: {error.reason}", peer=code.endpoint
+            f"this address does not prove to be the manager's: {error.reason}", peer=code.endpoint
         ) from error
     if peer.role != "manager":
         raise WrongCluster(

@@ -3,7 +3,7 @@
 The moments accountant (Abadi et al. 2016) multiplies the privacy of a step by the chance
 of being in it, and that is right only if each example tossed its own coin for each step. Devices that come when they
 like toss no coins. Here nothing is gained from chance: what counts is **in how many updates one example (or one
-person) took part at most**, which whoever deals out batches can bound and check.
+person) took part at most**. The leader deals out batches, so it can bound and check that number.
 
 Unit: the thing whose presence is hidden. Where gradients of single examples are clipped it is an example, where whole
 updates are clipped it is a person's update. Neighbours differ by one unit more or less, so that a sum of parts of at

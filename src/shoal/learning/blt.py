@@ -52,8 +52,8 @@ def toeplitz_ratio(participations: int, apart: int, versions: int) -> float:
 
 
 def ratio_of_chains(counts: Sequence[int], apart: int, versions: int) -> float:
-    """The same over several chains with noise of their own, in each of which a device came so often. Ratios of
-    independent Gaussian mechanisms add up in quadrature (Dong, Roth and Su 2022)."""
+    """The ratio of a device that took part in several chains: ``counts`` has its participations in each. Chains are
+    independent Gaussian mechanisms, so their ratios add up in quadrature (Dong, Roth and Su 2022)."""
     return math.sqrt(math.fsum(toeplitz_ratio(count, apart, versions) ** 2 for count in counts))
 
 

@@ -309,7 +309,7 @@ class MemberRegister:
                 return self.why_revoked(node)
             case "pending":
                 return f"waits to be approved: shoal nodes approve {node.node}"
-        return f"finishes its lease and gets no more{f': {node.reason}' if node.reason else ''}"
+        return f"finishes its lease and gets no other{f': {node.reason}' if node.reason else ''}"
 
     # What operators ask -------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class MemberRegister:
             case ApproveNode():
                 return self._move(command.node, "enrolled", when="pending", done="may work from now on")
             case DrainNode():
-                done = f"finishes the lease it has and gets no more; undo with `shoal nodes undrain {command.node}`"
+                done = f"finishes the lease it has and gets no other; undo with `shoal nodes undrain {command.node}`"
                 return self._move(command.node, "drained", when="enrolled", done=done, reason=command.reason)
             case UndrainNode():
                 return self._move(command.node, "enrolled", when="drained", done="may be given work again")
@@ -336,7 +336,7 @@ class MemberRegister:
     def _revoke_node(self, command: RevokeNode, by: str) -> Done:
         node = self._known(command.node)
         if node.role != "node" and not node.token_sha256:
-            raise Refused(f"{node.node} lives beside the cluster's key: to be rid of it, create the cluster anew")
+            raise Refused(f"{node.node} lives beside the cluster's key: to be rid of it, create a new cluster")
         if node.node == by:
             raise Refused(f"{by} would shut itself out: revoke it as another operator")
         if node.state == "revoked":
@@ -398,7 +398,7 @@ class MemberRegister:
             raise Refused(f"there is no token {wanted[:80]!r}: `shoal token list` shows their ids")
         if len(found) > 1 or not self._registry.revoke_token(found[0].secret_sha256):
             raise Refused(f"{wanted[:80]!r} names no single token any more: look again with `shoal token list`")
-        return Done(reason=f"nobody joins with token {_id(found[0])} any more; those who did stay")
+        return Done(reason=f"nobody joins with token {_id(found[0])} any more; devices that joined with it stay")
 
 
 def _minute(at_s: float) -> str:

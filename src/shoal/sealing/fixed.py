@@ -24,7 +24,7 @@ _BLOCK = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class FixedPoint:
-    """Values from -2^bound to 2^bound, of which so many devices add up theirs."""
+    """Values from -2^bound to 2^bound, in a sum of so many devices."""
 
     bound: int
     devices: int

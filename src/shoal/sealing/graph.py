@@ -61,8 +61,8 @@ def shape_of(devices: int, colluding: float, lost: float) -> GraphShape:
     threshold = (devices + liars) // 2 + 1
     if threshold > devices - 1:
         raise Misuse(
-            f"a sum of {devices} devices of which {liars} may tell what they know hides nobody: let more devices take"
-            " part, or name a smaller share that may collude"
+            f"in a sum of {devices} devices {liars} may collude: that hides nobody. Let more devices take part, or name"
+            " a smaller share that may collude"
         )
     return GraphShape(devices, devices - 1, threshold)
 

@@ -1,6 +1,6 @@
-"""The leader's side of one group: what it asks of whom, and how a sum is unmasked with the answers. Pure.
+"""The leader's side of one sealed sum: it asks members for shares, and takes the masks off with their answers. Pure.
 
-It holds no key: what it can open is what devices gave it.
+The leader holds no key. It opens a sum with the shares that members give it, and with nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A secret in shares, of which some number makes it whole and fewer tell nothing (Shamir 1979). Knows no devices.
+"""Shamir's secret sharing (1979): any ``needed`` shares give the secret back, fewer tell nothing. Knows no devices.
 
 Numbers modulo 2^130 - 5, the prime of Poly1305: 16 bytes fit below it, and a share takes 17.
 """
@@ -23,7 +23,7 @@ _TRIES_MAX = 2000
 
 
 def split(secret: bytes, places: Sequence[int], *, needed: int, chance: bytes) -> list[bytes]:
-    """A share for each place, of which ``needed`` make the secret. Places are numbers from 1, no two the same."""
+    """One share of a secret for each place. Any ``needed`` of them join to it. Places are distinct numbers from 1."""
     if len(secret) != SECRET_BYTES or len(chance) != CHANCE_BYTES * (needed - 1):
         raise Misuse(f"a secret of {len(secret)} bytes with {len(chance)} bytes of chance for {needed} shares")
     parts = (chance[at : at + CHANCE_BYTES] for at in range(0, len(chance), CHANCE_BYTES))
@@ -41,7 +41,7 @@ def _value(coefficients: Sequence[int], place: int) -> int:
 
 
 def join(shares: Mapping[int, bytes]) -> bytes | None:
-    """The secret that these shares, by their places, make; None: they make none."""
+    """Join shares, by place, to their secret. None: one of the shares is wrong."""
     places = tuple(sorted(shares))
     factors = _factors(places)
     total = sum(f * int.from_bytes(shares[place], "big") for f, place in zip(factors, places, strict=True)) % PRIME
@@ -49,7 +49,7 @@ def join(shares: Mapping[int, bytes]) -> bytes | None:
 
 
 def candidates(shares: Mapping[int, bytes], *, needed: int) -> Iterator[bytes]:
-    """The secrets that ``needed`` of these shares make, in an order: where a share is wrong, a later one is right."""
+    """Try subsets of ``needed`` shares in a fixed order: if some shares are wrong, a later subset has none of them."""
     for places in islice(combinations(sorted(shares), needed), _TRIES_MAX):
         if (secret := join({place: shares[place] for place in places})) is not None:
             yield secret
@@ -57,7 +57,7 @@ def candidates(shares: Mapping[int, bytes], *, needed: int) -> Iterator[bytes]:
 
 @lru_cache(maxsize=4096)
 def _factors(places: tuple[int, ...]) -> tuple[int, ...]:
-    """What each share counts for at 0 (Lagrange)."""
+    """Lagrange's coefficient of each share at 0."""
     factors = []
     for one in places:
         above = below = 1

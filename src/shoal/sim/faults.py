@@ -438,7 +438,7 @@ class TransferFault:
     def __post_init__(self) -> None:
         part = self.who.parts[0]
         one = len(self.who.parts) == 1 and (isinstance(part, NodeKind) or _is_one(part))
-        _require(one, "transfer is to one node: a worker, home, or leader for whoever is placed best")
+        _require(one, "transfer is to one node: a worker, home, or leader for the node that is placed best")
 
 
 def _is_one(part: Part) -> bool:

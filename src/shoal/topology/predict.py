@@ -220,4 +220,4 @@ def _through_s(leader: ClusterNode, models: int, model_bytes: float) -> float:
 def _check_all_are_in(cluster: Cluster, topology: Tree) -> None:
     named = sorted(name for group in topology.groups for name in (group.aggregator, *group.members))
     if named != sorted(worker.name for worker in cluster.workers):
-        raise Misuse("a tree names every worker of its cluster once, aggregators among them: split the cluster anew")
+        raise Misuse("a tree names every worker of its cluster once, aggregators among them: split the cluster again")

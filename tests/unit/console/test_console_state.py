@@ -134,7 +134,7 @@ def test_why_a_device_is_idle() -> None:
         nodes=(
             node("bare"),
             node("spare", facts=TORCH),
-            node("tired", facts=TORCH, standing="drained", reason="finishes its lease and gets no more"),
+            node("tired", facts=TORCH, standing="drained", reason="finishes its lease and gets no other"),
             node("manager", facts=TORCH),
             node("gone", state="lost", reason="left", facts=TORCH),
         ),
@@ -143,7 +143,7 @@ def test_why_a_device_is_idle() -> None:
     assert seen == {
         "bare": ("idle", "", "has no PyTorch: it can lead, not train"),
         "spare": ("idle", "spare", "spare: mnist takes at most 2"),
-        "tired": ("idle", "", "finishes its lease and gets no more"),
+        "tired": ("idle", "", "finishes its lease and gets no other"),
         "manager": ("lead", "leader", "leads mnist"),
         "gone": ("lost", "", "left"),
     }

@@ -99,7 +99,9 @@ def test_a_token_is_told_once_and_then_only_its_id(roll: MemberRegister, registr
 def test_a_revoked_token_lets_nobody_in_at_once(roll: MemberRegister, registry: Registry) -> None:
     kept, token = made(roll), made(roll)
     answer = roll.answer(RevokeToken(token=token.token.token), by="operator")
-    assert answer == Done(reason=f"nobody joins with token {token.token.token} any more; those who did stay")
+    assert answer == Done(
+        reason=f"nobody joins with token {token.token.token} any more; devices that joined with it stay"
+    )
     assert "revoked" in str(registry.redeem_token(secret_of(token), "pi", token.token.made_s))
     assert isinstance(registry.redeem_token(secret_of(kept), "pi", kept.token.made_s), Redeemed)
     assert [view.token for view in listed(roll)] == [kept.token.token]
@@ -334,7 +336,7 @@ def test_a_drained_node_is_a_member_still(roll: MemberRegister, registry: Regist
     assert (view.state, view.standing, view.reason) == (
         "alive",
         "drained",
-        "finishes its lease and gets no more: update",
+        "finishes its lease and gets no other: update",
     )
     ask(roll, UndrainNode(node="pi"))
     assert roll.held() == {}

@@ -144,7 +144,7 @@ def _after_the_choice(view: JobView, progress: Progress) -> Iterator[str]:
     off = off_by(progress)
     if off is not None and abs(off) > MARGIN:
         much = share_text(MARGIN, 0)
-        yield f"that is off by more than {much}: after {ROUNDS_OFF} such rounds in a row it is chosen anew"
+        yield f"that is off by more than {much}: after {ROUNDS_OFF} such rounds in a row the choice is made again"
 
 
 def _sketch_command(view: JobView, progress: Progress) -> str:

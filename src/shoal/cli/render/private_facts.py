@@ -49,7 +49,7 @@ def private_facts(privacy: Privacy, *, devices: int, values: float) -> Iterator[
     yield (
         "learns",
         "the leader sees every update before noise is added, and who came when: let a machine of yours lead. The"
-        " promise is to those who see models: other devices, and readers of what is published",
+        " promise holds against readers of the models: other devices, and users of published versions",
     )
     if privacy.devices < _DEVICES_FEW:
         yield (

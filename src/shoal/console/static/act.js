@@ -14,7 +14,7 @@
       line: ({ job, node }) => `shoal jobs transfer ${S.quoted(job)}${node ? ` --to ${S.quoted(node)}` : ""}` },
     approve: { kind: "devices", word: "Approve", tells: "The device may take part from now on.",
       line: ({ node }) => `shoal nodes approve ${S.quoted(node)}` },
-    drain: { kind: "devices", word: "Drain", hurts: true, tells: "The device gets no more work until it is undrained.",
+    drain: { kind: "devices", word: "Drain", hurts: true, tells: "The device gets no work until it is undrained.",
       line: ({ node, reason }) => `shoal nodes drain ${S.quoted(node)}${why(reason)}` },
     undrain: { kind: "devices", word: "Undrain", tells: "The device may take work again.",
       line: ({ node }) => `shoal nodes undrain ${S.quoted(node)}` },

@@ -66,7 +66,7 @@
       </details>`;
   }
 
-  /** Buttons of which one is pressed. */
+  /** Buttons, one of them pressed. */
   const Choice = ({ label, options, chosen, choose }) => html`
     <div class="choice" role="group" aria-label=${label}>
       ${options.map(([value, text]) => html`<button key=${value} type="button" aria-pressed=${String(value === chosen)} onClick=${() => choose(value)}>${text}</button>`)}

@@ -246,7 +246,7 @@ class Broker(Machine):
         who = client.partition("/")[0]
         executor.caught += 1
         executor.excluded = f"caught by {who}: {caught.reason}"
-        self.record("caught", f"{caught.executor} gave a wrong result and is asked no more: {caught.reason}")
+        self.record("caught", f"{caught.executor} gave a wrong result and is not asked again: {caught.reason}")
         # Its tasks go to others; its own results for them do not count.
         self._take_back(executor.node, list(executor.issued.values()))
 

@@ -373,7 +373,7 @@ class Client(Machine):
         asked = {ask.side for ask in self._asks.values() if ask.tile == work.tile.number}
         wanted = sorted(work.sides, key=lambda side: (side not in work.replies, side not in asked, side))
         work.sides = tuple(sorted(wanted[: max(there, len(work.replies), 1)]))
-        self._record_once(f"tiles are given to {len(work.sides)} executors each, since there are no more")
+        self._record_once(f"tiles are given to {len(work.sides)} executors each: there are no others")
         self._settle(product, work)
 
     def _choose(self, product: Product, work: TileWork, side: int) -> tuple[_Pool | None, str | None]:
@@ -551,7 +551,7 @@ class Client(Machine):
         pool.caught[reply.node] = reason
         name = f"{reply.pool}/{reply.node}"
         self.report = replace(self.report, liars=(*self.report.liars, name))
-        self.record("caught", f"{name} gave a wrong result and is asked no more: {reason}")
+        self.record("caught", f"{name} gave a wrong result and is not asked again: {reason}")
         if pool.is_connected:
             self.send(pool.name, Caught(executor=reply.node, reason=clip(reason)))
 

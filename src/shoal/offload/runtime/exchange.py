@@ -90,7 +90,7 @@ class Exchange(ManagerPool):
             self._lends.add(node)
         else:
             self._lends.discard(node)
-            self._over(node, "it lends no more")
+            self._over(node, "it has stopped lending")
         self._look_at(node)
 
     def changed(self, change: PeerChanged) -> None:

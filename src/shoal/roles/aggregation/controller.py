@@ -243,7 +243,7 @@ class AggregationController:
             formations.star(f"the job gets another leader; {broken}")
             return self._change()
         if silent := formations.complaints():
-            self._doubt(silent, f"{', '.join(silent)} did not answer those who sent their updates there")
+            self._doubt(silent, f"{', '.join(silent)} did not answer the workers that sent updates there")
         if (trouble := formations.trouble()) is not None:
             reason, through = trouble
             policy.on_failed(through)

@@ -415,7 +415,7 @@ class Formations:
 
     def held_up(self) -> str | None:
         """Why no worker can be lent anything now; None: the present formation holds."""
-        return f"shared out anew: {self.now.broken}" if self.now is not None and self.now.broken else None
+        return f"shared out again: {self.now.broken}" if self.now is not None and self.now.broken else None
 
     def lend(self, lease: int, formation: int) -> None:
         if formation:

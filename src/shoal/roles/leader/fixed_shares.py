@@ -60,4 +60,4 @@ def _reason(ledger: Ledger, *, before: tuple[str, ...], workers: tuple[str, ...]
     came = [f"{node} has one now" for node in workers if node not in before]
     gone = [f"{node} has none any more" for node in before if node not in workers]
     why = ", ".join([*came, *gone]) or "what was left by someone is given to others"
-    return f"{told}, cut anew: {why}"
+    return f"{told}, cut again: {why}"

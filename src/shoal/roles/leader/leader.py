@@ -257,7 +257,7 @@ class Leader(Machine):
             where = f"epoch {ledger.epoch + 1}, {ledger.applied} of {ledger.batches} batches applied"
             self.record("resumed", f"from durable version {self._training.version}, {where}, term {self._term}")
             if self._unread is not None:
-                self.record("profiles", f"devices are measured anew: {self._unread}")
+                self.record("profiles", f"devices are measured again: {self._unread}")
             if self._ending:
                 self._end(*self._ending)
             elif self._evaluations.is_due(is_ending=False):

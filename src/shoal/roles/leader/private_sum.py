@@ -2,8 +2,8 @@
 
 A part of the leader, in the place where updates are weighed. Each device counts as one, whatever its examples, and the
 sum is divided by a number that the plan names, not by how many came: one device then moves the sum by ``clip`` at most.
-Normals come from the driver, for each version anew. Nothing of a chain is kept for another leader: after a crash nobody
-knows which versions were handed out with which noise, so that a leader begins a chain of its own.
+The driver draws fresh normals for each version. A leader keeps no chain for its successor: after a crash nobody knows
+which versions were handed out with which noise, so each leader begins its own chain.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -247,13 +246,13 @@ class Sealing:
     def _weight_most(self, lease: Lease) -> int:
         return self._online.examples_max(lease.id) if self._online is not None else self._training.examples_in(lease)
 
-    def _make_roster(self, members: Iterable[str]) -> None:
+    def _make_roster(self, members: tuple[str, ...]) -> None:
         """A new one where a member is missing in it, or has another key."""
         known = {key.node: key for key in self._roster}
         if all(known.get(node) == self._keys[node] for node in members):
             return
         nodes = [node for node in sorted(self._keys) if self._workers.get(node) is not None and node not in members]
-        chosen = sorted([*members, *nodes[: GROUP_MAX - len(list(members))]])
+        chosen = sorted([*members, *nodes[: GROUP_MAX - len(members)]])
         self._roster = tuple(self._keys[node] for node in chosen)
         self._roster_number += 1
 
@@ -430,7 +429,7 @@ class Sealing:
                 self._unbind(lease, reason)
 
     def waive_rest(self) -> None:
-        """End an epoch of which too little is left for another sum."""
+        """End an epoch in which fewer leases are left than a sum needs."""
         ledger = self._training.ledger
         left = ledger.batches - ledger.applied
         if 0 < left < self._sealed.least:

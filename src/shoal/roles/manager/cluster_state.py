@@ -17,7 +17,7 @@ from shoal.wire.messages import Facts, JobSpec, Message, Progress
 #: Why a node that an operator holds back gets no work, as the node and people read it.
 HELD_BACK = {
     "pending": "waits for an operator to approve it (`shoal nodes approve`)",
-    "drained": "is drained: it finishes its lease and gets no more (`shoal nodes undrain`)",
+    "drained": "is drained: it finishes its lease and gets no other (`shoal nodes undrain`)",
 }
 
 

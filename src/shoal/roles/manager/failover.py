@@ -141,7 +141,7 @@ class Failover:
             if (record.spec.job, record.leading_term) in told:
                 continue
             if restarted or record.stage is LeadershipStage.MISSED:
-                self._appointments.vacate(record, f"{sender} started anew")
+                self._appointments.vacate(record, f"{sender} restarted")
             elif record.stage is LeadershipStage.APPOINTED:
                 self._machine.send(sender, assignment(record, "leader", clip(record.reason or "")))
             # A leader that ended has a last word to say, and says it now.
@@ -242,7 +242,7 @@ class Failover:
         if record.term > message.term and record.is_led:
             # It has not heard of the leader that leads now.
             self._appointments.admit(record, [sender])
-            self._machine.send(sender, assignment(record, "worker", "led anew"))
+            self._machine.send(sender, assignment(record, "worker", "led again"))
             return
         if record.term == message.term and record.stage is LeadershipStage.LEADING and record.leader != self._node:
             self._on_cut_off(record, sender, message)

@@ -557,7 +557,9 @@ class HostRouter(Decider[Delivery]):
         admitted = self._admitted.setdefault(message.job, set())
         gone = sorted(admitted - set(message.nodes)) if message.anew else []
         for node in gone:
-            self._on_bar(Revoke(job=message.job, term=message.term, node=node, reason="it works there no more"))
+            self._on_bar(
+                Revoke(job=message.job, term=message.term, node=node, reason="it does not work there any longer")
+            )
         # Nodes that were told to send few heartbeats connect again, and are told to send more.
         again = [node for node in message.nodes if node in self._seldom]
         self._seldom.difference_update(again)

@@ -416,7 +416,7 @@ def test_what_is_broken_holds_everyone_up_and_its_first_reason_stays(shaped: Sha
     shaped.set_up("tree")
     shaped.shape.mark_broken("a lied")
     shaped.shape.mark_broken("b lied")
-    assert shaped.shape.held_up() == "shared out anew: a lied"
+    assert shaped.shape.held_up() == "shared out again: a lied"
     assert shaped.shape.way("c") == 0
     assert shaped.does(shaped.at().gather, shaped.lends("a")) == []
 
@@ -476,7 +476,7 @@ def test_with_an_aggregator_the_formation_is_gone(shaped: Shaped) -> None:
     assert shaped.shape.is_aggregator("a")
     assert not shaped.shape.is_aggregator("c")
     assert shaped.does(shaped.shape.on_left, "a", "silent") == []
-    assert shaped.shape.held_up() == "shared out anew: a, an aggregator, is gone: silent"
+    assert shaped.shape.held_up() == "shared out again: a, an aggregator, is gone: silent"
 
 
 def test_an_aggregator_that_leaves_while_one_is_set_up_is_nobodys_fault(shaped: Shaped) -> None:
@@ -598,7 +598,7 @@ def test_in_a_tree_a_counted_lease_that_is_taken_back_spoils_the_sum(shaped: Sha
     assert (shaped.shape.lent_by(1), shaped.shape.lent_by(2)) == (1, 0)
     shaped.reports(leases[0])
     shaped.shape.forget(1)
-    assert shaped.shape.held_up() == "shared out anew: lease 1 is in a sum and was taken back"
+    assert shaped.shape.held_up() == "shared out again: lease 1 is in a sum and was taken back"
 
 
 # Summing up in a shard --------------------------------------------------------------------------------------------
@@ -634,7 +634,7 @@ def test_in_a_shard_a_lease_that_is_taken_back_spoils_only_what_was_asked_for(sh
     assert shaped.shape.held_up() is None
     shaped.does(shaped.at().gather, leases[:1])
     shaped.shape.forget(1)
-    assert shaped.shape.held_up() == "shared out anew: lease 1 is in a sum and was taken back"
+    assert shaped.shape.held_up() == "shared out again: lease 1 is in a sum and was taken back"
     assert shaped.gathered("a", (1,), 1, 2, 3) is None
 
 

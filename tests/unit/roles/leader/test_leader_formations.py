@@ -217,7 +217,7 @@ def test_an_aggregator_lost_while_they_train(kind: str) -> None:
     troupe.loses("b")
     assert troupe.recorded("forming")[-1].startswith(
         {"tree": "tree 1-2-3", "shard": "shard over 3 of 3 workers"}[kind]
-        + ": shared out anew: b, an aggregator, is gone: silent for 8.0 s"
+        + ": shared out again: b, an aggregator, is gone: silent for 8.0 s"
     )
     troupe.round()
     assert shape(troupe) == {"tree": "tree 1-2-3", "shard": "shard over 3 of 3 workers"}[kind]
@@ -365,7 +365,7 @@ def test_an_aggregator_that_does_not_take_pieces_is_done_without(kind: str) -> N
     troupe.talks()
     now = troupe.leader._formations.now
     assert now is not None
-    assert "b did not answer those who sent their updates there" in now.reason
+    assert "b did not answer the workers that sent updates there" in now.reason
     assert "b" not in now.aggregators
     assert troupe.leader.version == version + 1
     assert not [m for _, to, m in troupe.heard if isinstance(m, UpdateRefused)], (

@@ -181,7 +181,7 @@ def test_a_device_that_is_alone_and_was_refused_comes_again(make_spec: Make) -> 
 
 
 def test_a_leader_makes_no_version_that_has_no_noise(make_spec: Make) -> None:
-    # Versions of two of which one comes are twice as many: the noise is for two an epoch.
+    # A version is for two devices and one comes: there are twice as many versions, and noise for two an epoch.
     told = story(make_spec, epoch_leases=4, until=epochs(1), apart=1, participations=9, workers_min=1)
     comes(told, "a")
     for _ in range(2):

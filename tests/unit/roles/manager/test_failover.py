@@ -398,7 +398,7 @@ def test_a_suspect_leader_leads_on(led: Office) -> None:
 
 def test_a_leader_that_started_anew_leads_no_more(led: Office) -> None:
     led.hello("a", incarnation="2")
-    assert led.records()[0] == "term 1 is over: a started anew"
+    assert led.records()[0] == "term 1 is over: a restarted"
     assert led.leader[1] == 2
     kept = led.at(lambda action: isinstance(action, Keep))
     assert kept < led.at(lambda action: isinstance(action, Send) and isinstance(action.message, Assign))
@@ -904,7 +904,7 @@ def test_a_leader_that_is_not_heard_of_is_replaced_after_a_while(make_spec: Make
 def test_a_leader_that_started_anew_meanwhile_is_replaced_at_once(make_spec: Make) -> None:
     office = returned(make_spec)
     office.hello("a")
-    assert "term 4 is over: a started anew" in office.records()
+    assert "term 4 is over: a restarted" in office.records()
     assert office.appointed() == {"home": 5}
 
 
