@@ -12,16 +12,47 @@ import numpy as np
 
 from shoal.roles.actions import Seal, Send
 from shoal.roles.events import Received
+from shoal.sealing.label import Label
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
 from shoal.wire.messages import Agree, Agreed, JobSpec, Opened, Update
 
 
+class LabelCount:
+    """The labels that devices seal under, and how many of these seals a device made under a label it had used before.
+    Watches a simulation by itself, or for the oracle."""
+
+    def __init__(self) -> None:
+        self.used = self.twice = 0
+        #: (job, term) under which anything was sealed: above one of a job, a leader died or moved in between.
+        self.terms: set[tuple[str, int]] = set()
+        #: (node, what makes a mask but the model).
+        self._labels: set[tuple[str, bytes]] = set()
+
+    def mark(self, mark: Mark) -> None:
+        pass
+
+    def step(self, step: Step) -> None:
+        for action in step.actions:
+            if isinstance(action, Seal):
+                self.add(step.node, action.request.label)
+
+    def add(self, node: str, label: Label) -> bool:
+        """Whether this device uses this label for the first time."""
+        # By the digest that masks are made of, so that a part that is missing there is missed here.
+        used = (node, label.digest())
+        is_new = used not in self._labels
+        self._labels.add(used)
+        self.used += 1
+        self.twice += not is_new
+        self.terms.add((label.job, label.term))
+        return is_new
+
+
 class SealOracle:
     def __init__(self, specs: Sequence[JobSpec]) -> None:
         self._least = {spec.job: spec.plan.believes.sealed.least for spec in specs if spec.plan.believes.sealed}
-        #: (node, what makes a mask but the model).
-        self._labels: set[tuple[object, ...]] = set()
+        self._labels = LabelCount()
         #: (node, job, term, group) -> its lease; the set that was agreed to; its update.
         self._leases: dict[tuple[str, str, int, int], int] = {}
         self._agreed: dict[tuple[str, str, int, int], tuple[bytes, bytes, bytes]] = {}
@@ -43,10 +74,7 @@ class SealOracle:
 
     def _sealed(self, step: Step, action: Seal) -> None:
         label = action.request.label
-        # Spelt out, so that a part that is missing from what masks are made of is missed here.
-        used = (step.node, label.digest())
-        self._hold(used not in self._labels, step, f"label {label.turn} was used before by {step.node}")
-        self._labels.add(used)
+        self._hold(self._labels.add(step.node, label), step, f"label {label.turn} was used before by {step.node}")
         self._hold(
             len(label.members) >= self._least[step.job], step, f"{step.node} sealed among {len(label.members)} devices"
         )

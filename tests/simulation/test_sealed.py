@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from sealed_troupe import HOME, SealedTroupe, a_plan
 
+from benchmarks.sealed import labels_of
 from dst.fuzz import fuzz
 from shoal.roles.device_sealing import DeviceSealing
 from shoal.roles.leader import sealing as leader_sealing
@@ -292,3 +293,20 @@ def test_only_later_seeds_draw_sealed_sums() -> None:
 )
 def test_a_seed_holds(seed: int) -> None:
     fuzz(seed)
+
+
+#: A leader of it dies, and the next one binds the same devices.
+SEED_OF_TWO_TERMS = SEALED_AFTER + 28
+
+
+def test_labels_are_counted_over_leaders_that_die() -> None:
+    told = labels_of([SEED_OF_TWO_TERMS])
+    assert told["labels_used"] > 20
+    assert told["labels_jobs_of_several_leaders"] >= 1
+    assert told["labels_twice"] == 0
+
+
+def test_a_label_without_its_term_would_be_counted() -> None:
+    """The masks of two terms are one where keys outlive their term and the label does not name it."""
+    with term_missing_from_the_label():
+        assert labels_of([SEED_OF_TWO_TERMS])["labels_twice"] > 0

@@ -55,20 +55,25 @@ class FixedPoint:
         # A product with a power of two is exact.
         times, limit = np.float32(factor) * np.float32(self.steps), np.float32(self.limit)
         made, source = np.empty(values.size, dtype="<u4"), stream(chance)
-        steps, below, drawn = (np.empty(_BLOCK, dtype=np.float32) for _ in range(3))
+        all_steps, all_below, all_drawn = (np.empty(_BLOCK, dtype=np.float32) for _ in range(3))
+        # 16 bits of chance for each value. The cipher asks for a little more room than it fills.
+        room, zeros, is_up = bytearray(2 * _BLOCK + 64), memoryview(bytes(2 * _BLOCK)), np.empty(_BLOCK, dtype=np.bool_)
+        chances = np.frombuffer(room, dtype="<u2")
         for first in range(0, values.size, _BLOCK):
             part = values[first : first + _BLOCK]
             size = part.size
-            np.multiply(part, times, out=steps[:size])
-            np.clip(steps[:size], -limit, limit, out=steps[:size])
-            np.floor(steps[:size], out=below[:size])
-            np.subtract(steps[:size], below[:size], out=steps[:size])
-            # 16 bits of chance for each value.
-            steps[:size] *= np.float32(1 << 16)
-            drawn[:size] = np.frombuffer(source.update(bytes(2 * size)), dtype="<u2")
+            steps, below, drawn, up = (each[:size] for each in (all_steps, all_below, all_drawn, is_up))
+            np.multiply(part, times, out=steps)
+            np.clip(steps, -limit, limit, out=steps)
+            np.floor(steps, out=below)
+            np.subtract(steps, below, out=steps)
+            np.multiply(steps, np.float32(1 << 16), out=steps)
+            source.update_into(zeros[: 2 * size], room)
+            np.copyto(drawn, chances[:size])
+            np.greater(steps, drawn, out=up)
             words = made[first : first + size]
-            words.view("<i4")[:] = below[:size]
-            words += steps[:size] > drawn[:size]
+            np.copyto(words.view("<i4"), below, casting="unsafe")
+            np.add(words, up, out=words)
         return made
 
     def decode(self, total: np.ndarray, *, times: float) -> np.ndarray:

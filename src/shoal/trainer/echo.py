@@ -22,7 +22,8 @@ class EchoTrainer:
         shared.update.fill(UPDATE_VALUE)
 
     def loaded(self) -> TaskLoaded:
-        return TaskLoaded(train_examples=0, test_examples=0, seconds=0.0, engine="echo")
+        # Where examples are the device's own, it has one batch.
+        return TaskLoaded(train_examples=self._settings.batch_size, test_examples=0, seconds=0.0, engine="echo")
 
     def train(self, epoch: int, batches: list[int], *, rate: float = 0.0, version: int = 0) -> TrainResult:
         began_s = time.monotonic()
