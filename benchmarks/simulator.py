@@ -1,70 +1,140 @@
-"""How fast the simulator is: 100,000 devices that come, work and go, on the roles that devices run.
+"""How many devices the simulator carries: a million that come within an hour, on the deployed manager and leader.
 
-One job, leases, churn; nothing is trained (system only). Run as ``python -m benchmarks.simulator [--quick] --json``.
+Phones come at a steady rate. Each is there for less than a minute: it says hello, is given the job if there is a place
+(else it is told when to come again, and sleeps), fetches it, trains leases and returns them, and goes when its owner
+needs it, with a lease half done or not. Some are struck by faults. Nothing is trained (system only).
+
+From ``COHORT_FROM`` devices on they are rows of a cohort (``shoal.sim.cohort``), which become full devices where
+something has to be decided; below, or with ``--full``, all of them are full devices. ``--against-full`` plays a smaller
+fleet in both forms and compares the counts.
+
+    python -m benchmarks.simulator --devices 1000000 --json
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import resource
 import sys
 import time
+from collections import Counter
+from typing import Any
 
+from benchmarks.common import finish, say
 from shoal.learning.layout import Layout
 from shoal.plan import Plan, Until
+from shoal.roles.actions import Record, Send
+from shoal.roles.events import Received
 from shoal.roles.node.failure_detector import Patience
+from shoal.sim.devices import Presence
 from shoal.sim.fault_text import parse
 from shoal.sim.inflict import Inflicter
 from shoal.sim.jobs import SimulatedJob, system_job
 from shoal.sim.observe import Mark, Step
-from shoal.sim.profiles import builds, home_line
+from shoal.sim.profiles import Fleet, home_line
 from shoal.sim.rng import Rng
-from shoal.sim.world import Settings, World
+from shoal.sim.world import HOME, Settings, World
+from shoal.wire.messages import Hello, Update, UpdateRefused, Welcome, Work
 
 DEVICES = 100_000
-QUICK_DEVICES = 5_000
+QUICK_DEVICES = 2_000
+#: A fleet that is played in both forms.
+COMPARED = 5_000
+QUICK_COMPARED = 500
+COHORT_FROM = 20_000
 
 #: A linear model of MNIST: 31 kB.
 LAYOUT = Layout.of([("weight", (10, 784), "parameter"), ("bias", (10,), "parameter")])
-BATCH_SIZE = 64
+BATCH_SIZE = 1024
+#: A median phone trains such a batch within about 20 s.
+GMACS_PER_EXAMPLE = 1e-2
+FETCH_BYTES = 200_000
+
+#: Devices come at this rate, and each is there for so long.
+COME_PER_S = 278.0
+STAY_S = 45
+
+#: Of those that are there, so many work at a time. The others are told when to come again.
+WORKING = 0.9
+CHECK_IN_S = 15.0
+
+UPDATES_A_VERSION = 500
 
 #: A fleet this large is not asked every second how it is.
-PATIENCE = Patience(heartbeat_s=10.0, suspect_after_s=30.0, lost_after_s=60.0, reconnect_s=15.0)
+PATIENCE = Patience(heartbeat_s=30.0, suspect_after_s=90.0, lost_after_s=180.0, reconnect_s=15.0)
 
-#: Besides phones that come and go: some leave and come back, some lose power, some connections break.
+#: Of the first devices that come: some break off, some lose power, some lose their connection, some are slow.
 FAULTS = """
-leave(2%, at=20, back_s=30)
-crash(1%, at=40, restart_s=20)
-cut(3%, at=60)
-slow(5%, 4x, at=0)
+leave(w{a}..w{b}, at=12, back_s=30)
+crash(w{c}..w{d}, at=14, restart_s=20)
+cut(w{e}..w{f}, at=16)
+slow(w{g}..w{h}, 4x, at=0)
 """
+
+#: What is compared, and what of it is so rare that it is compared as a share of the leases.
+COUNTS = ("hellos", "sent_away", "leases", "updates", "versions", "lost", "bytes_up", "bytes_down")
+RARE = ("expired", "refused")
 
 
 class Count:
-    """What roles were asked to handle."""
+    """What the manager and the leader heard and decided: the same in both forms."""
 
     def __init__(self) -> None:
-        self.role_events = 0
+        self.of: Counter[str] = Counter()
 
     def step(self, step: Step) -> None:
-        self.role_events += 1
+        count, event = self.of, step.event
+        count["role_events"] += 1
+        if step.role == "worker":
+            return
+        if type(event) is Received:
+            count["updates"] += type(event.message) is Update
+            count["hellos"] += type(event.message) is Hello
+        for action in step.actions:
+            if type(action) is Send:
+                message = action.message
+                count["leases"] += type(message) is Work
+                count["refused"] += type(message) is UpdateRefused
+                count["sent_away"] += type(message) is Welcome and message.come_s > 0
+            elif type(action) is Record and action.kind in ("expired", "lost"):
+                count[action.kind] += 1
 
     def mark(self, mark: Mark) -> None:
         pass
 
 
+def span_s(devices: int) -> float:
+    return devices / COME_PER_S
+
+
+def _there(number: int) -> Presence:
+    """Each comes after those before it, and never again."""
+    return Presence(spans=((False, 1 + int(number / COME_PER_S)), (True, STAY_S), (False, 365 * 86400)))
+
+
 def job(devices: int) -> SimulatedJob:
+    there = min(devices, COME_PER_S * STAY_S)
     plan = Plan(
         batch_size=BATCH_SIZE,
-        workers_max=devices,
-        until=Until(epochs=1),
-        # A round ends when its last lease does: stragglers are given up after a minute.
-        lease_s=60.0,
+        pace="buffered",
+        buffer=UPDATES_A_VERSION if devices > 10 * UPDATES_A_VERSION else max(1, devices // 50),
+        workers_max=int(WORKING * there),
+        until=Until(seconds=span_s(devices) + STAY_S),
     )
-    # Two and a half leases a device.
-    examples = int(2.5 * devices) * BATCH_SIZE
-    return system_job(plan, LAYOUT, examples=examples, job="fleet", gmacs_per_example=7840e-9, fetch_bytes=200_000)
+    # More than they can train.
+    examples = 10 * devices * BATCH_SIZE
+    return system_job(
+        plan, LAYOUT, examples=examples, job="fleet", gmacs_per_example=GMACS_PER_EXAMPLE, fetch_bytes=FETCH_BYTES
+    )
+
+
+def faults(devices: int) -> str:
+    """One device of a hundred, of those that are there when it strikes; never more than a hundred of each."""
+    each = min(100, max(1, devices // 400))
+    first = min(devices // 2, 1000)
+    edges = [first + place * each + offset for place in range(4) for offset in (0, each - 1)]
+    return FAULTS.format(**dict(zip("abcdefgh", edges, strict=True)))
 
 
 def peak_rss_mb() -> float:
@@ -72,61 +142,102 @@ def peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
 
 
-def run(devices: int, *, seed: int, profile: str) -> dict[str, object]:
-    began_s = time.perf_counter()
-    rng = Rng(seed)
+def run(devices: int, *, seed: int, profile: str, is_cohort: bool) -> dict[str, Any]:
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
     settings = Settings(
         seed=seed,
-        builds=builds(profile, devices, rng),
+        builds=Fleet(profile, devices, Rng(seed), presence=_there),
         home_line=home_line("even"),
         jobs=[job(devices)],
         patience=PATIENCE,
-        arrive_within_s=30.0,
+        upload_budget_bytes=1 << 30,
+        check_in_s=CHECK_IN_S,
+        is_cohort=is_cohort,
     )
     count = Count()
     world = World(settings, observers=[count])
-    inflicter = Inflicter(world, parse(FAULTS))
+    inflicter = Inflicter(world, parse(faults(devices)))
     world.observers.append(inflicter)
     inflicter.begin()
     world.begin()
-    built_s = time.perf_counter() - began_s
-    print(f"{devices:,} devices built in {built_s:.1f} s", file=sys.stderr)
-    began_s = time.perf_counter()
-    step_s, over = 0.0, False
-    while not over and step_s < 3600.0:
-        step_s += 10.0
-        over = world.run(limit_s=step_s)
-        spent_s = time.perf_counter() - began_s
-        told = f"{world.kernel.now_s:6.0f} s simulated, {world.kernel.handled:,} events, {spent_s:.0f} s"
-        print(told, file=sys.stderr)
-    seconds = time.perf_counter() - began_s
-    record = world.disk.jobs["fleet"]
+    form = "rows" if is_cohort else "full"
+    say(f"{devices:,} devices ({form}) are there after {time.perf_counter() - began_s:.1f} s")
+    limit_s, told_s, over = span_s(devices) + 10 * STAY_S, time.perf_counter(), False
+    while not over and world.kernel.next_s <= limit_s:
+        over = world.run(limit_s=limit_s, events_max=20_000)
+        if time.perf_counter() - told_s > 10.0:
+            told_s = time.perf_counter()
+            of = f"{world.kernel.now_s:,.0f} of {span_s(devices) + STAY_S:,.0f} s simulated"
+            say(f"{of}, {count.of['hellos']:,} hellos, {count.of['updates']:,} updates, {told_s - began_s:.0f} s")
+    seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    record, cohort = world.disk.jobs["fleet"], world.cohort
+    newest = world.disk.newest("fleet")
+    up_bytes, down_bytes = world.network.received_bytes(HOME), world.network.sent_bytes(HOME)
+    if cohort is not None:
+        up_bytes += cohort.home_link.received_bytes
+        down_bytes += cohort.home_link.sent_bytes
     return {
         "devices": devices,
         "profile": profile,
-        "events": world.kernel.handled,
-        "role_events": count.role_events,
-        "events_per_s": round(world.kernel.handled / seconds),
-        "role_events_per_s": round(count.role_events / seconds),
+        "form": form,
         "seconds": round(seconds, 1),
-        "build_s": round(built_s, 1),
-        "simulated_s": round(world.kernel.now_s, 1),
+        "cpu_s": round(cpu_s, 1),
+        "cpu_us_per_device": round(1e6 * cpu_s / devices),
         "peak_rss_mb": round(peak_rss_mb()),
-        "state": record.state,
+        "simulated_s": round(world.kernel.now_s, 1),
+        "events": world.kernel.handled,
+        "role_events": count.of["role_events"],
+        "made_full": cohort.made_full if cohort is not None else devices,
+        "made_rows": cohort.made_rows if cohort is not None else 0,
+        **{name: count.of[name] for name in ("hellos", "sent_away", "leases", "updates", "lost", *RARE)},
+        "versions": newest.version if newest is not None else 0,
+        "bytes_up": up_bytes,
+        "bytes_down": down_bytes,
+        "state": record.state.value,
         "reason": record.reason or "",
+        "load_1m": os.getloadavg()[0],
+    }
+
+
+def differences(rows: dict[str, Any], full: dict[str, Any]) -> dict[str, float]:
+    """Of each count: by what share the two forms differ; of rare ones, by what share of the leases."""
+    shares = {name: abs(rows[name] - full[name]) / max(rows[name], full[name], 1) for name in COUNTS}
+    return shares | {name: abs(rows[name] - full[name]) / max(full["leases"], 1) for name in RARE}
+
+
+def compare(devices: int, *, seed: int, profile: str) -> dict[str, Any]:
+    full = run(devices, seed=seed, profile=profile, is_cohort=False)
+    rows = run(devices, seed=seed, profile=profile, is_cohort=True)
+    shares = differences(rows, full)
+    for name in (*COUNTS, *RARE):
+        say(f"{name:12} full {full[name]:12,}   rows {rows[name]:12,}   {100 * shares[name]:.2f} %")
+    say(f"processor: full {full['cpu_s']} s, rows {rows['cpu_s']} s")
+    return {
+        "compared_devices": devices,
+        "worst_difference": round(max(shares.values()), 4),
+        "worst_count": max(shares, key=lambda name: shares[name]),
+        "compared_full_cpu_s": full["cpu_s"],
+        "compared_rows_cpu_s": rows["cpu_s"],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, default=0, help=f"how many; {DEVICES:,} unless --quick")
     parser.add_argument("--profile", default="wifi-phones")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_DEVICES:,} devices")
-    parser.add_argument("--json", action="store_true", help="the last line is one JSON object")
+    parser.add_argument("--full", action="store_true", help="full devices, however many")
+    parser.add_argument("--against-full", type=int, default=-1, metavar="N", help="compare N devices; 0: none")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_DEVICES:,} devices, {QUICK_COMPARED} compared")
+    parser.add_argument("--json", action="store_true", help="the last line is JSON (it always is)")
     given = parser.parse_args()
     devices = given.devices or (QUICK_DEVICES if given.quick else DEVICES)
-    print(json.dumps(run(devices, seed=given.seed, profile=given.profile)))
+    is_cohort = not given.full and (given.quick or devices >= COHORT_FROM)
+    result = run(devices, seed=given.seed, profile=given.profile, is_cohort=is_cohort)
+    compared = given.against_full if given.against_full >= 0 else QUICK_COMPARED if given.quick else COMPARED
+    if compared:
+        result |= compare(compared, seed=given.seed, profile=given.profile)
+    finish(result)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shoal.errors import Misuse
 from shoal.sim.network import AccessLink
@@ -139,6 +140,16 @@ class ComputeJob:
     trains: bool = True
 
 
+class DeviceRest(NamedTuple):
+    """A device that idles, in five numbers."""
+
+    since_s: float
+    temperature_c: float
+    spent_j: float
+    is_hot: bool
+    stream: int
+
+
 class Device:
     """One device in the course of a simulation.
 
@@ -170,6 +181,31 @@ class Device:
         self._from_c = build.heat.settles_c(build.idle_watts) if build.heat is not None else ROOM_C
         self._from_j = 0.0
         self._watts = build.idle_watts
+
+    def copy(self) -> Device:
+        """Another that is as this one is now, and draws what this one would draw."""
+        twin = Device(self.build, self._stream.copy())
+        twin.slow_factor, twin.is_hot, twin._watts = self.slow_factor, self.is_hot, self._watts
+        twin._from_s, twin._until_s, twin._from_c, twin._from_j = (
+            self._from_s,
+            self._until_s,
+            self._from_c,
+            self._from_j,
+        )
+        return twin
+
+    def at_rest(self, now_s: float) -> DeviceRest:
+        """What is to be kept of a device that does nothing from now on."""
+        self.interrupt(now_s)
+        return DeviceRest(self._from_s, self._from_c, self._from_j, self.is_hot, self._stream.state)
+
+    @classmethod
+    def rested(cls, build: Build, rest: DeviceRest) -> Device:
+        """As it was, and as it cooled down since."""
+        device = cls(build, Stream(rest.stream))
+        device._from_s = device._until_s = rest.since_s
+        device._from_c, device._from_j, device.is_hot = rest.temperature_c, rest.spent_j, rest.is_hot
+        return device
 
     # Work ------------------------------------------------------------------------------------------
 

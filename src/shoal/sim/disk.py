@@ -7,6 +7,7 @@ store does, so that a torn newest one leaves the one before.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,7 +141,9 @@ class Disk:
     def _new_in(self, write: _Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
         """What of a save is not in the history yet, what is, and what of the history is not this leader's."""
         save = write.save
-        later = tuple(row for row in self.history.get(write.job, ()) if row.version > save.after)
+        history = self.history.get(write.job, [])
+        # In the order of versions: a fleet's history is long, and every save looks at its end.
+        later = tuple(history[bisect_right(history, save.after, key=lambda row: row.version) :])
         again = save.applied[: len(later)]
         gone = () if again == later else later
         evaluated = self._evaluated.setdefault(write.job, set())

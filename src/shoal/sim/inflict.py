@@ -57,10 +57,11 @@ class Inflicter:
 
     def _strike(self, one: Fault) -> None:
         world = self._world
-        nodes = fault.resolve(one.who, workers=len(world.agents), leader=world.leader_node())
+        nodes = fault.resolve(one.who, workers=world.devices, leader=world.leader_node())
         self.quiet_since_s = max(self.quiet_since_s, world.kernel.now_s)
         for node in nodes:
             world.mark(node, "fault", fault=one)
+            world.touch(node, "a fault strikes it")
         match one:
             case fault.PartitionFault():
                 cut = world.network.partition(nodes)

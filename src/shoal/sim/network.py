@@ -61,6 +61,11 @@ def _check_share(loss: float) -> None:
         raise Misuse(f"a loss of {loss} is no share below 1: where nothing may pass, use a partition")
 
 
+def pieces_of(size_bytes: int) -> int:
+    """In how many equal pieces a message goes."""
+    return max(1, math.ceil(size_bytes / max(PIECE_BYTES, size_bytes / PIECES_MAX)))
+
+
 _CutKind = Literal["side", "apart", "mute", "deaf"]
 
 
@@ -164,7 +169,7 @@ class _Message:
         self.arrived = arrived
         self.args = args
         self.left = left
-        pieces = max(1, math.ceil(size_bytes / max(PIECE_BYTES, size_bytes / PIECES_MAX)))
+        pieces = pieces_of(size_bytes)
         self.piece_bytes = size_bytes / pieces
         #: Pieces that did not yet enter the window, pass the first link, pass the second.
         self.unstarted = self.unsent = self.undelivered = pieces
@@ -576,6 +581,12 @@ class Network:
             return True
         is_one_way = one.mute | one.deaf | other.mute | other.deaf
         return one.side == other.side and not one.apart & other.apart and not is_one_way
+
+    def is_ordinary(self, node: str) -> bool:
+        """No fault is in force on this node's line."""
+        known = self._node(node)
+        is_cut = known.side or known.apart or known.mute or known.deaf
+        return not is_cut and known.slowness == 1.0 and not known.extra_s and known.loss_override is None
 
     def slow_link(self, node: str, factor: float) -> None:
         """Divide a node's rates; 1 undoes it. A piece on its way is not slowed any more."""

@@ -7,10 +7,11 @@ number and the seed alone: the first ten of a thousand are the ten of ten.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, overload
 
 from shoal.errors import Misuse
 from shoal.sim.devices import Build, Heat, Presence
@@ -43,8 +44,41 @@ def builds(profile: str, count: int, rng: Rng) -> list[Build]:
     """So many devices of a profile."""
     if count < 0:
         raise Misuse(f"there are no {count} devices: give a number of 0 or more")
-    draw = _DRAWN[_known(profile)]
-    return [draw(number, rng.stream("build", str(number))) for number in range(count)]
+    return list(Fleet(profile, count, rng))
+
+
+class Fleet(Sequence[Build]):
+    """So many devices of a profile, each drawn when it is asked for: a million of them take no memory."""
+
+    def __init__(
+        self, profile: str, count: int, rng: Rng, *, presence: Callable[[int], Presence | None] | None = None
+    ) -> None:
+        """``presence``: when the device of a number is there, if not as its profile says."""
+        self._draw = _DRAWN[_known(profile)]
+        self._count = count
+        self._rng = rng
+        self._presence = presence
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, number: int) -> Build: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Build]: ...
+
+    def __getitem__(self, number: int | slice) -> Build | list[Build]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(self._count))]
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        build = self._draw(number, self._rng.stream("build", str(number)))
+        return build if self._presence is None else replace(build, presence=self._presence(number))
+
+    def presence(self, number: int) -> Presence | None:
+        """When a device is there; the rest of it need not be drawn for that."""
+        return self[number].presence if self._presence is None else self._presence(number)
 
 
 def home_line(profile: str) -> AccessLink:

@@ -28,6 +28,14 @@ class Stream:
     def __init__(self, key: int) -> None:
         self._state = key & MASK
 
+    @property
+    def state(self) -> int:
+        """Where it is: ``Stream(state)`` goes on from there."""
+        return self._state
+
+    def copy(self) -> Stream:
+        return Stream(self._state)
+
     def _bits(self) -> int:
         state = self._state
         self._state = (state + GAMMA) & MASK

@@ -12,6 +12,7 @@ from shoal.roles.manager.cluster_state import JobRecord
 from shoal.roles.node.failure_detector import Patience
 from shoal.roles.node.host_router import HostRouter
 from shoal.scheduling.ledger import Applied
+from shoal.sim.cohort import Cohort
 from shoal.sim.devices import Build, Device
 from shoal.sim.disk import SYNC_S, Disk
 from shoal.sim.driver.agent import CONNECT_TIMEOUT_S, HANDSHAKE_S, SimAgent
@@ -20,6 +21,7 @@ from shoal.sim.driver.dialer import SimDialer
 from shoal.sim.driver.manager_node import SimManagerNode
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.role_server import SimRoleServer
+from shoal.sim.driver.visit import HomeLink
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
 from shoal.sim.network import AccessLink, Network
@@ -63,6 +65,9 @@ class Settings:
     prefers_devices: bool = False
     #: After how long devices without work come again; 0: they stay connected.
     check_in_s: float = 0.0
+    #: Devices for which nothing is to be decided are rows of arrays (``sim.cohort``), but for those that are watched.
+    is_cohort: bool = False
+    watched: Sequence[str] = ()
 
 
 class World:
@@ -88,15 +93,41 @@ class World:
         self.home_slow_factor = 1.0
         self.machines = {HOME: SimMachine(HOME)}
         self.agents: dict[str, SimAgent | None] = {}
-        self._incarnations: dict[str, int] = {}
+        self.incarnations: dict[str, int] = {}
         #: Those whose owner wants them to go, until they have.
         self._leaving: set[str] = set()
         self._copies = self.rng.stream("copies")
         #: Job -> the newest term that anyone led it under, the leader of that term, and its process.
         self._leaders: dict[str, tuple[int, Host, Process]] = {}
         self.network.attach(HOME, settings.home_line)
-        for number, build in enumerate(settings.builds, start=1):
-            self._place(f"w{number}", build)
+        self.home_node = HOME
+        self.cohort = self._as_cohort() if settings.is_cohort else None
+        if self.cohort is None:
+            for number, build in enumerate(settings.builds, start=1):
+                self._place(f"w{number}", build)
+
+    def _as_cohort(self) -> Cohort:
+        settings = self.settings
+        if settings.has_flaws or settings.prefers_devices:
+            raise Misuse("a cohort is of devices that do not lead, and whose trainers do not fail by themselves")
+        return Cohort(
+            self,
+            settings.builds,
+            jobs=self._jobs,
+            sizer=self._sizer,
+            home_link=HomeLink(settings.home_line),
+            watched=settings.watched,
+        )
+
+    @property
+    def devices(self) -> int:
+        """How many there are, in whatever form."""
+        return len(self.settings.builds)
+
+    def touch(self, name: str, reason: str) -> None:
+        """Something befalls this node: from here on it is a full device, if it was none."""
+        if self.cohort is not None:
+            self.cohort.touch(name, reason)
 
     def _place(self, name: str, build: Build) -> None:
         device = Device(build, self.rng.stream("device", name))
@@ -111,6 +142,9 @@ class World:
         self.start(HOME)
         for job in self._jobs.values():
             self.kernel.at(job.submit_s, self._submit, job)
+        if self.cohort is not None:
+            self.cohort.begin(arrive_within_s=self.settings.arrive_within_s)
+            return
         arrivals = self.rng.stream("arrival")
         for name, machine in self.machines.items():
             if machine.device is None:
@@ -174,7 +208,7 @@ class World:
         if node == HOME:
             role_server = self.home.role_server if self.home is not None else None
         else:
-            agent = self.agents[node]
+            agent = self.agents.get(node)
             role_server = agent.role_server if agent is not None else None
         return role_server.leader(job) if role_server is not None else None
 
@@ -196,6 +230,9 @@ class World:
 
     def start(self, name: str) -> None:
         """Switch a machine on and start its process, unless it runs."""
+        if self.cohort is not None and name != HOME and self.cohort.is_row(name):
+            self.cohort.start(name)
+            return
         machine = self.machines[name]
         machine.is_on = True
         if name == HOME:
@@ -205,7 +242,7 @@ class World:
             # It was told to go and has not gone yet: it may be stopped. It comes back after that.
             self.kernel.after(1.0, self.start, name)
         elif self.agents[name] is None:
-            number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
+            number = self.incarnations[name] = self.incarnations.get(name, 0) + 1
             self.mark(name, "started")
             flaws = self.rng.stream(f"flaws {number}", name) if self.settings.has_flaws else None
             process = Process(machine, self.kernel, self.observers)
@@ -240,6 +277,7 @@ class World:
         if agent is not None:
             for connection in agent.connections:
                 connection.silence(agent.process)
+            self._row_again(name)
 
     def kill(self, name: str) -> None:
         """The process ends at once; the machine runs on and breaks its connections."""
@@ -253,6 +291,13 @@ class World:
             connections = agent.connections if agent is not None else []
         for connection in connections:
             connection.cut("the process on the other side ended")
+        if name != HOME:
+            self._row_again(name)
+
+    def _row_again(self, name: str) -> None:
+        """A full device ended, which may be a row of its cohort again."""
+        if self.cohort is not None:
+            self.cohort.ended(name)
 
     def _end_home(self, disk: str) -> None:
         if self.home is not None:
@@ -269,7 +314,7 @@ class World:
         return agent
 
     def leave(self, name: str, reason: str) -> None:
-        agent = self.agents[name]
+        agent = self.agents.get(name)
         if agent is not None:
             self._leaving.add(name)
             agent.process.now(agent.leave, reason)
@@ -313,7 +358,7 @@ class World:
         """Who answers there, if anyone does. A device that never led listens to nobody."""
         if node == HOME:
             return self.home.role_server if self.home is not None else None
-        agent = self.agents[node]
+        agent = self.agents.get(node)
         if agent is None or (endpoint and endpoint != agent.endpoint):
             return None
         return agent.role_server
@@ -338,6 +383,10 @@ class World:
     def exhausted(self, agent: SimAgent) -> None:
         self.mark(agent.process.node, "battery empty")
         self.kernel.after(0.0, self.power_off, agent.process.node)
+
+    def rests(self, agent: SimAgent, for_s: float) -> None:
+        if self.cohort is not None:
+            self.cohort.rests(agent, for_s)
 
     def said(self, agent: SimAgent, to: str, message: Message, size_bytes: int) -> None:
         if self._copies.happens(agent.process.machine.copies):

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.roles.actions import Record, Save
-from shoal.roles.events import Event, Received
+from shoal.roles.actions import Evaluate, Record, Save, Train
+from shoal.roles.events import EvaluationDone, Event, Received, Trained
 from shoal.roles.node.checkpoint_transfer import unpacked
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S, DeviceRouter, ToHosted
 from shoal.roles.node.worker_table import WorkerTable
-from shoal.sim.driver.connection import Connection
+from shoal.sim.driver.connection import CalledSession, Connection
 from shoal.sim.driver.dialer import SimDialer
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.role_server import LOAD_S, SimRoleServer
@@ -23,7 +23,7 @@ from shoal.sim.driver.worker_driver import SimWorkerDriver
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.process import Process
 from shoal.sim.rng import Stream
-from shoal.wire.messages import Assign, Checkpoint, Facts, Message, Welcome
+from shoal.wire.messages import Assign, Checkpoint, Facts, HeartbeatSeen, Message, Welcome, Work
 
 #: A machine that does not answer is given up after this.
 CONNECT_TIMEOUT_S = 10.0
@@ -53,13 +53,36 @@ class SimWorldApi(Protocol):
         """Its battery is empty."""
         ...
 
+    def rests(self, agent: SimAgent, for_s: float) -> None:
+        """It was told when to come again, and dials then."""
+        ...
+
     def said(self, agent: SimAgent, to: str, message: Message, size_bytes: int) -> None:
         """It said this to its leader: the network may deliver it once more."""
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """How far a device is that another driver had."""
+
+    #: How long its session is open, what it heard in it, and when its next heartbeat is due.
+    open_s: float
+    heard: tuple[Message, ...]
+    beat_in_s: float
+    #: Heartbeats that it sent, and the last answer.
+    beats: int = 0
+    seen: HeartbeatSeen | None = None
+    #: Its trainer is there; the lease that it was given, until when it is at that, and what it answered, if it did.
+    is_prepared: bool = False
+    work: Work | None = None
+    action: Train | Evaluate | None = None
+    free_s: float = 0.0
+    answer: Trained | EvaluationDone | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class _Job:
+class EmployedWorker:
     """A worker's host, and the trainer that it drives."""
 
     host: Host
@@ -68,8 +91,16 @@ class _Job:
 
 class SimAgent:
     def __init__(
-        self, process: Process, around: SimWorldApi, *, manager: str, incarnation: str, flaws: Stream | None
+        self,
+        process: Process,
+        around: SimWorldApi,
+        *,
+        manager: str,
+        incarnation: str,
+        flaws: Stream | None,
+        dials_in_s: float | None = 0.0,
     ) -> None:
+        """``dials_in_s``: when it first dials its manager; None: it goes on with a session that there is."""
         self.process = process
         process.incarnation = incarnation
         self._around = around
@@ -78,28 +109,33 @@ class SimAgent:
         #: Where others dial it: another process, another port.
         self.endpoint = f"{process.node}:{7070 + int(incarnation.rpartition('-')[2]) % 50_000}"
         self._router = DeviceRouter(node=process.node, incarnation=incarnation, manager=manager)
-        self._manager_dialer = SimDialer(self, manager)
+        self.manager_dialer = SimDialer(self, manager)
         #: Leaders elsewhere, by node; most devices never have one.
         self._dialers: dict[str, SimDialer] = {}
         #: Made when it is first asked to lead.
         self.role_server: SimRoleServer | None = None
-        self._workers: WorkerTable[_Job] = WorkerTable(self._router, self)
+        self._workers: WorkerTable[EmployedWorker] = WorkerTable(self._router, self)
         self._leaving = False
-        process.now(self._manager_dialer.dial)
+        #: It is told its past: what it says was said before.
+        self._is_told = False
+        if dials_in_s:
+            process.later(dials_in_s, self.manager_dialer.dial)
+        elif dials_in_s is not None:
+            process.now(self.manager_dialer.dial)
 
     @property
     def connection(self) -> Connection | None:
         """To the manager's node."""
-        return self._manager_dialer.connection
+        return self.manager_dialer.connection
 
     @property
     def dialled(self) -> list[Connection]:
         """To the manager's node and to leaders elsewhere."""
-        dialers = (self._manager_dialer, *self._dialers.values())
+        dialers = (self.manager_dialer, *self._dialers.values())
         return [dialer.connection for dialer in dialers if dialer.connection is not None]
 
     @property
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[CalledSession]:
         """All it has, dialled or taken."""
         taken = self.role_server.connections.values() if self.role_server is not None else ()
         return [*self.dialled, *taken]
@@ -118,6 +154,34 @@ class SimAgent:
     def aggregating(self) -> tuple[str, ...]:
         """The jobs that it hosts an aggregator of."""
         return self.role_server.roles.aggregating if self.role_server is not None else ()
+
+    # A device that another driver had --------------------------------------------------------------------
+
+    def goes_on(self, connection: Connection, past: Past) -> EmployedWorker | None:
+        """Be in the middle of a session: hear again what was heard in it. Returns the worker, if there is one."""
+        dialer, router, clock_s = self.manager_dialer, self._router, self.process.clock_s
+        dialer.goes_on(connection, beat_in_s=past.beat_in_s)
+        self._is_told = True
+        router.on_opened(self._manager, self._facts(), clock_s - past.open_s)
+        for message in past.heard:
+            self.heard(dialer, message, 0)
+        for _ in range(past.beats):
+            router.beat(self._manager, clock_s)
+        if past.seen is not None:
+            router.on_received(Received(sender=self._manager, message=past.seen))
+        worker = next(iter(self._workers.workers), None)
+        if worker is not None and past.is_prepared:
+            worker.worker_driver.was_prepared(worker.host, worker.worker_driver.generation)
+        if worker is not None and past.work is not None:
+            worker.host.post(Received(sender=self._manager, message=past.work))
+            assert past.action is not None
+            worker.worker_driver.is_at(past.action, past.work.tensors["model"], free_s=past.free_s)
+            if past.answer is not None:
+                worker.worker_driver.was_done(worker.host, worker.worker_driver.generation, past.answer)
+        if worker is not None:
+            worker.worker_driver.is_told = False
+        self._is_told = False
+        return worker
 
     # Lines ---------------------------------------------------------------------------------------------
 
@@ -138,6 +202,10 @@ class SimAgent:
     def backoff_s(self, peer: str) -> float:
         return self._router.backoff_s(peer)
 
+    def dials_again(self, dialer: SimDialer, wait_s: float) -> None:
+        if dialer is self.manager_dialer and self._router.is_sent_away and not self._leaving:
+            self._around.rests(self, wait_s)
+
     def beat(self, dialer: SimDialer) -> None:
         self._workers.carry(self._router.beat(dialer.peer, self.process.clock_s, hosts=self._is_hosting()))
 
@@ -149,7 +217,7 @@ class SimAgent:
 
     def line_failed(self, dialer: SimDialer, reason: str) -> None:
         self._disturb(dialer.peer)
-        if dialer is self._manager_dialer:
+        if dialer is self.manager_dialer:
             if self._leaving:
                 self._around.gone(self)
                 return
@@ -166,7 +234,7 @@ class SimAgent:
     def heard(self, dialer: SimDialer, message: Message, size_bytes: int) -> None:
         event = Received(sender=dialer.peer, message=message, size_bytes=size_bytes)
         self._workers.carry(self._router.on_received(event, hosts=self._is_hosting()))
-        if self.role_server is not None and dialer is self._manager_dialer and isinstance(message, Welcome):
+        if self.role_server is not None and dialer is self.manager_dialer and isinstance(message, Welcome):
             self.role_server.roles.carry(self.role_server.router.on_manager_reached())
 
     def leave(self, reason: str) -> None:
@@ -195,10 +263,12 @@ class SimAgent:
         roles.carry(roles.said_to_hosted(duty.sender, duty.message))
 
     def _line(self, peer: str) -> SimDialer:
-        return self._manager_dialer if peer == self._manager else self._dialers[peer]
+        return self.manager_dialer if peer == self._manager else self._dialers[peer]
 
     def send(self, to: str, message: Message) -> None:
-        dialer = self._manager_dialer if to == self._manager else self._dialers.get(to)
+        if self._is_told:
+            return
+        dialer = self.manager_dialer if to == self._manager else self._dialers.get(to)
         if dialer is not None and dialer.connection is not None:
             read, size_bytes = dialer.connection.up(message)
             # Of what speaks of a lease or of a formation, the network may deliver a late copy.
@@ -207,12 +277,13 @@ class SimAgent:
 
     # Workers -------------------------------------------------------------------------------------------
 
-    def employ(self, assign: Assign) -> _Job:
+    def employ(self, assign: Assign) -> EmployedWorker:
         device = self.process.machine.device
         assert device is not None, f"{self.process.node} has no device to train on"
         worker_driver = SimWorkerDriver(self._around.job(assign.job), self, device, self._flaws)
+        worker_driver.is_told = self._is_told
         host = Host(self.process, "worker", assign.job, worker_driver.perform, send=self.send)
-        return _Job(host, worker_driver)
+        return EmployedWorker(host, worker_driver)
 
     def strike(self, trouble: str) -> None:
         """The task's code fails or hangs, now or in the next lease."""

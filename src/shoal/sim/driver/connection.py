@@ -22,7 +22,36 @@ class SessionEnd(Protocol):
 
 
 class CalledEnd(SessionEnd, Protocol):
-    def opened(self, connection: Connection) -> None: ...
+    def opened(self, connection: CalledSession) -> None: ...
+
+
+class CalledSession(Protocol):
+    """A session as the end that was dialled knows it, whatever drives the other end."""
+
+    @property
+    def node(self) -> str:
+        """The node that dialled."""
+        ...
+
+    @property
+    def incarnation(self) -> str:
+        """The process that dialled."""
+        ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def down(self, message: Message, left: Callable[[], object] | None = None) -> None:
+        """Send from the called side; ``left`` is called when the message has left it."""
+        ...
+
+    def silence(self, process: Process) -> None:
+        """This process lost its power: no further message leaves it, and no other node is told."""
+        ...
+
+    def cut(self, reason: str) -> None:
+        """Break it. Both ends notice, if they live."""
+        ...
 
 
 class Connection:
@@ -38,6 +67,14 @@ class Connection:
         #: (lane, is it the way up?) -> that stream; made when first used.
         self._flows: dict[tuple[Lane, bool], Flow] = {}
         self._downloads: dict[Flow, Callable[[bool], object]] = {}
+
+    @property
+    def node(self) -> str:
+        return self.caller.process.node
+
+    @property
+    def incarnation(self) -> str:
+        return self.caller.process.incarnation
 
     def up(self, message: Message) -> tuple[Message, int]:
         """Send from the caller. Returns the message as the called side will read it, and its size."""

@@ -35,6 +35,10 @@ class SimDialerOwner(Protocol):
 
     def backoff_s(self, peer: str) -> float: ...
 
+    def dials_again(self, dialer: SimDialer, wait_s: float) -> None:
+        """It does so after this time."""
+        ...
+
 
 class SimDialer:
     __slots__ = ("_beats", "_device", "_is_parted", "connection", "endpoint", "peer", "process")
@@ -72,12 +76,20 @@ class SimDialer:
         if self.connection is connection:
             self.process.later(self._device.heartbeat_s(self.peer), self._beat, self._beats)
 
+    def goes_on(self, connection: Connection, *, beat_in_s: float) -> None:
+        """Take over a session that another driver held."""
+        self.connection = connection
+        self._beats += 1
+        self.process.later(beat_in_s, self._beat, self._beats)
+
     def _failed(self, reason: str) -> None:
         if self._is_parted:
             return
         self._device.line_failed(self, reason)
         if not self._is_parted:
-            self.process.later(self._device.backoff_s(self.peer), self.dial)
+            wait_s = self._device.backoff_s(self.peer)
+            self.process.later(wait_s, self.dial)
+            self._device.dials_again(self, wait_s)
 
     def _beat(self, number: int) -> None:
         """Heartbeats of one connection end with it."""

@@ -23,7 +23,7 @@ from shoal.roles.node.doorway import LOOK_EVERY_S, Caller, Door, Knock
 from shoal.roles.node.host_router import HostRouter
 from shoal.roles.node.role_table import NodeApi, RoleTable
 from shoal.scheduling.placement import MERGE_S_PER_BYTE
-from shoal.sim.driver.connection import Connection
+from shoal.sim.driver.connection import CalledSession
 from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.send_slots import SendSlots
 from shoal.sim.jobs import SimulatedJob
@@ -84,9 +84,9 @@ class SimRoleServer:
         self._manager = manager
         self._upload_budget_bytes = upload_budget_bytes
         self._turns = SendSlots(process.kernel, hold_s=turn_hold_s)
-        self.connections: dict[str, Connection] = {}
+        self.connections: dict[str, CalledSession] = {}
         #: Connections that wait to be let in, and the messages that came over them meanwhile.
-        self._outside: dict[Connection, list[tuple[Message, int]]] = {}
+        self._outside: dict[CalledSession, list[tuple[Message, int]]] = {}
         self._is_checking = False
         #: The leaders and aggregators here.
         self.roles: RoleTable[Host] = RoleTable(router, node, self)
@@ -97,8 +97,8 @@ class SimRoleServer:
 
     # Sessions ------------------------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
-        node = connection.caller.process.node
+    def opened(self, connection: CalledSession) -> None:
+        node = connection.node
         if not self.router.admits(node):
             connection.cut(f"{node} has no business here")
             return
@@ -109,7 +109,7 @@ class SimRoleServer:
         else:
             self._enter(connection)
 
-    def _look(self, connection: Connection, knock: Knock) -> None:
+    def _look(self, connection: CalledSession, knock: Knock) -> None:
         """Let it in, or not, once that is known."""
         door, reason = self.router.doorway.ask(knock)
         if door is Door.WAIT and connection.is_open:
@@ -124,8 +124,8 @@ class SimRoleServer:
             for message, size_bytes in said:
                 self.received(connection, message, size_bytes)
 
-    def _enter(self, connection: Connection) -> None:
-        node = connection.caller.process.node
+    def _enter(self, connection: CalledSession) -> None:
+        node = connection.node
         older = self.connections.get(node)
         self.connections[node] = connection
         self.router.doorway.on_entered(_caller(connection))
@@ -133,18 +133,18 @@ class SimRoleServer:
             older.cut("the same node connected again")
         self.watch()
 
-    def closed(self, connection: Connection, reason: str) -> None:
-        node = connection.caller.process.node
+    def closed(self, connection: CalledSession, reason: str) -> None:
+        node = connection.node
         if self.connections.get(node) is connection:
             del self.connections[node]
             self.roles.carry(self.router.on_closed(node, self.process.clock_s, reason=reason))
 
-    def received(self, connection: Connection, message: Message, size_bytes: int) -> None:
+    def received(self, connection: CalledSession, message: Message, size_bytes: int) -> None:
         if connection in self._outside:
             # Read once the sender is let in.
             self._outside[connection].append((message, size_bytes))
             return
-        self.heard(connection.caller.process.node, message, size_bytes)
+        self.heard(connection.node, message, size_bytes)
 
     def heard(self, node: str, message: Message, size_bytes: int) -> None:
         """A message of this node, over its session or as a late copy."""
@@ -175,7 +175,7 @@ class SimRoleServer:
         else:
             connection.down(message)
 
-    def _send_model(self, connection: Connection, message: Message, left: Callable[[], object]) -> None:
+    def _send_model(self, connection: CalledSession, message: Message, left: Callable[[], object]) -> None:
         if connection.is_open and self.process.alive:
             connection.down(message, left)
         else:
@@ -258,6 +258,5 @@ class SimRoleServer:
         return size_bytes * MERGE_S_PER_BYTE * self._node.slow_factor if size_bytes > SMALL_BYTES else 0.0
 
 
-def _caller(connection: Connection) -> Caller:
-    process = connection.caller.process
-    return Caller(node=process.node, incarnation=process.incarnation, address=process.node)
+def _caller(connection: CalledSession) -> Caller:
+    return Caller(node=connection.node, incarnation=connection.incarnation, address=connection.node)

@@ -90,11 +90,12 @@ class SimWorkerDriver:
         "_device",
         "_flaws",
         "_free_s",
-        "_generation",
         "_job",
         "_model",
         "_seal_keys",
         "_staged",
+        "generation",
+        "is_told",
     )
 
     def __init__(self, job: SimulatedJob, around: SimAgentApi, device: Device, flaws: Stream | None = None) -> None:
@@ -107,7 +108,7 @@ class SimWorkerDriver:
         #: The next model, as far as aggregators have given it out.
         self._staged: np.ndarray | None = None
         #: Which child process this is.
-        self._generation = 0
+        self.generation = 0
         #: When it is free for the next lease.
         self._free_s = 0.0
         #: The lease it is at.
@@ -115,8 +116,13 @@ class SimWorkerDriver:
         #: Where updates are sealed: its keys, and the digest of the model that a lease was trained on.
         self._seal_keys: SimSealKeys | None = None
         self._base: tuple[int, bytes] = (0, b"")
+        #: The role is told its past: what it asks for is done, or under way.
+        self.is_told = False
 
     def perform(self, host: Host, action: Action) -> float:
+        if self.is_told and isinstance(action, Prepare | Train | Evaluate):
+            # It is done already, or under way.
+            return 0.0
         match action:
             case Prepare():
                 self._prepare(host)
@@ -132,13 +138,29 @@ class SimWorkerDriver:
                 self._interrupt(host, action)
             case End():
                 host.ended = True
-                self._generation += 1
+                self.generation += 1
                 self._around.ended(self._job.spec.job)
             case Record():
                 pass
             case _:
                 raise Misuse(f"a worker does not ask for {type(action).__name__}")
         return 0.0
+
+    # A trainer that another driver had ---------------------------------------------------------------------
+
+    def was_prepared(self, host: Host, generation: int) -> None:
+        """A trainer that was being started has started."""
+        self._around.process.machine.cached.add(self._job.spec.job)
+        self._free_s = self._around.process.kernel.now_s
+        self._arrive(host, generation, self._prepared())
+
+    def is_at(self, action: Train | Evaluate, model: np.ndarray, *, free_s: float) -> None:
+        """It is at this lease until then; ``was_done`` follows."""
+        self._at, self._model, self._free_s = action, model, free_s
+
+    def was_done(self, host: Host, generation: int, answer: Trained | EvaluationDone) -> None:
+        """The lease that it was at is done, unless that child process was ended meanwhile."""
+        self._arrive(host, generation, answer)
 
     # Sealing -------------------------------------------------------------------------------------------
 
@@ -170,7 +192,7 @@ class SimWorkerDriver:
     # Code and data -------------------------------------------------------------------------------------
 
     def _prepare(self, host: Host) -> None:
-        self._generation += 1
+        self.generation += 1
         self._model, self._at = None, None
         model_bytes = self._job.model.nbytes
         if not self._device.can_hold(model_bytes):
@@ -179,13 +201,13 @@ class SimWorkerDriver:
             return
         machine = self._around.process.machine
         if self._job.spec.job in machine.cached:
-            self._fetched(host, self._generation, True)
+            self._fetched(host, self.generation, True)
         else:
             job, size_bytes = self._job.spec.job, self._job.fetch_bytes
-            self._around.fetch(job, size_bytes, lambda ok, g=self._generation: self._fetched(host, g, ok))  # type: ignore[misc]
+            self._around.fetch(job, size_bytes, lambda ok, g=self.generation: self._fetched(host, g, ok))  # type: ignore[misc]
 
     def _fetched(self, host: Host, generation: int, ok: bool) -> None:
-        if generation != self._generation:
+        if generation != self.generation:
             return
         if not ok or self._goes_wrong(0.05):
             self._post(host, KILL_S, PrepareFailed(reason="the data could not be fetched"))
@@ -195,7 +217,7 @@ class SimWorkerDriver:
 
     def _start(self, host: Host, generation: int, left_s: float) -> None:
         """Start the child process, which takes so long on a device at its usual pace."""
-        if generation != self._generation:
+        if generation != self.generation:
             return
         process, slow_factor = self._around.process, self._device.slow_factor
         start_s = left_s * slow_factor
@@ -203,18 +225,19 @@ class SimWorkerDriver:
             process.later(SLOW_LOOK_S, self._start, host, generation, left_s - SLOW_LOOK_S / slow_factor)
             return
         self._free_s = process.kernel.now_s + start_s
+        self._post(host, start_s, self._prepared())
+
+    def _prepared(self) -> Prepared:
         takes_changes = self._job.spec.plan.down != "dense"
         self._model = self._job.model if takes_changes else None
-        state = self._state(EXAMPLES_HELD)
         layout = self._job.layout
-        prepared = Prepared(
+        return Prepared(
             sizes=sizes_of(layout),
             holds_first=takes_changes,
-            state=state,
+            state=self._state(EXAMPLES_HELD),
             parameters=layout.parameters_size,
-            participations=process.machine.participations.get(self._job.spec.job, ()),
+            participations=self._around.process.machine.participations.get(self._job.spec.job, ()),
         )
-        self._post(host, start_s, prepared)
 
     def _state(self, examples: int) -> DeviceState | None:
         """The state of the device; None where the plan does not ask for it."""
@@ -277,18 +300,7 @@ class SimWorkerDriver:
         self._post(host, self._free_s - now_s, self._answer(action, self._model, seconds))
 
     def _seconds_for(self, action: Train | Evaluate, begin_s: float) -> float:
-        job = self._job
-        if isinstance(action, Train):
-            examples = action.examples or examples_to_train(job.spec, action.batches)
-            work = ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=self._steps(action))
-        else:
-            examples = examples_to_judge(job.spec, action)
-            batches = -(-examples // job.spec.plan.batch_size)
-            work = ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches, trains=False)
-        return self._device.seconds_for(work, begin_s)
-
-    def _steps(self, action: Train) -> int:
-        return -(-action.examples // self._job.spec.plan.batch_size) if action.examples else len(action.batches)
+        return self._device.seconds_for(compute_job(self._job, action), begin_s)
 
     def _answer(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Event:
         try:
@@ -299,20 +311,9 @@ class SimWorkerDriver:
             return TrainerFailed(lease=action.lease, reason=str(error))
 
     def _result(self, action: Train | Evaluate, model: np.ndarray, seconds: float) -> Trained | EvaluationDone:
-        spec, training = self._job.spec, self._job.training
-        if isinstance(action, Train) and spec.plan.data == "local":
+        if isinstance(action, Train) and self._job.spec.plan.data == "local":
             return self._learned(action, model, seconds)
-        if isinstance(action, Train):
-            trained = training.train(spec, model, action)
-            return Trained(
-                lease=action.lease,
-                examples=trained.examples,
-                loss_sum=trained.loss_sum,
-                seconds=seconds,
-                tensors={"delta": trained.delta},
-            )
-        judged = training.evaluate(spec, model, action)
-        return EvaluationDone(lease=action.lease, examples=judged.examples, metrics=judged.metrics)
+        return result_of(self._job, action, model, seconds)
 
     def _learned(self, action: Train, model: np.ndarray, seconds: float) -> Trained:
         spec, node = self._job.spec, self._around.process.node
@@ -334,7 +335,7 @@ class SimWorkerDriver:
         at, self._at = self._at, None
         if at is None:
             return
-        self._generation += 1
+        self.generation += 1
         self._model = None
         self._device.interrupt(self._around.process.kernel.now_s)
         self._free_s = self._around.process.kernel.now_s + KILL_S
@@ -352,7 +353,7 @@ class SimWorkerDriver:
         at = self._at
         if at is None:
             return False
-        self._generation += 1
+        self.generation += 1
         self._model = None
         if trouble == "fail":
             self._at = None
@@ -371,12 +372,43 @@ class SimWorkerDriver:
         return self._flaws is not None and self._flaws.happens(probability)
 
     def _post(self, host: Host, delay_s: float, event: Event) -> None:
-        self._around.process.later(delay_s, self._arrive, host, self._generation, event)
+        self._around.process.later(delay_s, self._arrive, host, self.generation, event)
 
     def _arrive(self, host: Host, generation: int, event: Event) -> None:
-        if generation != self._generation or host.ended:
+        if generation != self.generation or host.ended:
             return
         if isinstance(event, Trained | EvaluationDone | TrainerFailed) and self._at is not None:
             # A lease that came meanwhile waits behind this one, and may hang: it can still be interrupted.
             self._at = None if self._at.lease == event.lease else self._at
         host.post(event)
+
+
+def compute_job(job: SimulatedJob, action: Train | Evaluate) -> ComputeJob:
+    """What a lease costs a device."""
+    if isinstance(action, Train):
+        examples, batches = action.examples, len(action.batches)
+        if examples:
+            batches = -(-examples // job.spec.plan.batch_size)
+        else:
+            examples = examples_to_train(job.spec, action.batches)
+        return ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches)
+    examples = examples_to_judge(job.spec, action)
+    batches = -(-examples // job.spec.plan.batch_size)
+    return ComputeJob(gmacs_per_example=job.gmacs_per_example, examples=examples, batches=batches, trains=False)
+
+
+def result_of(
+    job: SimulatedJob, action: Train | Evaluate, model: np.ndarray, seconds: float
+) -> Trained | EvaluationDone:
+    """What a trainer answers where examples are shared: a function of the model and the lease."""
+    if isinstance(action, Train):
+        trained = job.training.train(job.spec, model, action)
+        return Trained(
+            lease=action.lease,
+            examples=trained.examples,
+            loss_sum=trained.loss_sum,
+            seconds=seconds,
+            tensors={"delta": trained.delta},
+        )
+    judged = job.training.evaluate(job.spec, model, action)
+    return EvaluationDone(lease=action.lease, examples=judged.examples, metrics=judged.metrics)

@@ -1,0 +1,455 @@
+"""The devices of a large fleet as rows of arrays, as long as nothing has to be decided for them. A driver, as
+``driver.agent`` is.
+
+A device that is away or asleep is a row: when it wakes, when its owner needs it, how warm it is, what it has fetched,
+what it sent. While it is awake and everything goes its ordinary way, it is a visit (``driver.visit``), without roles of
+its own. The manager and the leader are the deployed ones, and hear the messages that they hear from any device.
+
+A row becomes a full device, with the deployed worker and router, when a fault, a refusal or an observer touches it, and
+a row again when it next sleeps or leaves and nothing is left of that. Which of the two it is shows in no count but the
+cohort's own.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+
+from shoal.errors import Misuse
+from shoal.sim.devices import Build, Device, DeviceRest, Presence
+from shoal.sim.driver.agent import HANDSHAKE_S, SimAgent, SimWorldApi
+from shoal.sim.driver.connection import Connection
+from shoal.sim.driver.manager_node import SimManagerNode
+from shoal.sim.driver.visit import Heir, HomeLink, Visit
+from shoal.sim.jobs import SimulatedJob
+from shoal.sim.kernel import Kernel
+from shoal.sim.network import Network
+from shoal.sim.observe import Observer
+from shoal.sim.process import Process, SimMachine
+from shoal.sim.profiles import Fleet
+from shoal.sim.rng import Rng
+from shoal.sim.wire_size import WireSizer
+
+#: What wakes within so long of now is put on the virtual clock; what wakes later waits in a list by the second.
+SLOT_S = 1.0
+
+#: The chance of a device that was never awake: no stream of numbers is there yet.
+_NO_STREAM = 0
+
+
+class RowState(IntEnum):
+    #: No process runs there.
+    AWAY = 0
+    #: It is switched on, for the first time, at its time.
+    DUE = 1
+    #: It was told when to come again, and dials then.
+    ASLEEP = 2
+    #: It is a visit.
+    AWAKE = 3
+    #: It is a full device.
+    FULL = 4
+
+
+class CohortWorld(SimWorldApi, Protocol):
+    """What a cohort asks of the world around it."""
+
+    kernel: Kernel
+    rng: Rng
+    network: Network
+    observers: list[Observer]
+    machines: dict[str, SimMachine]
+    agents: dict[str, SimAgent | None]
+    incarnations: dict[str, int]
+
+    @property
+    def home(self) -> SimManagerNode | None: ...
+
+    @property
+    def home_node(self) -> str: ...
+
+    def start(self, name: str) -> None: ...
+
+    def leave(self, name: str, reason: str) -> None: ...
+
+    def mark(self, node: str, kind: str, **facts: object) -> None: ...
+
+
+def why_not(job: SimulatedJob) -> str | None:
+    """Why the devices of a job cannot be rows; None: they can. A row keeps nothing between two leases."""
+    plan = job.spec.plan
+    reasons = {
+        "updates meet in aggregators": plan.topology != "star",
+        "devices keep a part of each update": plan.codec != "dense" or plan.down != "dense",
+        "examples are the devices' own": plan.data != "shared",
+        "shares of work are fixed": plan.work != "leased",
+        "devices keep a sum of their updates": bool(plan.device_momentum),
+        "updates are sealed": plan.believes.sealed is not None,
+        "devices keep account of what leaves them": plan.privacy is not None,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+class Cohort:
+    def __init__(
+        self,
+        world: CohortWorld,
+        builds: Sequence[Build],
+        *,
+        jobs: Mapping[str, SimulatedJob],
+        sizer: WireSizer,
+        home_link: HomeLink,
+        watched: Sequence[str] = (),
+    ) -> None:
+        for simulated in jobs.values():
+            if (reason := why_not(simulated)) is not None:
+                raise Misuse(f"the devices of {simulated.spec.job} cannot be simulated as a cohort: {reason}")
+        count = len(builds)
+        self.kernel = world.kernel
+        self.sizer = sizer
+        self.home_link = home_link
+        self._world = world
+        self._builds = builds
+        self._jobs = jobs
+        #: Rows that stay full devices.
+        self._watched = frozenset(_row(name) for name in watched)
+        self._state = np.zeros(count, np.int8)
+        #: When it wakes, and when its owner next wants it, or wants it no longer.
+        self._due_s = np.full(count, math.inf)
+        self._change_s = np.full(count, math.inf)
+        #: How many processes ran there.
+        self._processes = np.zeros(count, np.int32)
+        #: ``DeviceRest``, a column each.
+        self._since_s = np.zeros(count)
+        self._temperature_c = np.zeros(count)
+        self._spent_j = np.zeros(count)
+        self._is_hot = np.zeros(count, np.bool_)
+        self._stream = np.full(count, _NO_STREAM, np.uint64)
+        self._fetched = {job: np.zeros(count, np.bool_) for job in jobs}
+        self.bytes_up = np.zeros(count, np.int64)
+        self.bytes_down = np.zeros(count, np.int64)
+        self._awake: dict[int, Visit] = {}
+        #: Second -> the rows for which something happens within it.
+        self._slots: dict[int, array[int]] = {}
+        self._slot = -1
+        #: How often a row became a full device, and a full device a row.
+        self.made_full = 0
+        self.made_rows = 0
+
+    def __len__(self) -> int:
+        return len(self._builds)
+
+    @property
+    def awake(self) -> int:
+        """Devices that are visits now."""
+        return len(self._awake)
+
+    @property
+    def states(self) -> np.ndarray:
+        """Of each device, one of ``RowState``."""
+        return self._state.copy()
+
+    # Time ------------------------------------------------------------------------------------------------
+
+    def begin(self, *, arrive_within_s: float) -> None:
+        arrivals, count = self._world.rng.stream("arrival"), len(self._builds)
+        at_s = np.fromiter((arrivals.between(0.0, arrive_within_s) for _ in range(count)), np.float64, count)
+        for row in range(count):
+            presence = self._presence(row)
+            if presence is None or presence.is_present(0.0):
+                self._due_s[row], self._state[row] = at_s[row], RowState.DUE
+            change_s = presence.next_change_s(0.0) if presence is not None else None
+            if change_s is not None:
+                self._change_s[row] = change_s
+        self._plan(self._due_s)
+        self._plan(self._change_s)
+        for row in sorted(self._watched):
+            self._touch(row, "it is watched")
+
+    def _presence(self, row: int) -> Presence | None:
+        builds = self._builds
+        return builds.presence(row) if isinstance(builds, Fleet) else builds[row].presence
+
+    def _plan(self, times_s: np.ndarray) -> None:
+        """Put every row that has a time into the list of its second."""
+        rows = np.flatnonzero(np.isfinite(times_s))
+        slots = (times_s[rows] // SLOT_S).astype(np.int64)
+        order = np.argsort(slots, kind="stable")
+        rows, slots = rows[order], slots[order]
+        cuts = np.flatnonzero(np.diff(slots)) + 1
+        for part in np.split(np.arange(len(rows)), cuts) if len(rows) else ():
+            slot = int(slots[part[0]])
+            self._list(slot).frombytes(rows[part].astype(np.int64).tobytes())
+
+    def _list(self, slot: int) -> array[int]:
+        rows = self._slots.get(slot)
+        if rows is None:
+            rows = self._slots[slot] = array("q")
+            self.kernel.at(max(self.kernel.now_s, slot * SLOT_S), self._open, slot)
+        return rows
+
+    def _open(self, slot: int) -> None:
+        self._slot = slot
+        for row in self._slots.pop(slot):
+            for times_s, do in ((self._due_s, self._wake), (self._change_s, self._change)):
+                when_s = float(times_s[row])
+                if when_s // SLOT_S == slot:
+                    self.kernel.at(max(self.kernel.now_s, when_s), do, row, when_s)
+
+    def _at(self, times_s: np.ndarray, when_s: float, do: Callable[[int, float], None], row: int) -> None:
+        times_s[row] = when_s
+        slot = int(when_s // SLOT_S)
+        if slot <= self._slot:
+            self.kernel.at(when_s, do, row, when_s)
+        else:
+            self._list(slot).append(row)
+
+    def _wake(self, row: int, when_s: float) -> None:
+        if when_s != self._due_s[row]:
+            # It was put off, or became a full device. Of two entries for one time the first cleared the time.
+            return
+        self._due_s[row] = math.inf
+        if self._state[row] == RowState.DUE:
+            self._state[row] = RowState.AWAY
+            self._start(row)
+        elif self._state[row] == RowState.ASLEEP:
+            self._dial(row)
+
+    def _change(self, row: int, when_s: float) -> None:
+        """Its owner needs it, or needs it no longer."""
+        if when_s != self._change_s[row]:
+            return
+        presence, now_s = self._presence(row), self.kernel.now_s
+        assert presence is not None
+        next_s = presence.next_change_s(now_s)
+        self._change_s[row] = math.inf
+        if next_s is not None:
+            self._at(self._change_s, next_s, self._change, row)
+        name = _name(row)
+        if presence.is_present(now_s):
+            self._world.start(name)
+        elif self._state[row] == RowState.FULL:
+            self._world.leave(name, "its owner needs it")
+        elif self._state[row] == RowState.AWAKE:
+            self._awake[row].leave("its owner needs it")
+        elif self._state[row] == RowState.ASLEEP:
+            self._end(row)
+
+    # Rows ------------------------------------------------------------------------------------------------
+
+    def is_row(self, name: str) -> bool:
+        """It is not a full device now."""
+        return bool(self._state[_row(name)] != RowState.FULL)
+
+    def start(self, name: str) -> None:
+        """Switch a device on that is a row, unless it runs."""
+        row = _row(name)
+        visit = self._awake.get(row)
+        if visit is not None and visit.is_leaving:
+            self.kernel.after(1.0, self._world.start, name)
+        elif self._state[row] in (RowState.AWAY, RowState.DUE):
+            self._due_s[row] = math.inf
+            self._start(row)
+
+    def _start(self, row: int) -> None:
+        self._processes[row] += 1
+        self._world.mark(_name(row), "started")
+        self._dial(row)
+
+    def _dial(self, row: int) -> None:
+        world = self._world
+        home, name = world.home, _name(row)
+        if row in self._watched or home is None or not world.network.is_ordinary(world.home_node):
+            self._make_full(row, self._device(row), reason="it does not reach the manager", dials_in_s=0.0)
+            return
+        self._state[row] = RowState.AWAKE
+        processes = int(self._processes[row])
+        visit = self._awake[row] = Visit(
+            self,
+            row,
+            node=name,
+            incarnation=f"{name}-{processes}",
+            device=self._device(row),
+            stream=world.rng.stream("visit", f"{name} {self.kernel.now_s}"),
+            called=home.role_server,
+        )
+        self.kernel.after(HANDSHAKE_S, visit.open)
+
+    def _device(self, row: int) -> Device:
+        build = self._builds[row]
+        if self._stream[row] == _NO_STREAM:
+            return Device(build, self._world.rng.stream("device", _name(row)))
+        rest = DeviceRest(
+            since_s=float(self._since_s[row]),
+            temperature_c=float(self._temperature_c[row]),
+            spent_j=float(self._spent_j[row]),
+            is_hot=bool(self._is_hot[row]),
+            stream=int(self._stream[row]),
+        )
+        return Device.rested(build, rest)
+
+    def _lay_down(self, row: int, device: Device, state: RowState) -> None:
+        """From here on the arrays have it."""
+        rest = device.at_rest(self.kernel.now_s)
+        self._since_s[row], self._temperature_c[row], self._spent_j[row] = rest[:3]
+        self._is_hot[row], self._stream[row] = rest.is_hot, rest.stream
+        self._state[row] = state
+
+    # What visits ask -------------------------------------------------------------------------------------
+
+    def job(self, name: str) -> SimulatedJob:
+        return self._jobs[name]
+
+    def has_fetched(self, row: int, job: str) -> bool:
+        return bool(self._fetched[job][row])
+
+    def fetched(self, visit: Visit, job: str) -> None:
+        self._fetched[job][visit.row] = True
+
+    def sleeps(self, visit: Visit, come_s: float) -> None:
+        row = visit.row
+        self._over(visit, RowState.ASLEEP)
+        self._at(self._due_s, self.kernel.now_s + come_s, self._wake, row)
+
+    def gone(self, visit: Visit) -> None:
+        visit.end()
+        self._over(visit, RowState.AWAY)
+        self._end(visit.row)
+
+    def _end(self, row: int) -> None:
+        name = _name(row)
+        self._state[row], self._due_s[row] = RowState.AWAY, math.inf
+        self._world.mark(name, "left")
+        self._world.mark(name, "killed")
+
+    def _over(self, visit: Visit, state: RowState) -> None:
+        row = visit.row
+        del self._awake[row]
+        self._add_bytes(visit)
+        self._lay_down(row, visit.device, state)
+
+    def _add_bytes(self, visit: Visit) -> None:
+        self.bytes_up[visit.row] += visit.bytes_up
+        self.bytes_down[visit.row] += visit.bytes_down
+
+    # Full devices ----------------------------------------------------------------------------------------
+
+    def touch(self, name: str, reason: str) -> None:
+        """Something befalls this node that a row knows no answer to. The manager's node: so it does to all that are
+        awake."""
+        if name != self._world.home_node:
+            self._touch(_row(name), reason)
+            return
+        for row in sorted(self._awake):
+            self._touch(row, reason)
+
+    def _touch(self, row: int, reason: str) -> None:
+        state = RowState(int(self._state[row]))
+        if state is RowState.FULL:
+            return
+        if state is RowState.AWAKE:
+            self.becomes_full(self._awake[row], reason=reason)
+            return
+        due_s, self._due_s[row] = float(self._due_s[row]), math.inf
+        device = self._device(row)
+        if state is RowState.ASLEEP:
+            self._make_full(row, device, reason=reason, dials_in_s=due_s - self.kernel.now_s)
+            return
+        self._machine(row, device, reason)
+        self._world.agents[_name(row)] = None
+        if state is RowState.DUE:
+            self.kernel.at(due_s, self._world.start, _name(row))
+
+    def _machine(self, row: int, device: Device, reason: str) -> SimMachine:
+        """The machine of a full device."""
+        world, name = self._world, _name(row)
+        self.made_full += 1
+        self._state[row] = RowState.FULL
+        machine = world.machines[name] = SimMachine(name, device)
+        machine.cached.update(job for job, fetched in self._fetched.items() if fetched[row])
+        world.network.attach(name, device.build.line)
+        world.incarnations[name] = int(self._processes[row])
+        world.mark(name, "full", reason=reason)
+        return machine
+
+    def _make_full(self, row: int, device: Device, *, reason: str, dials_in_s: float | None) -> SimAgent:
+        world, name = self._world, _name(row)
+        process = Process(self._machine(row, device, reason), self.kernel, world.observers)
+        agent = world.agents[name] = SimAgent(
+            process,
+            world,
+            manager=world.home_node,
+            incarnation=f"{name}-{int(self._processes[row])}",
+            flaws=None,
+            dials_in_s=dials_in_s,
+        )
+        return agent
+
+    def becomes_full(self, visit: Visit, *, reason: str) -> Connection | None:
+        row, server = visit.row, visit.called
+        del self._awake[row]
+        self._add_bytes(visit)
+        is_inside = server.connections.get(visit.node) is visit
+        if not is_inside and (visit.is_open or not visit.opened_s):
+            # It stands before the door, or there is none: nobody knows it yet.
+            visit.end()
+            self._make_full(row, visit.device, reason=reason, dials_in_s=0.0)
+            return None
+        agent = self._make_full(row, visit.device, reason=reason, dials_in_s=None)
+        connection = Connection(self._world.network, self.sizer, caller=agent.manager_dialer, called=server)
+        worker = agent.goes_on(connection, visit.past())
+        if worker is not None and visit.job is not None:
+            driver = worker.worker_driver
+            visit.job.heir = Heir(agent.process, worker.host, driver, driver.generation, visit.job.work)
+        was_open = visit.is_open
+        visit.successor = connection
+        if is_inside:
+            server.connections[visit.node] = connection
+        if not was_open:
+            connection.is_open = False
+            agent.manager_dialer.closed(connection, reason)
+        if visit.is_leaving:
+            self._world.leave(visit.node, "its owner needs it")
+        return connection
+
+    def rests(self, agent: SimAgent, for_s: float) -> None:
+        """A full device was told when to come again: it is a row again, if nothing is left that a row knows not."""
+        name = agent.process.node
+        if self._take_back(name, RowState.ASLEEP):
+            agent.process.alive = False
+            self._at(self._due_s, self.kernel.now_s + for_s, self._wake, _row(name))
+
+    def ended(self, name: str) -> None:
+        """The process of a full device is over: it is a row again, likewise."""
+        self._take_back(name, RowState.AWAY)
+
+    def _take_back(self, name: str, state: RowState) -> bool:
+        row, world = _row(name), self._world
+        machine = world.machines[name]
+        device = machine.device
+        assert device is not None
+        is_touched = machine.skew_s or machine.copies or machine.troubles or device.slow_factor != 1.0
+        agent = world.agents[name]
+        hosts = agent is not None and agent.role_server is not None
+        if row in self._watched or is_touched or hosts or not world.network.is_ordinary(name):
+            return False
+        self.made_rows += 1
+        for job in machine.cached:
+            self._fetched[job][row] = True
+        self._processes[row] = world.incarnations[name]
+        self._lay_down(row, device, state)
+        del world.machines[name], world.agents[name]
+        world.mark(name, "row")
+        return True
+
+
+def _row(name: str) -> int:
+    return int(name[1:]) - 1
+
+
+def _name(row: int) -> str:
+    return f"w{row + 1}"

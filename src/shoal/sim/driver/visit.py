@@ -1,0 +1,616 @@
+"""A device of a cohort while it is awake: what the deployed agent and worker say where nothing is decided.
+
+A visit says hello, sends heartbeats, trains leases and returns them, and goes to sleep or leaves. It knows no other
+answer than the ordinary one. Whatever else befalls it (a refusal, a broken session, a lease that it cannot finish, a
+message that it does not know) it hands to its cohort, which makes a full device of it: ``Past`` tells that device how
+far things are.
+
+Its own link is its own, as in ``network``. The manager's link is one queue that the visits of a cohort share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from shoal.errors import ShoalError
+from shoal.roles.actions import Evaluate, Train
+from shoal.roles.events import EvaluationDone, Trained
+from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S
+from shoal.roles.node.failure_detector import longer_after_s
+from shoal.sim.devices import Device
+from shoal.sim.driver.agent import Past
+from shoal.sim.driver.connection import Connection
+from shoal.sim.driver.role_host import Host
+from shoal.sim.driver.role_server import SimRoleServer
+from shoal.sim.driver.worker_driver import SimWorkerDriver, compute_job, result_of
+from shoal.sim.jobs import SimulatedJob
+from shoal.sim.kernel import Kernel
+from shoal.sim.network import SMALL_BYTES, WINDOW, AccessLink, pieces_of
+from shoal.sim.process import Process
+from shoal.sim.rng import Stream
+from shoal.sim.wire_size import WireSizer
+from shoal.wire.coded import bytes_of
+from shoal.wire.messages import (
+    Assign,
+    Dismiss,
+    Evaluated,
+    Facts,
+    Finished,
+    Go,
+    Heartbeat,
+    HeartbeatSeen,
+    Hello,
+    Lane,
+    Leave,
+    Message,
+    Offer,
+    Ready,
+    Update,
+    Wait,
+    Welcome,
+    Work,
+)
+
+#: The first heartbeat is due so long after a session opened, whatever the welcome says later.
+FIRST_BEAT_S = 1.0
+
+#: What the other side takes to notice that a session was cut.
+NOTICED_S = 0.001
+
+
+@lru_cache(maxsize=4096)
+def _beat(seq: int, is_idle: bool, is_same: bool) -> Heartbeat:
+    """Every device counts its heartbeats from one."""
+    return Heartbeat(seq=seq, is_idle=is_idle, is_same=is_same)
+
+
+class HomeLink:
+    """The manager's line as one queue each way: what visits send and fetch passes it one after the other."""
+
+    __slots__ = ("_down_free_s", "_up_free_s", "line", "received_bytes", "sent_bytes")
+
+    def __init__(self, line: AccessLink) -> None:
+        self.line = line
+        self._up_free_s = self._down_free_s = 0.0
+        self.sent_bytes = self.received_bytes = 0
+
+    def sends(self, size_bytes: int, now_s: float) -> tuple[float, float]:
+        """When these bytes begin to leave, and when all of them have left."""
+        begin_s = max(now_s, self._up_free_s)
+        self._up_free_s = end_s = self.line.up.finish_s(size_bytes, begin_s)
+        return begin_s, end_s
+
+    def takes(self, size_bytes: int, now_s: float) -> float:
+        """When all of these bytes are in, which have left their sender by now."""
+        self._down_free_s = end_s = self.line.down.finish_s(size_bytes, max(now_s, self._down_free_s))
+        return end_s
+
+
+class VisitOwner(Protocol):
+    """What a visit asks of its cohort."""
+
+    kernel: Kernel
+    sizer: WireSizer
+    home_link: HomeLink
+
+    def job(self, name: str) -> SimulatedJob: ...
+
+    def becomes_full(self, visit: Visit, *, reason: str) -> Connection | None:
+        """Make a full device of it. Returns its session; None: it has none, and dials."""
+        ...
+
+    def has_fetched(self, row: int, job: str) -> bool: ...
+
+    def fetched(self, visit: Visit, job: str) -> None:
+        """It has a job's code and data from now on."""
+        ...
+
+    def sleeps(self, visit: Visit, come_s: float) -> None:
+        """It was told when to come again, and its session is over."""
+        ...
+
+    def gone(self, visit: Visit) -> None:
+        """It said goodbye, and its process ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Heir:
+    """The worker of a full device: what its trainer was at when the visit had it ends as it would have."""
+
+    process: Process
+    host: Host
+    worker_driver: SimWorkerDriver
+    generation: int
+    #: The lease that the trainer was at.
+    work: Work | None
+
+    def prepared(self) -> None:
+        self.process.now(self.worker_driver.was_prepared, self.host, self.generation)
+
+    def done(self, work: Work, answer: Trained | EvaluationDone) -> None:
+        if work is self.work:
+            self.process.now(self.worker_driver.was_done, self.host, self.generation, answer)
+
+
+@dataclass(slots=True)
+class Job:
+    """The job that a visit works for."""
+
+    assign: Assign
+    simulated: SimulatedJob
+    is_prepared: bool = False
+    #: (term, version) of the model that its trainer holds.
+    holds: tuple[int, int] = (0, -1)
+    model: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    work: Work | None = None
+    #: When that lease came.
+    work_s: float = 0.0
+    #: What its trainer will answer, or has answered.
+    answer: Trained | EvaluationDone | None = None
+    is_trained: bool = False
+    #: The update that waits for the leader's word.
+    offered: Update | None = None
+    #: When its trainer is free.
+    free_s: float = 0.0
+    #: The worker of the full device that it became.
+    heir: Heir | None = None
+
+
+class Visit:
+    __slots__ = (
+        "_answered_s",
+        "_is_open",
+        "_last_s",
+        "_owner",
+        "_unanswered_s",
+        "answered",
+        "beat_due_s",
+        "bytes_down",
+        "bytes_up",
+        "called",
+        "come_s",
+        "device",
+        "every_s",
+        "incarnation",
+        "is_leaving",
+        "is_paced",
+        "job",
+        "node",
+        "opened_s",
+        "row",
+        "seen_s",
+        "seq",
+        "stream",
+        "successor",
+        "told_idle",
+        "welcome",
+    )
+
+    def __init__(
+        self,
+        owner: VisitOwner,
+        row: int,
+        *,
+        node: str,
+        incarnation: str,
+        device: Device,
+        stream: Stream,
+        called: SimRoleServer,
+    ) -> None:
+        self._owner = owner
+        self.row = row
+        self.node = node
+        self.incarnation = incarnation
+        self.device = device
+        #: Chance for the delays of its messages.
+        self.stream = stream
+        #: The manager's node.
+        self.called = called
+        #: The session of the full device that it became.
+        self.successor: Connection | None = None
+        self._is_open = False
+        #: Nothing arrives before these: the latest arrivals foreseen, by lane, up and down.
+        self._last_s = [0.0, 0.0, 0.0, 0.0]
+        self.opened_s = 0.0
+        self.welcome: Welcome | None = None
+        self.come_s = 0.0
+        self.is_leaving = False
+        self.job: Job | None = None
+        # Heartbeats, as ``roles.node.dial_state`` counts them.
+        self.seq = self.answered = 0
+        self.every_s = FIRST_BEAT_S
+        self.beat_due_s = 0.0
+        self.is_paced = False
+        self.seen_s = 0.0
+        self.told_idle: bool | None = None
+        self._unanswered_s = self._answered_s = 0.0
+        self.bytes_up = self.bytes_down = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open if self.successor is None else self.successor.is_open
+
+    # The session -----------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """The handshake is over."""
+        owner, called = self._owner, self.called
+        if not called.process.alive:
+            owner.becomes_full(self, reason="nobody listens there")
+            return
+        now_s = self.opened_s = owner.kernel.now_s
+        self._is_open = True
+        called.process.now(called.opened, self)
+        if not self._is_open:
+            return
+        memory_mb = self.device.build.memory_mb
+        self.say(Hello(node=self.node, incarnation=self.incarnation, facts=_facts(self.node, memory_mb)))
+        self._beat_at(now_s + FIRST_BEAT_S)
+
+    def say(self, message: Message) -> None:
+        """Send to the manager's node."""
+        owner = self._owner
+        kernel, home = owner.kernel, owner.home_link
+        message, size_bytes = owner.sizer.pack(message)
+        line = self.device.build.line
+        left_s = line.up.finish_s(size_bytes, kernel.now_s)
+        if size_bytes > SMALL_BYTES:
+            kernel.at(left_s, self._off_its_link, message, size_bytes)
+            return
+        self._arrives(home.line.down.finish_s(size_bytes, left_s), message, size_bytes)
+
+    def _off_its_link(self, message: Message, size_bytes: int) -> None:
+        owner = self._owner
+        self._arrives(owner.home_link.takes(size_bytes, owner.kernel.now_s), message, size_bytes)
+
+    def _arrives(self, through_s: float, message: Message, size_bytes: int) -> None:
+        at = 0 if message.rule.lane is Lane.CONTROL else 1
+        when_s = self._last_s[at] = max(self._last_s[at], through_s + self._delay_s())
+        self._owner.kernel.at(when_s, self._reach, message, size_bytes)
+
+    def _delay_s(self) -> float:
+        line, home = self.device.build.line, self._owner.home_link.line
+        delay_s = line.latency_s + home.latency_s
+        if line.jitter_s or home.jitter_s:
+            delay_s += (line.jitter_s + home.jitter_s) * self.stream.random()
+        return delay_s
+
+    def _reach(self, message: Message, size_bytes: int) -> None:
+        """It is at the manager's node."""
+        if not self.is_open:
+            return
+        process = self.called.process
+        if process.alive:
+            self.bytes_up += size_bytes
+            self._owner.home_link.received_bytes += size_bytes
+            process.now(self.called.received, self, message, size_bytes)
+        elif process.machine.is_on:
+            self.cut("the connection was reset by the other side")
+
+    def down(self, message: Message, left: Callable[[], object] | None = None) -> None:
+        if self.successor is not None:
+            self.successor.down(message, left)
+            return
+        owner, now_s = self._owner, self._owner.kernel.now_s
+        message, size_bytes = owner.sizer.pack(message)
+        home, line = owner.home_link, self.device.build.line
+        if size_bytes > SMALL_BYTES:
+            through_s, left_s = self._brought(size_bytes)
+        else:
+            left_s = home.line.up.finish_s(size_bytes, now_s)
+            through_s = line.down.finish_s(size_bytes, left_s)
+        if left is not None:
+            owner.kernel.at(left_s, left)
+        at = 2 if message.rule.lane is Lane.CONTROL else 3
+        when_s = self._last_s[at] = max(self._last_s[at], through_s + self._delay_s())
+        owner.kernel.at(when_s, self._hear, message, size_bytes)
+
+    def _brought(self, size_bytes: int) -> tuple[float, float]:
+        """When bytes that the manager's node sends now are all here, and when they have all left there. A piece passes
+        this link while the next one passes that; and only so many are on their way."""
+        owner, line = self._owner, self.device.build.line
+        pieces = pieces_of(size_bytes)
+        begin_s, end_s = owner.home_link.sends(size_bytes, owner.kernel.now_s)
+        first_s = begin_s + (end_s - begin_s) / pieces
+        through_s = max(line.down.finish_s(size_bytes, first_s), line.down.finish_s(size_bytes / pieces, end_s))
+        if pieces > WINDOW:
+            end_s = max(end_s, line.down.finish_s(size_bytes * (pieces - WINDOW) / pieces, first_s))
+        return through_s, end_s
+
+    def cut(self, reason: str) -> None:
+        """The session breaks. Both ends notice, if they live."""
+        if self.successor is not None:
+            self.successor.cut(reason)
+        elif self._is_open:
+            self._is_open = False
+            self.called.process.later(NOTICED_S, self.called.closed, self, reason)
+            self._owner.kernel.after(NOTICED_S, self._closed, reason)
+
+    def silence(self, process: Process) -> None:
+        """A device that loses its power is a full one: nothing of this session is left to silence."""
+
+    def end(self) -> None:
+        """Nothing of it happens any more; whoever goes on speaks over another session, or over none."""
+        self._is_open = False
+
+    def _closed(self, reason: str) -> None:
+        if self.successor is not None:
+            return
+        if self.is_leaving:
+            self._owner.gone(self)
+        elif self.come_s:
+            self._owner.sleeps(self, self.come_s)
+        else:
+            self._owner.becomes_full(self, reason=reason)
+
+    # Heartbeats ------------------------------------------------------------------------------------------
+
+    def _beat_at(self, when_s: float) -> None:
+        self.beat_due_s = when_s
+        self._owner.kernel.at(when_s, self._beats, when_s)
+
+    def _beats(self, due_s: float) -> None:
+        if self.successor is not None or not self._is_open or due_s != self.beat_due_s:
+            return
+        now_s = self._owner.kernel.now_s
+        if self.welcome is None:
+            # It is not welcome yet: the full device knows for how long that may be.
+            self._owner.becomes_full(self, reason="it is not welcome")
+            return
+        self._unanswered_s += self.every_s
+        lost_after_s = longer_after_s(
+            self.welcome.lost_after_s, heartbeat_s=self.welcome.heartbeat_s, every_s=self.every_s
+        )
+        if self._unanswered_s > lost_after_s:
+            self._owner.becomes_full(self, reason="the manager does not answer")
+            return
+        self.seq += 1
+        is_idle = self.job is None
+        is_same = self.is_paced and self.told_idle == is_idle
+        self.told_idle = is_idle
+        self.say(_beat(self.seq, is_idle, is_same))
+        self._beat_at(now_s + self.every_s)
+
+    def _on_seen(self, seen: HeartbeatSeen) -> None:
+        if seen.seq >= self.seq:
+            self._unanswered_s = 0.0
+        self.answered = max(self.answered, seen.seq)
+        self.is_paced = self.is_paced or seen.next_s > 0
+        before_s, self.seen_s = self.every_s, seen.next_s
+        if self.welcome is not None:
+            self.every_s = seen.next_s or self.welcome.heartbeat_s
+            if self.every_s < before_s:
+                self._beat_at(self._owner.kernel.now_s)
+
+    # What it hears ---------------------------------------------------------------------------------------
+
+    def _hear(self, message: Message, size_bytes: int) -> None:
+        if self.successor is None:
+            if self._is_open:
+                self._on_message(message, size_bytes)
+        elif self.successor.is_open:
+            process = self.successor.caller.process
+            process.now(self.successor.caller.received, self.successor, message, size_bytes)
+
+    def _on_message(self, message: Message, size_bytes: int) -> None:
+        self.bytes_down += size_bytes
+        self._owner.home_link.sent_bytes += size_bytes
+        job = self.job
+        if isinstance(message, HeartbeatSeen):
+            self._on_seen(message)
+        elif isinstance(message, Work) and self._takes(message):
+            self._on_work(message)
+        elif isinstance(message, Welcome):
+            self._on_welcome(message)
+        elif isinstance(message, Assign) and job is None and self._is_ordinary(message):
+            self._on_assign(message)
+        elif isinstance(message, Go) and job is not None and _is_awaited(job, message):
+            offered, job.offered = job.offered, None
+            assert offered is not None
+            self.say(offered)
+        elif isinstance(message, Finished | Dismiss) and job is not None and message.job == job.assign.job:
+            # What its trainer is at is of no use any more.
+            self.job = None
+        elif isinstance(message, Finished | Dismiss) and job is None and message.job:
+            pass
+        elif not (isinstance(message, Wait) and job is not None and not message.retry_after_s):
+            self._is_beyond(message, size_bytes)
+
+    def _is_beyond(self, message: Message, size_bytes: int) -> None:
+        """A message that asks for a decision: the full device hears it."""
+        connection = self._owner.becomes_full(self, reason=f"it hears {type(message).__name__}")
+        if connection is not None:
+            connection.caller.process.now(connection.caller.received, connection, message, size_bytes)
+
+    def _on_welcome(self, welcome: Welcome) -> None:
+        is_first, self.welcome = self.welcome is None, welcome
+        self.every_s = welcome.heartbeat_s
+        if welcome.come_s and self.job is None:
+            self.come_s = welcome.come_s
+            self.say(Leave(reason="there is no work", come_s=welcome.come_s))
+        elif is_first:
+            self._ask()
+
+    def _is_ordinary(self, assign: Assign) -> bool:
+        fits = self.device.can_hold(self._owner.job(assign.job).model.nbytes)
+        return fits and assign.role == "worker" and assign.leader == self.called.process.node
+
+    # Its job ---------------------------------------------------------------------------------------------
+
+    def _on_assign(self, assign: Assign) -> None:
+        job = self.job = Job(assign, self._owner.job(assign.job))
+        fetch_bytes = 0 if self._owner.has_fetched(self.row, assign.job) else job.simulated.fetch_bytes
+        if fetch_bytes:
+            through_s, _ = self._brought(fetch_bytes)
+            self._owner.kernel.at(through_s + self._delay_s(), self._fetched, job, fetch_bytes)
+        else:
+            self._fetched(job, 0)
+
+    def _fetched(self, job: Job, size_bytes: int) -> None:
+        self.bytes_down += size_bytes
+        self._owner.home_link.sent_bytes += size_bytes
+        self._owner.fetched(self, job.assign.job)
+        self._owner.kernel.after(job.simulated.start_s, self._prepared, job)
+
+    def _prepared(self, job: Job) -> None:
+        job.is_prepared = True
+        job.free_s = self._owner.kernel.now_s
+        if job.heir is not None:
+            job.heir.prepared()
+        elif self.job is job:
+            self._ask()
+
+    def _ask(self) -> None:
+        job = self.job
+        if job is not None and job.is_prepared and self.welcome is not None and self._is_open and job.work is None:
+            term, version = job.holds
+            self.say(Ready(job=job.assign.job, holds_term=term, holds_version=version))
+
+    def _takes(self, work: Work) -> bool:
+        """A lease that it can train and return without a decision."""
+        job = self.job
+        if job is None or not job.is_prepared or work.job != job.assign.job or work.term != job.assign.term:
+            return False
+        is_free = job.work is None or (job.is_trained and job.offered is None)
+        has_model = "model" in work.tensors or job.holds == (work.term, work.version)
+        return is_free and has_model and not work.formation and not work.values_by
+
+    def _on_work(self, work: Work) -> None:
+        job, now_s = self.job, self._owner.kernel.now_s
+        assert job is not None
+        action = action_of(work)
+        begin_s = max(now_s, job.free_s)
+        before = self.device.copy()
+        seconds = self.device.seconds_for(compute_job(job.simulated, action), begin_s)
+        end_s = begin_s + seconds
+        if end_s > now_s + work.deadline_s or self.device.is_empty(end_s):
+            # It will not be done in time, or ever: what follows from that, the full device decides.
+            self.device = before
+            self._is_beyond(work, 0)
+            return
+        model = work.tensors.get("model", job.model)
+        try:
+            job.answer = result_of(job.simulated, action, model, seconds)
+        except ShoalError:
+            # The task's code failed.
+            self.device = before
+            self._is_beyond(work, 0)
+            return
+        job.model = model
+        job.work, job.work_s, job.holds, job.free_s = work, now_s, (work.term, work.version), end_s
+        job.is_trained = False
+        self._owner.kernel.at(end_s, self._trained, job, work)
+
+    def _trained(self, job: Job, work: Work) -> None:
+        answer = job.answer
+        assert answer is not None
+        if job.heir is not None:
+            job.heir.done(work, answer)
+            return
+        if self.job is not job or job.work is not work or not self._is_open:
+            return
+        job.is_trained = True
+        if isinstance(answer, EvaluationDone):
+            self.say(_evaluated(work, answer))
+            return
+        update = _update(work, answer)
+        if work.credit:
+            self.say(update)
+        else:
+            job.offered = update
+            size_bytes = bytes_of(update.tensors)
+            self.say(Offer(job=work.job, term=work.term, lease=work.lease, size_bytes=size_bytes))
+
+    # What a full device has to know ------------------------------------------------------------------------
+
+    def past(self) -> Past:
+        job, now_s = self.job, self._owner.kernel.now_s
+        heard = [*([job.assign] if job is not None else []), *([self.welcome] if self.welcome is not None else [])]
+        seen = HeartbeatSeen(seq=self.answered, next_s=self.seen_s) if self.answered or self.seen_s else None
+        work = job.work if job is not None else None
+        told = None
+        if job is not None and work is not None:
+            # Its deadline runs since the lease came.
+            left_s = max(work.deadline_s - (now_s - job.work_s), 0.001)
+            told = replace(work, deadline_s=left_s, tensors={"model": job.model})
+        return Past(
+            open_s=now_s - self.opened_s,
+            heard=tuple(heard),
+            beat_in_s=max(0.0, self.beat_due_s - now_s),
+            beats=self.seq,
+            seen=seen,
+            is_prepared=job is not None and job.is_prepared,
+            work=told,
+            action=action_of(told) if told is not None else None,
+            free_s=job.free_s if job is not None else 0.0,
+            answer=job.answer if job is not None and job.is_trained else None,
+        )
+
+    # It goes ---------------------------------------------------------------------------------------------
+
+    def leave(self, reason: str) -> None:
+        """Say goodbye; it is gone once that was heard, or a moment later."""
+        self.is_leaving = True
+        if not self._is_open:
+            self._owner.gone(self)
+            return
+        self.say(Leave(reason=reason))
+        self._owner.kernel.after(GOODBYE_TIMEOUT_S, self._gone_unheard)
+
+    def _gone_unheard(self) -> None:
+        if self._is_open and self.successor is None:
+            self.cut("the process on the other side ended")
+
+
+def _is_awaited(job: Job, go: Go) -> bool:
+    offered = job.offered
+    return offered is not None and (offered.term, offered.lease) == (go.term, go.lease) and not go.formation
+
+
+def _facts(node: str, memory_mb: int) -> Facts:
+    return Facts(host=node, torch="2", cpus=1, memory_mb=memory_mb)
+
+
+def action_of(work: Work) -> Train | Evaluate:
+    if work.kind == "evaluate":
+        return Evaluate(lease=work.lease, chunks=work.batches, size=work.examples, tensors=work.tensors)
+    return Train(
+        lease=work.lease,
+        epoch=work.epoch,
+        batches=work.batches,
+        rate=work.rate,
+        version=work.version,
+        examples=work.examples,
+        deadline_s=work.deadline_s,
+        tensors=work.tensors,
+    )
+
+
+def _update(work: Work, answer: Trained) -> Update:
+    return Update(
+        job=work.job,
+        term=work.term,
+        lease=work.lease,
+        version=work.version,
+        examples=answer.examples,
+        loss_sum=answer.loss_sum,
+        train_s=answer.seconds,
+        tensors=answer.tensors,
+    )
+
+
+def _evaluated(work: Work, answer: EvaluationDone) -> Evaluated:
+    return Evaluated(
+        job=work.job,
+        term=work.term,
+        lease=work.lease,
+        version=work.version,
+        examples=answer.examples,
+        metrics=answer.metrics,
+    )
