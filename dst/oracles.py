@@ -312,7 +312,7 @@ class HistoryOracle:
             _hold(until.accuracy is not None and latest is not None and latest >= until.accuracy, job, f"at {latest}")
         elif reason.startswith("the time limit"):
             _hold(until.seconds is not None and elapsed_s >= until.seconds, job, f"after {elapsed_s:.1f} s")
-        elif reason.startswith(("each of the ", "the plan's noise ")):
+        elif reason.startswith(("each of the ", "the plan's noise ", "the accounts of too many ")):
             _hold(paper.spec.plan.privacy is not None, job, "no device keeps account of what leaves it")
         else:
             raise Violation(f"{job} finished, for a reason nobody knows: {reason}")

@@ -11,7 +11,7 @@ from shoal.compress.codec import Codec
 from shoal.errors import Misuse
 from shoal.learning.blt_table import VERSIONS_MAX
 from shoal.learning.outer_rule import ADAPTIVE, BETA2, EPSILON, OUTER_KINDS, RATES, OuterRule
-from shoal.learning.privacy import PARTICIPATIONS_MAX, Privacy
+from shoal.learning.privacy import PARTICIPATIONS_MAX, Privacy, SharedPrivacy
 from shoal.learning.schedule import Schedule
 from shoal.sealing.graph import GROUP_MAX, shape_of
 from shoal.trust import DEVICE_MOMENTUM, DEVICES_LEAST, DEVICES_MAX, Sealed, Trust
@@ -341,16 +341,11 @@ class Plan:
 
     def _check_sealed(self, trust: Trust, sealed: Sealed) -> None:
         """What a sealed sum cannot be made of, and what Shoal does not make one of yet."""
-        said, least = f"trust = {trust.text!r}", sealed.least
+        said, least = f"trust = {trust.text!r}", self.opened_least
         if trust.rule is not None:
             raise Misuse(
                 f"{said}: where updates are sealed nobody can compare them, and devices that clip themselves do not"
                 " exist yet. Set trust = 'sealed' or 'robust'"
-            )
-        if trust.private is not None:
-            raise Misuse(
-                f"{said}: noise that the devices add before they seal does not exist yet. Set trust = 'sealed', which"
-                " hides updates from the leader, or 'private(...)', which bounds what a model tells"
             )
         if self.data != "local":
             raise Misuse(
@@ -376,14 +371,16 @@ class Plan:
             raise Misuse(f"{said} with codec = {self.codec!r}: {why}. Set codec = 'dense'")
         if self.share_labels:
             raise Misuse(f"{said} with share_labels: a device would tell its labels. Leave share_labels out")
+        if self.cohort and not sealed.least <= self.cohort <= GROUP_MAX:
+            leave = "" if trust.private else ", or leave it out"
+            raise Misuse(f"{said} with cohort = {self.cohort}: set it to {sealed.least} to {GROUP_MAX}{leave}")
         for name, number in (("workers_min", self.workers_min), ("epoch_leases", self.epoch_leases)):
             if number < least:
+                fewer = f"write sealed({max(DEVICES_LEAST, number)}) if so few hide each other enough"
                 raise Misuse(
                     f"{said} with {name} = {number}: a sum of fewer than {least} devices is not opened. Set {name} to"
-                    f" {least} or more, or write sealed({max(DEVICES_LEAST, number)}) if so few hide each other enough"
+                    f" {least} or more, or {fewer if trust.private is None else 'set cohort to less'}"
                 )
-        if self.cohort and not least <= self.cohort <= GROUP_MAX:
-            raise Misuse(f"{said} with cohort = {self.cohort}: set it to {least} to {GROUP_MAX}, or leave it out")
         shape_of(least, sealed.colluding, sealed.lost)
 
     def _refuse_topology(self, trust: Trust) -> None:
@@ -436,7 +433,9 @@ class Plan:
             raise Misuse(f"{said} {why}")
         privacy = self.privacy
         assert privacy is not None
-        if not 1 <= privacy.versions <= VERSIONS_MAX:
+        if isinstance(privacy, SharedPrivacy):
+            self._check_shares(privacy)
+        elif not 1 <= privacy.versions <= VERSIONS_MAX:
             raise Misuse(
                 f"{said}: {privacy.versions} versions, and noise is known for {VERSIONS_MAX}. Set fewer epochs or"
                 " epoch_leases, or more devices a version (cohort, or buffer)"
@@ -451,6 +450,27 @@ class Plan:
                 f"{said}: {privacy.devices} devices make a version, and a device rests for {privacy.apart} versions, so"
                 f" {privacy.apart * privacy.devices} workers are needed. Set workers_min to that, or apart to less"
             )
+
+    def _check_shares(self, privacy: SharedPrivacy) -> None:
+        said = f"trust = {self.trust!r}"
+        if self.apart:
+            raise Misuse(
+                f"{said} with apart = {self.apart}: devices draw noise afresh for each sum, so that nothing is gained"
+                " by it. Leave apart out; participations says how often a device takes part"
+            )
+        if self.codec != "dense":
+            raise Misuse(f"{said} with codec = {self.codec!r}: there is no room for noise. Set codec = 'dense'")
+        if privacy.certain < 1:
+            raise Misuse(
+                f"{said}: of the {self.opened_least} devices of the smallest sum that is opened all may tell what noise"
+                " they added. Set cohort to more, or name a smaller share that may collude"
+            )
+        if privacy.participations <= PARTICIPATIONS_MAX:
+            # Worked out once to be told now that it cannot be.
+            try:
+                _ = privacy.shares
+            except Misuse as problem:
+                raise Misuse(f"{said}: {problem}") from None
 
     def _not_private(self, trust: Trust) -> str | None:
         """Why a plan as this cannot be private, and what to change; None: it can."""
@@ -482,7 +502,7 @@ class Plan:
         if self.pace == "sync" and not self.cohort:
             return (
                 "with pace = 'sync' and no cohort: a sum is divided by a number that is known before. Set cohort to how"
-                " many devices make a version, such as 50, or pace = 'buffered'"
+                " many devices make a version, such as 50" + ("" if trust.sealed else ", or pace = 'buffered'")
             )
         if self.until.epochs is None:
             return (
@@ -508,6 +528,19 @@ class Plan:
         versions = self.until.epochs * math.ceil(self.epoch_leases / max(1, devices))
         apart = self.apart or max(1, self.workers_min // max(1, devices))
         most = math.ceil(versions / apart)
+        sealed = self.believes.sealed
+        if sealed is not None:
+            return SharedPrivacy(
+                epsilon=private.epsilon,
+                delta=private.delta,
+                clip=self.clip_update,
+                devices=devices,
+                # A sum that comes to nothing counts too, so that more of them than versions may be of use.
+                participations=self.participations or most,
+                apart=0,
+                versions=versions,
+                certain=self.opened_least - math.ceil(round(devices * sealed.colluding, 9)),
+            )
         return Privacy(
             epsilon=private.epsilon,
             delta=private.delta,
@@ -517,6 +550,17 @@ class Plan:
             apart=apart,
             versions=versions,
         )
+
+    @property
+    def opened_least(self) -> int:
+        """Of a sealed plan: a sum of fewer devices is not opened. Where it is private too, each device adds noise for
+        the smallest sum: that which is left of a version when as many are lost as may be."""
+        sealed = self.believes.sealed
+        if sealed is None:
+            return 1
+        if self.believes.private is None:
+            return sealed.least
+        return max(sealed.least, self.cohort - int(round(self.cohort * sealed.lost, 9)))
 
     @property
     def believes(self) -> Trust:

@@ -19,7 +19,8 @@ Rule = Literal["nearest", "clip"]
 GRAMMAR = (
     "identity (devices with a certificate), or robust, robust(nearest), robust(nearest, 20%) with the share of devices"
     " that may lie, or robust(clip), or sealed, sealed(8), sealed(8, 10%, 30%) with the devices of a sum and the shares"
-    " of them that may collude and be lost, or private(8), private(8, 1e-5) with the epsilon and the delta of a person"
+    " of them that may collude and be lost, or private(8), private(8, 1e-5) with the epsilon and the delta of a person,"
+    " or sealed + private(8), in which devices add the noise themselves"
 )
 
 #: The share of devices that may lie where a plan does not say.

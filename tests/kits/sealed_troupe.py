@@ -20,6 +20,7 @@ from shoal.roles.actions import (
     CheckRoster,
     Evaluate,
     MakeSealKey,
+    Participate,
     Record,
     Save,
     Seal,
@@ -31,6 +32,8 @@ from shoal.roles.events import (
     Disconnected,
     Event,
     Liveness,
+    NotParticipated,
+    Participated,
     PeerChanged,
     Prepared,
     Reassigned,
@@ -98,6 +101,11 @@ class SealedTroupe:
         #: (device, lease) -> its update and examples.
         self.made: dict[tuple[str, int, int], tuple[np.ndarray, int]] = {}
         self.sealed: list[tuple[str, Seal]] = []
+        #: Where the plan is private too. Device -> its participations, on its disk; (device, group) -> words and noise.
+        self.disks: dict[str, list[tuple[int, int]]] = {}
+        self.shares: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray]] = {}
+        #: What a device's disk does first; True: it is broken.
+        self.counts: Callable[[str, Participate], bool] = lambda node, action: False
         #: What is heard instead of a message; nothing: it is lost.
         self.lies: Callable[[str, str, Message], list[Message]] = lambda sender, to, message: [message]
         self.oracle = SealOracle([self.spec])
@@ -116,7 +124,9 @@ class SealedTroupe:
             worker = Worker(spec=self.spec, leader=HOME, term=self.leader.term)
             self.devices[node] = SealingDevice(worker, SimSealKeys(node, str(count), "job"))
             state = DeviceState(kind="toy", memory_total_mb=1024.0, examples=100)
-            for event in (Started(), Prepared(sizes=sizes_of(self.layout), state=state), Connected(node=HOME)):
+            taken = tuple(self.disks.setdefault(node, []))
+            prepared = Prepared(sizes=sizes_of(self.layout), state=state, participations=taken)
+            for event in (Started(), prepared, Connected(node=HOME)):
                 self._works(node, event)
 
     def loses(self, *nodes: str) -> None:
@@ -213,16 +223,35 @@ class SealedTroupe:
                 self._works(node, RosterChecked(roster=action.roster.roster, term=action.roster.term, bad=bad))
             case Seal():
                 self.sealed.append((node, action))
+                self._notes_share(node, device, action)
                 words, seals, kept = device.keys.seal(action.request, base=device.base[1])
                 tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
                 group = action.request.label.group
                 self._works(node, UpdateSealed(lease=action.lease, group=group, tensors=tensors, kept=kept))
+            case Participate():
+                self._notes(node, action)
             case Train():
                 self._trains(node, device, action)
             case Evaluate():
                 raise AssertionError("nothing is held out here")
             case _:
                 pass
+
+    def _notes(self, node: str, action: Participate) -> None:
+        if self.counts(node, action):
+            self._works(node, NotParticipated(term=action.term, lease=action.lease, reason="the disk is full"))
+            return
+        self.disks[node].append((action.term, action.version))
+        self._works(
+            node, Participated(term=action.term, version=action.version, lease=action.lease, group=action.group)
+        )
+
+    def _notes_share(self, node: str, device: SealingDevice, action: Seal) -> None:
+        noise, label = action.request.noise, action.request.label
+        if noise is not None:
+            chance = device.keys.next_rounding()
+            words = noise.encode(action.request.update, factor=1.0, chance=chance).view("<i4").astype(np.int64)
+            self.shares[node, label.term, label.group] = (words, noise.noise(words.size, chance=chance))
 
     def _trains(self, node: str, device: SealingDevice, action: Train) -> None:
         if action.tensors:

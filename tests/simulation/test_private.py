@@ -65,8 +65,8 @@ def nobody_counts_to_the_last() -> AbstractContextManager[Any]:
     """Neither the device nor its leader says when it is enough."""
     stack = ExitStack()
     stack.enter_context(patch.object(Participation, "refusal", lambda self, work: None))
-    stack.enter_context(patch.object(Participants, "are_spent", lambda self, workers: False))
-    stack.enter_context(patch("shoal.roles.leader.participants._is_spent", lambda worker: False))
+    stack.enter_context(patch.object(Participants, "are_spent", lambda self, workers, *, least=1: False))
+    stack.enter_context(patch("shoal.roles.leader.participants.is_spent", lambda worker: False))
     return stack
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import Misuse
+from shoal.learning.accountant import ratio_for
+from shoal.learning.privacy import SharedPrivacy
 from shoal.plan import Plan, epochs, seconds
 from shoal.trust import DEVICES_MAX, Sealed, Trust
 
@@ -215,10 +217,62 @@ def test_a_sealed_plan_says_how_many_hide_each_other() -> None:
         ({"epoch_leases": 5}, "Set epoch_leases to 8 or more"),
         ({"cohort": 4}, "set it to 8 to 256"),
         ({"trust": "robust(clip) + sealed"}, "nobody can compare them"),
-        ({"trust": "sealed + private(4)"}, "does not exist yet. Set trust = 'sealed'"),
+        ({"trust": "sealed + private(4)"}, "Set cohort to how many devices make a version, such as 50$"),
         ({"trust": "sealed(4, 50%, 10%)"}, "hides nobody"),
     ],
 )
 def test_what_cannot_be_sealed_is_refused_with_what_to_change(said: dict[str, object], told: str) -> None:
     with pytest.raises(Misuse, match=told):
         Plan(**{**SEALED, **said})
+
+
+# Sealed and private ------------------------------------------------------------------------------------------------
+
+
+def both(**said: object) -> Plan:
+    given: dict[str, object] = {"trust": "sealed(8, 10%, 30%) + private(8, 1e-5)", "workers_max": 1000}
+    return private(**{**given, "cohort": 50, "epoch_leases": 500, "workers_min": 500, **said})
+
+
+def test_devices_that_seal_add_noise_for_the_smallest_sum() -> None:
+    plan, privacy = both(), both().privacy
+    assert isinstance(privacy, SharedPrivacy)
+    # 50 devices, of which 15 may be lost, and 5 may tell what they added.
+    assert (plan.opened_least, privacy.certain, privacy.devices) == (35, 30, 50)
+    assert both(trust="sealed(40) + private(8)").opened_least == 40
+    # 4 epochs of 10 versions; 500 devices fill 10 of them. However far apart: noise is fresh for each.
+    assert (privacy.participations, privacy.apart) == (4, 0)
+    assert privacy.epsilon_of(privacy.spent([4])) == pytest.approx(8.0, rel=1e-4)
+    assert privacy.spent([1, 3]) == privacy.spent([4]) == privacy.ratio
+    assert privacy.allows([1, 3])
+    assert not privacy.allows([2, 3])
+    # Whole numbers and Renyi privacy cost a little: the noise of one leader would be so much.
+    gaussian = 2 / ratio_for(8.0, delta=1e-5)
+    assert gaussian < privacy.multiplier < 1.1 * gaussian
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"apart": 3}, "Leave apart out"),
+        ({"topology": "tree"}, "Set topology = 'star'"),
+        ({"codec": "top1%"}, "Set codec = 'dense'"),
+        ({"data": "shared"}, "Set data = 'local'"),
+        ({"pace": "buffered", "cohort": 0}, "Set pace = 'sync'"),
+        ({"cohort": 4}, "set it to 8 to 256$"),
+        ({"cohort": 300}, "set it to 8 to 256$"),
+        ({"workers_min": 30}, "Set workers_min to 35 or more, or set cohort to less"),
+        ({"epoch_leases": 20}, "Set epoch_leases to 35 or more, or set cohort to less"),
+        ({"until": seconds(60)}, "Set until = shoal.epochs"),
+        ({"clip_update": 0.0}, "set clip_update"),
+        ({"trust": "sealed(8, 40%, 60%) + private(8)"}, "below 100% together"),
+        ({"trust": "sealed(8, 49%, 50%) + private(8)", "cohort": 20}, "name a smaller share that may collude"),
+        ({"trust": "sealed(8, 10%, 30%) + private(0.01)"}, "have more devices in a version"),
+        ({"epoch_leases": 300_000, "workers_min": 50}, "Set participations to less"),
+        ({"trust": "robust(clip) + sealed + private(8)"}, "nobody can compare them"),
+        ({"share_labels": True}, "Leave share_labels out"),
+    ],
+)
+def test_what_cannot_be_sealed_and_private_is_refused(said: dict[str, object], told: str) -> None:
+    with pytest.raises(Misuse, match=told):
+        both(**said)

@@ -181,6 +181,8 @@ class Participate:
     term: int
     version: int
     lease: int
+    #: Where the update is sealed: the group that it is sealed for. Each is a participation of its own.
+    group: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

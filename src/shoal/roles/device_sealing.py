@@ -3,7 +3,8 @@
 The promises of a device, whatever its leader is: it takes no label that is not above its newest, so that no mask is
 used twice; it agrees to one set of members a label (``sealing.device``); it never seals an update again for which it
 answered ``Open``, so that no two sums differ by it alone; and it seals only with members whose keys the cluster's
-devices signed, and with at least as many as the plan says.
+devices signed, and with at least as many as the plan says. Where the plan is private too, it counts a participation for
+each group before it seals for it, and refuses groups in which its share of noise would be too little.
 
 Keys and chance are the driver's. A process that starts again has new keys.
 """
@@ -14,9 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import Misuse, PeerViolation
+from shoal.learning.privacy import SharedPrivacy
 from shoal.roles.actions import CheckRoster, MakeSealKey, Seal
 from shoal.roles.aggregation.delivery import Held
-from shoal.roles.events import RosterChecked, SealKeyMade, UpdateSealed
+from shoal.roles.events import Participated, RosterChecked, SealKeyMade, UpdateSealed
+from shoal.roles.participation import Participation
 from shoal.roles.worker_machine import WorkerMachine
 from shoal.sealing.fixed import BOUND_MAX
 from shoal.sealing.graph import shape_of
@@ -46,10 +49,16 @@ if TYPE_CHECKING:
 class DeviceSealing:
     """Keeps no lease itself: inputs that concern one name the one in hand."""
 
-    def __init__(self, worker: WorkerMachine, spec: JobSpec) -> None:
+    def __init__(self, worker: WorkerMachine, spec: JobSpec, participation: Participation) -> None:
         self._worker = worker
         self._spec = spec
         self._sealed = spec.plan.believes.sealed
+        privacy = spec.plan.privacy
+        #: Where the plan is private too.
+        self._privacy = privacy if isinstance(privacy, SharedPrivacy) else None
+        self._participation = participation
+        #: A group that is being counted, and what is to be sealed for it then.
+        self._counting: SealRequest | None = None
         #: The term of the key, and the key once it is made.
         self._key: tuple[int, MemberKey | None] = (0, None)
         #: The term whose leader was told the key over the present session.
@@ -65,6 +74,11 @@ class DeviceSealing:
         self._kept: tuple[int, int, SealedUpdate] | None = None
         #: (term, lease) of the last update for which this device answered ``Open``.
         self._spent = (0, 0)
+
+    @property
+    def is_on(self) -> bool:
+        """Updates of this job are sealed."""
+        return self._sealed is not None
 
     # Keys ----------------------------------------------------------------------------------------------
 
@@ -121,14 +135,27 @@ class DeviceSealing:
             self._waiting = bind
             return
         self._newest = (bind.term, bind.group)
-        self._kept = None
+        self._kept = self._counting = None
         try:
             request = self._request(held.result, bind)
         except (PeerViolation, Misuse) as problem:
             self._refuse(bind.group, str(problem), about=getattr(problem, "peer", None) or "")
             return
+        if (why := self._participation.refusal(held.work)) is not None:
+            self._refuse(bind.group, why)
+            return
         self._worker.become(WorkerPhase.WAITING, f"the update is being sealed with {request.group.size - 1} others")
-        self._worker.act(Seal(lease=held.work.lease, request=request))
+        if self._participation.may_leave(held.work, group=bind.group):
+            self._worker.act(Seal(lease=held.work.lease, request=request))
+        else:
+            self._counting = request
+
+    def on_counted(self, held: Held, event: Participated) -> None:
+        """A participation is durable: the update may be sealed for the group that it was counted for."""
+        request = self._counting
+        if request is not None and request.label.turn == (event.term, event.group):
+            self._counting = None
+            self._worker.act(Seal(lease=held.work.lease, request=request))
 
     def _request(self, update: Update, bind: Bind) -> SealRequest:
         """What is to be sealed. Raises where this device would hide among too few, or among strangers."""
@@ -145,8 +172,11 @@ class DeviceSealing:
                 raise PeerViolation(f"the key of {one.node} does not hold: {self._bad[one.node]}", peer=one.node)
         if key is None or key not in members:
             raise PeerViolation("the group does not have this device's key")
-        if len(members) < sealed.least:
-            raise PeerViolation(f"a group of {len(members)}, where at least {sealed.least} hide each other")
+        least, privacy = self._spec.plan.opened_least, self._privacy
+        if len(members) < least:
+            raise PeerViolation(f"a group of {len(members)}, where at least {least} hide each other")
+        if privacy is not None and len(members) > privacy.devices:
+            raise PeerViolation(f"a group of {len(members)}, where the plan's share of liars is of {privacy.devices}")
         if not 0 < update.examples <= bind.weight_most or abs(bind.bound) > BOUND_MAX:
             raise PeerViolation(f"an update of {update.examples} examples, of at most {bind.weight_most}")
         shape = shape_of(len(members), sealed.colluding, sealed.lost)
@@ -162,9 +192,10 @@ class DeviceSealing:
         )
         return SealRequest(
             label=label,
-            group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=sealed.least),
+            group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=least),
             place=members.index(key),
-            factor=update.examples / bind.weight_most,
+            factor=update.examples / bind.weight_most if privacy is None else 1.0,
+            noise=privacy.point if privacy is not None else None,
             update=update.tensors["delta"],
         )
 

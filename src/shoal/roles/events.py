@@ -244,11 +244,12 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Participated:
-    """A participation is durable: the update of this lease may leave."""
+    """A participation is durable: the update of this lease may leave, or be sealed for this group."""
 
     term: int
     version: int
     lease: int
+    group: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,8 @@
 
 A device believes no leader about this. An update leaves once its participation is durable (``Participate`` ->
 ``Participated``), and a participation is never given back: not if the update is refused, is lost on its way, or never
-leaves after all.
+leaves after all. Where updates are sealed, each group that one is sealed for is a participation: whether the sum of a
+group was opened after all, a device cannot know.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ class Participation:
         self._privacy = privacy
         #: (term, version) of every update that left, as it is on the disk.
         self._taken: list[tuple[int, int]] = []
-        #: (term, lease) of the update that is being counted, and of the last that was.
-        self._asked: tuple[int, int] | None = None
-        self._counted: tuple[int, int] | None = None
+        #: (term, lease, group) of the update that is being counted, and of the last that was.
+        self._asked: tuple[int, int, int] | None = None
+        self._counted: tuple[int, int, int] | None = None
+        #: How many are being counted.
+        self._under_way = 0
 
     @property
     def is_kept(self) -> bool:
@@ -50,8 +53,8 @@ class Participation:
         privacy = self._privacy
         if privacy is None or work.kind != "train":
             return None
-        if len(self._taken) >= privacy.participations:
-            return f"this device took part {len(self._taken)} times, of {privacy.participations} that the plan allows"
+        if (often := len(self._taken) + self._under_way) >= privacy.participations:
+            return f"this device took part {often} times, of {privacy.participations} that the plan allows"
         last = self._last(work.term)
         if last is not None and work.version < last + privacy.apart:
             return (
@@ -62,22 +65,26 @@ class Participation:
             return f"this device would spend more than the epsilon of {privacy.epsilon:g} that the plan promises it"
         return None
 
-    def may_leave(self, work: Work) -> bool:
+    def may_leave(self, work: Work, *, group: int = 0) -> bool:
         """Whether the update of this lease is counted. If it is not, the driver is asked to make that durable."""
-        lease = (work.term, work.lease)
-        if self._privacy is None or self._counted == lease:
+        what = (work.term, work.lease, group)
+        if self._privacy is None or self._counted == what:
             return True
-        if self._asked != lease:
-            self._asked = lease
-            self._worker.act(Participate(term=work.term, version=work.version, lease=work.lease))
+        if self._asked != what:
+            self._asked = what
+            self._under_way += 1
+            self._worker.act(Participate(term=work.term, version=work.version, lease=work.lease, group=group))
         return False
 
     def on_counted(self, event: Participated) -> None:
+        self._under_way = max(0, self._under_way - 1)
         self._taken.append((event.term, event.version))
-        self._asked, self._counted = None, (event.term, event.lease)
+        counted = (event.term, event.lease, event.group)
+        # Another may have been asked for since.
+        self._asked, self._counted = None if self._asked == counted else self._asked, counted
 
     def on_not_counted(self) -> None:
-        self._asked = None
+        self._asked, self._under_way = None, max(0, self._under_way - 1)
 
     # What leaves -----------------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ class Worker(WorkerMachine):
         self._participation = Participation(self, spec.plan.privacy)
         #: Leases in a row that the device did not take by its account.
         self._declined = 0
-        self._sealing = DeviceSealing(self, spec)
+        self._sealing = DeviceSealing(self, spec, self._participation)
         self._link = LinkMeasured()
         #: With local data: the state of the device at the last training.
         self._state: DeviceState | None = None
@@ -494,8 +494,8 @@ class Worker(WorkerMachine):
 
     def _deliver(self, held: Held) -> bool:
         """Send a result; an update of a private job once it is counted. What is not sent for want of a leader is not
-        counted either."""
-        counts = isinstance(held.result, Update) and self.is_connected
+        counted either, nor is one that is offered to be sealed: that is counted with its group."""
+        counts = isinstance(held.result, Update) and self.is_connected and not self._sealing.is_on
         if counts and not self._participation.may_leave(held.work):
             return False
         return self._delivery.deliver(held)
@@ -507,7 +507,9 @@ class Worker(WorkerMachine):
             return
         if isinstance(held.result, Update):
             held.result = replace(held.result, state=self._participation.told(held.result.state))
-            if self._deliver(held):
+            if self._sealing.is_on:
+                self._sealing.on_counted(held, event)
+            elif self._deliver(held):
                 self._held = None
 
     def _on_not_counted(self, event: NotParticipated) -> None:

@@ -163,7 +163,8 @@ class WorkerDriver:
             reason = f"its participation could not be written down: {error}"
             host.post(NotParticipated(term=action.term, lease=action.lease, reason=reason))
             return
-        host.post(Participated(term=action.term, version=action.version, lease=action.lease))
+        counted = Participated(term=action.term, version=action.version, lease=action.lease, group=action.group)
+        host.post(counted)
 
     def act(self, host: RoleHost, action: Action) -> bool:
         """Begin what the worker asks for; False: it has to be waited for."""

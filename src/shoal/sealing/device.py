@@ -18,6 +18,7 @@ from shoal.errors import Misuse, PeerViolation
 from shoal.sealing import pair
 from shoal.sealing.fixed import FixedPoint
 from shoal.sealing.group import MAC_BYTES, SEED_BYTES, TAG_BYTES, MaskGraph, bits_of
+from shoal.sealing.noise import NoisePoint
 from shoal.sealing.shamir import CHANCE_BYTES, SHARE_BYTES, split
 from shoal.sealing.stream import add_all, stream
 
@@ -139,18 +140,23 @@ class SealedUpdate:
 
 
 def seal(
-    seat: GroupPlace, update: np.ndarray, *, fixed: FixedPoint, factor: float, entropy: bytes
+    seat: GroupPlace, update: np.ndarray, *, fixed: FixedPoint | NoisePoint, factor: float, entropy: bytes
 ) -> tuple[np.ndarray, bytes, SealedUpdate]:
     """The masked words of an update, what goes with them, and what the device keeps. ``entropy`` is used once."""
     if len(entropy) != ENTROPY_BYTES:
         raise Misuse(f"sealing takes {ENTROPY_BYTES} bytes of chance, not {len(entropy)}")
-    own, rounding, shares = entropy[:SEED_BYTES], entropy[32:64], entropy[64:]
-    words = fixed.encode(update, factor=factor, chance=rounding)
+    own, shares = entropy[:SEED_BYTES], entropy[64:]
+    words = fixed.encode(update, factor=factor, chance=rounding_of(entropy))
     label, near = seat.label, seat.group.near[seat.place]
     edges = {other: pair.edge_seed(seat.keys[other], label) for other in near}
     masks = [(pair.mask_key(seed, label), other < seat.place) for other, seed in edges.items()]
     add_all(words, [(pair.mask_key(own, label), False), *masks])
     return words, _seals(seat, own, edges, shares), SealedUpdate(seat)
+
+
+def rounding_of(entropy: bytes) -> bytes:
+    """The part of what sealing takes that values are rounded with, and that noise is drawn from."""
+    return entropy[32:64]
 
 
 def _seals(seat: GroupPlace, own: bytes, edges: Mapping[int, bytes], chance: bytes) -> bytes:

@@ -8,6 +8,7 @@ import numpy as np
 
 from shoal.sealing.group import MaskGraph
 from shoal.sealing.label import Label
+from shoal.sealing.noise import NoisePoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,4 +19,6 @@ class SealRequest:
     place: int
     #: What the update counts for, of the largest weight.
     factor: float
+    #: Where the plan is private too: how long the update may be, and the device's share of noise.
+    noise: NoisePoint | None = None
     update: np.ndarray = field(compare=False, repr=False)

@@ -769,7 +769,7 @@ class Invariants:
         epoch = int(str(ledger["epoch"]))
         # Of a sealed epoch, what is too little for another sum is left.
         sealed = spec.plan.believes.sealed
-        least = batches - sealed.least + 1 if sealed is not None else batches
+        least = batches - spec.plan.opened_least + 1 if sealed is not None else batches
         for done in range(epoch):
             self._hold(
                 least <= course.per_epoch[done] <= batches,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from shoal.cli.render.format import bytes_text, plural
-from shoal.learning.privacy import Privacy
+from shoal.learning.privacy import Privacy, SharedPrivacy
 
 #: Milliseconds of one core for a value: to draw its noise and carry it on at the leader, and to cut it on a device.
 _NOISE_MS, _CUT_MS = 2.6e-5, 2.0e-6
@@ -26,7 +26,7 @@ def private_facts(privacy: Privacy, *, devices: int, values: float) -> Iterator[
     yield (
         "promise",
         f"epsilon {privacy.epsilon:g}, delta {privacy.delta:g} at the plan's end, for all that one device ever sends:"
-        f" {plural(privacy.participations, 'update')} at most, {plural(privacy.apart, 'version')} apart or more, in"
+        f" {plural(privacy.participations, 'update')} at most, {_spaced(privacy)}, in"
         f" {plural(privacy.versions, 'version')} of {plural(privacy.devices, 'device')}",
     )
     first = privacy.epsilon_of(privacy.spent([1]))
@@ -35,22 +35,19 @@ def private_facts(privacy: Privacy, *, devices: int, values: float) -> Iterator[
         share = noise_to_signal(privacy, values)
         yield (
             "noise",
-            f"a deviation of {privacy.deviation / privacy.devices:.2g} in each value of a version's mean, whose updates"
+            f"a deviation of {privacy.mean_deviation:.2g} in each value of a version's mean, whose updates"
             f" are {privacy.clip:g} long at most; by the end it has moved the model {100 * share:.0f} % as far as"
             " updates that all agree could",
         )
-        leader_ms, device_ms = values * _NOISE_MS, values * _CUT_MS
-        kept = bytes_text(_BUFFERS * values * 4)
+    if isinstance(privacy, SharedPrivacy):
+        more = math.sqrt(privacy.devices / privacy.certain)
         yield (
-            "costs",
-            f"about {leader_ms:.0f} ms of a core more a version at the leader and {kept} of its memory,"
-            f" {device_ms:.1g} ms and one small file on a device; no bytes more",
+            "shares",
+            f"each device adds noise for the {plural(privacy.certain, 'device')} whose noise is certain in the smallest"
+            f" sum that is opened: a version of all {privacy.devices} has {more:.2f} times the deviation it needs",
         )
-    yield (
-        "learns",
-        "the leader sees every update before noise is added, and who came when: let a machine of yours lead. The"
-        " promise holds against readers of the models: other devices, and users of published versions",
-    )
+    else:
+        yield from _leader_facts(values)
     if privacy.devices < _DEVICES_FEW:
         yield (
             "warning",
@@ -63,8 +60,34 @@ def private_facts(privacy: Privacy, *, devices: int, values: float) -> Iterator[
         yield "warning", f"{plural(devices, 'device')} are here, and a sum is divided by {privacy.devices} all the same"
 
 
+def _spaced(privacy: Privacy) -> str:
+    if isinstance(privacy, SharedPrivacy):
+        return "with a sum that comes to nothing as one of them"
+    return f"{plural(privacy.apart, 'version')} apart or more"
+
+
+def _leader_facts(values: float) -> Iterator[tuple[str, str]]:
+    """Where the leader adds the noise."""
+    if values:
+        leader_ms, device_ms = values * _NOISE_MS, values * _CUT_MS
+        kept = bytes_text(_BUFFERS * values * 4)
+        yield (
+            "costs",
+            f"about {leader_ms:.0f} ms of a core more a version at the leader and {kept} of its memory,"
+            f" {device_ms:.1g} ms and one small file on a device; no bytes more",
+        )
+    yield (
+        "learns",
+        "the leader sees every update before noise is added, and who came when: let a machine of yours lead. The"
+        " promise holds against readers of the models: other devices, and users of published versions",
+    )
+
+
 def noise_to_signal(privacy: Privacy, values: float) -> float:
     """How far noise has moved a model by the end of a plan, by how far updates could that all point one way."""
+    if isinstance(privacy, SharedPrivacy):
+        # Fresh noise for each version: it adds up as a root.
+        return privacy.mean_deviation / privacy.clip * math.sqrt(values / privacy.versions)
     from shoal.learning.blt import row_for, toeplitz_ratio
 
     in_sums = row_for(privacy.versions).error / toeplitz_ratio(1, 1, privacy.versions)

@@ -13,6 +13,10 @@ from shoal.sealing.shamir import SHARE_BYTES
 #: Milliseconds of one core for a value: to add a mask, and to round it, as ``benchmarks.trust`` measured them.
 _MASK_MS, _ROUND_MS = 1.5e-6, 6e-6
 
+#: The same to round a value so that the length of an update is kept and to draw its noise, as
+#: ``benchmarks.trust_shares`` measured it.
+_NOISE_MS = 1.2e-4
+
 
 def extra_bytes(shape: GraphShape) -> int:
     """What a device sends for a version beside its words: seals, MACs and shares."""
@@ -24,9 +28,13 @@ def extra_bytes(shape: GraphShape) -> int:
 def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tuple[str, str]]:
     sealed = plan.believes.sealed
     assert sealed is not None
-    if devices < sealed.least:
-        yield "trust", f"{plan.trust}: waits for {sealed.least} devices, since fewer do not hide each other"
-        devices = sealed.least
+    least, is_private = plan.opened_least, plan.privacy is not None
+    if devices < least:
+        yield "trust", f"{plan.trust}: waits for {least} devices, since fewer do not hide each other"
+        devices = least
+    if is_private:
+        # A version has no more of them.
+        devices = min(devices, plan.cohort)
     shape = shape_of(min(devices, GROUP_MAX), sealed.colluding, sealed.lost)
     each = "every other" if shape.is_complete else f"{shape.neighbours} neighbours"
     yield (
@@ -35,7 +43,7 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         " mask",
     )
     values = model_bytes / 4
-    device_ms = values * (_ROUND_MS + (1 + shape.neighbours) * _MASK_MS)
+    device_ms = values * ((_NOISE_MS if is_private else _ROUND_MS) + (1 + shape.neighbours) * _MASK_MS)
     leader_ms = values * _MASK_MS * shape.devices
     yield (
         "costs",
@@ -45,7 +53,11 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
     lying = "also if it lies" if shape.devices <= COMPLETE_MAX else "if it follows the protocol"
     yield (
         "learns",
-        f"the leader sees sums of at least {sealed.least} devices, {lying}; and who took part, with how many examples"
-        " and what loss",
+        f"the leader sees sums of at least {least} devices, "
+        + (
+            f"never one without noise, {lying}; and who took part when. The promise is to it as well"
+            if is_private
+            else f"{lying}; and who took part, with how many examples and what loss"
+        ),
     )
     yield "stops not", "a device that lies: nobody can see which one spoilt a sum. Nor what sums of versions tell"

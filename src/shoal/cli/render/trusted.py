@@ -27,7 +27,8 @@ def trust_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tup
     """Labels and texts for a job of so many devices; none where every member is believed."""
     trust = plan.believes
     if plan.privacy is not None:
-        yield "trust", f"{plan.trust}: the model tells little of any one person"
+        noisy = "nobody sees a sum without noise, and " if trust.sealed is not None else ""
+        yield "trust", f"{plan.trust}: {noisy}the model tells little of any one person"
         yield from private_facts(plan.privacy, devices=devices, values=model_bytes / _VALUE_BYTES)
     if trust.sealed is not None:
         yield from sealed_facts(plan, devices=devices, model_bytes=model_bytes)

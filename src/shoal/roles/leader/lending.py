@@ -142,8 +142,11 @@ class Lending:
         if self._training.has_no_noise_left:
             return f"the plan's noise is for {self._training.noised} versions under one leader, and they are made"
         ledger, able = self._training.ledger, self._workers.able()
-        if ledger.outstanding or ledger.merged or not self._participants.are_spent(able):
+        least = self._spec.plan.opened_least
+        if ledger.outstanding or ledger.merged or not self._participants.are_spent(able, least=least):
             return None
+        if least > 1:
+            return f"the accounts of too many of the {len(able)} devices here are spent: a sum is of {least} or more"
         return f"each of the {len(able)} devices here has taken part as often as its account allows"
 
     def _is_nobodys_turn(self, participants: Participants) -> bool:

@@ -29,7 +29,7 @@ class Participants:
 
     def why_not(self, worker: WorkerRecord, *, version: int) -> str | None:
         """Why a device gets no lease while the model is at this version; None: it may."""
-        if _is_spent(worker):
+        if is_spent(worker):
             return "it has taken part as often as its account allows"
         told = worker.device.spent_version if worker.device is not None else None
         # An update of that version moves the next one at the earliest.
@@ -38,20 +38,20 @@ class Participants:
             return f"it took part in version {last}, and may again in version {last + self._privacy.apart}"
         return None
 
-    def are_spent(self, workers: Sequence[WorkerRecord]) -> bool:
-        """None of these devices may take part any more."""
-        return bool(workers) and all(_is_spent(worker) for worker in workers)
+    def are_spent(self, workers: Sequence[WorkerRecord], *, least: int = 1) -> bool:
+        """Fewer of these devices than a version needs may take part any more."""
+        return bool(workers) and sum(not is_spent(worker) for worker in workers) < least
 
     # What people see, and what survives ---------------------------------------------------------------------
 
     def figures(self, workers: Sequence[WorkerRecord], *, versions: int) -> dict[str, Any]:
-        """For ``Progress``; ``versions``: of this leader's chain."""
+        """For ``Progress``; ``versions``: of this leader's chain, or groups whose devices it asked for noise."""
         privacy = self._privacy
         for device in (worker.device for worker in workers if worker.device is not None):
             # No honest account comes to more, and a status is no place for a lie.
             if device.participations <= privacy.participations and device.spent <= privacy.ratio * 1.001:
                 self._worst = max(self._worst, (device.spent, device.participations))
-        often = min(privacy.participations, -(-versions // privacy.apart))
+        often = min(privacy.participations, -(-versions // max(1, privacy.apart)))
         # What was handed out before a crash and is in no checkpoint was seen too: earlier chains count in full.
         job = privacy.spent([often]) if self._is_first else privacy.ratio
         return {
@@ -69,5 +69,6 @@ class Participants:
                 self._worst = max(self._worst, (float(spent), came))
 
 
-def _is_spent(worker: WorkerRecord) -> bool:
+def is_spent(worker: WorkerRecord) -> bool:
+    """By its own account, as the leader heard it last."""
     return worker.device is not None and not worker.device.participations_left

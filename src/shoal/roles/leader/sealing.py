@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shoal.errors import Misuse, PeerViolation
+from shoal.learning.privacy import SharedPrivacy
 from shoal.roles.aggregation.formation import ArrivedUpdate
 from shoal.roles.aggregation.formations import Summed
 from shoal.roles.leader.leases import Leases
+from shoal.roles.leader.participants import is_spent
 from shoal.roles.leader.parts import Shared
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
@@ -88,6 +90,11 @@ class Sealing:
         if sealed is None:
             raise Misuse("updates of this plan are not sealed")
         self._sealed = sealed
+        #: A sum of fewer devices is not opened.
+        self._least = shared.spec.plan.opened_least
+        privacy = shared.spec.plan.privacy
+        #: Where devices add noise: their sum is divided by a number that is known before, and each counts as one.
+        self._privacy = privacy if isinstance(privacy, SharedPrivacy) else None
         self._size = shared.training.model.size
         self._keys: dict[str, MemberKey] = {}
         self._roster: tuple[MemberKey, ...] = ()
@@ -186,11 +193,16 @@ class Sealing:
             return
         by_worker = {lease.worker: lease for lease in offers if lease.worker in self._keys}
         able = [lease for node, lease in sorted(by_worker.items()) if not self._is_accused(node)][:GROUP_MAX]
-        if len(able) >= self._sealed.least and self._bind(able):
+        if len(able) >= self._least and self._bind(able):
             return
+        is_last = is_last or self._are_spent()
         for lease in offers:
             if is_last or lease.worker in self._workers.leaving or self._is_accused(lease.worker):
                 self._unbind(lease, "too few others are left to hide it among")
+
+    def _are_spent(self) -> bool:
+        """The accounts of too many devices are spent for another sum."""
+        return self._privacy is not None and sum(not is_spent(one) for one in self._workers.able()) < self._least
 
     def _is_accused(self, node: str) -> bool:
         return len(self._accused.get(node, ())) >= ACCUSERS_LEAST
@@ -220,12 +232,13 @@ class Sealing:
         self._group = SealedGroup(
             number=self._number,
             label=label,
-            graph=MaskGraph.of(shape, tuple(key.nonce for key in keys), least=self._sealed.least),
+            graph=MaskGraph.of(shape, tuple(key.nonce for key in keys), least=self._least),
             members=members,
             leases=tuple(lease.id for lease in leases),
             total=np.zeros(self._size, dtype="<u4"),
             asked_s=self._machine.now_s,
         )
+        self._training.groups += 1
         bits = bits_of(places, len(self._roster))
         for lease in leases:
             self._leases.extend(lease)
@@ -293,8 +306,8 @@ class Sealing:
         ]
         if awaited:
             return
-        if len(group.reports) < self._sealed.least:
-            self._make_void(group, f"{len(group.reports)} of at least {self._sealed.least} updates came")
+        if len(group.reports) < self._least:
+            self._make_void(group, f"{len(group.reports)} of at least {self._least} updates came")
             return
         group.phase = SealPhase.AGREEING
         group.opening = SumOpening(group.graph, group.seals, group.label.digest())
@@ -385,8 +398,11 @@ class Sealing:
         unmask(group.total, opening.masks(), opening.label)
         reports = tuple(group.reports[place] for place in sorted(group.reports))
         weight = sum(report.update.examples for report in reports)
-        fixed = FixedPoint(group.label.bound, group.graph.size)
-        mean = fixed.decode(group.total, times=group.label.weight_most / weight)
+        if self._privacy is not None:
+            mean = self._privacy.point.decode(group.total, times=1.0 / self._privacy.devices)
+        else:
+            fixed = FixedPoint(group.label.bound, group.graph.size)
+            mean = fixed.decode(group.total, times=group.label.weight_most / weight)
         largest = float(np.abs(mean).max())
         if largest > 0:
             above = math.ceil(math.log2(largest)) + BOUND_ABOVE
@@ -432,6 +448,6 @@ class Sealing:
         """End an epoch in which fewer leases are left than a sum needs."""
         ledger = self._training.ledger
         left = ledger.batches - ledger.applied
-        if 0 < left < self._sealed.least:
+        if 0 < left < self._least:
             ledger.waive()
-            self._machine.record("waived", f"{left} of {ledger.batches} leases: a sum is of {self._sealed.least}")
+            self._machine.record("waived", f"{left} of {ledger.batches} leases: a sum is of {self._least}")

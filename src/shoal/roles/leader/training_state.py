@@ -20,6 +20,7 @@ from shoal.learning.metrics import LOGGED_MAX, MetricSum, lower_is_better, merge
 from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.parameter_staleness import ENTRIES_PER_PLACE, ParameterStaleness, scale_of
 from shoal.learning.partial import Partial
+from shoal.learning.privacy import SharedPrivacy
 from shoal.learning.similarity import LabelMemory, boosted
 from shoal.learning.staleness import PER_PARAMETER, Lateness
 from shoal.roles.aggregation.formation import ArrivedUpdate
@@ -94,7 +95,10 @@ class TrainingState:
         self._partial = Partial(layout.size)
         #: Where updates meet instead, if the plan does not believe each of them; and who was weighed down of late.
         privacy = spec.plan.privacy
-        self._private = PrivateSum(layout.size, privacy, normals) if privacy is not None else None
+        is_shared = isinstance(privacy, SharedPrivacy)
+        self._private = PrivateSum(layout.size, privacy, normals) if privacy is not None and not is_shared else None
+        #: Where devices add noise themselves: groups that were asked to, under this leader.
+        self.groups = 0
         self._weighing = self._private or weighing_of(spec.plan.believes, layout.size, room)
         self._reputations = Reputations()
         #: Not part of a snapshot: see there.
@@ -214,7 +218,8 @@ class TrainingState:
         self.version += 1
         self._steps.append((self._machine.now_s, examples))
         # Devices of a private job do not tell their loss.
-        self.train_loss, self._loss_sum = None if self._private else self._loss_sum / examples, 0.0
+        is_private = self._spec.plan.privacy is not None
+        self.train_loss, self._loss_sum = None if is_private else self._loss_sum / examples, 0.0
         self._drop_merged()
         return self.ledger.apply(self.version)
 
@@ -230,8 +235,8 @@ class TrainingState:
 
     @property
     def noised(self) -> int:
-        """Versions of a private job that have this leader's noise."""
-        return self._private.versions if self._private is not None else 0
+        """Versions of a private job that have this leader's noise, or sums that devices were asked for theirs."""
+        return self._private.versions if self._private is not None else self.groups
 
     @property
     def has_no_noise_left(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from shoal.errors import Misuse
 from shoal.sealing.carry_out import DeviceKeys, statement
-from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate
+from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate, rounding_of
 from shoal.sealing.pair import PRIVATE_BYTES
 from shoal.sealing.request import SealRequest
 from shoal.wire.messages import NONCE_BYTES, MemberKey, SealRoster
@@ -27,6 +27,12 @@ class SimSealKeys:
     def _drawn(self, size: int) -> bytes:
         self._count += 1
         return hashlib.shake_256(f"{self._seed} {self._count}".encode()).digest(size)
+
+    def next_rounding(self) -> bytes:
+        """What the next update that is sealed will be rounded with, and draw its noise from, for those who watch."""
+        count = self._count
+        entropy, self._count = self._drawn(ENTROPY_BYTES), count
+        return rounding_of(entropy)
 
     def make(self, term: int) -> MemberKey:
         keys = DeviceKeys(self._drawn(PRIVATE_BYTES))

@@ -253,7 +253,7 @@ class SimWorkerDriver:
         process, job = self._around.process, self._job.spec.job
         kept = process.machine.participations
         kept[job] = (*kept.get(job, ()), (action.term, action.version))
-        counted = Participated(term=action.term, version=action.version, lease=action.lease)
+        counted = Participated(term=action.term, version=action.version, lease=action.lease, group=action.group)
         process.mark("counted", job=job, term=action.term, version=action.version, lease=action.lease)
         if not host.ended:
             host.post(counted)
