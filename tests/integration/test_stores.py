@@ -16,11 +16,12 @@ from unittest import mock
 import pytest
 from kit import Site, cluster_in, run
 
-from benchmarks import object_servers, postgres_server
+from benchmarks import haproxy_server, object_servers, postgres_server
 from benchmarks.common import echo_job
 from benchmarks.object_servers import BUCKET, ObjectServer
 from benchmarks.postgres_server import PostgresServer
 from shoal.errors import Misuse, Refused, Unreachable
+from shoal.identity.enrolment import Enrolled
 from shoal.identity.identity import Authority
 from shoal.runtime.backup import back_up
 from shoal.runtime.operator import Operator
@@ -231,6 +232,71 @@ def test_a_standby_takes_over_from_a_manager_that_was_killed(
             assert "Traceback" not in log
 
     run(story())
+
+
+@pytest.mark.parametrize("door", ["haproxy", "addresses"])
+def test_devices_find_the_manager_that_took_over(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer, door: str
+) -> None:
+    """By one address, where HAProxy passes TLS through, or by those of all managers. Their leader leads on."""
+    if door == "haproxy" and (why := haproxy_server.missing()):
+        pytest.skip(why)
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
+    front, *ports = (haproxy_server.free_pair() for _ in range(4))
+
+    def options(port: int, other: int) -> tuple[str, ...]:
+        told = f"127.0.0.1:{front}" if door == "haproxy" else f"127.0.0.1:{port},127.0.0.1:{other}"
+        return ("--store", url, "--blobs", bucket, "--lead", "devices", "--port", str(port), "--advertise", told)
+
+    async def story() -> None:
+        async with cluster_in(tmp_path, workers=0, manager_options=options(ports[0], ports[1])) as plain:
+            site = StoredSite(plain.cluster, plain.operator, tmp_path)
+            site.url = url
+            site.pace(0.2)
+            for name in ("device-1", "device-2"):
+                await joined(site, name)
+            home = tmp_path / "second"
+            second = await standby(site, home, ports[1], *options(ports[1], ports[0]))
+            try:
+                job = await site.submit_tally(batches=120)
+                before = await site.mid_epoch(job)
+                await site.kill_manager()
+                await ready_within(second, 120)
+                async with Operator.open(home) as operator:
+                    site.operator = operator
+                    durable = before.durable_version
+                    await site.progress(job, "a newer version is durable", lambda now: now.durable_version > durable)
+                    site.pace(0.0)
+                    await site.ended(job)
+                _, audits = await asyncio.to_thread(site.history, job)
+                assert [(audit.batches, audit.distinct) for audit in audits] == [(120, 120)]
+            finally:
+                await end(second)
+            log = (home / "manager.log").read_text()
+            assert "still leads" in log, "its leader was on a device, and led on"
+            assert "did not join" not in log, "the proxy's checks are no devices"
+            kept = Enrolled.load(site.cluster.agent_home("device-1") / "node")
+            if door == "haproxy":
+                assert kept.managers == (f"127.0.0.1:{front}",)
+            else:
+                assert kept.managers == (f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[0]}")
+                assert kept.manager_endpoint == f"127.0.0.1:{ports[1]}"
+
+    if door == "haproxy":
+        with haproxy_server.running(tmp_path, door=front, managers=ports):
+            run(story())
+    else:
+        run(story())
+
+
+async def joined(site: Site, name: str) -> None:
+    """A device that joins by a line that may name a proxy, which looks for the manager twice a second."""
+    for _ in range(120):
+        with contextlib.suppress(Unreachable):
+            await site.cluster.start_agent(name)
+            return
+        await asyncio.sleep(0.5)
+    pytest.fail("nobody answered where devices join")
 
 
 def test_a_manager_that_was_stopped_finds_itself_deposed_and_ends(

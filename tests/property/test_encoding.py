@@ -21,7 +21,7 @@ from shoal.states import REPORTED
 from shoal.until import Goal, Plateau
 from shoal.wire import contract, messages
 from shoal.wire.encoding import decode_envelope, encode_envelope, from_json, to_json
-from shoal.wire.limits import BATCHES_MAX, COME_MOST_S, LABELLED_MAX, SECONDS_MAX, SIDE_MAX
+from shoal.wire.limits import BATCHES_MAX, COME_MOST_S, LABELLED_MAX, MANAGERS_MAX, SECONDS_MAX, SIDE_MAX
 from shoal.wire.messages import (
     CALLS,
     PEER_PHASES,
@@ -253,6 +253,7 @@ SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
         time_s=st.floats(allow_nan=False),
         redial_s=st.floats(allow_nan=False),
         come_s=st.floats(0, COME_MOST_S),
+        managers=st.lists(ENDPOINT, max_size=MANAGERS_MAX).map(tuple),
     ),
     Admit: st.builds(Admit, job=ID, term=INTEGER, nodes=st.lists(ID, max_size=3).map(tuple)),
     Leads: st.builds(Leads, job=ID, term=INTEGER, endpoint=ENDPOINT | st.just("")),

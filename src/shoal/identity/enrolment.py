@@ -23,7 +23,7 @@ import ssl
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +39,7 @@ from shoal.wire.limits import (
     ENROL_DEADLINE_S,
     ENROL_FACTS_MAX,
     ENROL_MESSAGE_MAX_BYTES,
+    MANAGERS_MAX,
     NAME_MAX_CHARS,
     REASON_MAX_CHARS,
 )
@@ -282,23 +283,38 @@ class Enrolled:
     manager_endpoint: str
     #: Where it joined, and is let in again should its certificate run out; empty: not known.
     enrol_endpoint: str = ""
+    #: Where managers of the cluster are, as the last one that was reached said; empty: that one is alone.
+    managers: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:
         # The identity goes last: a folder that holds one is complete.
+        self.save_manager(folder)
+        self.identity.save(folder)
+
+    def save_manager(self, folder: Path) -> None:
+        """Where managers are, alone: the identity may be renewed meanwhile."""
         manager = {
             "manager_node": self.manager_node,
             "manager_endpoint": self.manager_endpoint,
             "enrol_endpoint": self.enrol_endpoint,
+            "managers": " ".join(self.managers),
         }
         save_private_json(folder / MANAGER_FILE, manager)
-        self.identity.save(folder)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         identity = Identity.load(folder)
         fields = ("manager_node", "manager_endpoint")
-        node, where, joined_at = load_private_json(folder / MANAGER_FILE, fields, optional=("enrol_endpoint",))
-        return cls(identity=identity, manager_node=node, manager_endpoint=where, enrol_endpoint=joined_at)
+        node, where, joined_at, managers = load_private_json(
+            folder / MANAGER_FILE, fields, optional=("enrol_endpoint", "managers")
+        )
+        return cls(
+            identity=identity,
+            manager_node=node,
+            manager_endpoint=where,
+            enrol_endpoint=joined_at,
+            managers=tuple(managers.split())[:MANAGERS_MAX],
+        )
 
 
 async def enrol(
@@ -354,7 +370,7 @@ async def return_lapsed(member: Enrolled, *, timeout_s: float = ENROL_DEADLINE_S
     back = await _converse(door, json.dumps(content).encode(), identity.key_pem, timeout_s)
     if (back.identity.node, back.identity.role) != (identity.node, identity.role):
         raise PeerViolation(f"came back as {back.identity.node}, not as {identity.node}", peer=door.endpoint)
-    return back
+    return replace(back, managers=member.managers)
 
 
 async def _converse(code: JoinCode, message: bytes, key_pem: bytes, timeout_s: float) -> Enrolled:

@@ -241,8 +241,14 @@ class Reception:
         except OSError as error:
             raise PeerViolation(f"TLS failed ({_brief(error)})") from error
         try:
-            await send(writer, self._greeting)
-            raw = await receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
+            try:
+                await send(writer, self._greeting)
+                raw = await receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
+            except (asyncio.IncompleteReadError, ConnectionError) as error:
+                if getattr(error, "partial", b""):
+                    raise
+                # A proxy looks whether this manager is well (docs/operations/haproxy.cfg): nobody wanted to join.
+                return
             asked = asyncio.run_coroutine_threadsafe(_as_coroutine(self._answer(raw, guest.address)), self._home)
             reply, refusal = await asyncio.wrap_future(asked)
             if refusal:

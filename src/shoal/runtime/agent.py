@@ -151,7 +151,8 @@ class Agent:
         if self._lending is not None:
             self._lending.start()
         try:
-            endpoint = self._renewal.member.manager_endpoint
+            self._router.know_manager(self._renewal.member.manager_endpoint, self._renewal.member.managers)
+            endpoint = self._router.manager_endpoint
             dialer = self._dialers[self._manager] = Dialer(self, peer=self._manager, role="manager", endpoint=endpoint)
             await dialer.hold()
         finally:
@@ -185,7 +186,8 @@ class Agent:
                 log.warning("%s; trying again in %.1f s", reason, wait_s)
             await asyncio.sleep(wait_s)
             # A new certificate may name another endpoint.
-            dialer.endpoint = self._renewal.member.manager_endpoint
+            self._router.know_manager(self._renewal.member.manager_endpoint, self._renewal.member.managers)
+            dialer.endpoint = self._router.manager_endpoint
         else:
             wait_s = self._router.backoff_s(dialer.peer)
             log.warning("%s at %s: %s; trying again in %.1f s", dialer.peer, dialer.endpoint, reason, wait_s)
@@ -311,6 +313,7 @@ class Agent:
                 told = f": {message.reason}" if message.reason else ""
                 log.info("connected to %s as %s%s", dialer.endpoint, self.identity.node, told)
             self._renewal.heard(message.time_s)
+            await asyncio.to_thread(self._renewal.reached, dialer.endpoint, message.managers)
         if isinstance(message, Assign) and message.role == "worker" and is_manager:
             # In a thread: the modules are many, numpy among them, and heartbeats do not wait. What else the manager
             # says of jobs comes behind this message, on the same stream, and is read after it. A small board may take

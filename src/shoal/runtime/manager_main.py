@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal import features
 from shoal.errors import Misuse, ShoalError
 from shoal.identity.discovery import Announcement, check_installed
 from shoal.identity.enrolment import Enrolled, EnrolmentServer, Newcomer
@@ -35,7 +36,7 @@ from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.paths import Paths
 from shoal.runtime.reachable import EVERYWHERE, own_address, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
-from shoal.runtime.seat_holder import hold_seat
+from shoal.runtime.seat_holder import hold_seat, mind_doors
 from shoal.store.opening import open_stores
 from shoal.store.registry import Registry
 from shoal.store.seat import Deposed, FencedDatabase, Seats
@@ -59,6 +60,8 @@ class ManagerReady:
     resumed_jobs: tuple[str, ...]
     #: Why devices may not reach the endpoint, and what to do; empty: nothing speaks against it.
     warning: str = ""
+    #: How long it took, from when this manager had its seat; from its start, if it shares nothing.
+    start_s: float = 0.0
 
 
 def open_cluster(
@@ -126,18 +129,21 @@ async def run_home(
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports.
 
     ``advertise``: the HOST or HOST:PORT that devices dial, where it is not the address listened on; they join over the
-    next port. ``token``: whether to make a join line; None: only if no device has joined yet. ``store``, ``blobs``: a
-    database and a bucket for the cluster's state (``store.opening``), else all of it is in the home. ``downloads``:
-    where devices download files that are in a bucket.
+    next port. After commas, those of managers that share the ``store``. ``token``: whether to make a join line; None:
+    only if no device has joined yet. ``store``, ``blobs``: a database and a bucket for the cluster's state
+    (``store.opening``), else all of it is in the home. ``downloads``: where devices download files of a bucket.
     """
     if blobs and disk_quota_bytes:
         raise Misuse("--disk-quota bounds the files of this home, and --blobs keeps them elsewhere: choose one")
+    began_s = time.monotonic()
     keep_freed_memory()
     files, connections = raise_limit(), connections_max()
     if announce:
         check_installed()
     # In a thread: a name may take long to look up.
     reach = await asyncio.to_thread(reachable, host, advertise)
+    if reach.others and not store:
+        raise Misuse("--advertise names other managers, and without --store this one is alone")
     places = Paths(home)
     hooks = load_hooks(home)
     with _alone(home):
@@ -153,7 +159,11 @@ async def run_home(
             blobs=blobs,
             downloads=downloads,
         )
-        held = await hold_seat(Seats(stores.database)) if stores.is_shared else None
+        held = None
+        if stores.is_shared:
+            await asyncio.to_thread(_warm_up)
+            held = await hold_seat(Seats(stores.database))
+            began_s = time.monotonic()
         # A manager that stood by may have waited for the one before it to leave the port.
         _check_free(host, port)
         database = stores.database if held is None else FencedDatabase(stores.database, held.tenure)
@@ -191,6 +201,8 @@ async def run_home(
         node.on_event(telling)
         await node.start()
         bound = await server.start(host, port)
+        if stores.is_shared:
+            node.managers = reach.endpoints(bound)
         enrolment = EnrolmentServer(
             authority,
             identity,
@@ -204,6 +216,18 @@ async def run_home(
         await enrolment.start()
         announcement: Announcement | None = None
         staying_fresh = asyncio.create_task(_stay_fresh(authority, identity, places, (server, enrolment)))
+
+        async def shut() -> None:
+            await asyncio.gather(enrolment.stop(), server.stop())
+
+        async def reopen() -> None:
+            await server.start(host, bound)
+            await enrolment.start()
+
+        minding = asyncio.create_task(mind_doors(held, shut=shut, reopen=reopen)) if held is not None else None
+        if minding is not None:
+            # It ends by itself only where a door cannot be opened again.
+            minding.add_done_callback(lambda _: stopping.set())
         try:
             here = _local_host(host)
             doors = endpoint(here, bound), endpoint(here, enrolment.port)
@@ -242,6 +266,7 @@ async def run_home(
                     enrol_port=enrolment.port,
                     resumed_jobs=resumed,
                     warning=reach.warning,
+                    start_s=time.monotonic() - began_s,
                 )
             )
             if announcement is not None:
@@ -254,6 +279,9 @@ async def run_home(
             if announcement is not None:
                 await announcement.stop()
             staying_fresh.cancel()
+            if minding is not None:
+                minding.cancel()
+                await asyncio.gather(minding, return_exceptions=True)
             await enrolment.stop()
             await server.stop()
             await asyncio.to_thread(telling.stop)
@@ -263,6 +291,13 @@ async def run_home(
             stores.database.close()
     if held is not None and held.is_deposed:
         raise Deposed("another manager has taken over: this one ends; start it again to stand by")
+
+
+def _warm_up() -> None:
+    """Import what a manager needs to start, while it stands by: devices wait for it later."""
+    import shoal.identity.certificates  # noqa: F401
+
+    features.provided("manager_pool")
 
 
 def _enrolled(node: ManagerNode, newcomer: Newcomer) -> None:
@@ -338,6 +373,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--advertise", default="", help="where devices dial it, and other managers after commas")
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--lead", choices=("here", "devices"), default="here")
     parser.add_argument("--log-format", default="", help="text or json; else as SHOAL_LOG says")
@@ -360,6 +396,7 @@ def main() -> int:
             given.home,
             host=given.host,
             port=given.port,
+            advertise=given.advertise,
             devices=given.devices,
             prefers_devices=given.lead == "devices",
             disk_quota_bytes=given.disk_quota_bytes,

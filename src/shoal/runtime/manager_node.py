@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.identity.identity import Identity, certificate_sha256
@@ -145,13 +145,16 @@ def _bare(word: str) -> str:
     return word.strip(",:;()")
 
 
-async def _until_kept(act: Callable[..., object], what: object) -> None:
-    """Write what the manager decided, however long its store is away: what follows from it waits, and it decides
-    nothing meanwhile. Heartbeats are answered elsewhere."""
+_Result = TypeVar("_Result")
+
+
+async def _with_store(act: Callable[..., _Result], *arguments: object) -> _Result:
+    """Read or write, in a thread, what the manager decided to, however long its store is away: what follows from it
+    waits. The manager decides nothing while a record of its own is written; heartbeats are answered elsewhere."""
     waits = False
     while True:
         try:
-            await asyncio.to_thread(act, what)
+            result = await asyncio.to_thread(act, *arguments)
         except Deposed:
             # This manager is about to end: nothing that it would do next counts.
             await asyncio.Event().wait()
@@ -163,7 +166,7 @@ async def _until_kept(act: Callable[..., object], what: object) -> None:
         else:
             if waits:
                 log.info("the manager's store is back")
-            return
+            return result
 
 
 class ManagerNode:
@@ -190,6 +193,8 @@ class ManagerNode:
         self._node = identity.node
         self._places = places
         self._patience = patience or Patience()
+        #: Where devices find the managers of this cluster, told to each that connects; empty: this one is alone.
+        self.managers: tuple[str, ...] = ()
         self._registry = registry or Registry(places.registry)
         #: A registry that was given is closed by its owner.
         self._owns_registry = registry is None
@@ -384,7 +389,7 @@ class ManagerNode:
 
     async def _set_up_leader(self, host: RoleHost, assign: Assign) -> None:
         try:
-            leader = await asyncio.to_thread(self._make_leader, assign)
+            leader = await _with_store(self._make_leader, assign)
         except Exception as error:
             if not isinstance(error, ShoalError | OSError | KeyError | ValueError):
                 log.exception("job %s could not be started", assign.job)
@@ -481,7 +486,7 @@ class ManagerNode:
     async def _load(self, load: Load) -> None:
         """Send the new leader of a job where it stands."""
         try:
-            version = await asyncio.to_thread(self._newest, load.job)
+            version = await _with_store(self._newest, load.job)
             message = await asyncio.to_thread(packed, version, job=load.job, term=load.term)
         except (ShoalError, OSError, KeyError, ValueError) as error:
             self._manager_host.post(LoadFailed(job=load.job, term=load.term, reason=str(error)))
@@ -493,17 +498,17 @@ class ManagerNode:
     async def _perform_manager(self, host: RoleHost, action: Action) -> None:
         match action:
             case Keep():
-                await _until_kept(self._keep, action)
+                await _with_store(self._keep, action)
                 if action.state.is_ended:
                     self._disk_changed.set()
             case ForgetMember():
-                await _until_kept(functools.partial(self._registry.forget_node, now_s=time.time()), action.node)
+                await _with_store(functools.partial(self._registry.forget_node, now_s=time.time()), action.node)
                 self.register.refresh(action.node)
             case DropJob():
                 self._versions_kept.let_go(action.job)
-                await _until_kept(self._files.drop_job, action.job)
+                await _with_store(self._files.drop_job, action.job)
             case DropFiles():
-                await _until_kept(self._drop_files, action)
+                await _with_store(self._drop_files, action)
             case Store():
                 self._role_server.spawn(self._keep_sent(action.checkpoint), f"keep {action.checkpoint.job}")
             case Load():
@@ -520,7 +525,7 @@ class ManagerNode:
     def _send(self, to: str, message: Message) -> None:
         if isinstance(message, Welcome):
             # Roles know no clock, and a device without a battery does not know the time.
-            message = replace(message, time_s=time.time())
+            message = replace(message, time_s=time.time(), managers=self.managers)
         self._role_server.roles.send(to, message)
 
     def _keep(self, keep: Keep) -> None:

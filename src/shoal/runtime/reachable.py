@@ -7,8 +7,9 @@ import socket
 from dataclasses import dataclass
 
 from shoal.errors import Misuse
-from shoal.identity.join_code import canonical_host
+from shoal.identity.join_code import canonical_host, endpoint
 from shoal.runtime import probe
+from shoal.wire.limits import MANAGERS_MAX
 
 #: Means: on every address this machine has.
 EVERYWHERE = ("0.0.0.0", "::")
@@ -33,18 +34,26 @@ _NO_NETWORK = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reachable:
-    """The host that join lines carry; 0: the port is the one that is listened on. ``warning``: why it may not do."""
+    """The host that join lines carry; 0: the port is the one that is listened on. ``warning``: why it may not do.
+    ``others``: hosts and ports of the cluster's other managers."""
 
     host: str
     port: int = 0
     warning: str = ""
+    others: tuple[tuple[str, int], ...] = ()
+
+    def endpoints(self, listens_on_port: int) -> tuple[str, ...]:
+        """Where devices find the managers of this cluster, this one first."""
+        return tuple(endpoint(host, port or listens_on_port) for host, port in ((self.host, self.port), *self.others))
 
 
 def reachable(listens_on: str, advertised: str = "") -> Reachable:
-    """Where devices reach a manager that listens there."""
+    """Where devices reach a manager that listens there. ``advertised``: a host, and after commas those of others."""
     if advertised:
-        host, port = parse_advertised(advertised)
-        return Reachable(host=host, port=port, warning=_doubt(host))
+        (host, port), *others = map(parse_advertised, advertised.split(","))
+        if len(others) >= MANAGERS_MAX:
+            raise Misuse(f"--advertise names {len(others) + 1} managers: devices keep at most {MANAGERS_MAX}")
+        return Reachable(host=host, port=port, warning=_doubt(host), others=tuple(others))
     if listens_on not in EVERYWHERE:
         return Reachable(host=listens_on, warning=_doubt(listens_on))
     address = own_address()

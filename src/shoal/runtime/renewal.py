@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from shoal.errors import Refused
@@ -48,6 +49,16 @@ class Renewal:
         self._turned_away_s = None
         if manager_time_s > 0:
             self._ahead_s = manager_time_s - time.time()
+
+    def reached(self, endpoint: str, managers: tuple[str, ...]) -> None:
+        """A manager was reached here, and told where others are: this device looks there first when it starts again.
+        Writes a file if that is news."""
+        if managers and (self.member.manager_endpoint, self.member.managers) != (endpoint, managers):
+            self.member = replace(self.member, manager_endpoint=endpoint, managers=managers)
+            try:
+                self.member.save_manager(self._folder)
+            except OSError as error:
+                log.warning("where the cluster's managers are is known until this agent ends: %s", error)
 
     async def run(self) -> None:
         """Renew on time, until cancelled."""

@@ -9,10 +9,10 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from shoal.errors import ShoalError
-from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SeatWatch
+from shoal.roles.manager.standby import LOOK_EVERY_S, RENEW_EVERY_S, SeatWatch, may_serve
 from shoal.store.base import Away
 from shoal.store.seat import Deposed, Seats, Tenure
 
@@ -51,7 +51,13 @@ class SeatHolder:
         self._seats = seats
         self.tenure = tenure
         self.is_deposed = False
+        self._proven_s = time.monotonic()
         self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def unproven_s(self) -> float:
+        """How long ago this manager last proved that it has the seat."""
+        return time.monotonic() - self._proven_s
 
     def keep(self, *, on_deposed: Callable[[], None]) -> None:
         """Count on until ``let_go``. ``on_deposed`` is called once, if another takes the seat."""
@@ -61,9 +67,10 @@ class SeatHolder:
         is_told = False
         while True:
             await asyncio.sleep(RENEW_EVERY_S)
+            asked_s = time.monotonic()
             try:
                 await asyncio.to_thread(self._seats.renew, self.tenure)
-                is_told = False
+                self._proven_s, is_told = asked_s, False
             except Deposed as error:
                 log.error("%s", error)
                 self.is_deposed = True
@@ -83,3 +90,20 @@ class SeatHolder:
         if not self.is_deposed:
             with contextlib.suppress(ShoalError):
                 await asyncio.to_thread(self._seats.give_up, self.tenure)
+
+
+async def mind_doors(
+    held: SeatHolder, *, shut: Callable[[], Awaitable[object]], reopen: Callable[[], Awaitable[object]]
+) -> None:
+    """Shut the doors of a manager that cannot prove its seat, and open them once it can, until cancelled."""
+    is_open = True
+    while True:
+        await asyncio.sleep(RENEW_EVERY_S / 2)
+        if may_serve(held.unproven_s) == is_open:
+            continue
+        if is_open:
+            log.warning("the seat was not proven for %.0f s: devices may find another manager", held.unproven_s)
+        await (shut() if is_open else reopen())
+        is_open = not is_open
+        if is_open:
+            log.info("this manager still has the seat: devices may come back")

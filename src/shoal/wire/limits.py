@@ -188,6 +188,9 @@ CONNECTIONS_FILE_SHARE = 0.5
 #: The longest that a device is sent away for: by then much will have changed.
 COME_MOST_S = 7 * 86400.0
 
+#: The addresses of a cluster's managers that a device is told and keeps.
+MANAGERS_MAX = 8
+
 #: Open files that a manager or an agent asks the system for.
 OPEN_FILES_WANTED = 65_536
 

@@ -73,6 +73,14 @@ def test_loopback_is_never_told_without_a_warning_that_says_what_to_do(listens_o
     assert "--advertise HOST" in reachable(listens_on, advertised).warning
 
 
+def test_other_managers_follow_after_commas() -> None:
+    told = reachable("0.0.0.0", "127.0.0.1,[fd00::1]:9000,127.0.0.3")
+    assert (told.host, told.port) == ("127.0.0.1", 0)
+    assert told.endpoints(7070) == ("127.0.0.1:7070", "[fd00::1]:9000", "127.0.0.3:7070")
+    with pytest.raises(Misuse, match="at most 8"):
+        reachable("0.0.0.0", ",".join(f"127.0.0.{n}" for n in range(1, 10)))
+
+
 def test_a_machine_without_a_network_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.runtime.reachable.own_address", lambda: "127.0.0.1")
     told = reachable("0.0.0.0")

@@ -56,3 +56,14 @@ def test_it_goes_by_the_managers_clock(member: Enrolled, tmp_path: Path, caplog:
     tried_s = renewal._tried_s
     asyncio.run(renewal.not_let_in())
     assert renewal._tried_s == tried_s, "not again so soon"
+
+
+def test_where_managers_are_outlives_the_agent(member: Enrolled, tmp_path: Path) -> None:
+    member.save(tmp_path)
+    renewal = Renewal(tmp_path, member)
+    renewal.reached("b.lan:7070", ())
+    assert Enrolled.load(tmp_path) == member, "a manager that is alone changes nothing"
+    renewal.reached("b.lan:7070", ("a.lan:7070", "b.lan:7070"))
+    kept = Enrolled.load(tmp_path)
+    assert (kept.manager_endpoint, kept.managers) == ("b.lan:7070", ("a.lan:7070", "b.lan:7070"))
+    assert kept.identity == member.identity

@@ -33,9 +33,9 @@ def up(
     advertise: Annotated[
         str,
         typer.Option(
-            metavar="HOST[:PORT]",
+            metavar="HOST[:PORT][,...]",
             help="The address or name that devices dial: a DNS name outlives a change of address. They join over the"
-            " next port.",
+            " next port. After a comma, those of managers that stand by, which devices dial if this one is gone.",
             show_default="this machine's address",
         ),
     ] = "",

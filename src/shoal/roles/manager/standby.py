@@ -1,7 +1,7 @@
 """When a standby takes the seat of a manager that is silent. Decides only.
 
-No clock of another machine is believed: the manager in the seat counts on, and a standby that saw the same count for
-long enough, by its own clock and without a gap in what it saw, may take it. Whether it does is up to the database.
+No clock of another machine is believed: the manager in the seat counts on, and a standby that saw the same count again
+and again for long enough, by its own clock, may take it. Whether it does is up to the database.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ SILENT_S = 3.0
 RENEW_EVERY_S = 1.0
 LOOK_EVERY_S = 0.4
 
-#: Two looks further apart than this saw nothing in between: the watch begins again.
+#: Two looks prove no more silence than this, however far apart they are: a standby that was stopped, perhaps with the
+#: holder on the same machine, looks on for a while before it takes anything. One that is merely slow gets there.
 GAP_MAX_S = 1.5
+
+
+#: A manager that could not count on for so long has been succeeded, if any manager stood by: it sends its devices away.
+DOUBT_S = 2 * SILENT_S
+
+#: A sum of gaps is not exact.
+_ROUNDING_S = 1e-6
 
 
 class Seat(NamedTuple):
@@ -33,18 +41,26 @@ class SeatWatch:
         self._silent_s = silent_s
         self._gap_max_s = gap_max_s
         self._seen: Seat | None = None
-        self._since_s = 0.0
+        self._silence_s = 0.0
         self._looked_s = 0.0
 
     def may_take(self, seat: Seat | None, now_s: float) -> bool:
         """Whether the seat that was seen just now may be taken. None: nobody ever had it."""
         if seat is None or not seat.holder:
             return True
-        if seat != self._seen or now_s - self._looked_s > self._gap_max_s:
-            self._seen, self._since_s = seat, now_s
+        if seat == self._seen:
+            self._silence_s += min(now_s - self._looked_s, self._gap_max_s)
+        else:
+            self._seen, self._silence_s = seat, 0.0
         self._looked_s = now_s
-        return now_s - self._since_s >= self._silent_s
+        return self._silence_s >= self._silent_s - _ROUNDING_S
 
     def blind(self) -> None:
         """The database did not answer: its holder could not count on either."""
         self._seen = None
+
+
+def may_serve(unproven_s: float) -> bool:
+    """Whether a manager that last proved its seat so long ago keeps its doors open. Its devices would stay with it
+    otherwise, while another manager, which it cannot know of, waits for them."""
+    return unproven_s <= DOUBT_S

@@ -155,6 +155,15 @@ class DeviceRouter:
         """The manager said when to come again, and that is not yet."""
         return self._dial_states[self._manager].is_sent_away
 
+    def know_manager(self, endpoint: str, managers: tuple[str, ...]) -> None:
+        """Where the manager was reached last, and where this cluster has managers; none: that one is alone."""
+        self._dial_states[self._manager].know(endpoint, managers)
+
+    @property
+    def manager_endpoint(self) -> str:
+        """Where to dial the manager now."""
+        return self._dial_states[self._manager].endpoint
+
     def backoff_s(self, peer: str) -> float:
         dial_state = self._dial_states.get(peer)
         return dial_state.backoff_s() if dial_state is not None else 1.0
@@ -266,7 +275,11 @@ class DeviceRouter:
         match event.message:
             case Welcome() as welcome:
                 dial_state.on_welcome(
-                    heartbeat_s=welcome.heartbeat_s, lost_after_s=welcome.lost_after_s, redial_s=welcome.redial_s
+                    heartbeat_s=welcome.heartbeat_s,
+                    lost_after_s=welcome.lost_after_s,
+                    redial_s=welcome.redial_s,
+                    # A leader has no say in where managers are.
+                    managers=welcome.managers if event.sender == self._manager else (),
                 )
                 self._on_welcomed(event.sender)
                 if welcome.come_s and event.sender == self._manager and not hosts and not self._assigned:

@@ -21,6 +21,11 @@ BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 REDIAL_SPARED = 300
 REDIALS_PER_S = 200
 
+#: Where another manager takes over within seconds, the longest wait between two turns of all their addresses, for so
+#: many turns. Nobody listens at the address of a standby, so an attempt in vain costs a manager nothing.
+SUCCESSOR_WAIT_S = 0.5
+SUCCESSOR_TURNS = 30
+
 #: The longest wait of all.
 REDIAL_MOST_S = 600.0
 
@@ -52,6 +57,10 @@ class DialState:
         #: The peer's name as people read it.
         self._peer = peer
         self.welcomed = False
+        #: Where the peer may be dialled, in order; empty: where its driver knows.
+        self._endpoints: tuple[str, ...] = ()
+        #: If the peer is gone, another takes its place.
+        self._has_successor = False
         #: Over how long the peer wants attempts to be spread; 0: it did not say.
         self._redial_s = 0.0
         #: The peer has no work: how long after this session it is dialled again; 0: it did not say.
@@ -86,7 +95,29 @@ class DialState:
         self._told, self._is_paced = None, False
         return Hello(node=self._node, incarnation=self._incarnation, facts=facts, leads=leads, lends=lends)
 
-    def on_welcome(self, *, heartbeat_s: float, lost_after_s: float, redial_s: float = 0.0) -> None:
+    def know(self, endpoint: str, managers: tuple[str, ...] = ()) -> None:
+        """Where the peer was reached last, and where it or its successors may be; none: it is alone."""
+        if {endpoint, *managers} != set(self._endpoints):
+            self._endpoints = tuple(dict.fromkeys((endpoint, *managers)))
+        self._has_successor = bool(managers)
+
+    @property
+    def endpoint(self) -> str:
+        """Where to dial now. After a session first the address that it had, then each other one in turn."""
+        return self._endpoints[self.attempts % len(self._endpoints)] if self._endpoints else ""
+
+    @property
+    def _turns(self) -> int:
+        """How often all addresses were tried in vain."""
+        return self.attempts // max(1, len(self._endpoints))
+
+    def on_welcome(
+        self, *, heartbeat_s: float, lost_after_s: float, redial_s: float = 0.0, managers: tuple[str, ...] = ()
+    ) -> None:
+        if self._endpoints:
+            # It counts from the address that answered.
+            answered, self._endpoints, self.attempts = self.endpoint, (), 0
+            self.know(answered, managers)
         self._redial_s = redial_s
         self._welcome_s = self.heartbeat_s = heartbeat_s
         self._lost_after_s = lost_after_s
@@ -132,24 +163,30 @@ class DialState:
 
     def backoff_s(self) -> float:
         """How long to wait before the next attempt: longer each time, and different for each device, so that devices do
-        not storm a peer that restarts. One that was sent away comes when it was told to: its peer has spread them."""
+        not storm a peer that restarts. One that was sent away comes when it was told to: its peer has spread them. A
+        peer with several addresses is tried at all of them before a wait."""
         if self._come_s:
             return self._come_s
-        base_s = BACKOFF_S[min(self.attempts, len(BACKOFF_S) - 1)]
+        turns = self._turns
+        if self._endpoints and self.attempts % len(self._endpoints) and not self._twice:
+            return BACKOFF_S[0]
+        base_s = BACKOFF_S[min(turns, len(BACKOFF_S) - 1)]
+        if self._has_successor and turns <= SUCCESSOR_TURNS:
+            base_s = min(base_s, SUCCESSOR_WAIT_S)
         if self._twice:
             base_s = TWICE_BACKOFF_S[min(self._twice, len(TWICE_BACKOFF_S)) - 1]
         digest = hashlib.sha256(f"{self._node}/{self.attempts}".encode()).digest()
         wait_s = base_s * (0.75 + 0.5 * digest[0] / 255)
-        if self._redial_s and self.attempts and not self._twice:
+        if self._redial_s and turns and not self._twice:
             # The first attempt is at once: a session that breaks alone is back before its leases are given away. Then
             # anywhere within the time that all need ("full jitter"), which grows as long as they come in vain.
-            span_s = min(self._redial_s * 2.0 ** min(self.attempts - 1, 10), REDIAL_MOST_S)
+            span_s = min(self._redial_s * 2.0 ** min(turns - 1, 10), REDIAL_MOST_S)
             wait_s = max(wait_s, span_s * int.from_bytes(digest[1:4], "big") / (1 << 24))
         return wait_s
 
     def connect_timeout_s(self) -> float:
         """How long an attempt may take: short at first, as TCP resends lost packets ever more slowly."""
-        return min(CONNECT_FIRST_S * 2.0 ** min(self.attempts, 10), CONNECT_LONGEST_S)
+        return min(CONNECT_FIRST_S * 2.0 ** min(self._turns, 10), CONNECT_LONGEST_S)
 
     def beat(
         self,

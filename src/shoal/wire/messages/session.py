@@ -6,7 +6,7 @@ import math
 from dataclasses import field
 
 from shoal.errors import PeerViolation
-from shoal.wire.limits import COME_MOST_S
+from shoal.wire.limits import COME_MOST_S, MANAGERS_MAX
 from shoal.wire.messages.base import PROTOCOL, Message, is_endpoint, message
 
 
@@ -73,11 +73,16 @@ class Welcome(Message):
     redial_s: float = 0.0
     #: There is no work: a device that has nothing to do hangs up, and dials again after so many seconds. 0: it stays.
     come_s: float = 0.0
+    #: Where the managers of this cluster are dialled: if this one falls silent, another takes over within seconds.
+    #: Empty: it is alone.
+    managers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         if not 0 <= self.come_s <= COME_MOST_S:
             raise PeerViolation(f"asks to come again in {self.come_s:g} s")
+        if len(self.managers) > MANAGERS_MAX or not all(map(is_endpoint, self.managers)):
+            raise PeerViolation("names managers that cannot be dialled, or too many")
 
 
 @message(to="manager", said_by={"Control": ("node", "worker", "pending")})

@@ -1,0 +1,94 @@
+"""A device that knows several managers: it tries each before it waits, and stays with the one that answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.errors import PeerViolation
+from shoal.roles.events import Received
+from shoal.roles.node.device_router import DeviceRouter
+from shoal.roles.node.dial_state import BACKOFF_S, CONNECT_FIRST_S, SUCCESSOR_TURNS, SUCCESSOR_WAIT_S, DialState
+from shoal.wire.messages import Facts, Welcome
+
+MANAGERS = ("a:7070", "b:7070", "c:7070")
+
+
+def dial_state(*managers: str) -> DialState:
+    made = DialState(node="pi", incarnation="7", peer="the manager")
+    made.know("a:7070", managers)
+    return made
+
+
+def welcome(state: DialState, *managers: str, redial_s: float = 0.0) -> None:
+    state.on_opened(Facts(), 0.0)
+    state.on_welcome(heartbeat_s=1.0, lost_after_s=8.0, redial_s=redial_s, managers=managers)
+
+
+def failing(state: DialState, times: int) -> list[tuple[str, float]]:
+    """Where it dials next and after how long, for so many attempts in vain."""
+    tried = []
+    for _ in range(times):
+        state.on_closed("connection refused")
+        tried.append((state.endpoint, state.backoff_s()))
+    return tried
+
+
+def test_all_addresses_are_tried_before_a_wait_and_then_again() -> None:
+    state = dial_state(*MANAGERS)
+    tried = failing(state, 7)
+    assert [where for where, _ in tried] == ["b:7070", "c:7070", "a:7070", "b:7070", "c:7070", "a:7070", "b:7070"]
+    waits = [wait_s for _, wait_s in tried]
+    assert [wait_s for place, wait_s in enumerate(waits) if place % 3 != 2] == [BACKOFF_S[0]] * 5
+    # After a turn, as after one attempt where there is one address.
+    assert 0.75 * BACKOFF_S[1] <= waits[2] <= 1.25 * BACKOFF_S[1]
+    assert state.connect_timeout_s() == 4 * CONNECT_FIRST_S
+
+
+def test_it_waits_briefly_for_a_successor_and_longer_if_none_comes() -> None:
+    state = dial_state("a:7070")
+    waits = [wait_s for _, wait_s in failing(state, SUCCESSOR_TURNS + 1)]
+    assert max(waits[:SUCCESSOR_TURNS]) <= 1.25 * SUCCESSOR_WAIT_S
+    assert waits[-1] >= 0.75 * BACKOFF_S[-1]
+    alone = dial_state()
+    assert failing(alone, 9)[-1][1] >= 0.75 * BACKOFF_S[-1], "nobody takes over from a manager that is alone"
+
+
+def test_it_begins_with_the_address_that_answered() -> None:
+    state = dial_state(*MANAGERS)
+    failing(state, 1)
+    welcome(state, *MANAGERS)
+    state.on_closed("cut")
+    assert state.endpoint == "b:7070"
+    assert [where for where, _ in failing(state, 3)] == ["a:7070", "c:7070", "b:7070"]
+    # What its file says of the same managers changes nothing.
+    state.know("a:7070", MANAGERS)
+    assert state.endpoint == "b:7070"
+
+
+def test_a_large_fleet_tries_each_address_once_and_then_spreads_out() -> None:
+    state = dial_state(*MANAGERS)
+    welcome(state, *MANAGERS, redial_s=100.0)
+    state.on_closed("cut")
+    waits = [wait_s for _, wait_s in failing(state, 3)]
+    assert waits[:2] == [BACKOFF_S[0]] * 2
+    assert 0.0 <= waits[2] <= 100.0
+    assert any(wait_s > 5.0 for _, wait_s in failing(state, 12))
+
+
+def test_only_the_manager_says_where_managers_are() -> None:
+    router = DeviceRouter(node="pi", incarnation="7", manager="manager")
+    router.know_manager("a:7070", ())
+    router.on_opened("manager", Facts(), 0.0)
+    router.on_received(
+        Received(sender="manager", message=Welcome(heartbeat_s=1.0, lost_after_s=8.0, managers=MANAGERS))
+    )
+    assert router.manager_endpoint == "a:7070"
+    router.on_closed("manager")
+    router.on_closed("manager")
+    assert router.manager_endpoint == "b:7070"
+
+
+@pytest.mark.parametrize("managers", [("a",), ("a:7070 ",), tuple(f"m{n}:7070" for n in range(9))])
+def test_addresses_that_cannot_be_are_refused(managers: tuple[str, ...]) -> None:
+    with pytest.raises(PeerViolation, match="managers"):
+        Welcome(heartbeat_s=1.0, lost_after_s=8.0, managers=managers)

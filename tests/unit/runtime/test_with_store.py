@@ -1,0 +1,38 @@
+"""What a manager decided waits for a store that is away, and is done once it is back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shoal.runtime import manager_node
+from shoal.store.base import Away
+from shoal.store.seat import Deposed
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_it_waits_for_the_store_and_gives_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager_node, "STORE_AGAIN_S", 0.01)
+    tried: list[str] = []
+
+    def newest(job: str) -> int:
+        tried.append(job)
+        if len(tried) < 3:
+            raise Away("the database is away")
+        return 7
+
+    assert asyncio.run(manager_node._with_store(newest, "digits")) == 7
+    assert tried == ["digits"] * 3
+
+
+def test_a_deposed_manager_does_nothing_more() -> None:
+    def write() -> None:
+        raise Deposed("another manager has taken over")
+
+    async def story() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(manager_node._with_store(write), 0.2)
+
+    asyncio.run(story())
