@@ -7,6 +7,7 @@ often a device seals under a label twice, over seeds in which leaders die. A par
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from dst.seal_oracle import LabelCount
 from shoal.learning.partial import Partial
 from shoal.sealing import pair
 from shoal.sealing.device import ENTROPY_BYTES, GroupPlace, SealedUpdate, seal
-from shoal.sealing.fixed import FixedPoint
+from shoal.sealing.fixed import BOUND_FIRST, FixedPoint, bound_after, word_type
 from shoal.sealing.graph import shape_of
 from shoal.sealing.group import MaskGraph
 from shoal.sealing.label import Label
@@ -40,8 +41,9 @@ class SealedCost:
     leader_ratio: float
 
 
-def sealed_cost(devices: int, values: int, *, lost: float = 0.0) -> SealedCost:
-    """Make one version of so many devices. A share of them is lost, a third of that share in each phase."""
+def sealed_cost(devices: int, values: int, *, lost: float = 0.0, bits: int = 32) -> SealedCost:
+    """Make one version of so many devices, in words of so many bits. A share of them is lost, a third of that share in
+    each phase."""
     rng = np.random.default_rng(devices)
     private = [os.urandom(32) for _ in range(devices)]
     members = tuple((f"device-{place:04}", pair.public_of(key)) for place, key in enumerate(private))
@@ -50,9 +52,9 @@ def sealed_cost(devices: int, values: int, *, lost: float = 0.0) -> SealedCost:
     label = Label(
         origin="", job="job", term=1, formation=0, group=1, members=members, bound=3, weight_most=1, base=b"base"
     ).digest()
-    fixed = FixedPoint(3, devices)
+    fixed = FixedPoint(3, devices, bits)
     gone = [set(part.tolist()) for part in np.array_split(rng.permutation(devices)[: int(devices * lost)], 3)]
-    total, truth = np.zeros(values, "<u4"), np.zeros(values, "<u4")
+    total, truth = (np.zeros(values, word_type(bits)) for _ in range(2))
     states: dict[int, SealedUpdate] = {}
     seals: dict[int, bytes] = {}
     device_ms: dict[int, float] = {}
@@ -95,7 +97,7 @@ def sealed_cost(devices: int, values: int, *, lost: float = 0.0) -> SealedCost:
         opens_s.append(time.process_time() - start_s)
     leader_s = len(seals) * min(sums_s) + min(opens_s)
     plain = 4 * values
-    up = plain + len(seals[min(seals)]) + small + 17 * group.shape.neighbours
+    up = total.nbytes + len(seals[min(seals)]) + small + 17 * group.shape.neighbours
     return SealedCost(
         exact=bool(np.array_equal(masked, truth)),
         bytes_ratio=up / plain,
@@ -116,6 +118,26 @@ def _plain_s(*updates: np.ndarray) -> float:
     return min(taken_s)
 
 
+class WordMean:
+    """Means of sealed updates as a leader finds them, without their masks, which cancel. Bounds follow each other as at
+    the leader."""
+
+    def __init__(self, devices: int, *, bits: int, seed: int) -> None:
+        self._devices, self._bits, self._seed = devices, bits, seed
+        self._bound, self._sums = BOUND_FIRST[bits], 0
+
+    def mean(self, updates: np.ndarray) -> np.ndarray:
+        fixed = FixedPoint(self._bound, self._devices, self._bits)
+        total = np.zeros(updates.shape[1], word_type(self._bits))
+        for device, update in enumerate(updates):
+            chance = hashlib.sha256(f"{self._seed} {self._sums} {device}".encode()).digest()
+            total += fixed.encode(update, factor=1.0, chance=chance)
+        self._sums += 1
+        mean = fixed.decode(total, times=1 / len(updates))
+        self._bound = bound_after(mean, bits=self._bits, before=self._bound)
+        return mean
+
+
 def labels_of(seeds: Iterable[int]) -> dict[str, int]:
     """Play these seeds of sealed jobs with their faults: how many seals devices made, how many of them under a label
     that the device had used before, and in how many jobs a device sealed for more than one leader."""
@@ -132,7 +154,7 @@ def labels_of(seeds: Iterable[int]) -> dict[str, int]:
 def measure_sealed(values: int) -> dict[str, float | bool]:
     """What ``benchmarks.trust`` says of the cost of sealed sums."""
     eight, sixty_four = sealed_cost(8, values), sealed_cost(64, values)
-    lost = sealed_cost(64, values, lost=0.3)
+    lost, short = sealed_cost(64, values, lost=0.3), sealed_cost(64, values, bits=16)
     return {
         "sealed8_bytes": round(eight.bytes_ratio, 5),
         "sealed64_bytes": round(sixty_four.bytes_ratio, 5),
@@ -140,5 +162,7 @@ def measure_sealed(values: int) -> dict[str, float | bool]:
         "sealed64_device_cpu_ms": round(sixty_four.device_ms, 1),
         "sealed64_leader_ratio": round(sixty_four.leader_ratio, 2),
         "sealed64_leader_ratio_lost30": round(lost.leader_ratio, 2),
-        "exact": eight.exact and sixty_four.exact and lost.exact,
+        "int16_bytes": round(short.bytes_ratio, 5),
+        "int16_device_cpu_ms": round(short.device_ms, 1),
+        "exact": eight.exact and sixty_four.exact and lost.exact and short.exact,
     }

@@ -21,12 +21,14 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks import sealed_rounds, trust_private
 from benchmarks.common import PERNET, finish, say
-from benchmarks.sealed import labels_of, measure_sealed
+from benchmarks.sealed import WordMean, labels_of, measure_sealed
+from shoal.compress.codec import Codec
 from shoal.data.files import data_dir
 from shoal.learning.device_momentum import DeviceMomentum
 from shoal.learning.outer import OuterState, outer_step
@@ -45,6 +47,9 @@ SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
 DEVIATIONS = 1.5
 #: IPM: minus this part of the mean (Xie et al. 2020). The boost of a backdoor, the label it wants, its patch's width.
 INNER_PART, BOOST, WANTED, PATCH = 0.5, 5.0, 7, 3
+
+#: Seeds of the comparison of words, for each seed of the others.
+WORD_SEEDS = 2
 
 ATTACKS = ("alie", "sign flip", "x-10", "ipm", "label flip", "min-max", "free rider")
 
@@ -212,6 +217,7 @@ def train(
         for _ in range(DEVICES)
     ]
     weighing = weighing_of(plan.believes, SIZE)
+    words = WordMean(DEVICES, bits=Codec.parse(plan.codec).word_bits, seed=seed) if plan.believes.sealed else None
     scores: list[float] = []
     sent = np.zeros((DEVICES, SIZE), dtype=np.float32)
     for version in range(setting.versions):
@@ -227,7 +233,9 @@ def train(
         sent = np.stack(rows)
         if attack:
             sent[:LIARS] = lies(attack, sent, rng)
-        if weighing is None:
+        if words is not None:
+            mean = words.mean(sent)
+        elif weighing is None:
             partial = Partial(SIZE)
             for row in sent:
                 partial.add(row, weight=float(setting.batch))
@@ -319,6 +327,18 @@ def measure_private(seeds: tuple[int, ...]) -> dict[str, object]:
     return trust_private.measure(writing, nobodys, seeds=seeds)
 
 
+def measure_words(pool: Executor, setting: Setting) -> dict[str, object]:
+    """Points that sealed sums of 16-bit words lose, against devices that send float32."""
+    devices: dict[str, Any] = {"data": "local", "workers_min": DEVICES, "workers_max": DEVICES, "learning_rate": 0.1}
+    plans = (Plan(**devices), Plan(**devices, trust="sealed", codec="int16"))
+    # More seeds than elsewhere: what is looked for is smaller than what chance does to one of them.
+    seeds = range(len(setting.seeds) * WORD_SEEDS)
+    runs = [[pool.submit(trained, plan, setting, "", seed, 0) for plan in plans] for seed in seeds]
+    lost = [100 * (plain.result().accuracy - short.result().accuracy) for plain, short in runs]
+    say(f"int16: {float(np.mean(lost)):.2f} points lost, by seed {', '.join(f'{each:.2f}' for each in lost)}")
+    return {"int16_points": float(np.mean(lost)), "int16_points_deviation": float(np.std(lost))}
+
+
 def measure_robust(pool: Executor, setting: Setting) -> dict[str, object]:
     plain, robust = Plan(learning_rate=0.1), Plan(learning_rate=0.1, trust="robust")
     wanted = {"honest": (plain, "", 0), "backdoor": (robust, "backdoor", 0)}
@@ -359,7 +379,7 @@ def measure(setting: Setting, *, is_quick: bool) -> dict[str, object]:
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         private = pool.submit(measure_private, setting.seeds)
         labels = pool.submit(labels_of, range(SEALED_AFTER + 1, SEALED_AFTER + 1 + setting.label_seeds))
-        result |= measure_robust(pool, setting) | private.result() | labels.result()
+        result |= measure_words(pool, setting) | measure_robust(pool, setting) | private.result() | labels.result()
     return result
 
 

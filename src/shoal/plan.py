@@ -105,7 +105,8 @@ class Plan:
     topology: str = "star"
     #: When the model moves: ``sync``, ``buffered``, ``async`` or ``auto``.
     pace: str = "sync"
-    #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, or such as ``top1%+ef+4bit`` (docs/codecs.md).
+    #: What crosses the wire: ``dense``, ``bf16``, ``fp16``, ``int16`` where sealed, or such as ``top1%+ef+4bit``
+    #: (docs/codecs.md).
     codec: str = "dense"
     #: ``leased`` lends the next batch to a worker that is ready (EDDL §4.2). ``sized`` fits a lease to a budget.
     #: ``fixed`` gives every worker as many batches of an epoch, divided again when a worker comes or goes: EDDL's
@@ -238,6 +239,7 @@ class Plan:
                 raise Misuse(f"{name} is a number from 0, not {getattr(self, name)}")
         for name in (self.codec, self.down):
             Codec.parse(name)
+        self._check_words()
         if self.topology == "shard" and self.pace not in ("sync", "auto"):
             raise Misuse(
                 f"a shard moves in step: every share of a version is made of the same updates. With pace {self.pace!r}"
@@ -364,11 +366,13 @@ class Plan:
                 "auto": "it may choose a pace in which a version is one update",
             }[self.pace]
             raise Misuse(f"{said} with pace = {self.pace!r}: {why}. Set pace = 'sync'")
-        if self.codec != "dense":
+        if not Codec.parse(self.codec).word_bits:
             why = "masks need whole numbers of one size"
             if Codec.parse(self.codec).form == "top":
                 why = "the places that a device sends tell what moved, and nobody hides a device that is alone at one"
-            raise Misuse(f"{said} with codec = {self.codec!r}: {why}. Set codec = 'dense'")
+            raise Misuse(
+                f"{said} with codec = {self.codec!r}: {why}. Set codec = 'dense', or 'int16' for half the bytes"
+            )
         if self.share_labels:
             raise Misuse(f"{said} with share_labels: a device would tell its labels. Leave share_labels out")
         if self.cohort and not sealed.least <= self.cohort <= GROUP_MAX:
@@ -382,6 +386,19 @@ class Plan:
                     f" {least} or more, or {fewer if trust.private is None else 'set cohort to less'}"
                 )
         shape_of(least, sealed.colluding, sealed.lost)
+
+    def _check_words(self) -> None:
+        """Whole numbers of 16 bits are rounded by the sealing, to a bound that the leader takes from the last sum."""
+        if self.codec == "int16" and self.believes.sealed is None:
+            raise Misuse(
+                f"codec = 'int16' with trust = {self.trust!r}: whole numbers of 16 bits are what masks are added to."
+                " Set trust = 'sealed', or codec = 'bf16', which has as few bytes"
+            )
+        if self.down == "int16":
+            raise Misuse(
+                "codec_down = 'int16': a version is not sealed on its way to the devices. Set codec_down = 'dense' or"
+                " 'bf16', or leave it out"
+            )
 
     def _refuse_topology(self, trust: Trust) -> None:
         why = {
@@ -645,7 +662,7 @@ class Plan:
         carries all of them on, so that it moves in more places than any one of them."""
         codec = Codec.parse(self.codec)
         if self.codec_down or codec.form != "top":
-            return self.codec_down or self.codec
+            return self.codec_down or ("dense" if codec.form == "int16" else self.codec)
         percent = min(100, max(1, DOWN_TIMES * codec.share_ppm // 10_000))
         return f"top{percent}%" + (f"+{codec.bits}bit" if codec.bits < 32 else "")
 

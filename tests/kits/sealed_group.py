@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.sealing import pair
 from shoal.sealing.device import ENTROPY_BYTES, GroupPlace, SealedUpdate, seal
-from shoal.sealing.fixed import FixedPoint
+from shoal.sealing.fixed import FixedPoint, word_type
 from shoal.sealing.graph import shape_of
 from shoal.sealing.group import MaskGraph
 from shoal.sealing.label import Label
@@ -26,7 +26,14 @@ def drawn(seed: int, what: str, size: int) -> bytes:
 
 class SealedGroup:
     def __init__(
-        self, devices: int, *, seed: int = 0, least: int = 3, colluding: float = 0.0, lost: float = 0.3
+        self,
+        devices: int,
+        *,
+        seed: int = 0,
+        least: int = 3,
+        colluding: float = 0.0,
+        lost: float = 0.3,
+        bits: int = 32,
     ) -> None:
         self.seed = seed
         self.names = [f"device-{place:03}" for place in range(devices)]
@@ -34,7 +41,7 @@ class SealedGroup:
         self.members = tuple((name, pair.public_of(key)) for name, key in zip(self.names, self.private, strict=True))
         nonces = tuple(drawn(seed, f"nonce {name}", 16) for name in self.names)
         self.group = MaskGraph.of(shape_of(devices, colluding, lost), nonces, least=least)
-        self.fixed = FixedPoint(bound=3, devices=devices)
+        self.fixed = FixedPoint(bound=3, devices=devices, bits=bits)
 
     def label(self, **changed: object) -> Label:
         fields: dict[str, object] = {
@@ -91,7 +98,7 @@ def run(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The opened sum and the true one; None: too few are left, and nothing was opened."""
     label = party.label().digest()
-    total, truth = np.zeros(updates[0].size, "<u4"), np.zeros(updates[0].size, "<u4")
+    total, truth = (np.zeros(updates[0].size, word_type(party.fixed.bits)) for _ in range(2))
     states: dict[int, SealedUpdate] = {}
     seals: dict[int, bytes] = {}
     for place in range(len(updates)):

@@ -465,3 +465,12 @@ def test_changes_name_every_version_in_between_or_are_refused(
 def test_changes_over_a_great_many_versions_are_refused_before_their_names_are_made() -> None:
     with pytest.raises(PeerViolation, match="do not make version"):
         decode_changes(Codec.parse("top1%"), {"1": np.zeros(5, np.uint8)}, [4], base=0, version=1 << 60)
+
+
+def test_words_of_a_sealed_sum_are_no_update_by_themselves() -> None:
+    codec, update = Codec.parse("int16"), np.zeros(4, np.float32)
+    with pytest.raises(Misuse, match="where an update is sealed"):
+        encode(codec, update, (4,))
+    with pytest.raises(PeerViolation, match="words of a sealed sum"):
+        decode(codec, {"delta": np.zeros(4, np.uint16)}, (4,))
+    assert bytes_max(codec, (4,)) == 8

@@ -10,7 +10,7 @@ from sealed_group import SealedGroup, ask, drawn, run, updates_of
 
 from shoal.errors import PeerViolation
 from shoal.sealing import pair
-from shoal.sealing.fixed import FixedPoint
+from shoal.sealing.fixed import BOUND_ABOVE, BOUND_MAX, FixedPoint, bound_after, word_type
 from shoal.sealing.opening import SumOpening, unmask
 from shoal.sealing.shamir import SHARE_BYTES, candidates, join, split
 
@@ -19,13 +19,14 @@ SIZE = 137
 
 @given(
     devices=st.integers(3, 12),
+    bits=st.sampled_from((16, 32)),
     seed=st.integers(0, 1 << 20),
     fates=st.lists(st.sampled_from((0, 0, 0, 0, 0, 1, 2, 3)), min_size=12, max_size=12),
 )
 def test_the_sum_is_exact_whatever_is_lost_at_any_phase_or_nothing_is_opened(
-    devices: int, seed: int, fates: list[int]
+    devices: int, bits: int, seed: int, fates: list[int]
 ) -> None:
-    party = SealedGroup(devices, seed=seed)
+    party = SealedGroup(devices, seed=seed, bits=bits)
     lost = [frozenset(place for place in range(devices) if fates[place] == fate) for fate in (1, 2, 3)]
     opened = run(
         party, updates_of(devices, SIZE, seed=seed), before_upload=lost[0], before_agree=lost[1], before_open=lost[2]
@@ -62,22 +63,25 @@ def test_words_add_up_to_the_same_bits_in_any_order_and_shape(devices: int, seed
     assert np.array_equal(star, chain)
 
 
-def test_an_upload_is_uniform_and_tells_nothing_of_its_update() -> None:
-    party = SealedGroup(6)
+@pytest.mark.parametrize("bits", [32, 16])
+def test_an_upload_is_uniform_and_tells_nothing_of_its_update(bits: int) -> None:
+    party = SealedGroup(6, bits=bits)
     label = party.label().digest()
     words, _, _ = party.sealed(0, np.zeros(100_000, np.float32), label)
+    assert words.nbytes == 100_000 * bits // 8
     counts = np.bincount(words.view(np.uint8), minlength=256)
     chi_square = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
     # 255 degrees of freedom: between these in all but one case of a million.
     assert 160 < chi_square < 380
 
 
-def test_a_part_is_unmasked_alone_to_the_same_bits() -> None:
+@pytest.mark.parametrize("bits", [32, 16])
+def test_a_part_is_unmasked_alone_to_the_same_bits(bits: int) -> None:
     """ChaCha20 begins at any block: an aggregator that holds a part of a sum makes that part of the masks."""
-    party, updates = SealedGroup(5), updates_of(5, 1001)
+    party, updates = SealedGroup(5, bits=bits), updates_of(5, 1001)
     label = party.label().digest()
     made = [party.sealed(place, update, label) for place, update in enumerate(updates)]
-    total = np.sum([words for words, _, _ in made], axis=0, dtype="<u4")
+    total = np.sum([words for words, _, _ in made], axis=0, dtype=word_type(bits))
     opening = SumOpening(party.group, {place: seals for place, (_, seals, _) in enumerate(made)}, label)
     states = {place: state for place, (_, _, state) in enumerate(made)}
     _agree_all(opening, states)
@@ -260,18 +264,20 @@ def test_any_shares_that_are_enough_make_the_secret(secret: bytes, needed: int, 
     devices=st.integers(1, 256),
     bound=st.integers(-6, 6),
     factor=st.floats(0.01, 1.0),
+    bits=st.sampled_from((16, 32)),
     seed=st.integers(0, 1 << 30),
 )
 def test_a_value_is_rounded_to_a_step_beside_it_and_no_sum_wraps(
-    values: list[float], devices: int, bound: int, factor: float, seed: int
+    values: list[float], devices: int, bound: int, factor: float, bits: int, seed: int
 ) -> None:
-    fixed = FixedPoint(bound, devices)
+    fixed = FixedPoint(bound, devices, bits)
     vector = np.array(values, dtype=np.float32)
     words = fixed.encode(vector, factor=factor, chance=drawn(seed, "round", 32))
-    steps = words.view("<i4").astype(np.float64)
+    steps = words.view(f"<i{bits // 8}").astype(np.float64)
     wanted = np.clip(vector * np.float32(factor), -(2.0**bound), 2.0**bound).astype(np.float64) * fixed.steps
-    assert np.all(np.abs(steps - wanted) < 1.0)
-    assert devices * int(np.abs(steps).max()) < 1 << 31
+    # A product of float32 is off by 2^-23 of itself.
+    assert np.all(np.abs(steps - wanted) < 1.0 + np.abs(wanted) * 2.0**-22)
+    assert devices * int(np.abs(steps).max()) < 1 << (bits - 1)
     back = fixed.decode(words, times=1.0)
     assert np.allclose(back, wanted / fixed.steps, atol=1.01 / fixed.steps)
 
@@ -283,6 +289,23 @@ def test_rounding_is_right_on_average() -> None:
     assert set(np.unique(up)) == {0, 1}
     # Five standard deviations.
     assert abs(float(up.mean()) - 0.3) < 5 * np.sqrt(0.21 / value.size)
+
+
+@given(devices=st.integers(1, 256), sign=st.sampled_from((-1.0, 1.0)), bits=st.sampled_from((16, 32)))
+def test_a_sum_of_the_longest_updates_does_not_wrap(devices: int, sign: float, bits: int) -> None:
+    fixed = FixedPoint(2, devices, bits)
+    total = np.zeros(3, dtype=word_type(bits))
+    for device in range(devices):
+        total += fixed.encode(np.full(3, sign * 1e6, np.float32), factor=1.0, chance=drawn(device, "round", 32))
+    assert np.allclose(fixed.decode(total, times=1 / devices), sign * 4.0)
+
+
+@given(largest=st.floats(2.0**-60, 2.0**60, width=32), bits=st.sampled_from((16, 32)))
+def test_a_bound_leaves_room_above_the_last_mean(largest: float, bits: int) -> None:
+    bound = bound_after(np.array([0.0, -largest], np.float32), bits=bits, before=1)
+    room = 2.0 ** BOUND_ABOVE[bits]
+    assert bound in (-BOUND_MAX, BOUND_MAX) or largest * room <= 2.0**bound * 1.001 <= largest * 2.01 * room
+    assert bound_after(np.zeros(2, np.float32), bits=bits, before=5) == 5
 
 
 def test_a_key_that_gives_every_device_the_same_secret_is_refused() -> None:

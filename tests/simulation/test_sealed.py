@@ -25,7 +25,7 @@ from shoal.sealing.group import bits_of
 from shoal.sealing.label import Label
 from shoal.sealing.opening import Mask, SumOpening
 from shoal.sim.driver.seal_keys import SimSealKeys
-from shoal.sim.fuzz_case import SEALED_AFTER, fuzz_case
+from shoal.sim.fuzz_case import SEALED_AFTER, WORDS_AFTER, fuzz_case
 from shoal.sim.invariants import Violation
 from shoal.wire.messages import Agree, Agreed, Bind, MemberKey, Message, Open, Opened, Update
 
@@ -142,6 +142,16 @@ def asks_for_too_few() -> None:
     troupe.run(most=300)
 
 
+def words_of_16_bits_are_summed() -> None:
+    """The updates are as long as the bound: a sum that wraps is far off."""
+    troupe = SealedTroupe(a_plan(codec="int16"))
+    troupe.joins(*NAMES)
+    troupe.run(lambda: troupe.leader.version >= 1)
+    moved, wanted = troupe.leader.model - troupe.first, np.clip(troupe.mean_of(1), -1, 1)
+    if troupe.leader.version != 1 or np.abs(moved - wanted).max() > 0.01:
+        raise Violation("the version is not the sum of its updates")
+
+
 STORIES: list[Story] = [
     dies_at_each_word,
     leader_dies_at_each_word,
@@ -149,6 +159,7 @@ STORIES: list[Story] = [
     replays_groups,
     wants_an_update_in_two_sums,
     asks_for_too_few,
+    words_of_16_bits_are_summed,
 ]
 
 
@@ -251,6 +262,15 @@ def weights_are_forgotten() -> AbstractContextManager[Any]:
     return patch.object(leader_sealing.FixedPoint, "decode", by_devices)
 
 
+def each_device_fills_a_word() -> AbstractContextManager[Any]:
+    """The largest number of one device is the largest of a sum: a sum wraps."""
+
+    def of_one(self: Any) -> int:
+        return (1 << (self.bits - 1)) - 1 if self.bits == 16 else 1 << 20
+
+    return patch.object(leader_sealing.FixedPoint, "limit", property(of_one))
+
+
 MUTANTS = [
     term_missing_from_the_label,
     share_after_edge,
@@ -260,6 +280,7 @@ MUTANTS = [
     masks_are_left_out,
     edges_of_the_lost_stay,
     weights_are_forgotten,
+    each_device_fills_a_word,
 ]
 
 
@@ -277,6 +298,19 @@ def test_a_bug_is_caught(mutant: Callable[[], AbstractContextManager[Any]]) -> N
 
 
 # Seeds ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_last_of_them_draw_words_of_16_bits() -> None:
+    def is_short(seed: int) -> bool:
+        return any(job.spec.plan.codec == "int16" for job in fuzz_case(seed).jobs)
+
+    assert not any(is_short(seed) for seed in range(WORDS_AFTER - 60, WORDS_AFTER + 1))
+    assert sum(is_short(seed) for seed in range(WORDS_AFTER + 1, WORDS_AFTER + 61)) > 8
+
+
+@pytest.mark.parametrize("seed", range(WORDS_AFTER + 1, WORDS_AFTER + 9))
+def test_a_seed_of_short_words_holds(seed: int) -> None:
+    fuzz(seed)
 
 
 def test_only_later_seeds_draw_sealed_sums() -> None:

@@ -202,6 +202,12 @@ def test_a_sealed_plan_says_how_many_hide_each_other() -> None:
     assert Plan(**{**SEALED, "trust": "sealed(5, 0%, 20%)"}).believes.sealed == Sealed(least=5, colluding=0, lost=0.2)
 
 
+def test_sealed_words_of_16_bits_go_up_and_versions_come_down_whole() -> None:
+    plan = Plan(**{**SEALED, "codec": "int16"})
+    assert (plan.codec, plan.down) == ("int16", "dense")
+    assert Plan(**{**SEALED, "codec": "int16", "codec_down": "bf16"}).down == "bf16"
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
@@ -210,7 +216,9 @@ def test_a_sealed_plan_says_how_many_hide_each_other() -> None:
         ({"pace": "async"}, "difference of two versions is the update.*Set pace = 'sync'"),
         ({"pace": "buffered"}, "do not exist yet. Set pace = 'sync'"),
         ({"pace": "auto"}, "Set pace = 'sync'"),
-        ({"codec": "bf16"}, "masks need whole numbers.*Set codec = 'dense'"),
+        ({"codec": "bf16"}, "masks need whole numbers.*Set codec = 'dense', or 'int16'"),
+        ({"codec": "int16", "codec_down": "int16"}, "not sealed on its way.*Set codec_down = 'dense' or 'bf16'"),
+        ({"codec": "int16", "trust": "identity"}, "what masks are added to. Set trust = 'sealed', or codec = 'bf16'"),
         ({"codec": "top1%"}, "the places that a device sends.*Set codec = 'dense'"),
         ({"share_labels": True}, "Leave share_labels out"),
         ({"workers_min": 7}, "Set workers_min to 8 or more, or write sealed\\(7\\)"),

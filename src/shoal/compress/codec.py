@@ -12,12 +12,12 @@ from typing import Literal
 
 from shoal.errors import Misuse
 
-Form = Literal["dense", "fp16", "bf16", "top"]
+Form = Literal["dense", "fp16", "bf16", "int16", "top"]
 
 #: What a person may write, for errors and help.
 GRAMMAR = (
-    "dense, fp16 or bf16 (+ef for either of these), or top and a percentage such as top1% or top0.1%, "
-    "then +ef for error feedback and +2bit to +8bit for coarse values, as in top1%+ef+4bit"
+    "dense, fp16 or bf16 (+ef for either of these), int16 for sealed updates, or top and a percentage such as top1% or"
+    " top0.1%, then +ef for error feedback and +2bit to +8bit for coarse values, as in top1%+ef+4bit"
 )
 
 _TOP = re.compile(r"top(\d{1,3}(?:\.\d{1,4})?)%", re.ASCII)
@@ -34,7 +34,7 @@ class Codec:
     form: Form
     #: Of ``top``: how much of each tensor, in parts of a million.
     share_ppm: int = 0
-    #: Of ``top``: bits of a value; 32 are the float32 it is.
+    #: Of ``top`` and ``int16``: bits of a value; 32 are the float32 it is.
     bits: int = 32
     feedback: bool = False
 
@@ -52,11 +52,18 @@ class Codec:
             return cls(name=name, form="top", share_ppm=share_ppm, bits=int(bits[1]) if bits else 32, feedback=feedback)
         if first == "dense" and not feedback and not rest:
             return cls(name=name, form="dense")
+        if first == "int16" and not feedback and not rest:
+            return cls(name=name, form="int16", bits=16)
         if first == "fp16" and not rest:
             return cls(name=name, form="fp16", feedback=feedback)
         if first == "bf16" and not rest:
             return cls(name=name, form="bf16", feedback=feedback)
         raise _unknown(name)
+
+    @property
+    def word_bits(self) -> int:
+        """Bits of a whole number of this codec where updates are sealed; 0: masks do not fit it."""
+        return {"dense": 32, "int16": 16}.get(self.form, 0)
 
     def __str__(self) -> str:
         return self.name

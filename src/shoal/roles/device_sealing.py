@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.privacy import SharedPrivacy
 from shoal.roles.actions import CheckRoster, MakeSealKey, Seal
@@ -195,6 +196,7 @@ class DeviceSealing:
             group=MaskGraph.of(shape, tuple(one.nonce for one in members), least=least),
             place=members.index(key),
             factor=update.examples / bind.weight_most if privacy is None else 1.0,
+            word_bits=Codec.parse(self._spec.plan.codec).word_bits,
             noise=privacy.point if privacy is not None else None,
             update=update.tensors["delta"],
         )

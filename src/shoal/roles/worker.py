@@ -529,7 +529,7 @@ class Worker(WorkerMachine):
 
     def _update(self, held: Held, event: Trained) -> Update:
         tensors = self._carried_on(held.work, event.tensors)
-        if self._codec.form != "dense":
+        if not self._codec.word_bits:
             held.coded = self._code(held.work, tensors["delta"])
             tensors = held.coded.tensors()
         elif self._participation.is_kept:

@@ -36,7 +36,7 @@ class DeviceKeys:
         mine = members[request.place]
         keys = {other: self._pair(mine, members[other]) for other in request.group.near[request.place]}
         seat = GroupPlace(request.group, request.place, label.digest(), keys)
-        fixed = request.noise or FixedPoint(label.bound, request.group.size)
+        fixed = request.noise or FixedPoint(label.bound, request.group.size, request.word_bits)
         return seal(seat, request.update, fixed=fixed, factor=request.factor, entropy=entropy)
 
     def _pair(self, mine: tuple[str, bytes], other: tuple[str, bytes]) -> bytes:

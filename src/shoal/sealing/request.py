@@ -19,6 +19,8 @@ class SealRequest:
     place: int
     #: What the update counts for, of the largest weight.
     factor: float
+    #: Bits of a word: 32, or 16 under the codec ``int16``.
+    word_bits: int = 32
     #: Where the plan is private too: how long the update may be, and the device's share of noise.
     noise: NoisePoint | None = None
     update: np.ndarray = field(compare=False, repr=False)

@@ -32,26 +32,27 @@ def words(key: bytes, count: int) -> np.ndarray:
 
 
 def add_words(to: np.ndarray, key: bytes, *, take_off: bool = False, start: int = 0) -> None:
-    """Add the words of this key to a vector modulo 2^32, in place; ``start``: where this part of it begins."""
+    """Add the words of this key to a vector, in place; ``start``: where this part of it begins."""
     add_all(to, [(key, take_off)], start=start)
 
 
 def add_all(to: np.ndarray, keys: Sequence[tuple[bytes, bool]], *, start: int = 0) -> None:
-    """Add the words of each of these keys, or take them off where it says True. A block of the vector stays in the
-    cache until every key had its turn."""
-    per_block = _BLOCK_BYTES // 4
+    """Add the words of each of these keys, or take them off where it says True; modulo what a word of the vector holds,
+    of 32 or 16 bits. A block of the vector stays in the cache until every key had its turn."""
+    width = to.itemsize
+    per_block = _BLOCK_BYTES // width
     sources = []
     for key, take_off in keys:
         source = stream(key, block=start // per_block)
-        source.update(bytes(4 * (start % per_block)))
+        source.update(bytes(width * (start % per_block)))
         sources.append((source, np.subtract if take_off else np.add))
     # The cipher asks for a little more room than it fills.
     room = bytearray(_AT_ONCE_BYTES + _BLOCK_BYTES)
-    made = np.frombuffer(room, dtype="<u4")
-    step = _AT_ONCE_BYTES // 4
+    made = np.frombuffer(room, dtype=to.dtype)
+    step = _AT_ONCE_BYTES // width
     zeros = memoryview(_ZEROS)
     for first in range(0, to.size, step):
         part = to[first : first + step]
         for source, change in sources:
-            source.update_into(zeros[: 4 * part.size], room)
+            source.update_into(zeros[: width * part.size], room)
             change(part, made[: part.size], out=part)

@@ -80,6 +80,9 @@ PRIVATE_AFTER = 30_000
 #: Only seeds above this number, up to the next one, draw sealed sums.
 SEALED_AFTER = 40_000
 
+#: Of these, only seeds above this number draw how wide the words of a sum are.
+WORDS_AFTER = 45_000
+
 #: Only seeds above this number draw whether devices check in, and do not stay.
 CHECK_IN_AFTER = 50_000
 
@@ -144,6 +147,9 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if SEALED_AFTER < seed <= CHECK_IN_AFTER:
         seals = Rng(seed).stream("sealed")
         specs = [replace(spec, plan=_sealed(spec.plan, seals)) for spec in specs]
+    if WORDS_AFTER < seed <= CHECK_IN_AFTER:
+        words = Rng(seed).stream("words")
+        specs = [replace(spec, plan=_in_words(spec.plan, words)) for spec in specs]
     least = sum(spec.plan.workers_least for spec in specs)
     workers = max(3, min(max(8, least + 1), least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
@@ -496,6 +502,13 @@ def _private(plan: Plan, stream: Stream) -> Plan:
         participations=most,
         apart=2 if workers_min >= 2 * devices and is_apart else 1,
     )
+
+
+def _in_words(plan: Plan, stream: Stream) -> Plan:
+    """Whether sealed updates are words of 16 bits, drawn from a stream of its own. Not under an adaptive rule, which
+    makes as much of what is rounded as of an update: no oracle could tell what a version should be."""
+    is_short = stream.happens(0.9) and plan.believes.sealed is not None and plan.outer not in ADAPTIVE
+    return replace(plan, codec="int16") if is_short else plan
 
 
 def _sealed(plan: Plan, stream: Stream) -> Plan:

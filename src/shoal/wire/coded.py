@@ -5,6 +5,7 @@ back here came from a peer: lengths are checked against the model and the codec 
 allocated, and every value before it is handed on. An update of any codec is one tensor of the message:
 
     dense   float32        fp16   float16        bf16   uint16, the bits
+    int16   never here: whole numbers are made where an update is sealed
     top     uint8: the number of places (4 bytes) and their Rice parameter (1 byte), then with few bits a float32
             scale a tensor, then the places (``wire.rice``), then the values: float32, or their levels packed
             (``wire.bits``). Numbers are little-endian. Every length follows from these and from the model.
@@ -46,7 +47,7 @@ _HEAD_BYTES = _COUNT_BYTES + 1
 _EXACT = Codec.parse("top100%")
 _NO_SCALES = np.empty(0, dtype=np.float32)
 
-_DTYPES = {"dense": np.float32, "fp16": np.float16, "bf16": np.uint16, "top": np.uint8}
+_DTYPES = {"dense": np.float32, "fp16": np.float16, "bf16": np.uint16, "int16": np.uint16, "top": np.uint8}
 
 
 def sizes_of(layout: Layout) -> tuple[int, ...]:
@@ -192,6 +193,8 @@ def encode(
     flat = update.dense() if isinstance(update, Sparse) else update
     if flat.dtype != np.float32 or flat.shape != (sum(sizes),):
         raise Misuse(f"an update of {flat.dtype} {flat.shape}; the model is float32 ({sum(sizes)},)")
+    if codec.form == "int16":
+        raise Misuse("whole numbers of 16 bits are made where an update is sealed")
     _check_ours(flat)
     if codec.form == "fp16":
         return {name: to_float16(flat)}
@@ -278,6 +281,8 @@ def decode_with_norm(
     """
     if codec.form == "dense":
         return checks.dense_with_norm(name, tensors, size=sum(sizes))
+    if codec.form == "int16":
+        raise PeerViolation("whole numbers of 16 bits are words of a sealed sum, and no update by themselves")
     if list(tensors) != [name]:
         raise PeerViolation(f"an update in {codec} is one tensor named {name}, not {sorted(tensors)[:4]}")
     array = tensors[name]

@@ -53,6 +53,32 @@ def test_a_version_is_the_mean_of_updates_that_no_leader_saw() -> None:
     assert_exact(troupe, 3, devices=6)
 
 
+def test_words_of_16_bits_are_half_as_long_and_as_right_as_their_steps() -> None:
+    troupe = a_troupe(codec="int16")
+    troupe.run(lambda: troupe.leader.version >= 1)
+    # Six devices share a word: a step is a 5,461st of the bound, which is 1 at first.
+    off = np.abs(troupe.leader.model - troupe.first - troupe.mean_of(1))
+    assert 0 < off.max() < 7 / 5461
+    uploads = [message.tensors["words"] for *_, message in troupe.said(Update) if isinstance(message, Update)]
+    assert {words.dtype.str for words in uploads} == {"<u2"}
+    troupe.run(lambda: troupe.leader.version >= 3)
+    assert troupe.leader.version == 3
+
+
+def test_words_of_another_size_are_refused() -> None:
+    troupe = a_troupe(codec="int16")
+
+    def lies(sender: str, to: str, message: Message) -> list[Message]:
+        if isinstance(message, Update) and sender == "d1":
+            wide = {**message.tensors, "words": message.tensors["words"].astype("<u4")}
+            return [replace(message, tensors=wide)]
+        return [message]
+
+    troupe.lies = lies
+    troupe.run(lambda: troupe.leader.version >= 1)
+    assert any("words of 16 bits" in record.reason for record in troupe.records), troupe.records
+
+
 @pytest.mark.parametrize(
     ("before", "in_sum"), [(Bind, 5), (Update, 5), (Agree, 6), (Agreed, 6), (Open, 6), (Opened, 6)]
 )

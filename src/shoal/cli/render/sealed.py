@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shoal.cli.render.format import bytes_text, plural
+from shoal.compress.codec import Codec
 from shoal.plan import Plan
 from shoal.sealing.graph import COMPLETE_MAX, GROUP_MAX, GraphShape, shape_of
 from shoal.sealing.group import COMMIT_BYTES, MAC_BYTES, TAG_BYTES
@@ -42,9 +43,9 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         f"{plan.trust}: of {plural(shape.devices, 'device')} each masks with {each}; {shape.threshold} of them open a"
         " mask",
     )
-    values = model_bytes / 4
-    device_ms = values * ((_NOISE_MS if is_private else _ROUND_MS) + (1 + shape.neighbours) * _MASK_MS)
-    leader_ms = values * _MASK_MS * shape.devices
+    values, mask_ms = model_bytes / 4, _MASK_MS * Codec.parse(plan.codec).word_bits / 32
+    device_ms = values * ((_NOISE_MS if is_private else _ROUND_MS) + (1 + shape.neighbours) * mask_ms)
+    leader_ms = values * mask_ms * shape.devices
     yield (
         "costs",
         f"about {device_ms:.0f} ms of a core more a version on a device and {leader_ms:.0f} ms at the leader;"

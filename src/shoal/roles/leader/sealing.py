@@ -9,11 +9,11 @@ asked to open it, its updates are spent: they are in this sum or in none.
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from shoal.compress.codec import Codec
 from shoal.errors import Misuse, PeerViolation
 from shoal.learning.privacy import SharedPrivacy
 from shoal.roles.aggregation.formation import ArrivedUpdate
@@ -23,7 +23,7 @@ from shoal.roles.leader.participants import is_spent
 from shoal.roles.leader.parts import Shared
 from shoal.roles.machine import Machine
 from shoal.scheduling.ledger import Lease
-from shoal.sealing.fixed import BOUND_MAX, FixedPoint
+from shoal.sealing.fixed import BOUND_FIRST, FixedPoint, bound_after, word_type
 from shoal.sealing.graph import GROUP_MAX, shape_of
 from shoal.sealing.group import MaskGraph, bits_of
 from shoal.sealing.label import Label
@@ -46,10 +46,6 @@ from shoal.wire.messages import (
 
 #: Members answer a question within this, or have vanished.
 ANSWER_S = 5.0
-
-#: The largest value of an update as a power of two: at first, and later by how far it is above that of the last mean.
-BOUND_FIRST = 3
-BOUND_ABOVE = 6
 
 #: So many devices that find fault with a member's key, and it is in no further group.
 ACCUSERS_LEAST = 2
@@ -106,7 +102,8 @@ class Sealing:
         #: Leases whose update is ready to be sealed.
         self._offered: set[int] = set()
         self._accused: dict[str, set[str]] = {}
-        self._bound = BOUND_FIRST
+        self._bits = Codec.parse(shared.spec.plan.codec).word_bits
+        self._bound = BOUND_FIRST[self._bits]
         #: Sums that were opened, and groups that came to nothing.
         self.opened = 0
         self.void = 0
@@ -235,7 +232,7 @@ class Sealing:
             graph=MaskGraph.of(shape, tuple(key.nonce for key in keys), least=self._least),
             members=members,
             leases=tuple(lease.id for lease in leases),
-            total=np.zeros(self._size, dtype="<u4"),
+            total=np.zeros(self._size, dtype=word_type(self._bits)),
             asked_s=self._machine.now_s,
         )
         self._training.groups += 1
@@ -287,8 +284,8 @@ class Sealing:
         if group.phase is not SealPhase.UPLOADING or place in group.reports or place in group.lost:
             return
         words, seals = update.tensors.get("words"), update.tensors.get("seals")
-        if words is None or words.dtype != np.uint32 or words.shape != (self._size,):
-            raise PeerViolation(f"a sealed update is {self._size} words")
+        if words is None or words.dtype != group.total.dtype or words.shape != group.total.shape:
+            raise PeerViolation(f"a sealed update is {self._size} words of {self._bits} bits")
         if seals is None or seals.dtype != np.uint8 or seals.shape != (group.graph.seals_bytes(place),):
             raise PeerViolation("a sealed update without the shares of its masks")
         np.add(group.total, words, out=group.total)
@@ -401,12 +398,9 @@ class Sealing:
         if self._privacy is not None:
             mean = self._privacy.point.decode(group.total, times=1.0 / self._privacy.devices)
         else:
-            fixed = FixedPoint(group.label.bound, group.graph.size)
+            fixed = FixedPoint(group.label.bound, group.graph.size, self._bits)
             mean = fixed.decode(group.total, times=group.label.weight_most / weight)
-        largest = float(np.abs(mean).max())
-        if largest > 0:
-            above = math.ceil(math.log2(largest)) + BOUND_ABOVE
-            self._bound = max(-BOUND_MAX, min(above, BOUND_MAX))
+        self._bound = bound_after(mean, bits=self._bits, before=self._bound)
         self.opened += 1
         self._drop()
         taken = {report.lease.id for report in reports}
