@@ -25,6 +25,7 @@ import house as figures_of
 import reference as reference_page
 import second_look
 import site_pages
+import tab_contract
 import vendored as vendored_files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +36,10 @@ CONTRACT_FILE = ROOT / "src" / "shoal" / "wire" / "contract.binpb"
 PREVIOUS_FILE = PROTO_DIR / "previous.binpb"
 #: Files of others that the console's page is made with.
 VENDOR_DIR = ROOT / "src" / "shoal" / "console" / "static" / "vendor"
+#: The browser's tab: its sources, and where what is built of them lies.
+TAB_DIR = ROOT / "tab"
+TAB_CONTRACT = TAB_DIR / "src" / "contract.ts"
+TAB_BUILT = ROOT / "src" / "shoal" / "browser" / "static"
 #: The walk through the code that counts the hand-offs of an update.
 FIRST_HOUR = ROOT / "docs" / "contributing" / "first-hour.md"
 
@@ -46,7 +51,7 @@ LOCK_HEADER = """\
 """
 
 #: Extras whose least versions are tried as well.
-FLOOR_EXTRAS = ("console", "discovery", "metrics", "plot")
+FLOOR_EXTRAS = ("browser", "console", "discovery", "metrics", "plot")
 #: What is tried with the least versions of all dependencies: what reads and writes for them, and one real training.
 FLOOR_TESTS = (
     "tests/unit/wire",
@@ -63,7 +68,7 @@ FLOOR_TESTS = (
 NOTES_VARIABLE = "SHOAL_CI_NOTES"
 
 #: What `ci` runs, cheapest first, so that a slip is seen before the tests start.
-CI_TASKS = ("lint", "types", "layers", "house", "vendored", "proto-check", "docs", "security", "test")
+CI_TASKS = ("lint", "types", "layers", "house", "vendored", "proto-check", "tab-check", "docs", "security", "test")
 
 #: Where pip-audit looks for known holes, in this order.
 AUDIT_DATABASES = ("pypi", "osv")
@@ -172,6 +177,36 @@ def vendored(extra: Sequence[str]) -> int:
     found = vendored_files.problems(VENDOR_DIR)
     print("\n".join(found) or "vendored files are the ones that VENDORED.toml names", flush=True)
     return 1 if found else 0
+
+
+def tab(extra: Sequence[str]) -> int:
+    """Build the page of the browser's tab out of tab/src."""
+    TAB_CONTRACT.write_text(tab_contract.text(), encoding="utf-8")
+    return build_tab(TAB_BUILT)
+
+
+def tab_check(extra: Sequence[str]) -> int:
+    """Fail if the tab's page in the package is not what tab/src gives, or knows another contract."""
+    if shutil.which("npm") is None:
+        note("NOT CHECKED: the tab's page, for there is no npm")
+        return 0
+    if TAB_CONTRACT.read_text(encoding="utf-8") != tab_contract.text():
+        print("tab/src/contract.ts is not of this contract: python tools/tasks.py tab", flush=True)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="shoal-tab-") as scratch:
+        code = build_tab(Path(scratch))
+        built = sorted(Path(scratch).glob("*.js"))
+        stale = [path.name for path in built if path.read_bytes() != (TAB_BUILT / path.name).read_bytes()]
+    if stale:
+        print(f"{', '.join(stale)}: not what tab/src gives: python tools/tasks.py tab", flush=True)
+    return code or (1 if stale else 0)
+
+
+def build_tab(target: Path) -> int:
+    """Install the tools by their hashes, check the types, build."""
+    tools = ("npm", "ci", "--silent", "--ignore-scripts", "--prefix", str(TAB_DIR))
+    types_ = ("npm", "exec", "--prefix", str(TAB_DIR), "--", "tsc", "-p", str(TAB_DIR))
+    return run(*tools) or run(*types_) or run("node", str(TAB_DIR / "build.mjs"), str(target))
 
 
 def security(extra: Sequence[str]) -> int:
@@ -408,6 +443,8 @@ TASKS: dict[str, Runner] = {
     "reference": reference,
     "docs": docs,
     "vendored": vendored,
+    "tab": tab,
+    "tab-check": tab_check,
     "proto": proto,
     "proto-check": proto_check,
     "security": security,

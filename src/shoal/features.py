@@ -14,10 +14,10 @@ from typing import Any, Literal
 from shoal.errors import Misuse
 
 #: The packages to look in.
-FEATURES = ("shoal.flock", "shoal.offload", "shoal.exporter")
+FEATURES = ("shoal.flock", "shoal.offload", "shoal.exporter", "shoal.browser")
 
 #: The kinds of things that features provide: fields of ``Feature``.
-Kind = Literal["command", "manager_pool", "agent_pool", "agent_metrics"]
+Kind = Literal["command", "manager_pool", "agent_pool", "agent_metrics", "tab_door"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +32,8 @@ class Feature:
     agent_pool: str | None = None
     #: Serves the metrics of an agent (``runtime.agent_usage``).
     agent_metrics: str | None = None
+    #: Lets tabs of browsers in, beside a manager (``runtime.tab_door``).
+    tab_door: str | None = None
 
 
 @cache

@@ -71,6 +71,7 @@ SHA = "0" * 64
 ALLOWED: dict[str, dict[str, str]] = {
     "Control": {
         "node": "Hello Heartbeat Leave Progress Released Leads SteppedDown LeaderUnreachable LogRecord",
+        "browser": "Hello Heartbeat Leave",
         "worker": "Hello Heartbeat Leave",
         "pending": "Hello Heartbeat Leave",
         "peer": "PeerStatus Command Request",
@@ -78,13 +79,14 @@ ALLOWED: dict[str, dict[str, str]] = {
     "Work": {
         "node": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
         " SealKey SealRefused Agreed Opened AskCheckpoint Checkpoint Lend NeedOperand TileResult",
+        "browser": "Ready Offer Update Evaluated Failed",
         "worker": "Ready Offer Update Evaluated Failed AggregatorReady UpdateReady Routed BadShard ReduceResult"
         " SealKey SealRefused Agreed Opened UpdateShard",
         "pending": "",
         "peer": "PartialSum ModelTransfer",
         "operator": "AskPool TileTask RightOperand Caught Forget",
     },
-    "Fetch": {"node": "Blob", "operator": "Blob"},
+    "Fetch": {"node": "Blob", "browser": "Blob", "operator": "Blob"},
     "Operate": {
         "operator": "Submit StopJob TransferJob AskStatus AskModel AskSpec AskVersions PublishModel RollBackModel"
         " MakeToken AskTokens RevokeToken RevokeNode ApproveNode DrainNode UndrainNode"
@@ -96,7 +98,7 @@ ALLOWED: dict[str, dict[str, str]] = {
 VERBS = tuple(ALLOWED)
 STREAMS = ("Control", "Work")
 #: Those a manager knows; one that works for a leader is a ``worker`` at its door, and nowhere else.
-ROLES = ("node", "operator", "pending", "manager")
+ROLES = ("node", "browser", "operator", "pending", "manager")
 
 #: Stream -> the role of the side that was called -> what it may say there.
 ANSWER: dict[str, dict[str, str]] = {
@@ -258,7 +260,7 @@ class Site:
             valid_days=30,
         )
         if state != "unknown":
-            listed = {"node": "operator", "operator": "node", "manager": "node"}[certified]
+            listed = {"node": "operator", "browser": "node", "operator": "node", "manager": "node"}[certified]
             self._enlist(name, listed if state == "another's name" else certified, role, state)
         return None if state == "no certificate" else replace(made, ca_pem=self.authority.certificate_pem)
 

@@ -76,6 +76,7 @@ app.add_typer(features.provided("command", by="flock"), name="flock", rich_help_
 app.command(rich_help_panel=_WORK)(simulate.simulate)
 app.add_typer(plan.app, name="plan", rich_help_panel=_WORK)
 app.add_typer(model.app, name="model", rich_help_panel=_WORK)
+app.add_typer(features.provided("command", by="browser"), name="browser", rich_help_panel=_WORK)
 app.add_typer(features.provided("command", by="offload"), name="offload", rich_help_panel=_WORK)
 app.command(rich_help_panel=_LOOK)(status.status)
 app.command(rich_help_panel=_LOOK)(console.console)

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 
 from shoal.errors import Misuse, PeerViolation
 
-ROLES = ("manager", "node", "operator")
+ROLES = ("manager", "node", "browser", "operator")
+
+#: Members that work. A tab of a browser works and does nothing else: it never leads, serves or operates.
+DEVICE_ROLES = ("node", "browser")
 
 #: Every node may be asked to lead, so every node may serve. An operator only calls.
 SERVING_ROLES = ("manager", "node")

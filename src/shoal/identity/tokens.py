@@ -12,7 +12,7 @@ from shoal.errors import Misuse
 from shoal.identity.join_code import new_secret
 
 #: A second manager could pose as the first, so no token makes one.
-ENROLLABLE_ROLES = ("node", "operator")
+ENROLLABLE_ROLES = ("node", "browser", "operator")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,6 +37,7 @@ from shoal.runtime.paths import Paths
 from shoal.runtime.reachable import EVERYWHERE, own_address, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.seat_holder import hold_seat, mind_doors
+from shoal.runtime.tab_door import TabDoor, TabDoorOptions, tab_door
 from shoal.store.opening import open_stores
 from shoal.store.registry import Registry
 from shoal.store.seat import Deposed, FencedDatabase, Seats
@@ -62,6 +63,8 @@ class ManagerReady:
     warning: str = ""
     #: How long it took, from when this manager had its seat; from its start, if it shares nothing.
     start_s: float = 0.0
+    #: Where tabs of browsers come in; empty: nowhere.
+    browser_origin: str = ""
 
 
 def open_cluster(
@@ -124,6 +127,7 @@ async def run_home(
     store: str = "",
     blobs: str = "",
     downloads: str = "manager",
+    tabs: TabDoorOptions | None = None,
     on_ready: Callable[[ManagerReady], None],
 ) -> None:
     """Serve until SIGINT or SIGTERM. With port 0 the system chooses both ports.
@@ -132,6 +136,7 @@ async def run_home(
     next port. After commas, those of managers that share the ``store``. ``token``: whether to make a join line; None:
     only if no device has joined yet. ``store``, ``blobs``: a database and a bucket for the cluster's state
     (``store.opening``), else all of it is in the home. ``downloads``: where devices download files of a bucket.
+    ``tabs``: where tabs of browsers come in, if they may.
     """
     if blobs and disk_quota_bytes:
         raise Misuse("--disk-quota bounds the files of this home, and --blobs keeps them elsewhere: choose one")
@@ -215,6 +220,7 @@ async def run_home(
         )
         await enrolment.start()
         announcement: Announcement | None = None
+        door: TabDoor | None = None
         staying_fresh = asyncio.create_task(_stay_fresh(authority, identity, places, (server, enrolment)))
 
         async def shut() -> None:
@@ -239,6 +245,20 @@ async def run_home(
                 return str(JoinCode(host=reach.host, port=joining_port, ca_sha256=pinned, secret=secret))
 
             node.register.open_to(line)
+            browser_origin = ""
+            if tabs is not None:
+                door = tab_door(
+                    tabs,
+                    home=home,
+                    authority=authority,
+                    identity=identity,
+                    service=node,
+                    register=node.register,
+                    on_enrolled=lambda newcomer: _enrolled(node, newcomer),
+                )
+                browser_origin = await door.start()
+                # Behind the #, so that the secret is in no server's log.
+                node.register.link = lambda secret: f"{browser_origin}/#join={secret}"
             if announce:
                 # Heard on the network that this machine is on, so it is the address there that is told.
                 address = own_address() if host in EVERYWHERE else host
@@ -267,6 +287,7 @@ async def run_home(
                     resumed_jobs=resumed,
                     warning=reach.warning,
                     start_s=time.monotonic() - began_s,
+                    browser_origin=browser_origin,
                 )
             )
             if announcement is not None:
@@ -276,6 +297,8 @@ async def run_home(
                     log.warning("the cluster cannot be announced (%s): devices can still join by the line", error)
             await stopping.wait()
         finally:
+            if door is not None:
+                await door.stop()
             if announcement is not None:
                 await announcement.stop()
             staying_fresh.cancel()
@@ -382,6 +405,7 @@ def main() -> int:
     parser.add_argument("--store", default="", help="postgresql://HOST/DATABASE; else a file of the home")
     parser.add_argument("--blobs", default="", help="s3://BUCKET/PREFIX; else a folder of the home")
     parser.add_argument("--downloads", default="manager", help="manager, bucket, or https://CDN/PREFIX")
+    parser.add_argument("--browser", default="", help="the origin where tabs of browsers come in")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
@@ -404,6 +428,7 @@ def main() -> int:
             store=given.store,
             blobs=given.blobs,
             downloads=given.downloads,
+            tabs=TabDoorOptions(origin=given.browser) if given.browser else None,
             on_ready=on_ready,
         )
         asyncio.run(serving)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.identity.identity import Identity, certificate_sha256
-from shoal.identity.names import RemoteIdentity
+from shoal.identity.names import DEVICE_ROLES, RemoteIdentity
 from shoal.identity.signing import check
 from shoal.roles.actions import Action, Answer, DropFiles, DropJob, ForgetMember, Keep, Load, Record, Save, Store
 from shoal.roles.evaluation_rows import latest_within
@@ -335,7 +335,7 @@ class ManagerNode:
 
     async def _one_of_a_name(self, peer: RemoteIdentity, verb: str) -> str:
         """Why this process of a node may not open a stream; empty: it may. The one before it has a moment to speak."""
-        if peer.role != "node" or verb not in (Lane.CONTROL, Lane.WORK):
+        if peer.role not in DEVICE_ROLES or verb not in (Lane.CONTROL, Lane.WORK):
             return ""
         doorway = self._router.doorway
         knock = doorway.knock(caller_of(peer))

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from shoal.errors import Misuse, Refused, ShoalError
 from shoal.identity.identity import Authority, certificate_sha256
 from shoal.identity.join_code import new_secret
-from shoal.identity.names import RemoteIdentity
+from shoal.identity.names import DEVICE_ROLES, RemoteIdentity
 from shoal.identity.tokens import ENROLLABLE_ROLES, Denial, Grant, Lapsed
 from shoal.net.access import NotHere, ShutOut
 from shoal.net.base import SHUT_OUT
@@ -79,6 +79,8 @@ class MemberRegister:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._line: Callable[[str], str] | None = None
+        #: Makes the link that a browser opens; None: there is no door for tabs.
+        self.link: Callable[[str], str] | None = None
         self._authority: Authority | None = None
         #: Newcomers wait until an operator approves them.
         self.approves_newcomers = False
@@ -121,7 +123,7 @@ class MemberRegister:
     @property
     def has_devices(self) -> bool:
         """A device has joined and was not shut out."""
-        return any(node.role == "node" and node.state != "revoked" for node in self._nodes.values())
+        return any(node.role in DEVICE_ROLES and node.state != "revoked" for node in self._nodes.values())
 
     def held(self) -> dict[str, str]:
         """Members that are held back, and how."""
@@ -218,11 +220,17 @@ class MemberRegister:
         self.on_alarm(f"{text} ({more} more such attempts since the last alarm)" if more else text)
 
     def redeem(
-        self, secret: str, *, wanted: str, now_s: float, facts: Mapping[str, str] | None = None
+        self,
+        secret: str,
+        *,
+        wanted: str,
+        now_s: float,
+        facts: Mapping[str, str] | None = None,
+        is_tab: bool = False,
     ) -> Grant | Denial:
         state = "pending" if self.approves_newcomers else "enrolled"
         told = json.dumps(dict(facts or {}))
-        outcome = self._registry.redeem_token(secret, wanted, now_s, state=state, facts_json=told)
+        outcome = self._registry.redeem_token(secret, wanted, now_s, state=state, facts_json=told, is_tab=is_tab)
         if not isinstance(outcome, Redeemed):
             return Denial(reason=outcome)
         self.refresh(outcome.node)
@@ -335,7 +343,7 @@ class MemberRegister:
 
     def _revoke_node(self, command: RevokeNode, by: str) -> Done:
         node = self._known(command.node)
-        if node.role != "node" and not node.token_sha256:
+        if node.role not in DEVICE_ROLES and not node.token_sha256:
             raise Refused(f"{node.node} lives beside the cluster's key: to be rid of it, create a new cluster")
         if node.node == by:
             raise Refused(f"{by} would shut itself out: revoke it as another operator")
@@ -351,7 +359,7 @@ class MemberRegister:
             raise Refused(f"{name} was {self.why_revoked(node)}")
         if node.state != when:
             raise Refused(f"{name} is {_STANDS[node.state]}: see `shoal nodes`")
-        if state == "drained" and node.role != "node":
+        if state == "drained" and node.role not in DEVICE_ROLES:
             raise Refused(f"{name} is {node.role} and does not work: only devices are drained")
         self._registry.set_node_state(name, state, reason=clip(reason, REASON_SHOWN_CHARS))
         return Done(reason=f"{name} {done}")
@@ -359,7 +367,7 @@ class MemberRegister:
     def check_forget(self, name: str) -> None:
         """Refuse to forget a member that is no device, unless it was revoked."""
         node = self._known(name)
-        if node.role != "node" and node.state != "revoked":
+        if node.role not in DEVICE_ROLES and node.state != "revoked":
             raise Refused(f"{name} is {node.role} and not a device: shut it out with `shoal nodes revoke {name}` first")
 
     def _known(self, name: str) -> NodeRow:
@@ -373,6 +381,11 @@ class MemberRegister:
             raise Refused("nobody can join yet: the manager is still starting, try again in a moment")
         if wanted.role not in ENROLLABLE_ROLES:
             raise Refused(f"a token makes one of {', '.join(ENROLLABLE_ROLES)}, not {wanted.role[:40]!r}")
+        if wanted.role == "browser" and self.link is None:
+            raise Refused(
+                "no browser can join: start the manager with `shoal up --browser https://NAME:PORT` and a certificate,"
+                " or --browser http://127.0.0.1:7075 for browsers on its own machine"
+            )
         if not 1 <= wanted.uses <= TOKEN_USES_MAX:
             raise Refused(f"a token is good for 1 to {TOKEN_USES_MAX:,} devices, not {wanted.uses:,}")
         if not 0 < wanted.valid_s <= TOKEN_VALID_MAX_S:
@@ -383,13 +396,14 @@ class MemberRegister:
 
     def new_token(self, *, role: str, uses: int, valid_s: float, label: str) -> TokenMade:
         """A token that is durable when this returns, and the line that carries its secret."""
-        if self._line is None:
+        line = self.link if role == "browser" else self._line
+        if line is None:
             raise Misuse("the roll is not open yet: call open_to first")
         secret, now_s = new_secret(), time.time()
         token = self._registry.add_token(
             secret=secret, role=role, uses=uses, now_s=now_s, expires_s=now_s + valid_s, label=label
         )
-        return TokenMade(token=_view(token), join_line=self._line(secret))
+        return TokenMade(token=_view(token), join_line=line(secret))
 
     def _revoke_token(self, wanted: str) -> Done:
         # Short enough to type by mistake, a start names nothing: not even where it happens to be the only one.

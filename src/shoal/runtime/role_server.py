@@ -38,6 +38,7 @@ from shoal.wire.messages import (
     Assign,
     Checkpoint,
     Heartbeat,
+    Hello,
     Lane,
     Message,
     Recipient,
@@ -156,6 +157,9 @@ class RoleServer:
             await feature.received(session, message, size_bytes)
             return
         node = session.peer.node
+        if type(message) is Hello and bool(message.facts.browser) is not (session.peer.role == "browser"):
+            # What it says of itself decides what it is given: only members that joined as tabs are tabs, and all are.
+            raise PeerViolation("a tab and an agent say which of them they are", peer=node)
         if message.rule.lane is not session.lane:
             raise PeerViolation(f"{type(message).__name__} came on the {session.lane} stream", peer=node)
         if isinstance(message, Checkpoint):

@@ -132,8 +132,8 @@ class TargetedFaults:
                 for connection in agent.dialled:
                     connection.cut("the connection broke")
             case "taken" if agent is not None and agent.role_server is not None:
-                for connection in list(agent.role_server.connections.values()):
-                    connection.cut("the connection broke")
+                for taken in list(agent.role_server.connections.values()):
+                    taken.cut("the connection broke")
             case _:
                 pass
 

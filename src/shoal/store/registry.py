@@ -167,9 +167,18 @@ class Registry:
         return token
 
     def redeem_token(
-        self, secret: str, wanted: str, now_s: float, *, state: str = "enrolled", facts_json: str = "{}"
+        self,
+        secret: str,
+        wanted: str,
+        now_s: float,
+        *,
+        state: str = "enrolled",
+        facts_json: str = "{}",
+        is_tab: bool = False,
     ) -> Redeemed | str:
         """Spend one use of a token on an identity, or say why not. The name is the wanted one if it is free.
+
+        ``is_tab``: it is shown where tabs of browsers join. A token made for them is good there and nowhere else.
 
         The name of a revoked node is free for tokens made since: the revoked device does not know their secrets.
         """
@@ -178,6 +187,8 @@ class Registry:
             if not known:
                 return "this token is unknown or was revoked: ask the cluster's operator for a new join line"
             token = Token(**known[0])
+            if (token.role == "browser") is not is_tab:
+                return f"this token makes a {token.role}, which does not join here: ask the operator for another"
             if token.expires_s is not None and now_s >= token.expires_s:
                 return "this token has expired: ask the cluster's operator for a new join line"
             if token.uses_left < 1:

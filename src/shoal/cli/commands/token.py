@@ -26,6 +26,10 @@ def create(
         Literal["node", "operator"],
         typer.Option(help="A node works. An operator runs code on every node: give such a line to people you trust."),
     ] = "node",
+    browser: Annotated[
+        bool,
+        typer.Option("--browser", help="Print a link, and a QR code of it, that makes a browser's tab train here."),
+    ] = False,
     uses: Annotated[int, typer.Option(min=1, help="How many may join with the line.")] = 1,
     hours: Annotated[float, typer.Option(min=0.01, help="How long the line can be used.")] = 24.0,
     label: Annotated[str, typer.Option(help="What it is for, to know it by in the list.")] = "",
@@ -34,23 +38,45 @@ def create(
 ) -> None:
     """Print a new line to join this cluster with. It is shown once: the cluster keeps a hash of its secret.
 
-    Example:  `shoal token create --uses 5 --hours 2 --label lab`
+    Example:  `shoal token create --uses 5 --hours 2 --label lab`, or for a phone `shoal token create --browser`
     """
     from shoal.cli import screen
     from shoal.cli.connect import with_operator
     from shoal.cli.render.format import plural
     from shoal.cli.render.plain_json import to_plain
 
+    if browser and role != "node":
+        raise typer.BadParameter("a tab of a browser works and never operates", param_hint="--browser")
+    kind = "browser" if browser else role
     made = with_operator(
-        home, lambda operator: operator.make_token(role=role, uses=uses, valid_s=hours * 3600, label=label)
+        home, lambda operator: operator.make_token(role=kind, uses=uses, valid_s=hours * 3600, label=label)
     )
     if json:
         screen.print_json(to_plain(made))
+        return
+    if browser:
+        screen.say(f"For {plural(uses, 'tab')}, for {hours:g} hours; shoal token revoke {made.token.token} ends it:")
+        screen.say(_qr_code(made.join_line))
+        print(made.join_line, flush=True)
         return
     users = plural(uses, "device" if role == "node" else "operator")
     screen.say(f"For {users}, for {hours:g} hours; take it back with: shoal token revoke {made.token.token}")
     # Alone on standard output, so that a script can read it.
     print(f"shoal join {made.join_line}", flush=True)
+
+
+def _qr_code(link: str) -> str:
+    """The link as dark and light half blocks, with the margin that cameras need. Empty without the package for it."""
+    try:
+        import segno
+    except ImportError:
+        return "(for a QR code of it: pip install segno)"
+    rows = [[bool(dark) for dark in row] for row in segno.make(link, error="l").matrix_iter(border=2)]
+    if len(rows) % 2:
+        rows.append([False] * len(rows[0]))
+    blocks = {(False, False): "█", (False, True): "▀", (True, False): "▄", (True, True): " "}
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    return "\n".join("".join(blocks[above, below] for above, below in zip(*pair, strict=True)) for pair in pairs)
 
 
 @app.command("list")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,8 +10,6 @@ import typer
 from shoal.cli.options import DEFAULT_HOME, Home, LogFormat, size_bytes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from shoal.runtime.manager_main import ManagerReady
 
 
@@ -75,6 +74,21 @@ def up(
     console: Annotated[
         bool, typer.Option("--console", help="Run `shoal console` beside it, for as long as this runs.")
     ] = False,
+    browser: Annotated[
+        str,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Let tabs of browsers train: https://NAME:PORT with a certificate for that name, or"
+            " http://127.0.0.1:PORT for this machine's own. Needs `shoal browser runtime` once.",
+            show_default="no tabs",
+        ),
+    ] = "",
+    browser_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate of --browser, PEM.", show_default=False)
+    ] = None,
+    browser_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key of --browser-certificate.", show_default=False)
+    ] = None,
     disk_quota: Annotated[
         str,
         typer.Option(
@@ -136,6 +150,7 @@ def up(
     from shoal.cli.render.format import parse_span
     from shoal.runtime import log_lines
     from shoal.runtime.manager_main import run_home
+    from shoal.runtime.tab_door import TabDoorOptions
 
     if lead not in ("here", "devices"):
         raise typer.BadParameter("choose here or devices", param_hint="--lead")
@@ -143,6 +158,11 @@ def up(
     check_in_s = parse_span(check_in) if check_in else 0.0
     if check_in and not CHECK_IN_LEAST_S <= check_in_s <= CHECK_IN_MOST_S:
         raise typer.BadParameter("choose a time from 1m to 168h", param_hint="--check-in")
+    tabs = (
+        TabDoorOptions(origin=browser, certificate=browser_certificate, key=browser_key)
+        if browser or browser_certificate or browser_key
+        else None
+    )
     log_lines.set_up(quiet=quiet, given=log_format)
     beside = Beside(home) if console else None
 
@@ -174,6 +194,7 @@ def up(
         store=store,
         blobs=blobs,
         downloads=downloads,
+        tabs=tabs,
         on_ready=on_ready,
     )
     try:
@@ -217,6 +238,8 @@ def _announce(ready: ManagerReady, *, home: Path, devices: int, hours: float) ->
     if (told := split_endpoint(ready.endpoint)[1]) != ready.port:
         forward = f"devices dial {told} and {told + 1}: forward them to {ready.port} and {ready.enrol_port} here"
         facts.insert(0, ("forward", forward))
+    if ready.browser_origin:
+        facts.append(("browsers", f"{ready.browser_origin}: shoal token create --browser"))
     for label, text in facts:
         terminal.print(Text.assemble((f"  {label:<9}", "dim"), text), soft_wrap=True)
     if ready.resumed_jobs:

@@ -76,14 +76,22 @@ class NodeRecord:
     @property
     def can_train(self) -> bool:
         """Whether it has an engine for some jobs; ``suits`` says for which."""
-        return self.can_lead and bool(self.facts.torch or self.facts.onnx)
+        return self.is_available and bool(self.facts.torch or self.facts.onnx)
 
     def suits(self, spec: JobSpec) -> bool:
-        """Whether it has an engine for this job: PyTorch for any, onnxruntime for those that have graphs."""
+        """Whether it has an engine for this job: PyTorch for any, onnxruntime for those that have graphs. A tab of a
+        browser takes fewer."""
+        if self.facts.browser:
+            return spec.suits_tabs
         return bool(self.facts.torch or (self.facts.onnx and spec.graphs))
 
     @property
     def can_lead(self) -> bool:
+        """A tab of a browser has no door that others could dial."""
+        return self.is_available and not self.facts.browser
+
+    @property
+    def is_available(self) -> bool:
         is_here = self.state is Liveness.ALIVE and self.sent_s is None
         return is_here and self.held is None and not self.is_resting
 
@@ -311,14 +319,15 @@ class ClusterState:
             self._listed.add(node.node)
             heapq.heappush(self._free, node.node)
 
-    def take(self, spec: JobSpec) -> NodeRecord | None:
-        """The first free node by name that has an engine for this job. It leaves the list."""
+    def take(self, spec: JobSpec, *, is_led_here: bool) -> NodeRecord | None:
+        """The first free node by name that has an engine for this job. It leaves the list. ``is_led_here``: where the
+        manager is, so that a tab of a browser reaches its leader."""
         unsuited: list[str] = []
         found = None
         while self._free and found is None:
             name = heapq.heappop(self._free)
             node = self.nodes[name]
-            if node.is_free and not node.suits(spec):
+            if node.is_free and not (node.suits(spec) and (is_led_here or not node.facts.browser)):
                 unsuited.append(name)
                 continue
             self._listed.remove(name)

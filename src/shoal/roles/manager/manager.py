@@ -535,7 +535,7 @@ class Manager(Machine):
         """Give a job free nodes until it has as many workers as wanted."""
         have = self._cluster.count(record.spec.job)
         while have < wanted:
-            node = self._cluster.take(record.spec)
+            node = self._cluster.take(record.spec, is_led_here=record.leader == self._node)
             if node is None:
                 break
             have += 1

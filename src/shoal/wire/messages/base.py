@@ -36,7 +36,7 @@ NO_TENSORS: Tensors = {}
 Verb = Literal["Control", "Work", "Fetch", "Operate", "Store", "Renew"]
 
 #: What the other end of a session is: by its certificate, or by what is known of its owner now (see ``Access``).
-Caller = Literal["manager", "node", "worker", "pending", "operator", "peer"]
+Caller = Literal["manager", "node", "browser", "worker", "pending", "operator", "peer"]
 
 #: The role that a message is for. ``leading`` is a node that leads a job or is to; ``pool`` is borrowed compute, where
 #: the sender decides: a message of a client or of an executor is for the broker, a message of a broker is for

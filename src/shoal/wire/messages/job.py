@@ -68,6 +68,22 @@ class JobSpec(Message):
             raise PeerViolation(f"{batches} batches an epoch, at most {BATCHES_MAX}: take a larger batch_size")
 
     @property
+    def suits_tabs(self) -> bool:
+        """Whether a tab of a browser can work for this job: it runs captured graphs on shared examples, sends whole
+        updates to a leader at the manager's, and keeps nothing."""
+        plan = self.plan
+        return (
+            bool(self.graphs)
+            and not self.base
+            and (plan.data, plan.topology, plan.shuffle) == ("shared", "star", "full")
+            and (plan.codec, plan.down) == ("dense", "dense")
+            and plan.privacy is None
+            and plan.believes.sealed is None
+            and not plan.device_momentum
+            and plan.work != "sized"
+        )
+
+    @property
     def batches(self) -> int:
         """Of an epoch; with local data, its leases."""
         if self.plan.data == "local":

@@ -46,7 +46,7 @@ class DeviceState(Message):
             raise PeerViolation(f"a device with {self.examples} examples")
 
 
-@message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
+@message(to="leader", said_by={"Work": ("node", "browser", "worker")}, cost=20.0)
 class Ready(Message):
     """A worker can take work. It names the model it holds, so that nobody sends it again."""
 
@@ -125,7 +125,7 @@ class Wait(Message):
             raise PeerViolation(f"to ask again after {self.retry_after_s} s")
 
 
-@message(to="leader", said_by={"Work": ("node", "worker")})
+@message(to="leader", said_by={"Work": ("node", "browser", "worker")})
 class Offer(Message):
     """An update is ready and waits for a credit, so that a leader's memory is bounded."""
 
@@ -146,7 +146,7 @@ class Go(Message):
     formation: int = 0
 
 
-@message(to="leader", said_by={"Work": ("node", "worker")})
+@message(to="leader", said_by={"Work": ("node", "browser", "worker")})
 class Update(Message):
     """What training a lease changed, as a codec's tensors. Dense: one tensor ``delta``.
 
@@ -191,7 +191,7 @@ class Update(Message):
             check_sums(self.logged)
 
 
-@message(to="leader", said_by={"Work": ("node", "worker")})
+@message(to="leader", said_by={"Work": ("node", "browser", "worker")})
 class Evaluated(Message):
     """Sums over a leased share of the held-out data: they add up like partials do."""
 
@@ -207,7 +207,7 @@ class Evaluated(Message):
         check_sums(self.metrics)
 
 
-@message(to="leader", said_by={"Work": ("node", "worker")}, cost=20.0)
+@message(to="leader", said_by={"Work": ("node", "browser", "worker")}, cost=20.0)
 class Failed(Message):
     """A lease could not be done: user code raised, hung or died. The batch goes to someone else."""
 

@@ -29,7 +29,7 @@ class ServedView(Message):
         check_views(self.metrics)
 
 
-@message(said_by={"Fetch": ("node", "operator"), "Store": ("operator",)})
+@message(said_by={"Fetch": ("node", "browser", "operator"), "Store": ("operator",)})
 class Blob(Message):
     """A content-addressed blob: asked for, announced before its chunks, or received."""
 

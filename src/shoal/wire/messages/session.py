@@ -24,11 +24,14 @@ class Facts(Message):
     shoal: str = ""
     #: The version of onnxruntime; empty where it is not installed.
     onnx: str = ""
+    #: The browser whose tab this is, such as ``Chromium 156``; empty: an agent. A tab never leads, and takes jobs that
+    #: have graphs and nothing that a tab cannot do (``JobSpec.suits_tabs``).
+    browser: str = ""
 
     def __post_init__(self) -> None:
         Message.__post_init__(self)
         # They end up in a log and on an operator's terminal, where a new line is a lie and an escape a command.
-        if not (self.host + self.arch + self.python + self.torch + self.shoal + self.onnx).isprintable():
+        if not (self.host + self.arch + self.python + self.torch + self.shoal + self.onnx + self.browser).isprintable():
             raise PeerViolation("facts that cannot be printed")
 
 
@@ -47,7 +50,7 @@ class Leads(Message):
             raise PeerViolation(f"not where anyone can be dialled: {self.endpoint[:80]!r}")
 
 
-@message(to="manager", said_by={"Control": ("node", "worker", "pending")}, cost=25.0)
+@message(to="manager", said_by={"Control": ("node", "browser", "worker", "pending")}, cost=25.0)
 class Hello(Message):
     """The first message on a control stream. A new incarnation is a new process: it holds no old lease."""
 
@@ -85,7 +88,7 @@ class Welcome(Message):
             raise PeerViolation("names managers that cannot be dialled, or too many")
 
 
-@message(to="manager", said_by={"Control": ("node", "worker", "pending")})
+@message(to="manager", said_by={"Control": ("node", "browser", "worker", "pending")})
 class Heartbeat(Message):
     seq: int
     #: Processes that want to run, per CPU.
@@ -114,7 +117,7 @@ class HeartbeatSeen(Message):
     next_s: float = 0.0
 
 
-@message(to="manager", said_by={"Control": ("node", "worker", "pending")})
+@message(to="manager", said_by={"Control": ("node", "browser", "worker", "pending")})
 class Leave(Message):
     """A node says goodbye: its leases return at once, nobody has to wait for a time-out."""
 

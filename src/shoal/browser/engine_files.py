@@ -1,0 +1,96 @@
+"""ONNX Runtime for browsers: three files of an npm package, named here by their hashes, kept in the manager's home.
+
+They are 14 MB, and are neither in the repository nor in the wheel: ``shoal browser runtime`` brings them once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import urllib.request
+from pathlib import Path
+
+from shoal.errors import Corrupt, Misuse
+from shoal.store.files import write_atomically
+
+VERSION = "1.30.0"
+PACKAGE = f"https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-{VERSION}.tgz"
+
+#: The entry, and what it loads: without WebGPU, which would be twice as large.
+FILES = {
+    "ort.wasm.min.mjs": "219e6a1fc8a9938268d18efca3c91d310bd2f4a59bbd13744df5b2b7fc6cee3b",
+    "ort-wasm-simd-threaded.mjs": "e13f7f94fc51b4ca72b12faeb1ee95f4ace6dfbc8939bc718aabdc0a27c4299b",
+    "ort-wasm-simd-threaded.wasm": "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
+}
+
+#: The package has 40 MB of other builds beside them.
+PACKAGE_MAX_BYTES = 128 << 20
+_FILE_MAX_BYTES = 32 << 20
+_DOWNLOAD_S = 300.0
+
+
+def folder(home: Path) -> Path:
+    return home / "browser" / f"onnxruntime-web-{VERSION}"
+
+
+def is_there(home: Path) -> bool:
+    return all((folder(home) / f"{name}.gz").exists() for name in FILES)
+
+
+def install(home: Path, package: Path | None = None) -> Path:
+    """Take the files out of the npm package: a file, a folder that npm unpacked, or what npm's registry has."""
+    if package is not None and package.is_dir():
+        found = {name: _read(package / "dist" / name) for name in FILES}
+    else:
+        found = _unpacked(_download() if package is None else _read(package))
+    for name, wanted in FILES.items():
+        if hashlib.sha256(found.get(name, b"")).hexdigest() != wanted:
+            raise Corrupt(f"{name} is not the file of onnxruntime-web {VERSION}: fetch that package again")
+    for name, content in found.items():
+        _write(folder(home) / name, content)
+        # Packed once: a browser downloads a quarter of it.
+        _write(folder(home) / f"{name}.gz", gzip.compress(content, 9, mtime=0))
+    return folder(home)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > PACKAGE_MAX_BYTES:
+            raise Corrupt(f"{path} is larger than any package of onnxruntime-web")
+        return path.read_bytes()
+    except OSError as error:
+        raise Misuse(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _download() -> bytes:
+    try:
+        with urllib.request.urlopen(PACKAGE, timeout=_DOWNLOAD_S) as answer:
+            raw: bytes = answer.read(PACKAGE_MAX_BYTES + 1)
+    except OSError as error:
+        raise Misuse(
+            f"{PACKAGE} cannot be fetched ({error}): on a machine that can, run `npm pack onnxruntime-web@{VERSION}`,"
+            f" and here `shoal browser runtime --package onnxruntime-web-{VERSION}.tgz`"
+        ) from None
+    return raw
+
+
+def _unpacked(raw: bytes) -> dict[str, bytes]:
+    """The wanted files of an archive, read by name into memory: nothing of it becomes a path."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:gz") as archive:
+            for member in archive:
+                name = member.name.removeprefix("package/dist/")
+                if name in FILES and member.isfile() and member.size <= _FILE_MAX_BYTES:
+                    opened = archive.extractfile(member)
+                    found[name] = opened.read() if opened is not None else b""
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise Corrupt(f"this is no npm package: {error}") from None
+    return found
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda file: file.write(content))

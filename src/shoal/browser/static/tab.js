@@ -1,0 +1,1754 @@
+// Built from tab/src by `python tools/tasks.py tab`; do not edit.
+
+// src/identity.ts
+var ECDSA = { name: "ECDSA", namedCurve: "P-256" };
+var SIGN = { name: "ECDSA", hash: "SHA-256" };
+var FORM = "shoal tab 1";
+async function known() {
+  return await store("readonly", (kept) => kept.get("identity")) ?? null;
+}
+async function forget() {
+  await store("readwrite", (kept) => kept.delete("identity"));
+}
+async function join(secret, wanted) {
+  const pair = await crypto.subtle.generateKey(ECDSA, false, ["sign", "verify"]);
+  const answer2 = await fetch("/enrol", {
+    method: "POST",
+    body: JSON.stringify({ secret, wanted, csr_pem: await request(pair, wanted) })
+  });
+  const told2 = await answer2.json();
+  if (!answer2.ok) throw new Error(told2.refused ?? `the cluster answered ${answer2.status}`);
+  const identity = { ...told2, key: pair.privateKey };
+  await store("readwrite", (kept) => kept.put(identity, "identity"));
+  return identity;
+}
+async function answer(identity, told2, verb, incarnation) {
+  if (told2.origin !== location.origin) throw new Error(`the door says that it is ${told2.origin}`);
+  const text = [FORM, told2.origin, verb, incarnation, told2.challenge].join("\n");
+  const signature = await signed(identity.key, new TextEncoder().encode(text));
+  return JSON.stringify({ certificate_pem: identity.certificate_pem, signature: base64(signature), verb, incarnation });
+}
+async function signed(key, content) {
+  const raw = new Uint8Array(await crypto.subtle.sign(SIGN, key, content));
+  return der(48, integer(raw.subarray(0, 32)), integer(raw.subarray(32)));
+}
+async function request(pair, wanted) {
+  const commonName = der(48, Uint8Array.of(6, 3, 85, 4, 3), der(12, new TextEncoder().encode(wanted)));
+  const key = new Uint8Array(await crypto.subtle.exportKey("spki", pair.publicKey));
+  const body = der(48, Uint8Array.of(2, 1, 0), der(48, der(49, commonName)), key, Uint8Array.of(160, 0));
+  const algorithm = der(48, Uint8Array.of(6, 8, 42, 134, 72, 206, 61, 4, 3, 2));
+  const bits2 = der(3, Uint8Array.of(0), await signed(pair.privateKey, body));
+  const text = base64(der(48, body, algorithm, bits2)).replace(/.{64}/g, "$&\n").trimEnd();
+  return `-----BEGIN CERTIFICATE REQUEST-----
+${text}
+-----END CERTIFICATE REQUEST-----
+`;
+}
+function der(tag, ...parts2) {
+  const size = parts2.reduce((sum, part) => sum + part.length, 0);
+  const head = size < 128 ? [tag, size] : size < 256 ? [tag, 129, size] : [tag, 130, size >> 8, size & 255];
+  const whole = new Uint8Array(head.length + size);
+  whole.set(head);
+  let at = head.length;
+  for (const part of parts2) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+function integer(bytes) {
+  let start = 0;
+  while (start < bytes.length - 1 && !bytes[start]) start++;
+  const short = bytes.subarray(start);
+  return der(2, short[0] & 128 ? Uint8Array.of(0, ...short) : short);
+}
+function base64(bytes) {
+  return btoa(String.fromCharCode(...bytes));
+}
+function store(mode, act) {
+  return new Promise((resolve, reject) => {
+    const opening = indexedDB.open("shoal", 1);
+    opening.onupgradeneeded = () => opening.result.createObjectStore("kept");
+    opening.onerror = () => reject(opening.error);
+    opening.onsuccess = () => {
+      const asked = act(opening.result.transaction("kept", mode).objectStore("kept"));
+      asked.onsuccess = () => resolve(asked.result);
+      asked.onerror = () => reject(asked.error);
+    };
+  });
+}
+
+// src/contract.ts
+var TAGS = { "Hello": 2, "Welcome": 3, "Heartbeat": 4, "HeartbeatSeen": 5, "Leave": 6, "Assign": 7, "Dismiss": 8, "Ready": 10, "Work": 11, "Wait": 12, "Offer": 13, "Go": 14, "Update": 15, "Evaluated": 16, "Failed": 17, "UpdateRefused": 18, "Finished": 19, "Denied": 24, "Blob": 26 };
+var FIELDS = {
+  Assign: [
+    [1, "job", "string", false, false],
+    [2, "role", "string", false, false],
+    [3, "term", "int", false, false],
+    [4, "leader", "string", false, false],
+    [5, "leader_endpoint", "string", false, false],
+    [6, "spec", "JobSpec", false, true],
+    [7, "reason", "string", false, false]
+  ],
+  Blob: [
+    [1, "sha256", "string", false, false],
+    [2, "size_bytes", "int", false, false]
+  ],
+  Dataset: [
+    [1, "manifest", "string", false, false],
+    [2, "examples", "int", false, false]
+  ],
+  Denied: [
+    [1, "reason", "string", false, false]
+  ],
+  DeviceState: [
+    [1, "kind", "string", false, false],
+    [2, "memory_total_mb", "double", false, true],
+    [3, "memory_available_mb", "double", false, true],
+    [4, "frequency_sum_mhz", "double", false, true],
+    [5, "temperature_c", "double", false, true],
+    [6, "load", "double", false, true],
+    [7, "battery", "double", false, true],
+    [8, "joules_per_cpu_s", "double", false, true],
+    [9, "examples", "int", false, false],
+    [10, "participations", "int", false, false],
+    [11, "participations_left", "int", false, false],
+    [12, "spent", "double", false, false],
+    [13, "spent_version", "int", false, true]
+  ],
+  Dismiss: [
+    [1, "job", "string", false, false],
+    [2, "reason", "string", false, false]
+  ],
+  Evaluated: [
+    [1, "job", "string", false, false],
+    [2, "term", "int", false, false],
+    [3, "lease", "int", false, false],
+    [4, "version", "int", false, false],
+    [5, "examples", "int", false, false],
+    [8, "metrics", "MetricSum", true, false]
+  ],
+  Facts: [
+    [1, "host", "string", false, false],
+    [2, "arch", "string", false, false],
+    [3, "cpus", "int", false, false],
+    [4, "memory_mb", "int", false, false],
+    [5, "python", "string", false, false],
+    [6, "torch", "string", false, false],
+    [7, "shoal", "string", false, false],
+    [8, "onnx", "string", false, false],
+    [9, "browser", "string", false, false]
+  ],
+  Failed: [
+    [1, "job", "string", false, false],
+    [2, "term", "int", false, false],
+    [3, "lease", "int", false, false],
+    [4, "reason", "string", false, false],
+    [5, "traceback", "string", false, false],
+    [6, "diverged", "bool", false, false]
+  ],
+  Finished: [
+    [1, "job", "string", false, false],
+    [2, "reason", "string", false, false]
+  ],
+  Go: [
+    [1, "job", "string", false, false],
+    [2, "term", "int", false, false],
+    [3, "lease", "int", false, false],
+    [4, "formation", "int", false, false]
+  ],
+  Goal: [
+    [1, "metric", "string", false, false],
+    [2, "at_least", "double", false, true],
+    [3, "at_most", "double", false, true]
+  ],
+  Heartbeat: [
+    [1, "seq", "int", false, false],
+    [2, "load", "double", false, false],
+    [3, "memory_free_mb", "int", false, false],
+    [4, "link_bytes_per_s", "double", false, false],
+    [5, "is_idle", "bool", false, false],
+    [6, "is_same", "bool", false, false]
+  ],
+  HeartbeatSeen: [
+    [1, "seq", "int", false, false],
+    [2, "next_s", "double", false, false]
+  ],
+  Hello: [
+    [1, "node", "string", false, false],
+    [2, "incarnation", "string", false, false],
+    [3, "protocol", "int", false, false],
+    [4, "facts", "Facts", false, true],
+    [5, "leads", "Leads", true, false],
+    [6, "lends", "bool", false, false]
+  ],
+  JobSpec: [
+    [1, "job", "string", false, false],
+    [2, "name", "string", false, false],
+    [3, "entry", "string", false, false],
+    [4, "kwargs_json", "string", false, false],
+    [5, "bundle", "string", false, false],
+    [6, "initial", "string", false, false],
+    [7, "train", "Dataset", false, true],
+    [8, "test", "Dataset", false, true],
+    [9, "plan", "Plan", false, true],
+    [10, "signature", "string", false, false],
+    [11, "signer_pem", "string", false, false],
+    [12, "base", "string", true, false],
+    [13, "graphs", "string", false, false]
+  ],
+  Leads: [
+    [1, "job", "string", false, false],
+    [2, "term", "int", false, false],
+    [3, "endpoint", "string", false, false]
+  ],
+  Leave: [
+    [1, "reason", "string", false, false],
+    [2, "come_s", "double", false, false]
+  ],
+  MetricSum: [
+    [1, "name", "string", false, false],
+    [2, "kind", "string", false, false],
+    [3, "sums", "double", true, false],
+    [4, "lower", "bool", false, false]
+  ],
+  Offer: [
+    [1, "job", "string", false, false],
+    [2, "term", "int", false, false],
+    [3, "lease", "int", false, false],
+    [4, "size_bytes", "int", false, false]
+  ],
+  Plan: [
+    [1, "data", "string", false, false],
+    [2, "topology", "string", false, false],
+    [3, "pace", "string", false, false],
+    [4, "codec", "string", false, false],
+    [5, "work", "string", false, false],
+    [6, "trust", "string", false, false],
+    [7, "batch_size", "int", false, false],
+    [8, "lease_batches", "int", false, false],
+    [9, "learning_rate", "double", false, false],
+    [10, "momentum", "double", false, false],
+    [11, "weight_decay", "double", false, false],
+    [12, "inner", "string", false, false],
+    [13, "inner_state", "string", false, false],
+    [14, "clip_gradient", "double", false, false],
+    [15, "accumulate", "int", false, false],
+    [16, "precision", "string", false, false],
+    [17, "compile", "bool", false, false],
+    [18, "workers_min", "int", false, false],
+    [19, "workers_max", "int", false, false],
+    [20, "until", "Until", false, true],
+    [21, "evaluate_every_epochs", "int", false, false],
+    [22, "seed", "int", false, false],
+    [23, "lease_s", "double", false, false],
+    [24, "checkpoint_every_s", "double", false, false],
+    [25, "buffer", "int", false, false],
+    [26, "staleness", "string", false, false],
+    [27, "aggregators", "int", false, false],
+    [28, "codec_down", "string", false, false],
+    [29, "outer_rate", "double", false, false],
+    [30, "nesterov", "bool", false, false],
+    [31, "cohort", "int", false, false],
+    [32, "shuffle", "string", false, false],
+    [33, "cache_mb", "int", false, false],
+    [34, "epoch_leases", "int", false, false],
+    [35, "budget_s", "double", false, false],
+    [36, "budget_joules", "double", false, false],
+    [37, "refuse_smallest", "double", false, false],
+    [38, "refuse_alike", "double", false, false],
+    [39, "requests_per_s", "double", false, false],
+    [40, "share_labels", "bool", false, false],
+    [41, "labels_epsilon", "double", false, false],
+    [42, "publish", "string", false, false],
+    [43, "versions_kept", "int", false, false],
+    [44, "judged_by", "string", false, false],
+    [45, "outer", "string", false, false],
+    [46, "outer_beta2", "double", false, false],
+    [47, "outer_epsilon", "double", false, false],
+    [48, "schedule", "string", false, false],
+    [49, "worker_momentum", "double", false, true],
+    [50, "clip_update", "double", false, false],
+    [51, "participations", "int", false, false],
+    [52, "apart", "int", false, false]
+  ],
+  Plateau: [
+    [1, "metric", "string", false, false],
+    [2, "patience", "int", false, false],
+    [3, "min_change", "double", false, false]
+  ],
+  Ready: [
+    [1, "job", "string", false, false],
+    [2, "holds_term", "int", false, false],
+    [3, "holds_version", "int", false, false],
+    [4, "up_bytes_per_s", "double", false, false],
+    [5, "down_bytes_per_s", "double", false, false],
+    [6, "medium", "string", false, false],
+    [7, "state", "DeviceState", false, true]
+  ],
+  TensorInfo: [
+    [1, "name", "string", false, false],
+    [2, "dtype", "string", false, false],
+    [3, "shape", "int", true, false]
+  ],
+  Until: [
+    [1, "accuracy", "double", false, true],
+    [2, "epochs", "int", false, true],
+    [3, "seconds", "double", false, true],
+    [4, "endless", "bool", false, false],
+    [5, "goals", "Goal", true, false],
+    [6, "plateaus", "Plateau", true, false]
+  ],
+  Update: [
+    [1, "job", "string", false, false],
+    [2, "term", "int", false, false],
+    [3, "lease", "int", false, false],
+    [4, "version", "int", false, false],
+    [5, "examples", "int", false, false],
+    [6, "loss_sum", "double", false, false],
+    [7, "train_s", "double", false, false],
+    [8, "formation", "int", false, false],
+    [9, "fresh", "int", false, false],
+    [12, "labels", "int", true, false],
+    [13, "joules", "double", false, false],
+    [14, "joules_measured", "bool", false, false],
+    [15, "state", "DeviceState", false, true],
+    [16, "fresh_metrics", "MetricSum", true, false],
+    [17, "logged", "MetricSum", true, false],
+    [18, "group", "int", false, false]
+  ],
+  UpdateRefused: [
+    [1, "job", "string", false, false],
+    [2, "term", "int", false, false],
+    [3, "lease", "int", false, false],
+    [4, "reason", "string", false, false],
+    [5, "holds", "int", false, false]
+  ],
+  Wait: [
+    [1, "job", "string", false, false],
+    [2, "reason", "string", false, false],
+    [3, "retry_after_s", "double", false, false]
+  ],
+  Welcome: [
+    [1, "heartbeat_s", "double", false, false],
+    [2, "lost_after_s", "double", false, false],
+    [3, "reason", "string", false, false],
+    [4, "time_s", "double", false, false],
+    [5, "redial_s", "double", false, false],
+    [6, "come_s", "double", false, false]
+  ],
+  Work: [
+    [1, "job", "string", false, false],
+    [2, "term", "int", false, false],
+    [3, "lease", "int", false, false],
+    [4, "kind", "string", false, false],
+    [5, "version", "int", false, false],
+    [6, "durable_version", "int", false, false],
+    [7, "epoch", "int", false, false],
+    [8, "batches", "int", true, false],
+    [9, "deadline_s", "double", false, false],
+    [10, "credit", "bool", false, false],
+    [11, "formation", "int", false, false],
+    [12, "values_by", "int", false, false],
+    [13, "base", "int", false, false],
+    [14, "examples", "int", false, false],
+    [15, "began", "int", false, false],
+    [16, "rate", "double", false, false]
+  ]
+};
+
+// src/protobuf.ts
+var Violation = class extends Error {
+};
+var UTF8 = new TextEncoder();
+var TEXT = new TextDecoder("utf-8", { fatal: true });
+var VARINT = 0;
+var FIXED64 = 1;
+var BYTES = 2;
+var FIXED32 = 5;
+var Writer = class {
+  parts = [];
+  size = 0;
+  raw(bytes) {
+    this.parts.push(bytes);
+    this.size += bytes.length;
+  }
+  varint(value) {
+    const out = [];
+    let left = BigInt.asUintN(64, BigInt(value));
+    while (left > 0x7fn) {
+      out.push(Number(left & 0x7fn) | 128);
+      left >>= 7n;
+    }
+    out.push(Number(left));
+    this.raw(Uint8Array.from(out));
+  }
+  field(number2, bytes) {
+    this.varint(number2 << 3 | BYTES);
+    this.varint(bytes.length);
+    this.raw(bytes);
+  }
+  done() {
+    const whole = new Uint8Array(this.size);
+    let at = 0;
+    for (const part of this.parts) {
+      whole.set(part, at);
+      at += part.length;
+    }
+    return whole;
+  }
+};
+function encode(name, message) {
+  const out = new Writer();
+  for (const [number2, key, kind, isRepeated, tellsAbsent] of FIELDS[name]) {
+    const value = message[key];
+    if (value === void 0 || value === null) continue;
+    if (isRepeated) writeAll(out, number2, kind, value);
+    else writeOne(out, number2, kind, value, tellsAbsent);
+  }
+  return out.done();
+}
+function writeAll(out, number2, kind, values) {
+  if (kind === "int" || kind === "bool" || kind === "double") {
+    if (!values.length) return;
+    const packed = new Writer();
+    for (const value of values) scalar(packed, kind, value);
+    out.field(number2, packed.done());
+    return;
+  }
+  for (const value of values) writeOne(out, number2, kind, value, true);
+}
+function scalar(out, kind, value) {
+  if (kind === "double") {
+    const bytes = new Uint8Array(8);
+    new DataView(bytes.buffer).setFloat64(0, value, true);
+    out.raw(bytes);
+  } else out.varint(kind === "bool" ? Number(value) : value);
+}
+function writeOne(out, number2, kind, value, always) {
+  switch (kind) {
+    case "string":
+    case "bytes": {
+      const bytes = kind === "string" ? UTF8.encode(value) : value;
+      if (bytes.length || always) out.field(number2, bytes);
+      return;
+    }
+    case "int":
+    case "bool":
+    case "double":
+      if (!always && !value && !Object.is(value, -0)) return;
+      out.varint(number2 << 3 | (kind === "double" ? FIXED64 : VARINT));
+      scalar(out, kind, value);
+      return;
+    default:
+      out.field(number2, encode(kind, value));
+  }
+}
+var Reader = class {
+  constructor(bytes, at = 0, end = bytes.length) {
+    this.bytes = bytes;
+    this.at = at;
+    this.end = end;
+  }
+  bytes;
+  at;
+  end;
+  varint() {
+    let value = 0n;
+    for (let shift = 0n; shift < 70n; shift += 7n) {
+      if (this.at >= this.end) throw new Violation("a message that is cut off");
+      const byte = this.bytes[this.at++];
+      value |= BigInt(byte & 127) << shift;
+      if (byte < 128) return BigInt.asUintN(64, value);
+    }
+    throw new Violation("a number that does not end");
+  }
+  take(size) {
+    if (size > this.end - this.at) throw new Violation("a message that is cut off");
+    const taken = this.bytes.subarray(this.at, this.at + size);
+    this.at += size;
+    return taken;
+  }
+  length() {
+    const size = this.varint();
+    if (size > BigInt(this.end - this.at)) throw new Violation("a message that is cut off");
+    return Number(size);
+  }
+};
+function decode(name, bytes) {
+  const fields = new Map(FIELDS[name].map((field) => [field[0], field]));
+  const message = {};
+  for (const [, key, kind, isRepeated, tellsAbsent] of FIELDS[name]) message[key] = empty(kind, isRepeated, tellsAbsent);
+  const reader = new Reader(bytes);
+  while (reader.at < reader.end) {
+    const tag = Number(reader.varint());
+    const field = fields.get(tag >>> 3);
+    if (field) read(reader, tag & 7, field, message);
+    else skip(reader, tag & 7);
+  }
+  return message;
+}
+function empty(kind, isRepeated, tellsAbsent) {
+  if (isRepeated) return [];
+  if (tellsAbsent) return null;
+  return kind === "string" ? "" : kind === "bytes" ? new Uint8Array() : kind === "bool" ? false : 0;
+}
+function read(reader, wire, [, key, kind, isRepeated], into) {
+  const isNumber = kind === "int" || kind === "bool" || kind === "double";
+  if (isNumber && isRepeated && wire === BYTES) {
+    const packed = new Reader(reader.take(reader.length()));
+    while (packed.at < packed.end) into[key].push(number(packed, kind));
+    return;
+  }
+  const wanted = kind === "double" ? FIXED64 : isNumber ? VARINT : BYTES;
+  if (wire !== wanted) throw new Violation(`a field ${key} that is written otherwise than the contract says`);
+  const value = isNumber ? number(reader, kind) : bytesOf(reader, kind);
+  if (isRepeated) into[key].push(value);
+  else into[key] = value;
+}
+function bytesOf(reader, kind) {
+  const bytes = reader.take(reader.length());
+  if (kind === "bytes") return bytes.slice();
+  return kind === "string" ? TEXT.decode(bytes) : decode(kind, bytes);
+}
+function number(reader, kind) {
+  if (kind === "double") {
+    const raw = reader.take(8);
+    return new DataView(raw.buffer, raw.byteOffset, 8).getFloat64(0, true);
+  }
+  const value = reader.varint();
+  if (kind === "bool") return value !== 0n;
+  const signed2 = BigInt.asIntN(64, value);
+  const plain = Number(signed2);
+  return Number.isSafeInteger(plain) ? plain : signed2;
+}
+function skip(reader, wire) {
+  if (wire === VARINT) reader.varint();
+  else if (wire === FIXED64) reader.take(8);
+  else if (wire === FIXED32) reader.take(4);
+  else if (wire === BYTES) reader.take(reader.length());
+  else throw new Violation("a field of a kind that protobuf does not have");
+}
+
+// src/frames.ts
+var CHUNK_BYTES = 1 << 20;
+var ENVELOPE_MAX_BYTES = 256 << 10;
+var PAYLOAD_MAX_BYTES = 256 << 20;
+var NAMES = new Map(Object.entries(TAGS).map(([name, tag]) => [tag, name]));
+function* frames(kind, body, tensors = {}) {
+  const envelope = new Writer();
+  for (const [name, values] of Object.entries(tensors)) {
+    envelope.field(1, encode("TensorInfo", { name, dtype: "float32", shape: [values.length] }));
+  }
+  envelope.field(TAGS[kind], encode(kind, body));
+  const payload = joined(Object.values(tensors));
+  const head = new Writer();
+  head.field(1, envelope.done());
+  const odd = payload.length % CHUNK_BYTES || Math.min(CHUNK_BYTES, payload.length);
+  if (payload.length) head.field(2, payload.subarray(0, odd));
+  yield head.done();
+  for (let at = odd; at < payload.length; at += CHUNK_BYTES) {
+    const chunk = new Writer();
+    chunk.field(2, payload.subarray(at, at + CHUNK_BYTES));
+    yield chunk.done();
+  }
+}
+function joined(arrays) {
+  const whole = new Uint8Array(arrays.reduce((sum, array) => sum + array.byteLength, 0));
+  let at = 0;
+  for (const array of arrays) {
+    whole.set(new Uint8Array(array.buffer, array.byteOffset, array.byteLength), at);
+    at += array.byteLength;
+  }
+  return whole;
+}
+var Assembly = class {
+  waiting = null;
+  /** The message that this frame completes; null: more is to come. */
+  take(frame) {
+    const { envelope, chunk } = parts(frame);
+    if (envelope) {
+      if (this.waiting) throw new Violation("a message where a chunk was expected");
+      const { kind, body, infos } = opened(envelope);
+      const size = infos.reduce((sum, info) => sum + sizeOf(info), 0);
+      if (size > PAYLOAD_MAX_BYTES) throw new Violation(`${kind} of ${size} bytes, at most ${PAYLOAD_MAX_BYTES} are taken`);
+      if (!size && chunk) throw new Violation(`a chunk with ${kind}, which announced no tensors`);
+      this.waiting = { kind, body, infos, into: new Uint8Array(size), filled: 0 };
+    } else if (!this.waiting || !chunk) throw new Violation("a chunk where a message was expected");
+    const waiting = this.waiting;
+    if (chunk) {
+      const left = waiting.into.length - waiting.filled;
+      const due = left % CHUNK_BYTES || CHUNK_BYTES;
+      if (!left || chunk.length !== due) throw new Violation(`a chunk of ${chunk.length} bytes where ${due} were announced`);
+      waiting.into.set(chunk, waiting.filled);
+      waiting.filled += chunk.length;
+    }
+    if (waiting.filled < waiting.into.length) return null;
+    this.waiting = null;
+    const tensors = {};
+    let at = 0;
+    for (const info of waiting.infos) {
+      const size = sizeOf(info);
+      tensors[info.name] = new Float32Array(waiting.into.buffer.slice(at, at + size));
+      at += size;
+    }
+    return { kind: waiting.kind, body: waiting.body, tensors };
+  }
+};
+function chunkOf(frame) {
+  const { envelope, chunk } = parts(frame);
+  if (envelope || !chunk) throw new Violation("a message where a chunk was expected");
+  return chunk;
+}
+function parts(frame) {
+  const reader = new Reader(frame);
+  const found = [null, null];
+  for (const number2 of [1, 2]) {
+    if (reader.at < reader.end && frame[reader.at] === (number2 << 3 | 2)) {
+      reader.at += 1;
+      const size = reader.length();
+      if (size > (number2 === 1 ? ENVELOPE_MAX_BYTES : CHUNK_BYTES)) throw new Violation(`a field of ${size} bytes`);
+      found[number2 - 1] = reader.take(size);
+    }
+  }
+  if (reader.at !== reader.end) throw new Violation("a frame that holds neither an envelope nor a chunk, or more");
+  return { envelope: found[0], chunk: found[1] };
+}
+function opened(envelope) {
+  const reader = new Reader(envelope);
+  const infos = [];
+  let found = null;
+  while (reader.at < reader.end) {
+    const tag = Number(reader.varint());
+    if ((tag & 7) !== 2) throw new Violation("an envelope that is none");
+    const bytes = reader.take(reader.length());
+    if (tag >>> 3 === 1) infos.push(decode("TensorInfo", bytes));
+    else {
+      const kind = NAMES.get(tag >>> 3);
+      found = kind ? { kind, body: decode(kind, bytes) } : { kind: "", body: {} };
+    }
+  }
+  if (!found) throw new Violation("an envelope with no message");
+  return { ...found, infos };
+}
+function sizeOf(info) {
+  if (info.dtype !== "float32") throw new Violation(`a tensor of type ${info.dtype}: a tab takes float32`);
+  const size = info.shape.reduce((product, side) => product * side, 4);
+  if (!(size >= 0 && Number.isSafeInteger(size))) throw new Violation("a tensor with an impossible shape");
+  return size;
+}
+
+// src/session.ts
+var OPEN_S = 20;
+var BLOB_MAX_BYTES = 1 << 30;
+async function open(identity, verb, incarnation, listening) {
+  const socket = new WebSocket(`${location.origin.replace(/^http/, "ws")}/door`);
+  socket.binaryType = "arraybuffer";
+  return new Promise((resolve, reject) => {
+    let isOpen = false;
+    const giveUp = setTimeout(() => socket.close(), OPEN_S * 1e3);
+    socket.onmessage = async ({ data }) => {
+      try {
+        if (isOpen) listening.frame(new Uint8Array(data));
+        else if ("challenge" in JSON.parse(data)) socket.send(await answer(identity, JSON.parse(data), verb, incarnation));
+        else {
+          isOpen = true;
+          clearTimeout(giveUp);
+          resolve(socket);
+        }
+      } catch (error) {
+        socket.close(4e3, String(error).slice(0, 100));
+        reject(error);
+      }
+    };
+    socket.onclose = ({ code, reason }) => {
+      clearTimeout(giveUp);
+      if (isOpen) listening.closed(code, reason);
+      else reject(new Error(code === 4403 ? `refused: ${reason}` : "the manager cannot be reached"));
+    };
+  });
+}
+var Lane = class _Lane {
+  constructor(socket) {
+    this.socket = socket;
+  }
+  socket;
+  static async open(identity, verb, incarnation, on) {
+    const assembly = new Assembly();
+    const socket = await open(identity, verb, incarnation, {
+      frame: (frame) => {
+        const message = assembly.take(frame);
+        if (message) on.message(message);
+      },
+      closed: on.closed
+    });
+    return new _Lane(socket);
+  }
+  send(kind, body, tensors = {}) {
+    let sent = 0;
+    if (this.socket.readyState !== WebSocket.OPEN) return sent;
+    for (const frame of frames(kind, body, tensors)) {
+      this.socket.send(frame);
+      sent += frame.length;
+    }
+    return sent;
+  }
+  close() {
+    this.socket.onclose = null;
+    this.socket.close();
+  }
+};
+var Blobs = class {
+  constructor(identity, incarnation, came) {
+    this.identity = identity;
+    this.incarnation = incarnation;
+    this.came = came;
+  }
+  identity;
+  incarnation;
+  came;
+  kept = /* @__PURE__ */ new Map();
+  socket = null;
+  due = null;
+  last = Promise.resolve();
+  /** Waits for the ones before it. */
+  fetch(sha256) {
+    const mine = this.last.then(() => this.fetchNow(sha256));
+    this.last = mine.catch(() => void 0);
+    return mine;
+  }
+  close() {
+    this.socket?.then((socket) => socket.close(), () => void 0);
+    this.socket = null;
+  }
+  async fetchNow(sha256) {
+    const known2 = this.kept.get(sha256);
+    if (known2) return known2;
+    this.socket ??= open(this.identity, "Fetch", this.incarnation, {
+      frame: (frame) => this.due?.take(frame),
+      closed: (_, reason) => {
+        this.socket = null;
+        this.due?.fail(reason || "the connection was cut");
+      }
+    });
+    let socket;
+    try {
+      socket = await this.socket;
+    } catch (error) {
+      this.socket = null;
+      throw error;
+    }
+    const whole = await new Promise((resolve, reject) => {
+      let into = null;
+      let filled = 0;
+      const take = (frame) => {
+        this.came(frame.length);
+        if (!into) {
+          const head = new Assembly().take(frame);
+          if (head?.kind === "Denied") return reject(new Error(head.body.reason));
+          const size = head?.body.size_bytes;
+          if (head?.kind !== "Blob" || head.body.sha256 !== sha256) return reject(new Error("another blob than was asked for"));
+          if (!(size <= BLOB_MAX_BYTES)) return reject(new Error(`a blob of ${size} bytes: a tab takes up to ${BLOB_MAX_BYTES}`));
+          into = new Uint8Array(size);
+        } else {
+          const chunk = chunkOf(frame);
+          if (filled + chunk.length > into.length) return reject(new Error("a blob that is longer than it said"));
+          into.set(chunk, filled);
+          filled += chunk.length;
+        }
+        if (filled === into.length) resolve(into);
+      };
+      this.due = { take, fail: (reason) => reject(new Error(reason)) };
+      for (const frame of frames("Blob", { sha256, size_bytes: 0 })) socket.send(frame);
+    }).finally(() => this.due = null);
+    const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", whole));
+    const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+    if (found !== sha256) throw new Error(`a blob that is not what its hash says: ${found.slice(0, 12)}…`);
+    this.kept.set(sha256, whole);
+    return whole;
+  }
+};
+
+// src/batches.ts
+var GAMMA = 0x9e3779b97f4a7c15n;
+var MASK = 0xffffffffffffffffn;
+function splitmix64(state) {
+  return finish(state + GAMMA & MASK);
+}
+function finish(z) {
+  z = (z ^ z >> 30n) * 0xbf58476d1ce4e5b9n & MASK;
+  z = (z ^ z >> 27n) * 0x94d049bb133111ebn & MASK;
+  return z ^ z >> 31n;
+}
+function mix(...numbers) {
+  return numbers.reduce((folded, each) => splitmix64(folded ^ BigInt(each) & MASK), 0n);
+}
+function epochOrder(count, seed, epoch) {
+  const base = mix(seed, epoch);
+  const keys = new BigUint64Array(count);
+  let state = base;
+  for (let i = 0; i < count; i++) {
+    state = state + GAMMA & MASK;
+    keys[i] = finish(state);
+  }
+  return sortedPlaces(keys);
+}
+function sortedPlaces(keys) {
+  const places = new Uint32Array(keys.length).map((_, i) => i);
+  return places.sort((a, b) => keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : a - b);
+}
+function drawAll(draws, examples2, seed) {
+  return Object.fromEntries(draws.map((draw, i) => [draw.name, drawn(draw, examples2, seed + 2n * BigInt(i))]));
+}
+function drawn(draw, examples2, seed) {
+  const dims = draw.shape.map(([each, more]) => each * examples2 + more);
+  const count = dims.reduce((product, side) => product * side, 1);
+  if (draw.kind === "uniform") return { type: "float32", data: Float32Array.from(uniform(count, seed)), dims };
+  if (draw.kind === "normal") {
+    const [first, second] = [uniform(count, seed), uniform(count, seed ^ 1n)];
+    const made = Float32Array.from(first, (u, i) => Math.sqrt(-2 * Math.log1p(-u)) * Math.cos(2 * Math.PI * second[i]));
+    return { type: "float32", data: made, dims };
+  }
+  if (draw.kind === "integers") {
+    const spread = uniform(count, seed);
+    const whole = BigInt64Array.from(
+      spread,
+      (u) => BigInt(draw.low + Math.trunc(u * (draw.high - draw.low)))
+    );
+    return { type: "int64", data: whole, dims };
+  }
+  return { type: "int64", data: BigInt64Array.from([...sortedPlaces(bits(count, seed))].map(BigInt)), dims };
+}
+function bits(count, seed) {
+  let z = BigInt.asUintN(64, seed) * 0xd1342543de82ef95n & MASK;
+  return new BigUint64Array(count).map(() => {
+    z = z + GAMMA & MASK;
+    return finish(z);
+  });
+}
+function uniform(count, seed) {
+  return Float64Array.from(bits(count, seed), (z) => Number(z >> 40n) / (1 << 24));
+}
+
+// src/safetensors.ts
+var HEADER_MAX_BYTES = 4 << 20;
+var ITEM_BYTES = {
+  BOOL: 1,
+  U8: 1,
+  I8: 1,
+  U16: 2,
+  I16: 2,
+  F16: 2,
+  BF16: 2,
+  U32: 4,
+  I32: 4,
+  F32: 4,
+  U64: 8,
+  I64: 8,
+  F64: 8
+};
+function readTensors(file) {
+  const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
+  const length = file.byteLength < 8 ? Infinity : Number(view.getBigUint64(0, true));
+  if (length > HEADER_MAX_BYTES || length > file.byteLength - 8) throw new Error("not a safetensors file");
+  const header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(file.subarray(8, 8 + length)));
+  const { __metadata__: notes = {}, ...entries } = header;
+  const tensors = /* @__PURE__ */ new Map();
+  for (const [name, entry] of Object.entries(entries)) {
+    const [begin, end] = entry.data_offsets;
+    const size = entry.shape.reduce((product, side) => product * side, ITEM_BYTES[entry.dtype] ?? NaN);
+    if (!(begin >= 0 && end - begin === size && 8 + length + end <= file.byteLength)) {
+      throw new Error(`a safetensors file whose tensor ${name} does not fit`);
+    }
+    tensors.set(name, { dtype: entry.dtype, shape: entry.shape, bytes: file.subarray(8 + length + begin, 8 + length + end) });
+  }
+  return { tensors, notes };
+}
+function asFloats(stored) {
+  const raw = stored.bytes.slice().buffer;
+  switch (stored.dtype) {
+    case "F32":
+      return new Float32Array(raw);
+    case "F64":
+      return Float32Array.from(new Float64Array(raw));
+    case "I64":
+      return Float32Array.from(new BigInt64Array(raw), Number);
+    case "I32":
+      return Float32Array.from(new Int32Array(raw));
+    case "U8":
+    case "BOOL":
+      return Float32Array.from(new Uint8Array(raw));
+    default:
+      throw new Error(`a model with values of type ${stored.dtype}, which a tab does not read`);
+  }
+}
+
+// src/trainer.ts
+var ENGINE_VERSION = "1.30.0";
+var ENGINE = `/engine/${ENGINE_VERSION}/`;
+var GRAPH_MAX_BYTES = 4 << 20;
+var PROOF_ERROR = 0.01;
+var EVALUATION = 1702257004;
+var EVALUATION_CHUNK = 1e3;
+var THREADS_MAX = 4;
+var engine = null;
+function loadEngine() {
+  engine ??= import(
+    /* @vite-ignore */
+    `${ENGINE}ort.wasm.min.mjs`
+  ).then((ort) => {
+    ort.env.wasm.wasmPaths = ENGINE;
+    ort.env.wasm.numThreads = threads();
+    ort.env.logLevel = "error";
+    return ort;
+  });
+  return engine;
+}
+function threads() {
+  const isIsolated = globalThis.crossOriginIsolated === true;
+  return isIsolated ? Math.max(1, Math.min(THREADS_MAX, Math.floor((navigator.hardwareConcurrency || 1) / 2))) : 1;
+}
+var TYPES = {
+  F32: ["float32", Float32Array],
+  F64: ["float64", Float64Array],
+  U8: ["uint8", Uint8Array],
+  BOOL: ["bool", Uint8Array],
+  I8: ["int8", Int8Array],
+  I16: ["int16", Int16Array],
+  U16: ["uint16", Uint16Array],
+  I32: ["int32", Int32Array],
+  U32: ["uint32", Uint32Array],
+  I64: ["int64", BigInt64Array],
+  U64: ["uint64", BigUint64Array],
+  F16: ["float16", Uint16Array]
+};
+var Examples = class {
+  shards = [];
+  count = 0;
+  add(file) {
+    const { tensors, notes } = readTensors(file);
+    if (notes.columns && Object.keys(JSON.parse(notes.columns)).length) throw new Error("columns of text or of unequal rows, which no graph takes");
+    this.shards.push({ first: this.count, columns: tensors });
+    this.count += tensors.values().next().value.shape[0];
+  }
+  take(numbers) {
+    const found = {};
+    for (const [name, { dtype, shape }] of this.shards[0].columns) {
+      const rowBytes = this.rowBytes(name, 0);
+      const bytes = new Uint8Array(rowBytes * numbers.length);
+      for (let i = 0; i < numbers.length; i++) {
+        const shard = this.shardOf(numbers[i]);
+        const at = (numbers[i] - this.shards[shard].first) * rowBytes;
+        bytes.set(this.shards[shard].columns.get(name).bytes.subarray(at, at + rowBytes), i * rowBytes);
+      }
+      found[name] = { type: dtype, shape: [numbers.length, ...shape.slice(1)], bytes };
+    }
+    return found;
+  }
+  rowBytes(name, shard) {
+    const column = this.shards[shard].columns.get(name);
+    return column.bytes.length / column.shape[0];
+  }
+  shardOf(number2) {
+    let low = 0, high = this.shards.length - 1;
+    while (low < high) {
+      const middle = low + high + 1 >> 1;
+      if (this.shards[middle].first <= number2) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+};
+var Trainer = class _Trainer {
+  constructor(ort, spec, graphs, evaluate_, step_, train_, test, first, parameters) {
+    this.ort = ort;
+    this.spec = spec;
+    this.graphs = graphs;
+    this.evaluate_ = evaluate_;
+    this.step_ = step_;
+    this.train_ = train_;
+    this.test = test;
+    this.parameters = parameters;
+    this.model = first;
+  }
+  ort;
+  spec;
+  graphs;
+  evaluate_;
+  step_;
+  train_;
+  test;
+  parameters;
+  model;
+  states = [];
+  count = 0;
+  evaluation = null;
+  order = null;
+  /** Why the lease under way is to end; empty: it is not. */
+  interrupted = "";
+  /** Bring everything here by its hash, load it, and prove the known batch. */
+  static async prepare(spec, blobs, tell) {
+    tell("loading the engine");
+    const ort = await loadEngine();
+    tell("fetching the graphs and the model");
+    const { tensors, notes } = readTensors(await blobs.fetch(spec.graphs));
+    const graphs = JSON.parse(notes.portable);
+    if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this page does not know: load it again`);
+    const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name).bytes.slice());
+    if (Math.max(train.length, evaluate.length) > GRAPH_MAX_BYTES) throw new Error("a graph that is too large");
+    const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
+    tell("fetching the examples");
+    const [trainSet, testSet] = [await examples(spec.train, blobs), await examples(spec.test, blobs)];
+    const step = await ort.InferenceSession.create(train, { executionProviders: ["wasm"] });
+    const made = new _Trainer(ort, spec, graphs, evaluate, step, trainSet, testSet, first, parameters);
+    tell("trying the known batch");
+    await made.prove(tensors);
+    return made;
+  }
+  async prove(file) {
+    const proof = this.graphs.proof;
+    const columns = {};
+    for (const [name, { dtype, shape, bytes }] of file) {
+      if (name.startsWith("column.")) columns[name.slice(7)] = { type: dtype, shape, bytes };
+    }
+    const examples2 = Object.values(columns)[0].shape[0];
+    this.begin();
+    const draws = drawAll(this.graphs.draws, examples2, BigInt(proof.seed));
+    const { after, loss } = await this.step(this.model, columns, proof.rate, proof.weight_decay, draws);
+    const wanted = asFloats(file.get("proof"));
+    let off = 0, length = 0;
+    for (let i = 0; i < wanted.length; i++) {
+      if (!Number.isFinite(wanted[i])) continue;
+      const at = i * Math.max(1, proof.stride);
+      off += (after[at] - this.model[at] - wanted[i]) ** 2;
+      length += wanted[i] ** 2;
+    }
+    const error = Math.sqrt(off) / Math.max(Math.sqrt(length), 1e-30);
+    if (!(error <= PROOF_ERROR && Math.abs(loss - proof.loss) <= PROOF_ERROR * (1 + Math.abs(proof.loss)))) {
+      throw new Error(
+        `this browser computes the job's known batch otherwise than PyTorch: its update differs by ${error.toPrecision(2)} of its length, its loss is ${loss.toPrecision(6)} and not ${proof.loss.toPrecision(6)}; it does not train this job`
+      );
+    }
+    this.begin();
+  }
+  /** An optimiser that was just built. */
+  begin() {
+    this.states = Array.from({ length: this.graphs.states }, () => this.tensor("float32", new Float32Array(this.parameters)));
+    this.count = 0;
+  }
+  async train(epoch, batches, rate, onBatch) {
+    const began = performance.now();
+    const { plan } = this.spec;
+    if (plan.inner_state !== "kept") this.begin();
+    const scaled = this.graphs.rate * (rate ? rate / plan.learning_rate : 1);
+    let vector = this.model, loss_sum = 0, examples2 = 0;
+    for (const [i, batch] of batches.entries()) {
+      const rows = this.train_.take(this.places(epoch).subarray(batch * plan.batch_size, (batch + 1) * plan.batch_size));
+      const count = Object.values(rows)[0].shape[0];
+      const draws = drawAll(this.graphs.draws, count, mix(plan.seed, epoch, batch));
+      const { after, loss } = await this.step(vector, rows, scaled, this.graphs.weight_decay, draws);
+      vector = after;
+      loss_sum += loss * count;
+      examples2 += count;
+      onBatch(i + 1);
+      await this.breathe();
+    }
+    const delta = vector.map((value, i) => value - this.model[i]);
+    const isFinite = delta.every(Number.isFinite);
+    return { delta, examples: examples2, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1e3 };
+  }
+  async evaluate(chunks, size) {
+    this.evaluation ??= await this.ort.InferenceSession.create(this.evaluate_, { executionProviders: ["wasm"] });
+    const step = size || EVALUATION_CHUNK, batch = this.spec.plan.batch_size;
+    const sums = [];
+    let examples2 = 0;
+    for (const chunk of chunks) {
+      const stop = Math.min((chunk + 1) * step, this.test.count);
+      for (let low = chunk * step; low < stop; low += batch) {
+        const high = Math.min(low + batch, stop);
+        const rows = this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
+        const draws = drawAll(this.graphs.evaluation_draws, high - low, mix(this.spec.plan.seed, EVALUATION, low));
+        const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
+        const found = await this.evaluation.run(feed);
+        found[this.evaluation.outputNames[0]].data.forEach((sum, i) => sums[i] = (sums[i] ?? 0) + Number(sum));
+        examples2 += high - low;
+        await this.breathe();
+      }
+    }
+    let at = 0;
+    const metrics = this.graphs.metrics.map(({ name, kind, sums: many, lower }) => ({ name, kind, lower, sums: sums.slice(at, at += many) }));
+    return { examples: examples2, metrics };
+  }
+  places(epoch) {
+    if (this.order?.epoch !== epoch) this.order = { epoch, places: epochOrder(this.train_.count, this.spec.plan.seed, epoch) };
+    return this.order.places;
+  }
+  async step(vector, rows, rate, decay, draws) {
+    this.count += 1;
+    const given = {
+      vector: this.tensor("float32", vector),
+      step: this.tensor("float64", Float64Array.of(this.count), []),
+      rate: this.tensor("float32", Float32Array.of(rate), []),
+      weight_decay: this.tensor("float32", Float32Array.of(decay), []),
+      ...this.columns(rows),
+      ...this.drawn(draws)
+    };
+    this.states.forEach((state, i) => given[`state${i}`] = state);
+    const found = await this.step_.run(this.feed(this.step_, given));
+    const outputs = this.step_.outputNames.map((name) => found[name]);
+    this.states = outputs.slice(1, -1);
+    return { after: outputs[0].data, loss: Number(outputs.at(-1).data[0]) };
+  }
+  columns(rows) {
+    return Object.fromEntries(Object.entries(rows).map(([name, { type, shape, bytes }]) => {
+      const [kind, Kind] = TYPES[type] ?? [];
+      if (!kind) throw new Error(`a column of type ${type}, which a tab does not read`);
+      return [`column.${name}`, this.tensor(kind, new Kind(bytes.slice().buffer), shape)];
+    }));
+  }
+  drawn(draws) {
+    return Object.fromEntries(Object.entries(draws).map(([name, { type, data, dims }]) => [name, this.tensor(type, data, dims)]));
+  }
+  tensor(type, data, dims = [data.length]) {
+    return new this.ort.Tensor(type, data, dims);
+  }
+  feed(session, given) {
+    return Object.fromEntries(session.inputNames.map((name) => {
+      if (!(name in given)) throw new Error(`the job's graph reads ${name}, which this page does not have`);
+      return [name, given[name]];
+    }));
+  }
+  /** Let sockets and timers speak between batches, and end a lease that is out of time. */
+  async breathe() {
+    await new Promise((resolve) => {
+      const channel = new MessageChannel();
+      channel.port1.onmessage = () => resolve();
+      channel.port2.postMessage(null);
+    });
+    if (this.interrupted) throw new Error(this.interrupted);
+  }
+  async release() {
+    await this.step_.release();
+    await this.evaluation?.release();
+  }
+};
+async function examples(set, blobs) {
+  const found = new Examples();
+  if (!set.examples) return found;
+  const manifest = JSON.parse(new TextDecoder().decode(await blobs.fetch(set.manifest)));
+  for (const { sha256 } of manifest.shards) found.add(await blobs.fetch(sha256));
+  if (found.count !== set.examples) throw new Error(`a set of ${found.count} examples where the job says ${set.examples}`);
+  return found;
+}
+function firstModel(file) {
+  const { tensors, notes } = readTensors(file);
+  if ("own" in notes) throw new Error("a part of this model is each device's own, and a tab keeps none");
+  const layout = JSON.parse(notes.layout);
+  const size = (shape) => shape.reduce((product, side) => product * side, 1);
+  const first = new Float32Array(layout.reduce((sum, [, shape]) => sum + size(shape), 0));
+  let at = 0, parameters = 0;
+  for (const [name, shape, kind] of layout) {
+    first.set(asFloats(tensors.get(name)), at);
+    at += size(shape);
+    if (kind === "parameter") parameters += size(shape);
+  }
+  return { first, parameters };
+}
+
+// src/worker_role.ts
+var RETRY_S = [0, 1, 2, 5, 10, 30];
+var REASON_MAX_CHARS = 4096;
+var TRACEBACK_MAX_CHARS = 8192;
+var DEADLINE = "lease-deadline";
+var RETRY = "retry";
+var ASK = "ask-again";
+var SENT = "the update was sent; waiting for the next version";
+var NOTHING_HELD = [0, -1];
+var Worker = class {
+  constructor(job, leader, term) {
+    this.job = job;
+    this.leader = leader;
+    this.term = term;
+  }
+  job;
+  leader;
+  term;
+  phase = "preparing";
+  reason = "fetching the task and its data";
+  isConnected = false;
+  isPrepared = false;
+  held = null;
+  holds = NOTHING_HELD;
+  newest = [0, 0];
+  failures = 0;
+  retryWaits = false;
+  actions = [];
+  handle(event) {
+    this.on(event);
+    const actions = this.actions;
+    this.actions = [];
+    return actions;
+  }
+  on(event) {
+    switch (event.event) {
+      case "Started":
+        return this.act({ action: "Prepare" });
+      case "Prepared":
+        this.isPrepared = true;
+        this.holds = NOTHING_HELD;
+        return this.askForWork();
+      case "PrepareFailed":
+        return this.onPrepareFailed(event.reason, event.traceback);
+      case "Connected":
+        if (event.node === this.leader) this.onLeaderConnected();
+        return;
+      case "Disconnected":
+        if (event.node !== this.leader) return;
+        this.isConnected = false;
+        this.holds = NOTHING_HELD;
+        return;
+      case "Reassigned":
+        return this.onReassigned(event.term, event.leader);
+      case "Received":
+        return this.onMessage(event.kind, event.body, event.tensors);
+      case "Trained":
+      case "EvaluationDone":
+        return this.onResult(event);
+      case "TrainerFailed":
+        return this.onTrainerFailed(event.lease, event.reason, event.traceback);
+      case "TimerFired":
+        return this.onTimer(event.name);
+      case "StopRequested":
+        return this.act({ action: "End", reason: event.reason });
+    }
+  }
+  // Messages ----------------------------------------------------------------------------------------------------
+  onMessage(kind, body, tensors) {
+    switch (kind) {
+      case "Work":
+        return this.onWork(body, tensors);
+      case "Go":
+        if (this.held && isOf(this.held, body) && this.held.result?.kind === "Update") {
+          this.become("waiting", SENT);
+          this.send(this.held.result.kind, this.held.result.body, this.held.result.tensors);
+          this.held = null;
+        }
+        return;
+      case "Wait":
+        this.become("waiting", body.reason);
+        if (body.retry_after_s) this.timer(ASK, body.retry_after_s);
+        return;
+      case "UpdateRefused":
+        return this.onRefused(body);
+      case "Finished":
+        this.cancel(DEADLINE);
+        return this.act({ action: "End", reason: body.reason });
+    }
+  }
+  onWork(work, tensors) {
+    if (work.term < this.term || !this.isPrepared) return;
+    this.term = work.term;
+    this.held = { work, result: null };
+    this.newest = [work.term, work.lease];
+    if (!("model" in tensors) && !this.has(work.version)) {
+      this.held = null;
+      return this.askForWork();
+    }
+    this.begin(work, tensors);
+  }
+  has(version) {
+    return this.holds[0] === this.term && this.holds[1] === version;
+  }
+  begin(work, tensors) {
+    this.timer(DEADLINE, work.deadline_s);
+    this.holds = [work.term, work.version];
+    const isTraining = work.kind === "train";
+    const told2 = `version ${work.version}, ${work.batches.length} batch(es) of epoch ${work.epoch}`;
+    this.become(isTraining ? "training" : "evaluating", told2);
+    const { lease, epoch, batches, rate, version } = work;
+    if (isTraining) this.act({ action: "Train", lease, epoch, batches, rate, version, tensors });
+    else this.act({ action: "Evaluate", lease, chunks: batches, size: work.examples, tensors });
+  }
+  onRefused(refused) {
+    if (this.held && isOf(this.held, refused) && this.held.result) {
+      this.held = null;
+      this.become("waiting", `the update was refused: ${refused.reason}`);
+    }
+    this.record("refused", refused.reason);
+    const [term, lease] = this.newest;
+    const isNewer = refused.term > term || refused.term === term && refused.holds > lease;
+    if (refused.holds && refused.term === this.term && isNewer) this.askForWork();
+  }
+  // The trainer -------------------------------------------------------------------------------------------------
+  onResult(event) {
+    const held = this.held;
+    if (!held || held.work.lease !== event.lease) return;
+    this.cancel(DEADLINE);
+    const problem = problemOf(event);
+    if (problem !== null) return this.onDiverged(held, problem);
+    this.failures = 0;
+    const { term, version } = held.work;
+    const common = { job: this.job, term, lease: event.lease, version, examples: event.examples };
+    held.result = event.event === "Trained" ? { kind: "Update", body: { ...common, loss_sum: event.loss_sum, train_s: event.seconds }, tensors: event.tensors } : { kind: "Evaluated", body: { ...common, metrics: event.metrics }, tensors: {} };
+    if (term < this.term) {
+      this.held = null;
+      this.askForWork();
+    } else if (this.deliver(held)) this.held = null;
+  }
+  /** Send a result; keep it while there is no session. True: it is out of hand. */
+  deliver(held) {
+    const { work, result } = held;
+    if (!this.isConnected || !result) {
+      this.become("waiting", "the leader is not reachable; the update is kept");
+      return false;
+    }
+    if (result.kind === "Update" && !work.credit) {
+      this.become("waiting", "the update is ready; waiting for the leader to take it");
+      const size_bytes = Object.values(result.tensors).reduce((sum, values) => sum + values.byteLength, 0);
+      this.send("Offer", { job: this.job, term: work.term, lease: work.lease, size_bytes });
+      return false;
+    }
+    this.become("waiting", SENT);
+    this.send(result.kind, result.body, result.tensors);
+    return true;
+  }
+  onDiverged(held, reason) {
+    this.held = null;
+    this.record("diverged", reason);
+    if (this.isConnected) {
+      this.send("Failed", { job: this.job, term: held.work.term, lease: held.work.lease, reason, traceback: "", diverged: true });
+    }
+    this.askForWork();
+  }
+  onTrainerFailed(lease, reason, traceback) {
+    this.isPrepared = false;
+    this.holds = NOTHING_HELD;
+    this.failures += 1;
+    this.cancel(DEADLINE);
+    this.record("trainer-failed", reason);
+    const held = this.held;
+    this.held = null;
+    if (held && held.work.lease === lease && this.isConnected) this.failed(held.work.term, lease, reason, traceback);
+    this.retry(reason);
+  }
+  onPrepareFailed(reason, traceback) {
+    this.failures += 1;
+    this.record("prepare-failed", reason);
+    if (this.isConnected) this.failed(this.term, 0, reason, traceback);
+    this.retry(reason);
+  }
+  failed(term, lease, reason, traceback) {
+    const told2 = { reason: clip(reason), traceback: clip(traceback, TRACEBACK_MAX_CHARS) };
+    this.send("Failed", { job: this.job, term, lease, ...told2, diverged: false });
+  }
+  retry(reason) {
+    const wait_s = RETRY_S[Math.min(this.failures - 1, RETRY_S.length - 1)];
+    this.become("failing", reason);
+    if (wait_s === 0) return this.act({ action: "Prepare" });
+    this.retryWaits = true;
+    this.timer(RETRY, wait_s);
+  }
+  // Sessions and time -------------------------------------------------------------------------------------------
+  onLeaderConnected() {
+    this.isConnected = true;
+    if (!this.retryWaits) return this.resume();
+    this.retryWaits = false;
+    this.cancel(RETRY);
+    this.act({ action: "Prepare" });
+  }
+  resume() {
+    if (!this.held) this.askForWork();
+    else if (this.held.result && this.deliver(this.held)) this.held = null;
+  }
+  askForWork() {
+    if (!(this.isConnected && this.isPrepared) || this.held) return;
+    this.become("ready", "waiting for a lease");
+    this.send("Ready", { job: this.job, holds_term: this.holds[0], holds_version: this.holds[1] });
+  }
+  onReassigned(term, leader) {
+    if (term < this.term) return;
+    const isNewer = term > this.term;
+    this.term = term;
+    this.leader = leader;
+    if (isNewer && this.held?.result) this.held = null;
+    this.resume();
+  }
+  onTimer(name) {
+    if (name === RETRY) {
+      this.retryWaits = false;
+      this.act({ action: "Prepare" });
+    } else if (name === ASK) this.askForWork();
+    else if (name === DEADLINE && this.held && !this.held.result) {
+      const { lease, deadline_s } = this.held.work;
+      this.act({ action: "Interrupt", lease, reason: `no result within the lease's ${tenths(deadline_s)} s` });
+    }
+  }
+  // Actions -----------------------------------------------------------------------------------------------------
+  become(phase, reason) {
+    this.phase = phase;
+    this.reason = reason;
+  }
+  act(action) {
+    this.actions.push(action);
+  }
+  send(kind, body, tensors = {}) {
+    this.act({ action: "Send", to: this.leader, kind, body, tensors });
+  }
+  timer(name, after_s) {
+    this.act({ action: "SetTimer", name, after_s });
+  }
+  cancel(name) {
+    this.act({ action: "CancelTimer", name });
+  }
+  record(kind, reason) {
+    this.act({ action: "Record", kind, reason });
+  }
+};
+function isOf(held, message) {
+  return held.work.term === message.term && held.work.lease === message.lease;
+}
+function problemOf(event) {
+  if (event.event === "Trained") {
+    return Number.isFinite(event.loss_sum) ? null : "training gave a loss that is not finite: try a lower learning rate";
+  }
+  for (const { name, kind, sums } of event.metrics) {
+    const a = `${"aeiou".includes(name.slice(0, 1).toLowerCase()) ? "an" : "a"} ${name}`;
+    if (!sums.every(Number.isFinite)) return `evaluation gave ${a} that is not finite: try a lower learning rate`;
+    if (["f1", "confusion", "histogram"].includes(kind) && Math.min(...sums) < 0) return `evaluation gave ${a} with a count below 0`;
+    if (kind === "mean" && sums[1] < 0) return `evaluation gave ${a} with a weight below 0`;
+    if (name === "accuracy" && (kind === "mean" || kind === "ratio") && !(0 <= sums[0] && sums[0] <= sums[1])) {
+      return `evaluation gave an accuracy of ${sums[0]} right of ${sums[1]}`;
+    }
+  }
+  return null;
+}
+function clip(text, limit = REASON_MAX_CHARS) {
+  const chars = Array.from(text.replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f]/g, " ").replace(/[\ud800-\udfff]/gu, "?"));
+  return chars.length <= limit ? chars.join("") : chars.slice(0, limit - 1).join("") + "…";
+}
+function tenths(value) {
+  const low = Math.floor(value * 10);
+  return value * 4 % 2 === 1 ? ((low + low % 2) / 10).toFixed(1) : value.toFixed(1);
+}
+
+// src/tab.ts
+var BACKOFF_S = [0.1, 0.5, 1, 2, 5, 10];
+var REFUSED_S = 30;
+var PROTOCOL = 2;
+var Tab = class {
+  constructor(show) {
+    this.show = show;
+  }
+  show;
+  shown = {
+    state: "new",
+    reason: "",
+    node: "",
+    cluster: "",
+    job: "",
+    threads: threads(),
+    epoch: 0,
+    version: 0,
+    leases: 0,
+    examples: 0,
+    loss: null,
+    done: 0,
+    of: 0,
+    down_bytes: 0,
+    up_bytes: 0
+  };
+  identity = null;
+  about = "";
+  /** Why it does not train although it was told to; empty: it may. */
+  pause = "";
+  isStarted = false;
+  isDialling = false;
+  attempts = 0;
+  redial;
+  incarnation = fresh();
+  control = null;
+  work = null;
+  blobs = null;
+  isWelcome = false;
+  beat;
+  seq = 0;
+  heard_s = 0;
+  heartbeat_s = 1;
+  welcome = {};
+  jobs = /* @__PURE__ */ new Map();
+  async hear(said) {
+    switch (said.say) {
+      case "look":
+        this.identity = await known();
+        return this.tell({ node: this.identity?.node ?? "", cluster: this.identity?.cluster ?? "" });
+      case "join":
+        this.tell({ state: "joining", reason: "making a key and joining" });
+        try {
+          this.identity = await join(said.secret, said.wanted);
+        } catch (error) {
+          return this.tell({ state: "refused", reason: told(error) });
+        }
+        return this.start(said.about);
+      case "start":
+        return this.start(said.about);
+      case "pause":
+        this.pause = said.why;
+        return this.follow();
+      case "stop":
+        this.isStarted = false;
+        this.part("stopped by its user");
+        return this.tell({ state: "stopped", reason: "stopped; what was not sent goes to another device" });
+      case "forget":
+        this.isStarted = false;
+        this.part("its user ended it");
+        await forget();
+        this.identity = null;
+        return this.tell({ state: "new", reason: "", node: "", cluster: "" });
+    }
+  }
+  start(about) {
+    this.about = about;
+    this.isStarted = true;
+    this.attempts = 0;
+    this.tell({ node: this.identity.node, cluster: this.identity.cluster });
+    this.follow();
+  }
+  /** Be connected if it may train, and gone if it may not: a device that rests says so, and holds no lease. */
+  follow() {
+    if (!this.isStarted) return;
+    if (this.pause) {
+      this.part(this.pause);
+      this.tell({ state: "paused", reason: this.pause });
+    } else if (!this.control && !this.isDialling) void this.dial();
+  }
+  // Sessions ----------------------------------------------------------------------------------------------------
+  async dial() {
+    if (!this.identity || this.isDialling) return;
+    clearTimeout(this.redial);
+    this.isDialling = true;
+    this.tell({ state: "connecting", reason: "calling the cluster" });
+    const { identity, incarnation } = this;
+    const lost = (_, reason) => this.lost(reason || "the connection was cut");
+    let work = null, control = null;
+    try {
+      work = await Lane.open(identity, "Work", incarnation, { message: (message) => this.received(message), closed: lost });
+      control = await Lane.open(identity, "Control", incarnation, { message: (message) => this.received(message), closed: lost });
+    } catch (error) {
+      work?.close();
+      this.isDialling = false;
+      const reason = told(error);
+      this.tell({ state: reason.startsWith("refused") ? "refused" : "connecting", reason });
+      return this.dialLater(reason.startsWith("refused") ? REFUSED_S : void 0);
+    }
+    this.isDialling = false;
+    [this.work, this.control] = [work, control];
+    if (!this.isStarted || this.pause) return this.part(this.pause || "stopped by its user");
+    this.blobs ??= new Blobs(identity, incarnation, (bytes) => this.tell({ down_bytes: this.shown.down_bytes + bytes }));
+    this.heard_s = now_s();
+    const facts = { host: this.about, arch: "wasm", cpus: threads(), onnx: ENGINE_VERSION, browser: this.about };
+    control.send("Hello", { node: identity.node, incarnation, protocol: PROTOCOL, facts });
+  }
+  dialLater(after_s) {
+    const wait_s = after_s ?? BACKOFF_S[Math.min(this.attempts++, BACKOFF_S.length - 1)] * (0.75 + Math.random() / 2);
+    clearTimeout(this.redial);
+    this.redial = setTimeout(() => this.follow(), wait_s * 1e3);
+  }
+  /** The connection is over: workers keep what they have, and it is dialled again. */
+  lost(reason, after_s) {
+    if (!this.control && !this.work) return;
+    this.hangUp();
+    for (const job of this.jobs.values()) this.post(job, { event: "Disconnected", node: job.assign.leader });
+    this.tell({ state: "connecting", reason });
+    this.dialLater(after_s);
+  }
+  hangUp() {
+    clearTimeout(this.beat);
+    this.control?.close();
+    this.work?.close();
+    this.blobs?.close();
+    this.control = this.work = null;
+    this.isWelcome = false;
+  }
+  /** Say goodbye: leases return at once. Everything of a job is let go. */
+  part(reason) {
+    clearTimeout(this.redial);
+    this.control?.send("Leave", { reason });
+    for (const job of [...this.jobs.keys()]) this.end(job);
+    this.hangUp();
+    this.incarnation = fresh();
+    this.blobs = null;
+  }
+  sendBeat() {
+    clearTimeout(this.beat);
+    if (now_s() - this.heard_s > this.welcome.lost_after_s + 2 * this.heartbeat_s) return this.lost("the manager does not answer");
+    this.seq += 1;
+    this.control?.send("Heartbeat", { seq: this.seq, is_idle: !this.jobs.size });
+    this.beat = setTimeout(() => this.sendBeat(), this.heartbeat_s * 1e3);
+  }
+  // Messages ----------------------------------------------------------------------------------------------------
+  received({ kind, body, tensors }) {
+    this.heard_s = now_s();
+    switch (kind) {
+      case "Welcome":
+        return this.onWelcome(body);
+      case "HeartbeatSeen": {
+        const before_s = this.heartbeat_s;
+        this.heartbeat_s = body.next_s || this.welcome.heartbeat_s;
+        if (this.heartbeat_s < before_s) this.sendBeat();
+        return;
+      }
+      case "Assign":
+        return this.onAssign(body);
+      case "Dismiss":
+        if (!body.job) return this.lost(`dismissed: ${body.reason}`, REFUSED_S);
+        if (this.jobs.has(body.job)) this.post(this.jobs.get(body.job), { event: "StopRequested", reason: body.reason });
+        return;
+      default: {
+        const job = this.jobs.get(body.job);
+        if (!job || (body.term ?? 0) > job.assign.term) return;
+        const bytes = Object.values(tensors).reduce((sum, values) => sum + values.byteLength, 0);
+        if (bytes) this.tell({ down_bytes: this.shown.down_bytes + bytes });
+        this.post(job, { event: "Received", kind, body, tensors });
+      }
+    }
+  }
+  onWelcome(welcome) {
+    this.welcome = welcome;
+    this.heartbeat_s = welcome.heartbeat_s;
+    this.attempts = 0;
+    this.isWelcome = true;
+    if (welcome.come_s && !this.jobs.size) {
+      this.control?.send("Leave", { reason: "there is no work", come_s: welcome.come_s });
+      this.lost("there is no work now; this tab asks again later", welcome.come_s);
+      return;
+    }
+    this.sendBeat();
+    if (!this.jobs.size) this.tell({ state: "waiting", reason: "connected; there is no job for a tab now" });
+    for (const job of this.jobs.values()) this.post(job, { event: "Connected", node: job.assign.leader });
+  }
+  onAssign(assign) {
+    const before = this.jobs.get(assign.job);
+    if (assign.role !== "worker" || before && before.assign.term > assign.term) return;
+    if (assign.leader_endpoint) {
+      if (before) this.end(assign.job);
+      return this.tell({ state: "waiting", reason: `${assign.leader} leads this job, and a tab cannot reach it` });
+    }
+    if (before) {
+      before.assign = assign;
+      return this.post(before, { event: "Reassigned", term: assign.term, leader: assign.leader });
+    }
+    const worker = new Worker(assign.job, assign.leader, assign.term);
+    const job = { assign, worker, timers: /* @__PURE__ */ new Map(), trainer: null, busy: Promise.resolve(), isOver: false };
+    this.jobs.set(assign.job, job);
+    this.tell({ job: assign.spec.name || assign.job, leases: 0, examples: 0, loss: null });
+    this.post(job, { event: "Started" });
+    if (this.isWelcome) this.post(job, { event: "Connected", node: assign.leader });
+  }
+  // The worker --------------------------------------------------------------------------------------------------
+  post(job, event) {
+    if (job.isOver) return;
+    for (const action of job.worker.handle(event)) this.carryOut(job, action);
+    if (!job.isOver) this.tell({ state: "working", reason: job.worker.reason });
+  }
+  carryOut(job, action) {
+    switch (action.action) {
+      case "Send": {
+        const sent = this.work?.send(action.kind, action.body, action.tensors) ?? 0;
+        const isUpdate = action.kind === "Update";
+        return this.tell({ up_bytes: this.shown.up_bytes + sent, leases: this.shown.leases + (isUpdate ? 1 : 0) });
+      }
+      case "SetTimer":
+        clearTimeout(job.timers.get(action.name));
+        job.timers.set(action.name, setTimeout(() => this.post(job, { event: "TimerFired", name: action.name }), action.after_s * 1e3));
+        return;
+      case "CancelTimer":
+        clearTimeout(job.timers.get(action.name));
+        return;
+      case "Record":
+        return console.info(`${action.kind}: ${action.reason}`);
+      case "Prepare":
+        return this.busy(job, () => this.prepare(job));
+      case "Train":
+        return this.busy(job, () => this.train(job, action));
+      case "Evaluate":
+        return this.busy(job, () => this.evaluate(job, action));
+      case "Interrupt":
+        if (job.trainer) job.trainer.interrupted = action.reason;
+        return;
+      case "End":
+        this.end(job.assign.job);
+        return this.tell({ state: "waiting", reason: `${action.reason}; there is no other job for a tab now` });
+    }
+  }
+  /** One thing at a time: what comes meanwhile waits. */
+  busy(job, act) {
+    job.busy = job.busy.then(async () => {
+      if (!job.isOver) await act();
+    });
+  }
+  async prepare(job) {
+    try {
+      await job.trainer?.release();
+      job.trainer = null;
+      if (!this.blobs) throw new Error("there is no connection to the manager");
+      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, (reason) => this.tell({ reason }));
+      if (job.isOver) return void await trainer.release();
+      job.trainer = trainer;
+    } catch (error) {
+      return this.post(job, { event: "PrepareFailed", reason: told(error), traceback: "" });
+    }
+    this.post(job, { event: "Prepared" });
+  }
+  async train(job, action) {
+    const { lease, epoch, version, batches } = action;
+    this.tell({ epoch, version, done: 0, of: batches.length });
+    try {
+      const trainer = loaded(job, action.tensors.model);
+      const { delta, examples: examples2, loss_sum, seconds } = await trainer.train(epoch, batches, action.rate, (done) => this.tell({ done }));
+      this.tell({ examples: this.shown.examples + examples2, loss: loss_sum / examples2 });
+      this.post(job, { event: "Trained", lease, examples: examples2, loss_sum, seconds, tensors: { delta } });
+    } catch (error) {
+      this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
+    }
+  }
+  async evaluate(job, action) {
+    const { lease, chunks, size } = action;
+    try {
+      const { examples: examples2, metrics } = await loaded(job, action.tensors.model).evaluate(chunks, size);
+      this.post(job, { event: "EvaluationDone", lease, examples: examples2, metrics });
+    } catch (error) {
+      this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
+    }
+  }
+  end(name) {
+    const job = this.jobs.get(name);
+    if (!job) return;
+    job.isOver = true;
+    this.jobs.delete(name);
+    for (const timer of job.timers.values()) clearTimeout(timer);
+    if (job.trainer) job.trainer.interrupted = "the job is over here";
+    void job.busy.then(() => job.trainer?.release());
+    this.tell({ job: "", done: 0, of: 0 });
+  }
+  tell(news) {
+    Object.assign(this.shown, news);
+    this.show({ ...this.shown });
+  }
+};
+function loaded(job, model) {
+  if (!job.trainer) throw new Error("the trainer is gone");
+  if (model && model.length !== job.trainer.model.length) throw new Error(`a model of ${model.length} values, not ${job.trainer.model.length}`);
+  if (model) job.trainer.model = model;
+  return job.trainer;
+}
+function fresh() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+function told(error) {
+  return clip(error instanceof Error ? error.message : String(error), 400);
+}
+function now_s() {
+  return performance.now() / 1e3;
+}
+var tab = new Tab((shown) => postMessage(shown));
+addEventListener("message", ({ data }) => void tab.hear(data));

@@ -1,0 +1,96 @@
+// Who this tab is: a P-256 key that no script can read, made once and kept in IndexedDB, and the certificate that the
+// cluster gave it for a one-time token.
+
+export interface Identity { node: string; cluster: string; certificate_pem: string; key: CryptoKey }
+
+const ECDSA = { name: "ECDSA", namedCurve: "P-256" };
+const SIGN = { name: "ECDSA", hash: "SHA-256" };
+const FORM = "shoal tab 1";
+
+/** The identity that this browser has here; null: it has not joined. */
+export async function known(): Promise<Identity | null> {
+  return (await store<Identity | undefined>("readonly", (kept) => kept.get("identity"))) ?? null;
+}
+
+export async function forget(): Promise<void> {
+  await store("readwrite", (kept) => kept.delete("identity"));
+}
+
+/** Spend a token. The key is made here, and what is sent is a request that proves it. */
+export async function join(secret: string, wanted: string): Promise<Identity> {
+  const pair = await crypto.subtle.generateKey(ECDSA, false, ["sign", "verify"]);
+  const answer = await fetch("/enrol", {
+    method: "POST",
+    body: JSON.stringify({ secret, wanted, csr_pem: await request(pair, wanted) }),
+  });
+  const told = await answer.json();
+  if (!answer.ok) throw new Error(told.refused ?? `the cluster answered ${answer.status}`);
+  const identity = { ...told, key: pair.privateKey } as Identity;
+  await store("readwrite", (kept) => kept.put(identity, "identity"));
+  return identity;
+}
+
+/** The answer to a door's challenge, for one stream. */
+export async function answer(identity: Identity, told: { challenge: string; origin: string }, verb: string, incarnation: string): Promise<string> {
+  // A door that says it is elsewhere gets nothing that is of use there.
+  if (told.origin !== location.origin) throw new Error(`the door says that it is ${told.origin}`);
+  const text = [FORM, told.origin, verb, incarnation, told.challenge].join("\n");
+  const signature = await signed(identity.key, new TextEncoder().encode(text));
+  return JSON.stringify({ certificate_pem: identity.certificate_pem, signature: base64(signature), verb, incarnation });
+}
+
+async function signed(key: CryptoKey, content: Uint8Array): Promise<Uint8Array> {
+  const raw = new Uint8Array(await crypto.subtle.sign(SIGN, key, content as BufferSource));
+  // WebCrypto gives r and s side by side; X.509 wants them as a sequence of two integers.
+  return der(0x30, integer(raw.subarray(0, 32)), integer(raw.subarray(32)));
+}
+
+// A signing request (RFC 2986), by hand: a subject, a key, no attributes ---------------------------------------------
+
+async function request(pair: CryptoKeyPair, wanted: string): Promise<string> {
+  const commonName = der(0x30, Uint8Array.of(0x06, 3, 0x55, 4, 3), der(0x0c, new TextEncoder().encode(wanted)));
+  const key = new Uint8Array(await crypto.subtle.exportKey("spki", pair.publicKey));
+  const body = der(0x30, Uint8Array.of(2, 1, 0), der(0x30, der(0x31, commonName)), key, Uint8Array.of(0xa0, 0));
+  // ecdsa-with-SHA256
+  const algorithm = der(0x30, Uint8Array.of(0x06, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2));
+  const bits = der(0x03, Uint8Array.of(0), await signed(pair.privateKey, body));
+  const text = base64(der(0x30, body, algorithm, bits)).replace(/.{64}/g, "$&\n").trimEnd();
+  return `-----BEGIN CERTIFICATE REQUEST-----\n${text}\n-----END CERTIFICATE REQUEST-----\n`;
+}
+
+function der(tag: number, ...parts: Uint8Array[]): Uint8Array {
+  const size = parts.reduce((sum, part) => sum + part.length, 0);
+  const head = size < 128 ? [tag, size] : size < 256 ? [tag, 0x81, size] : [tag, 0x82, size >> 8, size & 0xff];
+  const whole = new Uint8Array(head.length + size);
+  whole.set(head);
+  let at = head.length;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+function integer(bytes: Uint8Array): Uint8Array {
+  let start = 0;
+  while (start < bytes.length - 1 && !bytes[start]) start++;
+  const short = bytes.subarray(start);
+  return der(0x02, short[0] & 0x80 ? Uint8Array.of(0, ...short) : short);
+}
+
+function base64(bytes: Uint8Array): string {
+  return btoa(String.fromCharCode(...bytes));
+}
+
+function store<T>(mode: IDBTransactionMode, act: (kept: IDBObjectStore) => IDBRequest): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const opening = indexedDB.open("shoal", 1);
+    opening.onupgradeneeded = () => opening.result.createObjectStore("kept");
+    opening.onerror = () => reject(opening.error);
+    opening.onsuccess = () => {
+      const asked = act(opening.result.transaction("kept", mode).objectStore("kept"));
+      asked.onsuccess = () => resolve(asked.result as T);
+      asked.onerror = () => reject(asked.error);
+    };
+  });
+}

@@ -1,0 +1,379 @@
+// The device that a tab is: holds two lanes to the manager, sends heartbeats, and carries out what its worker decides.
+// Runs in a thread of its own, so that the page stays quick.
+
+import { forget, type Identity, join, known } from "./identity.ts";
+import type { Message } from "./frames.ts";
+import type { Plain } from "./protobuf.ts";
+import { Blobs, Lane } from "./session.ts";
+import { ENGINE_VERSION, threads, Trainer } from "./trainer.ts";
+import { type Action, clip, type Event, Worker } from "./worker_role.ts";
+
+/** What the page shows. */
+export interface Shown {
+  state: "new" | "joining" | "connecting" | "waiting" | "working" | "paused" | "stopped" | "refused";
+  reason: string;
+  node: string;
+  cluster: string;
+  job: string;
+  threads: number;
+  epoch: number;
+  version: number;
+  leases: number;
+  examples: number;
+  loss: number | null;
+  /** Of the lease under way. */
+  done: number;
+  of: number;
+  down_bytes: number;
+  up_bytes: number;
+}
+
+/** What the page says. */
+export type Said =
+  | { say: "look" }
+  | { say: "join"; secret: string; wanted: string; about: string }
+  | { say: "start"; about: string }
+  | { say: "pause"; why: string }
+  | { say: "stop" }
+  | { say: "forget" };
+
+const BACKOFF_S = [0.1, 0.5, 1, 2, 5, 10];
+/** A door that refused us does so again: ask seldom. */
+const REFUSED_S = 30;
+const PROTOCOL = 2;
+
+interface Employed {
+  assign: Plain;
+  worker: Worker;
+  timers: Map<string, ReturnType<typeof setTimeout>>;
+  trainer: Trainer | null;
+  busy: Promise<void>;
+  isOver: boolean;
+}
+
+class Tab {
+  private readonly shown: Shown = {
+    state: "new", reason: "", node: "", cluster: "", job: "", threads: threads(), epoch: 0, version: 0, leases: 0, examples: 0,
+    loss: null, done: 0, of: 0, down_bytes: 0, up_bytes: 0,
+  };
+  private identity: Identity | null = null;
+  private about = "";
+  /** Why it does not train although it was told to; empty: it may. */
+  private pause = "";
+  private isStarted = false;
+  private isDialling = false;
+  private attempts = 0;
+  private redial: ReturnType<typeof setTimeout> | undefined;
+  private incarnation = fresh();
+  private control: Lane | null = null;
+  private work: Lane | null = null;
+  private blobs: Blobs | null = null;
+  private isWelcome = false;
+  private beat: ReturnType<typeof setTimeout> | undefined;
+  private seq = 0;
+  private heard_s = 0;
+  private heartbeat_s = 1;
+  private welcome: Plain = {};
+  private readonly jobs = new Map<string, Employed>();
+
+  constructor(private readonly show: (shown: Shown) => void) {}
+
+  async hear(said: Said): Promise<void> {
+    switch (said.say) {
+      case "look":
+        this.identity = await known();
+        return this.tell({ node: this.identity?.node ?? "", cluster: this.identity?.cluster ?? "" });
+      case "join":
+        this.tell({ state: "joining", reason: "making a key and joining" });
+        try {
+          this.identity = await join(said.secret, said.wanted);
+        } catch (error) {
+          return this.tell({ state: "refused", reason: told(error) });
+        }
+        return this.start(said.about);
+      case "start": return this.start(said.about);
+      case "pause":
+        this.pause = said.why;
+        return this.follow();
+      case "stop":
+        this.isStarted = false;
+        this.part("stopped by its user");
+        return this.tell({ state: "stopped", reason: "stopped; what was not sent goes to another device" });
+      case "forget":
+        this.isStarted = false;
+        this.part("its user ended it");
+        await forget();
+        this.identity = null;
+        return this.tell({ state: "new", reason: "", node: "", cluster: "" });
+    }
+  }
+
+  private start(about: string): void {
+    this.about = about;
+    this.isStarted = true;
+    this.attempts = 0;
+    this.tell({ node: this.identity!.node, cluster: this.identity!.cluster });
+    this.follow();
+  }
+
+  /** Be connected if it may train, and gone if it may not: a device that rests says so, and holds no lease. */
+  private follow(): void {
+    if (!this.isStarted) return;
+    if (this.pause) {
+      this.part(this.pause);
+      this.tell({ state: "paused", reason: this.pause });
+    } else if (!this.control && !this.isDialling) void this.dial();
+  }
+
+  // Sessions ----------------------------------------------------------------------------------------------------
+
+  private async dial(): Promise<void> {
+    if (!this.identity || this.isDialling) return;
+    clearTimeout(this.redial);
+    this.isDialling = true;
+    this.tell({ state: "connecting", reason: "calling the cluster" });
+    const { identity, incarnation } = this;
+    const lost = (_: number, reason: string) => this.lost(reason || "the connection was cut");
+    let work: Lane | null = null, control: Lane | null = null;
+    try {
+      work = await Lane.open(identity, "Work", incarnation, { message: (message) => this.received(message), closed: lost });
+      control = await Lane.open(identity, "Control", incarnation, { message: (message) => this.received(message), closed: lost });
+    } catch (error) {
+      work?.close();
+      this.isDialling = false;
+      const reason = told(error);
+      this.tell({ state: reason.startsWith("refused") ? "refused" : "connecting", reason });
+      return this.dialLater(reason.startsWith("refused") ? REFUSED_S : undefined);
+    }
+    this.isDialling = false;
+    [this.work, this.control] = [work, control];
+    if (!this.isStarted || this.pause) return this.part(this.pause || "stopped by its user");
+    this.blobs ??= new Blobs(identity, incarnation, (bytes) => this.tell({ down_bytes: this.shown.down_bytes + bytes }));
+    this.heard_s = now_s();
+    const facts = { host: this.about, arch: "wasm", cpus: threads(), onnx: ENGINE_VERSION, browser: this.about };
+    control.send("Hello", { node: identity.node, incarnation, protocol: PROTOCOL, facts });
+  }
+
+  private dialLater(after_s?: number): void {
+    const wait_s = after_s ?? BACKOFF_S[Math.min(this.attempts++, BACKOFF_S.length - 1)] * (0.75 + Math.random() / 2);
+    clearTimeout(this.redial);
+    this.redial = setTimeout(() => this.follow(), wait_s * 1000);
+  }
+
+  /** The connection is over: workers keep what they have, and it is dialled again. */
+  private lost(reason: string, after_s?: number): void {
+    if (!this.control && !this.work) return;
+    this.hangUp();
+    for (const job of this.jobs.values()) this.post(job, { event: "Disconnected", node: job.assign.leader });
+    this.tell({ state: "connecting", reason });
+    this.dialLater(after_s);
+  }
+
+  private hangUp(): void {
+    clearTimeout(this.beat);
+    this.control?.close();
+    this.work?.close();
+    this.blobs?.close();
+    this.control = this.work = null;
+    this.isWelcome = false;
+  }
+
+  /** Say goodbye: leases return at once. Everything of a job is let go. */
+  private part(reason: string): void {
+    clearTimeout(this.redial);
+    this.control?.send("Leave", { reason });
+    for (const job of [...this.jobs.keys()]) this.end(job);
+    this.hangUp();
+    // Who comes back is another process: it holds no old lease.
+    this.incarnation = fresh();
+    this.blobs = null;
+  }
+
+  private sendBeat(): void {
+    clearTimeout(this.beat);
+    if (now_s() - this.heard_s > this.welcome.lost_after_s + 2 * this.heartbeat_s) return this.lost("the manager does not answer");
+    this.seq += 1;
+    this.control?.send("Heartbeat", { seq: this.seq, is_idle: !this.jobs.size });
+    this.beat = setTimeout(() => this.sendBeat(), this.heartbeat_s * 1000);
+  }
+
+  // Messages ----------------------------------------------------------------------------------------------------
+
+  private received({ kind, body, tensors }: Message): void {
+    this.heard_s = now_s();
+    switch (kind) {
+      case "Welcome": return this.onWelcome(body);
+      case "HeartbeatSeen": {
+        const before_s = this.heartbeat_s;
+        this.heartbeat_s = body.next_s || this.welcome.heartbeat_s;
+        if (this.heartbeat_s < before_s) this.sendBeat();
+        return;
+      }
+      case "Assign": return this.onAssign(body);
+      case "Dismiss":
+        if (!body.job) return this.lost(`dismissed: ${body.reason}`, REFUSED_S);
+        if (this.jobs.has(body.job)) this.post(this.jobs.get(body.job)!, { event: "StopRequested", reason: body.reason });
+        return;
+      default: {
+        const job = this.jobs.get(body.job);
+        if (!job || (body.term ?? 0) > job.assign.term) return;
+        const bytes = Object.values(tensors).reduce((sum, values) => sum + values.byteLength, 0);
+        if (bytes) this.tell({ down_bytes: this.shown.down_bytes + bytes });
+        this.post(job, { event: "Received", kind, body, tensors });
+      }
+    }
+  }
+
+  private onWelcome(welcome: Plain): void {
+    this.welcome = welcome;
+    this.heartbeat_s = welcome.heartbeat_s;
+    this.attempts = 0;
+    this.isWelcome = true;
+    if (welcome.come_s && !this.jobs.size) {
+      this.control?.send("Leave", { reason: "there is no work", come_s: welcome.come_s });
+      this.lost("there is no work now; this tab asks again later", welcome.come_s);
+      return;
+    }
+    this.sendBeat();
+    if (!this.jobs.size) this.tell({ state: "waiting", reason: "connected; there is no job for a tab now" });
+    for (const job of this.jobs.values()) this.post(job, { event: "Connected", node: job.assign.leader });
+  }
+
+  private onAssign(assign: Plain): void {
+    const before = this.jobs.get(assign.job);
+    if (assign.role !== "worker" || (before && before.assign.term > assign.term)) return;
+    if (assign.leader_endpoint) {
+      // Devices dial a leader elsewhere; a page reaches its own door alone.
+      if (before) this.end(assign.job);
+      return this.tell({ state: "waiting", reason: `${assign.leader} leads this job, and a tab cannot reach it` });
+    }
+    if (before) {
+      before.assign = assign;
+      return this.post(before, { event: "Reassigned", term: assign.term, leader: assign.leader });
+    }
+    const worker = new Worker(assign.job, assign.leader, assign.term);
+    const job: Employed = { assign, worker, timers: new Map(), trainer: null, busy: Promise.resolve(), isOver: false };
+    this.jobs.set(assign.job, job);
+    this.tell({ job: assign.spec.name || assign.job, leases: 0, examples: 0, loss: null });
+    this.post(job, { event: "Started" });
+    if (this.isWelcome) this.post(job, { event: "Connected", node: assign.leader });
+  }
+
+  // The worker --------------------------------------------------------------------------------------------------
+
+  private post(job: Employed, event: Event): void {
+    if (job.isOver) return;
+    for (const action of job.worker.handle(event)) this.carryOut(job, action);
+    if (!job.isOver) this.tell({ state: "working", reason: job.worker.reason });
+  }
+
+  private carryOut(job: Employed, action: Action): void {
+    switch (action.action) {
+      case "Send": {
+        const sent = this.work?.send(action.kind, action.body, action.tensors) ?? 0;
+        const isUpdate = action.kind === "Update";
+        return this.tell({ up_bytes: this.shown.up_bytes + sent, leases: this.shown.leases + (isUpdate ? 1 : 0) });
+      }
+      case "SetTimer":
+        clearTimeout(job.timers.get(action.name));
+        job.timers.set(action.name, setTimeout(() => this.post(job, { event: "TimerFired", name: action.name }), action.after_s * 1000));
+        return;
+      case "CancelTimer":
+        clearTimeout(job.timers.get(action.name));
+        return;
+      case "Record": return console.info(`${action.kind}: ${action.reason}`);
+      case "Prepare": return this.busy(job, () => this.prepare(job));
+      case "Train": return this.busy(job, () => this.train(job, action));
+      case "Evaluate": return this.busy(job, () => this.evaluate(job, action));
+      case "Interrupt":
+        if (job.trainer) job.trainer.interrupted = action.reason;
+        return;
+      case "End":
+        this.end(job.assign.job);
+        return this.tell({ state: "waiting", reason: `${action.reason}; there is no other job for a tab now` });
+    }
+  }
+
+  /** One thing at a time: what comes meanwhile waits. */
+  private busy(job: Employed, act: () => Promise<void>): void {
+    job.busy = job.busy.then(async () => {
+      if (!job.isOver) await act();
+    });
+  }
+
+  private async prepare(job: Employed): Promise<void> {
+    try {
+      await job.trainer?.release();
+      job.trainer = null;
+      if (!this.blobs) throw new Error("there is no connection to the manager");
+      const trainer = await Trainer.prepare(job.assign.spec, this.blobs, (reason) => this.tell({ reason }));
+      if (job.isOver) return void (await trainer.release());
+      job.trainer = trainer;
+    } catch (error) {
+      return this.post(job, { event: "PrepareFailed", reason: told(error), traceback: "" });
+    }
+    this.post(job, { event: "Prepared" });
+  }
+
+  private async train(job: Employed, action: Extract<Action, { action: "Train" }>): Promise<void> {
+    const { lease, epoch, version, batches } = action;
+    this.tell({ epoch, version, done: 0, of: batches.length });
+    try {
+      const trainer = loaded(job, action.tensors.model);
+      const { delta, examples, loss_sum, seconds } = await trainer.train(epoch, batches, action.rate, (done) => this.tell({ done }));
+      this.tell({ examples: this.shown.examples + examples, loss: loss_sum / examples });
+      this.post(job, { event: "Trained", lease, examples, loss_sum, seconds, tensors: { delta } });
+    } catch (error) {
+      this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
+    }
+  }
+
+  private async evaluate(job: Employed, action: Extract<Action, { action: "Evaluate" }>): Promise<void> {
+    const { lease, chunks, size } = action;
+    try {
+      const { examples, metrics } = await loaded(job, action.tensors.model).evaluate(chunks, size);
+      this.post(job, { event: "EvaluationDone", lease, examples, metrics });
+    } catch (error) {
+      this.post(job, { event: "TrainerFailed", lease, reason: told(error), traceback: "" });
+    }
+  }
+
+  private end(name: string): void {
+    const job = this.jobs.get(name);
+    if (!job) return;
+    job.isOver = true;
+    this.jobs.delete(name);
+    for (const timer of job.timers.values()) clearTimeout(timer);
+    if (job.trainer) job.trainer.interrupted = "the job is over here";
+    void job.busy.then(() => job.trainer?.release());
+    this.tell({ job: "", done: 0, of: 0 });
+  }
+
+  private tell(news: Partial<Shown>): void {
+    Object.assign(this.shown, news);
+    this.show({ ...this.shown });
+  }
+}
+
+/** The job's trainer, with the model of the lease. */
+function loaded(job: Employed, model: Float32Array | undefined): Trainer {
+  if (!job.trainer) throw new Error("the trainer is gone");
+  if (model && model.length !== job.trainer.model.length) throw new Error(`a model of ${model.length} values, not ${job.trainer.model.length}`);
+  if (model) job.trainer.model = model;
+  return job.trainer;
+}
+
+function fresh(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function told(error: unknown): string {
+  return clip(error instanceof Error ? error.message : String(error), 400);
+}
+
+function now_s(): number {
+  return performance.now() / 1000;
+}
+
+const tab = new Tab((shown) => postMessage(shown));
+addEventListener("message", ({ data }) => void tab.hear(data as Said));

@@ -1,0 +1,287 @@
+// Trains and evaluates batches by the job's captured graphs, with ONNX Runtime in this thread. Proves itself by the one
+// step whose result is known before it is ready, as `trainer/portable/steps.py` does.
+
+import { type Array_, drawAll, type Drawn, epochOrder, mix } from "./batches.ts";
+import type { Plain } from "./protobuf.ts";
+import { asFloats, readTensors, type Stored } from "./safetensors.ts";
+import type { Blobs } from "./session.ts";
+import type { MetricSum } from "./worker_role.ts";
+
+export const ENGINE_VERSION = "1.30.0";
+const ENGINE = `/engine/${ENGINE_VERSION}/`;
+const GRAPH_MAX_BYTES = 4 << 20;
+const PROOF_ERROR = 1e-2;
+const EVALUATION = 0x6576616c;
+const EVALUATION_CHUNK = 1000;
+/** More threads than this bring small models nothing. */
+const THREADS_MAX = 4;
+
+/* eslint-disable @typescript-eslint/no-explicit-any */
+let engine: Promise<any> | null = null;
+
+/** The library, loaded once. More than one thread only where the page is isolated from all others. */
+function loadEngine(): Promise<any> {
+  engine ??= import(/* @vite-ignore */ `${ENGINE}ort.wasm.min.mjs`).then((ort) => {
+    ort.env.wasm.wasmPaths = ENGINE;
+    ort.env.wasm.numThreads = threads();
+    ort.env.logLevel = "error";
+    return ort;
+  });
+  return engine;
+}
+
+export function threads(): number {
+  const isIsolated = globalThis.crossOriginIsolated === true;
+  return isIsolated ? Math.max(1, Math.min(THREADS_MAX, Math.floor((navigator.hardwareConcurrency || 1) / 2))) : 1;
+}
+
+const TYPES: Record<string, [string, any]> = {
+  F32: ["float32", Float32Array], F64: ["float64", Float64Array], U8: ["uint8", Uint8Array], BOOL: ["bool", Uint8Array],
+  I8: ["int8", Int8Array], I16: ["int16", Int16Array], U16: ["uint16", Uint16Array], I32: ["int32", Int32Array],
+  U32: ["uint32", Uint32Array], I64: ["int64", BigInt64Array], U64: ["uint64", BigUint64Array], F16: ["float16", Uint16Array],
+};
+
+interface Rows { type: string; shape: number[]; bytes: Uint8Array }
+
+/** Examples as their shards store them: columns of rows of one shape. */
+class Examples {
+  private readonly shards: { first: number; columns: Map<string, Stored> }[] = [];
+  count = 0;
+
+  add(file: Uint8Array): void {
+    const { tensors, notes } = readTensors(file);
+    if (notes.columns && Object.keys(JSON.parse(notes.columns)).length) throw new Error("columns of text or of unequal rows, which no graph takes");
+    this.shards.push({ first: this.count, columns: tensors });
+    this.count += tensors.values().next().value!.shape[0];
+  }
+
+  take(numbers: ArrayLike<number>): Record<string, Rows> {
+    const found: Record<string, Rows> = {};
+    for (const [name, { dtype, shape }] of this.shards[0].columns) {
+      const rowBytes = this.rowBytes(name, 0);
+      const bytes = new Uint8Array(rowBytes * numbers.length);
+      for (let i = 0; i < numbers.length; i++) {
+        const shard = this.shardOf(numbers[i]);
+        const at = (numbers[i] - this.shards[shard].first) * rowBytes;
+        bytes.set(this.shards[shard].columns.get(name)!.bytes.subarray(at, at + rowBytes), i * rowBytes);
+      }
+      found[name] = { type: dtype, shape: [numbers.length, ...shape.slice(1)], bytes };
+    }
+    return found;
+  }
+
+  private rowBytes(name: string, shard: number): number {
+    const column = this.shards[shard].columns.get(name)!;
+    return column.bytes.length / column.shape[0];
+  }
+
+  private shardOf(number: number): number {
+    let low = 0, high = this.shards.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.shards[middle].first <= number) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+}
+
+export class Trainer {
+  model: Float32Array;
+  private states: any[] = [];
+  private count = 0;
+  private evaluation: any = null;
+  private order: { epoch: number; places: Uint32Array } | null = null;
+  /** Why the lease under way is to end; empty: it is not. */
+  interrupted = "";
+
+  private constructor(
+    private readonly ort: any, private readonly spec: Plain, private readonly graphs: Plain, private readonly evaluate_: Uint8Array,
+    private readonly step_: any, private readonly train_: Examples, private readonly test: Examples, first: Float32Array, private readonly parameters: number,
+  ) {
+    this.model = first;
+  }
+
+  /** Bring everything here by its hash, load it, and prove the known batch. */
+  static async prepare(spec: Plain, blobs: Blobs, tell: (what: string) => void): Promise<Trainer> {
+    tell("loading the engine");
+    const ort = await loadEngine();
+    tell("fetching the graphs and the model");
+    const { tensors, notes } = readTensors(await blobs.fetch(spec.graphs));
+    const graphs = JSON.parse(notes.portable);
+    if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this page does not know: load it again`);
+    const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name)!.bytes.slice());
+    if (Math.max(train.length, evaluate.length) > GRAPH_MAX_BYTES) throw new Error("a graph that is too large");
+    const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
+    tell("fetching the examples");
+    const [trainSet, testSet] = [await examples(spec.train, blobs), await examples(spec.test, blobs)];
+    const step = await ort.InferenceSession.create(train, { executionProviders: ["wasm"] });
+    const made = new Trainer(ort, spec, graphs, evaluate, step, trainSet, testSet, first, parameters);
+    tell("trying the known batch");
+    await made.prove(tensors);
+    return made;
+  }
+
+  private async prove(file: Map<string, Stored>): Promise<void> {
+    const proof = this.graphs.proof;
+    const columns: Record<string, Rows> = {};
+    for (const [name, { dtype, shape, bytes }] of file) {
+      if (name.startsWith("column.")) columns[name.slice(7)] = { type: dtype, shape, bytes };
+    }
+    const examples = Object.values(columns)[0].shape[0];
+    this.begin();
+    const draws = drawAll(this.graphs.draws as Drawn[], examples, BigInt(proof.seed));
+    const { after, loss } = await this.step(this.model, columns, proof.rate, proof.weight_decay, draws);
+    const wanted = asFloats(file.get("proof")!);
+    let off = 0, length = 0;
+    for (let i = 0; i < wanted.length; i++) {
+      if (!Number.isFinite(wanted[i])) continue;
+      const at = i * Math.max(1, proof.stride);
+      off += (after[at] - this.model[at] - wanted[i]) ** 2;
+      length += wanted[i] ** 2;
+    }
+    const error = Math.sqrt(off) / Math.max(Math.sqrt(length), 1e-30);
+    if (!(error <= PROOF_ERROR && Math.abs(loss - proof.loss) <= PROOF_ERROR * (1 + Math.abs(proof.loss)))) {
+      throw new Error(
+        `this browser computes the job's known batch otherwise than PyTorch: its update differs by ${error.toPrecision(2)} of its` +
+        ` length, its loss is ${loss.toPrecision(6)} and not ${proof.loss.toPrecision(6)}; it does not train this job`,
+      );
+    }
+    this.begin();
+  }
+
+  /** An optimiser that was just built. */
+  private begin(): void {
+    this.states = Array.from({ length: this.graphs.states }, () => this.tensor("float32", new Float32Array(this.parameters)));
+    this.count = 0;
+  }
+
+  async train(epoch: number, batches: number[], rate: number, onBatch: (done: number) => void): Promise<{ delta: Float32Array; examples: number; loss_sum: number; seconds: number }> {
+    const began = performance.now();
+    const { plan } = this.spec;
+    if (plan.inner_state !== "kept") this.begin();
+    const scaled = this.graphs.rate * (rate ? rate / plan.learning_rate : 1);
+    let vector = this.model, loss_sum = 0, examples = 0;
+    for (const [i, batch] of batches.entries()) {
+      const rows = this.train_.take(this.places(epoch).subarray(batch * plan.batch_size, (batch + 1) * plan.batch_size));
+      const count = Object.values(rows)[0].shape[0];
+      const draws = drawAll(this.graphs.draws, count, mix(plan.seed, epoch, batch));
+      const { after, loss } = await this.step(vector, rows, scaled, this.graphs.weight_decay, draws);
+      vector = after;
+      loss_sum += loss * count;
+      examples += count;
+      onBatch(i + 1);
+      await this.breathe();
+    }
+    const delta = vector.map((value, i) => value - this.model[i]);
+    const isFinite = delta.every(Number.isFinite);
+    return { delta, examples, loss_sum: isFinite ? loss_sum : NaN, seconds: (performance.now() - began) / 1000 };
+  }
+
+  async evaluate(chunks: number[], size: number): Promise<{ examples: number; metrics: MetricSum[] }> {
+    this.evaluation ??= await this.ort.InferenceSession.create(this.evaluate_, { executionProviders: ["wasm"] });
+    const step = size || EVALUATION_CHUNK, batch = this.spec.plan.batch_size;
+    const sums: number[] = [];
+    let examples = 0;
+    for (const chunk of chunks) {
+      const stop = Math.min((chunk + 1) * step, this.test.count);
+      for (let low = chunk * step; low < stop; low += batch) {
+        const high = Math.min(low + batch, stop);
+        const rows = this.test.take(Array.from({ length: high - low }, (_, i) => low + i));
+        const draws = drawAll(this.graphs.evaluation_draws, high - low, mix(this.spec.plan.seed, EVALUATION, low));
+        const feed = this.feed(this.evaluation, { vector: this.tensor("float32", this.model), ...this.columns(rows), ...this.drawn(draws) });
+        const found = await this.evaluation.run(feed);
+        (found[this.evaluation.outputNames[0]].data as Float32Array).forEach((sum, i) => (sums[i] = (sums[i] ?? 0) + Number(sum)));
+        examples += high - low;
+        await this.breathe();
+      }
+    }
+    let at = 0;
+    const metrics = (this.graphs.metrics as any[]).map(({ name, kind, sums: many, lower }) => ({ name, kind, lower, sums: sums.slice(at, (at += many)) }));
+    return { examples, metrics };
+  }
+
+  private places(epoch: number): Uint32Array {
+    if (this.order?.epoch !== epoch) this.order = { epoch, places: epochOrder(this.train_.count, this.spec.plan.seed, epoch) };
+    return this.order.places;
+  }
+
+  private async step(vector: Float32Array, rows: Record<string, Rows>, rate: number, decay: number, draws: Record<string, Array_>): Promise<{ after: Float32Array; loss: number }> {
+    this.count += 1;
+    const given: Record<string, any> = {
+      vector: this.tensor("float32", vector),
+      step: this.tensor("float64", Float64Array.of(this.count), []),
+      rate: this.tensor("float32", Float32Array.of(rate), []),
+      weight_decay: this.tensor("float32", Float32Array.of(decay), []),
+      ...this.columns(rows), ...this.drawn(draws),
+    };
+    this.states.forEach((state, i) => (given[`state${i}`] = state));
+    const found = await this.step_.run(this.feed(this.step_, given));
+    const outputs = (this.step_.outputNames as string[]).map((name) => found[name]);
+    this.states = outputs.slice(1, -1);
+    return { after: outputs[0].data as Float32Array, loss: Number(outputs.at(-1).data[0]) };
+  }
+
+  private columns(rows: Record<string, Rows>): Record<string, any> {
+    return Object.fromEntries(Object.entries(rows).map(([name, { type, shape, bytes }]) => {
+      const [kind, Kind] = TYPES[type] ?? [];
+      if (!kind) throw new Error(`a column of type ${type}, which a tab does not read`);
+      return [`column.${name}`, this.tensor(kind, new Kind(bytes.slice().buffer), shape)];
+    }));
+  }
+
+  private drawn(draws: Record<string, Array_>): Record<string, any> {
+    return Object.fromEntries(Object.entries(draws).map(([name, { type, data, dims }]) => [name, this.tensor(type, data, dims)]));
+  }
+
+  private tensor(type: string, data: any, dims = [data.length]): any {
+    return new this.ort.Tensor(type, data, dims);
+  }
+
+  private feed(session: any, given: Record<string, any>): Record<string, any> {
+    return Object.fromEntries((session.inputNames as string[]).map((name) => {
+      if (!(name in given)) throw new Error(`the job's graph reads ${name}, which this page does not have`);
+      return [name, given[name]];
+    }));
+  }
+
+  /** Let sockets and timers speak between batches, and end a lease that is out of time. */
+  private async breathe(): Promise<void> {
+    await new Promise<void>((resolve) => {
+      const channel = new MessageChannel();
+      channel.port1.onmessage = () => resolve();
+      channel.port2.postMessage(null);
+    });
+    if (this.interrupted) throw new Error(this.interrupted);
+  }
+
+  async release(): Promise<void> {
+    await this.step_.release();
+    await this.evaluation?.release();
+  }
+}
+
+async function examples(set: Plain, blobs: Blobs): Promise<Examples> {
+  const found = new Examples();
+  if (!set.examples) return found;
+  const manifest = JSON.parse(new TextDecoder().decode(await blobs.fetch(set.manifest)));
+  for (const { sha256 } of manifest.shards) found.add(await blobs.fetch(sha256));
+  if (found.count !== set.examples) throw new Error(`a set of ${found.count} examples where the job says ${set.examples}`);
+  return found;
+}
+
+/** The model that a job begins with, flat; parameters come first in its layout. */
+function firstModel(file: Uint8Array): { first: Float32Array; parameters: number } {
+  const { tensors, notes } = readTensors(file);
+  if ("own" in notes) throw new Error("a part of this model is each device's own, and a tab keeps none");
+  const layout = JSON.parse(notes.layout) as [string, number[], string][];
+  const size = (shape: number[]) => shape.reduce((product, side) => product * side, 1);
+  const first = new Float32Array(layout.reduce((sum, [, shape]) => sum + size(shape), 0));
+  let at = 0, parameters = 0;
+  for (const [name, shape, kind] of layout) {
+    first.set(asFloats(tensors.get(name)!), at);
+    at += size(shape);
+    if (kind === "parameter") parameters += size(shape);
+  }
+  return { first, parameters };
+}

@@ -1,0 +1,136 @@
+"""The tab's role against Python's: recorded lives, played again in Node. And its numbers, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.scheduling.batches import epoch_order, mix
+from shoal.trainer.portable.draws import Drawn
+from shoal.wire.frames import frames, read_message
+from shoal.wire.messages import Ready, Update, Work
+
+ROOT = Path(__file__).parents[3]
+TAB = ROOT / "tab"
+LIVES = 10_000
+
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(shutil.which("node") is None, reason="no Node on this machine"),
+    pytest.mark.skipif(
+        not (TAB / "node_modules").is_dir(), reason="the tab's tools are not here: python tools/tasks.py tab"
+    ),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As the sources are now, whatever lies there."""
+    subprocess.run(["node", "build.mjs", str(tmp_path_factory.mktemp("tab"))], cwd=TAB, check=True, timeout=300)
+
+
+def in_node(script: str) -> object:
+    told = subprocess.run(
+        ["node", "--input-type=module", "-e", script], cwd=TAB, check=True, capture_output=True, text=True, timeout=300
+    )
+    return json.loads(told.stdout)
+
+
+def test_ten_thousand_lives_are_decided_alike(tmp_path: Path) -> None:
+    recorded = tmp_path / "lives.jsonl"
+    with recorded.open("w") as file:
+        tool = [sys.executable, str(ROOT / "tools" / "tab_traces.py"), "--count", str(LIVES)]
+        subprocess.run(tool, stdout=file, check=True, timeout=600)
+    played = subprocess.run(["node", "test/traces.mjs", str(recorded)], cwd=TAB, capture_output=True, text=True)
+    counts = json.loads(played.stdout)
+    assert counts["differences"] == 0, played.stderr[:4000]
+    assert counts["traces"] == LIVES
+    assert counts["actions"] > 5 * LIVES
+
+
+def test_batches_hold_the_same_examples() -> None:
+    script = (
+        'import { epochOrder, mix } from "./built/batches.mjs";'
+        "console.log(JSON.stringify({ order: [...epochOrder(1000, 7, 3)], mixed: String(mix(5, -1, 2n ** 63n)) }))"
+    )
+    assert in_node(script) == {
+        "order": epoch_order(1000, seed=7, epoch=3).tolist(),
+        "mixed": str(mix(5, -1, 1 << 63)),
+    }
+
+
+@pytest.mark.parametrize("kind", ["uniform", "integers", "permutation", "normal"])
+def test_graphs_draw_the_same_numbers(kind: str) -> None:
+    draw = Drawn(name="d", kind=kind, shape=((2, 1),), low=-3, high=9)
+    told = {"name": "d", "kind": kind, "shape": [[2, 1]], "low": -3, "high": 9}
+    seed = mix(1, 2, 3)
+    script = (
+        'import { drawAll } from "./built/batches.mjs";'
+        f"const made = drawAll([{json.dumps(told)}], 20, {seed}n).d;"
+        "console.log(JSON.stringify([...made.data].map(Number)))"
+    )
+    expected = draw.draw(20, seed)
+    found = np.array(in_node(script))
+    # Cosines and logarithms of two libraries may differ in the last bit.
+    assert np.allclose(found, expected, rtol=1e-6 if kind == "normal" else 0, atol=1e-6 if kind == "normal" else 0)
+
+
+def test_frames_are_read_and_written_alike(tmp_path: Path) -> None:
+    model = np.arange(600_000, dtype=np.float32)
+    work = Work(job="j", term=3, lease=9, kind="train", version=4, batches=(5, 300, 0), deadline_s=2.5, credit=True,
+                tensors={"model": model})  # fmt: skip
+    (tmp_path / "in").write_bytes(b"".join(len(f).to_bytes(4, "big") + f for f in frames(work)))
+    script = f"""
+import {{ readFileSync, writeFileSync }} from "node:fs";
+import {{ Assembly, frames }} from "./built/frames.mjs";
+const raw = readFileSync({json.dumps(str(tmp_path / "in"))}), assembly = new Assembly();
+let message = null;
+for (let at = 0; at < raw.length;) {{
+  const size = raw.readUInt32BE(at);
+  message = assembly.take(new Uint8Array(raw.subarray(at + 4, at + 4 + size)));
+  at += 4 + size;
+}}
+const body = {{ job: "j", term: 3, lease: 9, version: 4, examples: 12, loss_sum: -1.5, train_s: 0.25 }};
+const update = frames("Update", body, {{ delta: message.tensors.model.map((v) => -v) }});
+const parts = [...update, ...frames("Ready", {{ job: "j", holds_version: -1 }})];
+writeFileSync({json.dumps(str(tmp_path / "out"))}, Buffer.concat(parts.map((part) => {{
+  const head = Buffer.alloc(4);
+  head.writeUInt32BE(part.length);
+  return Buffer.concat([head, part]);
+}})));
+console.log(JSON.stringify(message.body));
+"""
+    said = in_node(script)
+    assert isinstance(said, dict)
+    assert (said["lease"], said["batches"], said["deadline_s"], said["credit"]) == (9, [5, 300, 0], 2.5, True)
+    raw, out = (tmp_path / "out").read_bytes(), []
+    while raw:
+        size = int.from_bytes(raw[:4], "big")
+        out.append(raw[4 : 4 + size])
+        raw = raw[4 + size :]
+    update, ready = read_message(iter(out[:-1])), read_message(iter(out[-1:]))
+    assert isinstance(update, Update)
+    assert (update.term, update.examples, update.loss_sum, update.train_s) == (3, 12, -1.5, 0.25)
+    assert np.array_equal(update.tensors["delta"], -model)
+    assert ready == Ready(job="j", holds_version=-1)
+
+
+def test_a_tab_rests_where_its_user_would_want_it() -> None:
+    script = """
+import { whyRest } from "./built/rest.mjs";
+const usual = { isHidden: false, battery: 0.9, isCharging: false, isMetered: false };
+const none = { hidden: false, battery: false, metered: false };
+const why = (around, allowed) => Boolean(whyRest({ ...usual, ...around }, { ...none, ...allowed }));
+console.log(JSON.stringify([
+  why({}), why({ isHidden: true }), why({ isHidden: true }, { hidden: true }), why({ battery: 0.1 }),
+  why({ battery: 0.1, isCharging: true }), why({ battery: null }), why({ isMetered: true }),
+  why({ isMetered: true }, { metered: true }),
+]));
+"""
+    assert in_node(script) == [False, True, False, True, False, False, True, False]

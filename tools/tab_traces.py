@@ -1,0 +1,297 @@
+"""Records what the worker of ``roles/worker.py`` is told and decides, for jobs that a browser's tab may work for.
+
+Each line is one life of a worker as JSON: every event, what followed, and what it says of itself then. The role of the
+tab (``tab/src/worker_role.ts``) plays them again and has to decide the same: ``node tab/test/traces.mjs FILE``.
+
+Lives are drawn from a seed. Around the worker are a leader that lends, waits, refuses, is replaced and dies, sessions
+that break, a trainer that fails and hangs, and messages that come late, twice and out of order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from shoal.learning.metrics import MetricSum, judged_sums
+from shoal.plan import Plan
+from shoal.roles.actions import (
+    Action,
+    CancelTimer,
+    End,
+    Evaluate,
+    Interrupt,
+    Prepare,
+    Record,
+    Send,
+    SetTimer,
+    Train,
+)
+from shoal.roles.events import (
+    Connected,
+    Disconnected,
+    EvaluationDone,
+    Event,
+    Prepared,
+    PrepareFailed,
+    Reassigned,
+    Received,
+    Started,
+    StopRequested,
+    TimerFired,
+    Trained,
+    TrainerFailed,
+)
+from shoal.roles.worker import Worker
+from shoal.wire.encoding import to_json
+from shoal.wire.messages import Dataset, Finished, Go, JobSpec, Message, UpdateRefused, Wait, Work
+
+JOB = "job-1"
+EVENTS_MOST = 40
+_SHA = "0" * 64
+_REASONS = (
+    "the disk is full",
+    "a\x1b[31mred\x1b[0m line\nand another\x7f",
+    "Gerät 7: kein Speicher",
+    "x" * 5000,
+    "",
+)
+
+
+def spec() -> JobSpec:
+    data = Dataset(manifest=_SHA, examples=1000)
+    made = JobSpec(
+        job=JOB, name="digits", entry="t:T", bundle=_SHA, initial=_SHA, train=data, test=data, plan=Plan(), graphs=_SHA
+    )
+    assert made.suits_tabs
+    return made
+
+
+class Life:
+    """One worker and what happens to it."""
+
+    def __init__(self, seed: int) -> None:
+        self._draw = np.random.Generator(np.random.PCG64(seed))
+        # A tab works for leaders at the manager's alone, and has sessions with no other node.
+        self._leader, self._term = "manager", int(self._draw.integers(1, 4))
+        self._worker = Worker(spec=spec(), leader=self._leader, term=self._term)
+        self._lease, self._version = 0, 0
+        #: What the trainer is at, and timers that run.
+        self._under_way: list[Action] = []
+        self._timers: list[str] = []
+        self._is_connected = False
+        self._heard: list[Message] = []
+        self._is_over = False
+
+    def lines(self) -> dict[str, Any]:
+        """The whole life, from its start."""
+        head = {"job": JOB, "leader": self._leader, "term": self._term}
+        steps = [self._step(Started())]
+        for _ in range(int(self._draw.integers(4, EVENTS_MOST))):
+            if self._is_over and self._draw.random() < 0.7:
+                break
+            steps.append(self._step(self._next()))
+        return {**head, "steps": steps}
+
+    def _step(self, event: Event) -> dict[str, Any]:
+        actions = self._worker.handle(event, 0.0)
+        for action in actions:
+            match action:
+                case Prepare() | Train() | Evaluate():
+                    self._under_way.append(action)
+                case SetTimer():
+                    self._timers.append(action.name)
+                case End():
+                    self._is_over = True
+                case _:
+                    pass
+        return {
+            "event": plain_event(event),
+            "actions": [plain_action(action) for action in actions],
+            "phase": str(self._worker.state),
+            "reason": self._worker.reason,
+        }
+
+    def _next(self) -> Event:
+        """What happens next: mostly what is due, at times anything."""
+        if self._under_way and self._draw.random() < 0.4:
+            return self._trainer_says(self._under_way.pop(0))
+        if not self._is_connected and self._draw.random() < 0.6:
+            self._is_connected = True
+            return Connected(node=self._leader)
+        roll = self._draw.random()
+        if roll < 0.55:
+            return Received(sender=self._leader, message=self._leader_says())
+        if roll < 0.65:
+            self._is_connected = False
+            return Disconnected(node=self._leader, reason="the connection was cut")
+        if roll < 0.72 and self._timers:
+            return TimerFired(name=self._timers[int(self._draw.integers(len(self._timers)))])
+        if roll < 0.80:
+            return self._reassigned()
+        if roll < 0.85:
+            return Connected(node=self._leader)
+        if roll < 0.87:
+            return StopRequested(reason="dismissed")
+        if roll < 0.92:
+            # A result that nobody waits for any more.
+            return self._trainer_says(Train(lease=self._some_lease(), epoch=0, batches=(1,)))
+        return TimerFired(name=str(self._draw.choice(["lease-deadline", "retry", "ask-again", "values"])))
+
+    def _reassigned(self) -> Reassigned:
+        self._term = max(0, self._term + int(self._draw.integers(-1, 3)))
+        return Reassigned(term=self._term, leader=self._leader)
+
+    def _leader_says(self) -> Message:
+        if self._heard and self._draw.random() < 0.1:
+            return self._heard[int(self._draw.integers(len(self._heard)))]
+        said = self._new_message()
+        self._heard.append(said)
+        return said
+
+    def _new_message(self) -> Message:
+        roll = self._draw.random()
+        term = self._term + int(self._draw.choice([-1, 0, 0, 0, 0, 0, 1]))
+        if roll < 0.6:
+            return self._work(term)
+        if roll < 0.72:
+            after_s = 0.0 if self._draw.random() < 0.5 else float(self._draw.integers(1, 60)) / 4
+            return Wait(job=JOB, reason="every batch is lent", retry_after_s=after_s)
+        if roll < 0.85:
+            return Go(job=JOB, term=term, lease=self._some_lease())
+        if roll < 0.96:
+            holds = self._some_lease() if self._draw.random() < 0.5 else 0
+            return UpdateRefused(job=JOB, term=term, lease=self._some_lease(), reason="the lease ran out", holds=holds)
+        return Finished(job=JOB, reason="all 3 epochs are done")
+
+    def _work(self, term: int) -> Work:
+        self._lease += 1
+        self._version += int(self._draw.integers(0, 2))
+        has_model = self._draw.random() < 0.6
+        return Work(
+            job=JOB,
+            term=term,
+            lease=self._lease if self._draw.random() < 0.9 else self._some_lease(),
+            kind="train" if self._draw.random() < 0.8 else "evaluate",
+            version=self._version,
+            epoch=int(self._draw.integers(0, 5)),
+            batches=tuple(int(each) for each in self._draw.integers(0, 32, int(self._draw.integers(1, 4)))),
+            deadline_s=float(self._draw.integers(1, 4000)) / 40,
+            credit=bool(self._draw.random() < 0.7),
+            examples=int(self._draw.choice([0, 250])),
+            rate=float(self._draw.choice([0.0, 0.05])),
+            tensors={"model": self._values()} if has_model else {},
+        )
+
+    def _trainer_says(self, action: Action) -> Event:
+        fails = self._draw.random() < 0.12
+        reason = _REASONS[int(self._draw.integers(len(_REASONS)))]
+        if isinstance(action, Prepare):
+            if fails:
+                return PrepareFailed(reason=reason, traceback="x" * 9000 if self._draw.random() < 0.3 else "")
+            return Prepared(sizes=(3,), parameters=3)
+        assert isinstance(action, Train | Evaluate)
+        if fails:
+            return TrainerFailed(lease=action.lease, reason=reason)
+        examples = int(self._draw.integers(1, 64))
+        odd = self._draw.random()
+        if isinstance(action, Train):
+            loss = float("nan") if odd < 0.05 else float("inf") if odd < 0.1 else float(self._draw.random() * examples)
+            update = {"delta": self._values()}
+            return Trained(lease=action.lease, examples=examples, loss_sum=loss, seconds=0.25, tensors=update)
+        return EvaluationDone(lease=action.lease, examples=examples, metrics=self._metrics(examples, odd))
+
+    def _metrics(self, examples: int, odd: float) -> tuple[MetricSum, ...]:
+        right = examples + 1 if odd < 0.05 else -1 if odd < 0.1 else int(self._draw.integers(0, examples + 1))
+        loss = float("nan") if 0.1 <= odd < 0.15 else float(self._draw.random() * examples)
+        found = judged_sums(examples=-1 if 0.15 <= odd < 0.2 else examples, loss_sum=loss, correct=right)
+        counts = (1.0, -2.0 if 0.2 <= odd < 0.25 else 2.0, 3.0)
+        return (*found, MetricSum(name="f1", kind="f1", sums=counts)) if self._draw.random() < 0.5 else found
+
+    def _values(self) -> np.ndarray:
+        return self._draw.integers(-8, 8, 3).astype(np.float32)
+
+    def _some_lease(self) -> int:
+        return int(self._draw.integers(max(1, self._lease - 1), self._lease + 2))
+
+
+# As JSON ----------------------------------------------------------------------------------------------------
+
+
+def plain_event(event: Event) -> dict[str, Any]:
+    match event:
+        case Received():
+            return {"event": "Received", **_message(event.message)}
+        case Prepared():
+            return {"event": "Prepared"}
+        case Trained():
+            told = ("lease", "examples", "loss_sum", "seconds")
+            values = {name: _number(getattr(event, name)) for name in told}
+            return {"event": "Trained", **values, "tensors": _tensors(event.tensors)}
+        case EvaluationDone():
+            metrics = [{**to_json(metric), "sums": list(map(_number, metric.sums))} for metric in event.metrics]
+            return {"event": "EvaluationDone", "lease": event.lease, "examples": event.examples, "metrics": metrics}
+        case _:
+            return {"event": type(event).__name__, **_fields(event, leave_out=("late_s",))}
+
+
+def plain_action(action: Action) -> dict[str, Any]:
+    match action:
+        case Send():
+            return {"action": "Send", "to": action.to, **_message(action.message)}
+        case Prepare():
+            return {"action": "Prepare"}
+        case Train() | Evaluate():
+            leave_out: tuple[str, ...] = ("tensors", "changes", "staged", "deadline_s")
+            leave_out += ("examples",) if isinstance(action, Train) else ()
+            told = _fields(action, leave_out=leave_out)
+            return {"action": type(action).__name__, **told, "tensors": _tensors(action.tensors)}
+        case Record():
+            return {"action": "Record", "kind": action.kind, "reason": action.reason}
+        case SetTimer() | CancelTimer() | Interrupt() | End():
+            return {"action": type(action).__name__, **_fields(action)}
+        case _:
+            raise TypeError(f"a tab's worker does not ask for {type(action).__name__}")
+
+
+def _fields(value: Any, *, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    found = {each.name: getattr(value, each.name) for each in fields(value) if each.name not in leave_out}
+    return {name: list(each) if isinstance(each, tuple) else each for name, each in found.items()}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    tensors = getattr(message, "tensors", {})
+    return {"kind": type(message).__name__, "body": to_json(message), "tensors": _tensors(tensors)}
+
+
+def _tensors(tensors: Any) -> dict[str, list[float]]:
+    return {name: array.tolist() for name, array in tensors.items()}
+
+
+def _number(value: float) -> float | str:
+    """JSON has no word for what is not finite."""
+    return value if np.isfinite(value) else str(float(value))
+
+
+def lives(*, seed: int, count: int) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        yield Life(seed * 1_000_003 + number).lines()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=12_000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    for life in lives(seed=given.seed, count=given.count):
+        sys.stdout.write(json.dumps(life, separators=(",", ":")) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
