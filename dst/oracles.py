@@ -19,6 +19,7 @@ from shoal.compress.codec import Codec
 from shoal.compress.sparse import Sparse
 from shoal.learning.outer import OuterState, outer_step
 from shoal.learning.outer_rule import ADAPTIVE
+from shoal.learning.privacy import SharedPrivacy
 from shoal.learning.schedule import Schedule
 from shoal.roles.actions import Send
 from shoal.roles.leader.training_state import RESIDUAL
@@ -69,6 +70,8 @@ class _Paper:
     #: Term -> the version that its leader began from, and the normals that it drew, one after the other.
     began: dict[int, int] = field(default_factory=dict)
     normals: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    #: (term, lease) -> what its device masked last, in steps, and the noise in it.
+    shares: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.outer = OuterState.zeros(self.spec.plan.outer_rule, LAYOUT.parameters_size)
@@ -161,11 +164,29 @@ class _Paper:
             weight += examples
             came.append((lent[0].version, late))
             voices.append((lent[0].node, float(examples), counts))
-        mean = self._believed(term, rows[0].version, voices, total / weight).astype(np.float32)
+        if isinstance(plan.privacy, SharedPrivacy):
+            mean = self._noisy(plan.privacy, [(term, lease) for lease in leases], voices).astype(np.float32)
+        else:
+            mean = self._believed(term, rows[0].version, voices, total / weight).astype(np.float32)
         rate = plan.outer_rate * (schedule.factor(rows[0].version - 1) if plan.outer in ADAPTIVE else 1.0)
         weights = self.model[: LAYOUT.parameters_size]
         change, self.outer = outer_step(plan.outer_rule, self.outer, mean, rate=rate, weights=weights)
         self.model = self.model + change
+
+    def _noisy(
+        self,
+        privacy: SharedPrivacy,
+        leases: Sequence[tuple[int, int]],
+        voices: Sequence[tuple[str, float, np.ndarray]],
+    ) -> np.ndarray:
+        """What a version is made of whose devices added the noise: what each masked last for its lease."""
+        total, steps = np.zeros(LAYOUT.size), privacy.point.steps
+        for lease, (node, _, update) in zip(leases, voices, strict=True):
+            said, noise = self.shares[lease]
+            if not np.allclose((said - noise) / steps, update, atol=2 / steps + 0.01 * privacy.clip):
+                raise Violation(f"{node} sealed {(said - noise) / steps} for lease {lease}, whose update is {update}")
+            total += said
+        return total / steps / privacy.devices
 
     def _believed(
         self, term: int, version: int, voices: list[tuple[str, float, np.ndarray]], mean: np.ndarray
@@ -260,6 +281,9 @@ class HistoryOracle:
             self._papers[mark.facts["job"]].began[mark.facts["term"]] = max(0, mark.facts["version"])
         elif mark.kind == "noise":
             self._papers[mark.facts["job"]].normals.setdefault(mark.facts["term"], []).append(mark.facts["normals"])
+        elif mark.kind == "share":
+            facts = mark.facts
+            self._papers[facts["job"]].shares[facts["term"], facts["lease"]] = (facts["steps"], facts["noise"])
         if mark.kind != "durable":
             return
         paper, save = self._papers[mark.facts["job"]], mark.facts["save"]

@@ -1,18 +1,22 @@
 """What must hold of a private job, from what leaves its devices and what its leaders draw. Keeps a ledger of its own.
 
 Every update that leaves was counted on its device's disk; none is longer than the plan says, none comes too often or
-too soon, and a device never forgets one. No leader draws the noise of another, nor more than its chain is for.
+too soon, and a device never forgets one. No leader draws the noise of another, nor more than its chain is for. Where
+devices add the noise before they seal, each group is counted; what is masked is as short as the plan says, has as much
+noise as the smallest sum needs of one device, and no noise is used again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from shoal.compress.codec import Codec
 from shoal.learning.blt_table import TABLE
-from shoal.learning.privacy import Privacy
+from shoal.learning.privacy import Privacy, SharedPrivacy
+from shoal.plan import Plan
 from shoal.roles.actions import Send
 from shoal.sim.invariants import Violation
 from shoal.sim.observe import Mark, Step
@@ -35,23 +39,73 @@ def noise_at(privacy: Privacy, normals: Sequence[np.ndarray], place: int) -> np.
     return np.asarray(np.linalg.solve(lower, drawn)[place])
 
 
+def smallest_sum(plan: Plan) -> int:
+    """Of a sealed plan: the fewest devices whose sum may be opened."""
+    sealed = plan.believes.sealed
+    assert sealed is not None
+    left = math.ceil(plan.cohort * (1 - sealed.lost) - 1e-9) if plan.believes.private else 0
+    return max(sealed.least, left)
+
+
+def epsilon_of_shares(plan: Plan, *, length: int, variance: int, often: int) -> float:
+    """What a device spends that takes part so often, by the bound for Skellam noise and its conversion, spelt out."""
+    sealed, private = plan.believes.sealed, plan.believes.private
+    assert sealed is not None
+    assert private is not None
+    certain = smallest_sum(plan) - math.ceil(plan.cohort * sealed.colluding - 1e-9)
+    mu, square, found = float(variance * certain), float(length) ** 2, math.inf
+    for order in range(2, 600):
+        more = min(((2 * order - 1) * square + 6 * square) / (4 * mu * mu), 3 * square / (2 * mu))
+        loss = often * (order * square / (2 * mu) + more)
+        found = min(found, loss + math.log1p(-1 / order) - math.log(private.delta * order) / (order - 1))
+    return found
+
+
 class PrivacyOracle:
     def __init__(self, specs: Sequence[JobSpec]) -> None:
         self._private = {spec.job: (spec.plan, spec.plan.privacy) for spec in specs}
-        #: (device, job) -> the (term, lease) of each participation on its disk.
-        self._counted: dict[tuple[str, str], set[tuple[int, int]]] = {}
-        #: (device, job) -> the (term, lease) of each update that left, and its version.
-        self._left: dict[tuple[str, str], dict[tuple[int, int], int]] = {}
+        #: (device, job) -> the (term, lease, group) of each participation on its disk.
+        self._counted: dict[tuple[str, str], set[tuple[int, int, int]]] = {}
+        #: (device, job) -> the (term, lease, group) of each update that left, and its version.
+        self._left: dict[tuple[str, str], dict[tuple[int, int, int], int]] = {}
+        #: Of noise in shares, in units of its variance: the sum of squares, and of how many numbers.
+        self._squares, self._numbers = 0.0, 0
         #: (job, term) -> how often noise was drawn; and all of it.
         self._draws: dict[tuple[str, int], int] = {}
         self._drawn: set[bytes] = set()
 
     def mark(self, mark: Mark) -> None:
         if mark.kind == "counted":
-            of = (mark.facts["term"], mark.facts["lease"])
+            of = (mark.facts["term"], mark.facts["lease"], mark.facts.get("group", 0))
             self._counted.setdefault((mark.node, mark.facts["job"]), set()).add(of)
         elif mark.kind == "noise":
             self._on_noise(mark)
+        elif mark.kind == "share":
+            self._on_share(mark)
+
+    def _on_share(self, mark: Mark) -> None:
+        """A device seals: what it masks is bounded, and has its share of noise."""
+        facts, (plan, privacy) = mark.facts, self._private[mark.facts["job"]]
+        who, what = (mark.node, facts["job"]), f"at {mark.at_s:.3f} s: {mark.node} seals for group {facts['group']}"
+        if (facts["term"], facts["lease"], facts["group"]) not in self._counted.get(who, ()):
+            raise Violation(f"{what}, and it was not counted")
+        point, noise = facts["point"], facts["noise"]
+        assert isinstance(privacy, SharedPrivacy)
+        spent = epsilon_of_shares(plan, length=point.length, variance=point.variance, often=privacy.participations)
+        if spent > privacy.epsilon * (1 + 1e-9):
+            raise Violation(f"{what} with too little noise: its share is worth an epsilon of {spent}")
+        steps = facts["steps"] - noise
+        if int(np.dot(steps, steps)) > point.length**2 or point.clip != plan.clip_update:
+            raise Violation(f"{what} {math.sqrt(np.dot(steps, steps))} steps long, of {point.length}")
+        drawn = noise.tobytes()
+        if drawn in self._drawn:
+            raise Violation(f"{what}: its noise was another's before")
+        self._drawn.add(drawn)
+        self._squares += float(np.dot(noise, noise)) / point.variance
+        self._numbers += noise.size
+        off = abs(self._squares / self._numbers - 1)
+        if self._numbers >= 60 and off > 7 * math.sqrt(2 / self._numbers):
+            raise Violation(f"{what}: {self._numbers} numbers of noise have a variance that is {off:.0%} off")
 
     def _on_noise(self, mark: Mark) -> None:
         _, privacy = self._private[mark.facts["job"]]
@@ -79,16 +133,17 @@ class PrivacyOracle:
 
     def _on_update(self, step: Step, update: Update, privacy: Privacy, codec: Codec) -> None:
         who, what = (step.node, step.job), f"at {step.at_s:.3f} s: an update of {step.node}"
-        lease = (update.term, update.lease)
+        lease = (update.term, update.lease, update.group)
         if lease not in self._counted.get(who, ()):
             raise Violation(f"{what} leaves, and was not counted")
-        length = norm_of(decode(codec, update.tensors, sizes_of(LAYOUT)))
-        if length > privacy.clip * (1 + 1e-6):
-            raise Violation(f"{what} is {length} long, of {privacy.clip}")
+        if not isinstance(privacy, SharedPrivacy):
+            length = norm_of(decode(codec, update.tensors, sizes_of(LAYOUT)))
+            if length > privacy.clip * (1 + 1e-6):
+                raise Violation(f"{what} is {length} long, of {privacy.clip}")
         if update.loss_sum or update.fresh or update.fresh_metrics or update.labels or update.logged:
             raise Violation(f"{what} tells more of its examples than itself")
         left = self._left.setdefault(who, {})
-        near = [at for (term, other), at in left.items() if term == update.term and other != update.lease]
+        near = [at for (term, other, _), at in left.items() if term == update.term and other != update.lease]
         left[lease] = update.version
         if len(left) > privacy.participations:
             raise Violation(f"{what} is its participation {len(left)}, of {privacy.participations}")

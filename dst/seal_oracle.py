@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dst.privacy_oracle import smallest_sum
 from shoal.roles.actions import Seal, Send
 from shoal.roles.events import Received
 from shoal.sealing.label import Label
@@ -51,7 +52,7 @@ class LabelCount:
 
 class SealOracle:
     def __init__(self, specs: Sequence[JobSpec]) -> None:
-        self._least = {spec.job: spec.plan.believes.sealed.least for spec in specs if spec.plan.believes.sealed}
+        self._least = {spec.job: smallest_sum(spec.plan) for spec in specs if spec.plan.believes.sealed}
         self._labels = LabelCount()
         #: (node, job, term, group) -> its lease; the set that was agreed to; its update.
         self._leases: dict[tuple[str, str, int, int], int] = {}

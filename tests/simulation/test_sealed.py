@@ -226,13 +226,8 @@ def any_number_is_enough() -> AbstractContextManager[Any]:
     request = DeviceSealing._request
 
     def of_any(self: DeviceSealing, update: Update, bind: Bind) -> Any:
-        sealed = self._sealed
-        assert sealed is not None
-        self._sealed = replace(sealed, least=1)
-        try:
-            return request(self, update, bind)
-        finally:
-            self._sealed = sealed
+        self._least = 1
+        return request(self, update, bind)
 
     return patch.object(DeviceSealing, "_request", of_any)
 

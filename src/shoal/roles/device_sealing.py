@@ -54,6 +54,8 @@ class DeviceSealing:
         self._worker = worker
         self._spec = spec
         self._sealed = spec.plan.believes.sealed
+        #: A sum of fewer devices is not helped to.
+        self._least = spec.plan.opened_least
         privacy = spec.plan.privacy
         #: Where the plan is private too.
         self._privacy = privacy if isinstance(privacy, SharedPrivacy) else None
@@ -173,7 +175,7 @@ class DeviceSealing:
                 raise PeerViolation(f"the key of {one.node} does not hold: {self._bad[one.node]}", peer=one.node)
         if key is None or key not in members:
             raise PeerViolation("the group does not have this device's key")
-        least, privacy = self._spec.plan.opened_least, self._privacy
+        least, privacy = self._least, self._privacy
         if len(members) < least:
             raise PeerViolation(f"a group of {len(members)}, where at least {least} hide each other")
         if privacy is not None and len(members) > privacy.devices:

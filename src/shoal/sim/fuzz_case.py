@@ -83,8 +83,11 @@ SEALED_AFTER = 40_000
 #: Of these, only seeds above this number draw how wide the words of a sum are.
 WORDS_AFTER = 45_000
 
-#: Only seeds above this number draw whether devices check in, and do not stay.
+#: Only seeds above this number, up to the next one, draw whether devices check in, and do not stay.
 CHECK_IN_AFTER = 50_000
+
+#: Only seeds above this number draw sealed sums whose devices add the noise of a private job.
+SHARES_AFTER = 60_000
 
 #: After how long devices without work come again, where they do.
 _CHECK_INS_S = (0.0, 2.0, 6.0, 20.0)
@@ -150,6 +153,9 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     if WORDS_AFTER < seed <= CHECK_IN_AFTER:
         words = Rng(seed).stream("words")
         specs = [replace(spec, plan=_in_words(spec.plan, words)) for spec in specs]
+    if seed > SHARES_AFTER:
+        shares = Rng(seed).stream("shares")
+        specs = [replace(spec, plan=_noisy(spec.plan, shares)) for spec in specs]
     least = sum(spec.plan.workers_least for spec in specs)
     workers = max(3, min(max(8, least + 1), least + 1 + stream.below(4)))
     is_shaped = any(spec.plan.topology != "star" for spec in specs)
@@ -188,7 +194,7 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
         # Slow where the time of a write is what is waited for.
         disk_sync_s=stream.pick(_SYNCS_S[2:] if strike_at == "store" else _SYNCS_S),
         targeted=targeted,
-        check_in_s=Rng(seed).stream("check-in").pick(_CHECK_INS_S) if seed > CHECK_IN_AFTER else 0.0,
+        check_in_s=Rng(seed).stream("check-in").pick(_CHECK_INS_S) if CHECK_IN_AFTER < seed <= SHARES_AFTER else 0.0,
     )
 
 
@@ -533,6 +539,37 @@ def _sealed(plan: Plan, stream: Stream) -> Plan:
         cohort=0 if not plan.cohort else max(plan.cohort, least),
         workers_min=least,
         workers_max=max(plan.workers_max, least + more),
+    )
+
+
+def _noisy(plan: Plan, stream: Stream) -> Plan:
+    """Whether devices add noise before they seal, drawn from a stream of its own. With little noise, as ``_private``,
+    and at times with so few participations that devices are spent before the plan is over."""
+    least, borne = stream.pick(((3, "0%, 0%"), (3, "0%, 34%"), (4, "20%, 25%"), (4, "0%, 30%")))
+    together, more, leases = least + stream.below(3), stream.below(3), stream.below(12)
+    clip, most, rarely = stream.pick((0.3, 4.0)), stream.pick((0, 2, 5, 12)), stream.happens(0.2)
+    if rarely:
+        return plan
+    workers_min = max(together, plan.workers_min) if stream.happens(0.5) else together
+    return replace(
+        plan,
+        trust=f"sealed({least}, {borne}) + {stream.pick(('private(100)', 'private(60, 1e-4)'))}",
+        worker_momentum=None,
+        topology="star",
+        pace="sync",
+        data="local",
+        codec="dense",
+        work="leased" if plan.work == "fixed" else plan.work,
+        staleness="root" if plan.staleness == "similar" else plan.staleness,
+        share_labels=False,
+        # As with ``_private``: noise runs away with much momentum, and an adaptive step makes much of next to nothing.
+        momentum=plan.momentum / 3,
+        epoch_leases=together + leases,
+        cohort=together,
+        workers_min=workers_min,
+        workers_max=max(plan.workers_max, workers_min + more),
+        clip_update=clip,
+        participations=most,
     )
 
 

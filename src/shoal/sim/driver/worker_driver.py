@@ -166,9 +166,13 @@ class SimWorkerDriver:
 
     def _sealed(self, host: Host, action: MakeSealKey | CheckRoster | Seal) -> None:
         process = self._around.process
-        keys = self._seal_keys = self._seal_keys or SimSealKeys(process.node, process.incarnation, self._job.spec.job)
         if host.ended:
             return
+        if self._seal_keys is None:
+            # A process may have several workers of one job, one after the other, and none draws what another drew.
+            born = f"{process.incarnation} {process.kernel.now_s!r}"
+            self._seal_keys = SimSealKeys(process.node, born, self._job.spec.job)
+        keys = self._seal_keys
         match action:
             case MakeSealKey():
                 host.post(SealKeyMade(term=action.term, key=keys.make(action.term)))
@@ -182,12 +186,31 @@ class SimWorkerDriver:
         lease, group = action.lease, action.request.label.group
         if self._base[0] != lease:
             return UpdateSealed(lease=lease, group=group, reason="the model of this lease is not here any more")
+        self._mark_share(keys, action)
         try:
             words, seals, kept = keys.seal(action.request, base=self._base[1])
         except ShoalError as error:
             return UpdateSealed(lease=lease, group=group, reason=str(error))
         tensors = {"words": words, "seals": np.frombuffer(seals, dtype=np.uint8)}
         return UpdateSealed(lease=lease, group=group, tensors=tensors, kept=kept)
+
+    def _mark_share(self, keys: SimSealKeys, action: Seal) -> None:
+        """What is masked, and the noise in it: nobody but an observer knows either."""
+        request, label = action.request, action.request.label
+        if request.noise is None:
+            return
+        chance = keys.next_rounding()
+        words = request.noise.encode(request.update, factor=request.factor, chance=chance)
+        self._around.process.mark(
+            "share",
+            job=self._job.spec.job,
+            term=label.term,
+            lease=action.lease,
+            group=label.group,
+            point=request.noise,
+            steps=words.view("<i4").astype(np.int64),
+            noise=request.noise.noise(words.size, chance=chance),
+        )
 
     # Code and data -------------------------------------------------------------------------------------
 
@@ -254,7 +277,8 @@ class SimWorkerDriver:
         kept = process.machine.participations
         kept[job] = (*kept.get(job, ()), (action.term, action.version))
         counted = Participated(term=action.term, version=action.version, lease=action.lease, group=action.group)
-        process.mark("counted", job=job, term=action.term, version=action.version, lease=action.lease)
+        facts = {"term": action.term, "version": action.version, "lease": action.lease, "group": action.group}
+        process.mark("counted", job=job, **facts)
         if not host.ended:
             host.post(counted)
 
