@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ from shoal.wire.messages import (  # noqa: E402
 pytestmark = pytest.mark.timeout(600)
 
 SHA = "0" * 64
+#: Attacks that end a stream where their job is led. Here nobody leads it: what follows an update is read past.
+UNENDED = ("wrong chunk", "impossible shape")
 HELLO = Hello(node="tab", incarnation="a1", facts=Facts(onnx="1", browser="Chromium 156"))
 
 
@@ -145,6 +147,8 @@ async def closing(socket: Any) -> tuple[int, str]:
     try:
         while True:
             await asyncio.wait_for(socket.recv(), 30)
+    except TimeoutError:
+        return 0, "it stays open"
     except ConnectionClosed as closed:
         return (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd is not None else (1006, "")
 
@@ -331,7 +335,7 @@ def test_hostile_frames_end_their_stream_and_nothing_else(tmp_path: Path) -> Non
         async with site_in(tmp_path) as site:
             honest = site.tab("honest")
             async with site.stream(honest) as pulse:
-                await pulse.send(envelope_frame(HELLO))
+                await pulse.send(envelope_frame(replace(HELLO, node="honest")))
                 ended = 0
                 attacks = Malice(7, node="liar", job="j", at="manager").attacks()
                 for attack in itertools.islice(attacks, 300):
@@ -341,7 +345,7 @@ def test_hostile_frames_end_their_stream_and_nothing_else(tmp_path: Path) -> Non
                                 await socket.send(bytes(frame))
                         except ConnectionClosed:
                             pass
-                        if attack.ends:
+                        if attack.ends and attack.kind not in UNENDED:
                             code, _ = await closing(socket)
                             assert code in (CLOSED_BROKE, 1009, 1006), (attack.kind, code)
                             ended += 1

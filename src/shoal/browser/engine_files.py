@@ -8,15 +8,17 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import shutil
+import subprocess
 import tarfile
-import urllib.request
+import tempfile
 from pathlib import Path
 
 from shoal.errors import Corrupt, Misuse
 from shoal.store.files import write_atomically
 
 VERSION = "1.30.0"
-PACKAGE = f"https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-{VERSION}.tgz"
+PACKAGE = f"onnxruntime-web@{VERSION}"
 
 #: The entry, and what it loads: without WebGPU, which would be twice as large.
 FILES = {
@@ -40,7 +42,7 @@ def is_there(home: Path) -> bool:
 
 
 def install(home: Path, package: Path | None = None) -> Path:
-    """Take the files out of the npm package: a file, a folder that npm unpacked, or what npm's registry has."""
+    """Take the files out of the npm package: a file, a folder that npm unpacked, or what npm fetches."""
     if package is not None and package.is_dir():
         found = {name: _read(package / "dist" / name) for name in FILES}
     else:
@@ -65,15 +67,24 @@ def _read(path: Path) -> bytes:
 
 
 def _download() -> bytes:
-    try:
-        with urllib.request.urlopen(PACKAGE, timeout=_DOWNLOAD_S) as answer:
-            raw: bytes = answer.read(PACKAGE_MAX_BYTES + 1)
-    except OSError as error:
-        raise Misuse(
-            f"{PACKAGE} cannot be fetched ({error}): on a machine that can, run `npm pack onnxruntime-web@{VERSION}`,"
-            f" and here `shoal browser runtime --package onnxruntime-web-{VERSION}.tgz`"
-        ) from None
-    return raw
+    """As npm is set up on this machine: it may be told to ask a mirror."""
+    elsewhere = (
+        f"on a machine that has npm, run `npm pack {PACKAGE}`, and here `shoal browser runtime --package"
+        f" onnxruntime-web-{VERSION}.tgz`"
+    )
+    npm = shutil.which("npm")
+    if npm is None:
+        raise Misuse(f"{PACKAGE} comes by npm, which is not installed here: {elsewhere}")
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [npm, "pack", "--silent", PACKAGE]
+        try:
+            done = subprocess.run(command, cwd=scratch, capture_output=True, timeout=_DOWNLOAD_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise Misuse(f"npm did not fetch {PACKAGE} within {_DOWNLOAD_S:g} s: {elsewhere}") from None
+        if done.returncode != 0:
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise Misuse(f"npm cannot fetch {PACKAGE} ({said[-1] if said else done.returncode}): {elsewhere}")
+        return _read(Path(scratch) / f"onnxruntime-web-{VERSION}.tgz")
 
 
 def _unpacked(raw: bytes) -> dict[str, bytes]:

@@ -1,0 +1,175 @@
+"""Tabs of a real browser in a cluster: a manager, two agents with PyTorch, three tabs of Chromium, some of them killed.
+
+Each tab is a browser of its own with an empty profile: it opens a one-time link, its user agrees, and it learns digits
+beside the agents. While they train, browsers are killed (SIGKILL), and others take their place with new links.
+
+    python -m benchmarks.browser [--quick] --json
+
+``updates_from_tabs``: leases of tabs whose batches are in the surviving history. ``refused``: updates that the leader
+did not take. ``batches_lost``, ``batches_twice``: from the audit of the registry's history. ``download_mb``: what a
+tab takes over the network before it can train any job: page, programs and engine, as they are sent, packed.
+``traces``, ``trace_differences``: lives of the Python worker that the tab's role plays again (``tools/tab_traces.py``).
+
+``--quick`` learns one epoch in larger batches, with one tab less, and kills one. Needs Chromium, Node, and the
+tab's tools (``python tools/tasks.py tab``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos_kit import lost_and_twice
+from benchmarks.chromium import BrowserFailed, Chromium, Page, program
+from benchmarks.common import finish, say
+from shoal.browser import engine_files
+from shoal.runtime.local import LocalCluster
+from shoal.runtime.operator import Operator
+from shoal.runtime.paths import Paths
+from shoal.store.registry import Registry
+from shoal.wire.messages import JobView
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tab" / "node_modules" / "onnxruntime-web"
+AGENTS = 2
+LIMIT_S = 1800.0
+LEASE_BATCHES = 4
+_POLL_S = 0.5
+
+
+class Tabs:
+    """Browsers of one page each."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._open: list[tuple[Chromium, Page]] = []
+        self.killed = 0
+
+    async def open(self) -> None:
+        made = await self._operator.make_token(role="browser", uses=1, valid_s=600, label="")
+        browser = await asyncio.to_thread(Chromium.start)
+        page = await asyncio.to_thread(browser.page, made.join_line, width=390, height=844, phone=True)
+        self._open.append((browser, page))
+        await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
+        await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
+
+    async def train(self) -> None:
+        """Wait until each has sent an update."""
+        script = "Number(document.getElementById('leases').textContent) >= 1"
+        for _, page in self._open:
+            await asyncio.to_thread(page.wait_for, script, seconds=300)
+
+    async def kill(self) -> None:
+        """The browser that has been open longest dies in the midst, without a word."""
+        browser, _ = self._open.pop(0)
+        await asyncio.to_thread(browser.kill)
+        self.killed += 1
+
+    async def close(self) -> None:
+        for browser, page in self._open:
+            with contextlib.suppress(BrowserFailed):
+                say(f"a tab showed: {await asyncio.to_thread(page.evaluate, 'document.body.innerText')!r}"[:300])
+            await asyncio.to_thread(browser.close)
+
+
+async def measure(*, tabs: int, kills: int, epochs: int, quick: bool, home: Path) -> dict[str, Any]:
+    engine_files.install(home, PACKAGE)
+    options = ("--browser", "http://127.0.0.1:0")
+    async with (
+        LocalCluster(workers=AGENTS, home=home, agent_options=("--threads", "1"), manager_options=options) as cluster,
+        Operator.open(cluster.home) as operator,
+    ):
+        opened = Tabs(operator)
+        try:
+            plan = {"lease_batches": LEASE_BATCHES, "until": {"epochs": epochs}, "batch_size": 256 if quick else 64}
+            job = await operator.prepare_and_submit(str(ROOT / "examples" / "mnist"), plan=plan, portable=True)
+            for _ in range(tabs):
+                await opened.open()
+            say(f"{tabs} tabs are open")
+            await opened.train()
+            for number in range(kills):
+                await opened.kill()
+                say(f"killed {number + 1} of {kills}")
+                await opened.open()
+                await opened.train()
+            view = await ended(operator, job)
+        finally:
+            await opened.close()
+        found = from_history(Paths(cluster.home), job)
+        return {"tabs": tabs, "agents": AGENTS, "killed_tabs": opened.killed, **found, **from_status(view)}
+
+
+async def ended(operator: Operator, job: str) -> JobView:
+    until_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < until_s:
+        status = await operator.status()
+        view = next(each for each in status.jobs if each.job == job)
+        if view.state.is_ended:
+            return view
+        await asyncio.sleep(_POLL_S)
+    raise TimeoutError(f"the job is not over after {LIMIT_S:g} s")
+
+
+def from_status(view: JobView) -> dict[str, Any]:
+    progress = view.progress
+    assert progress is not None
+    return {"state": str(view.state), "accuracy": progress.accuracy or 0.0, "refused": progress.refused}
+
+
+def from_history(paths: Paths, job: str) -> dict[str, Any]:
+    with contextlib.closing(Registry(paths.registry)) as registry:
+        rows = registry.applied(job)
+        epochs = 1 + max(row.epoch for row in rows)
+        of_epoch = 1 + max(row.batch for row in rows)
+        lost, twice = lost_and_twice(registry, job, batches=epochs * of_epoch)
+        leases = {(row.node, row.version, row.lease) for row in rows if row.node.startswith("tab")}
+        shares = {name: sum(row.node == name for row in rows) for name in sorted({row.node for row in rows})}
+    return {"updates_from_tabs": len(leases), "batches_lost": lost, "batches_twice": twice, "batches_by": shares}
+
+
+def downloaded_mb(home: Path) -> float:
+    """As it crosses the network: every file of the page is packed once, and sent so."""
+    from shoal.browser.page_files import page_files
+
+    return sum(len(each.gzipped) for each in page_files(home).values()) / 1e6
+
+
+def traces(count: int, folder: Path) -> dict[str, int]:
+    """Lives of the Python worker, decided again by the tab's."""
+    recorded = folder / "lives.jsonl"
+    with recorded.open("w") as file:
+        subprocess.run(
+            [sys.executable, ROOT / "tools" / "tab_traces.py", "--count", str(count)], stdout=file, check=True
+        )
+    subprocess.run(["node", ROOT / "tab" / "build.mjs", folder], check=True)
+    played = subprocess.run(["node", ROOT / "tab" / "test" / "traces.mjs", recorded], stdout=subprocess.PIPE)
+    counts = json.loads(played.stdout)
+    return {"traces": counts["traces"], "trace_differences": counts["differences"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Tabs of a real browser in a cluster.")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true", help="the last line is one JSON object; always so")
+    given = parser.parse_args()
+    if program() is None or not PACKAGE.is_dir():
+        raise SystemExit("needs Chromium, and the tab's tools: python tools/tasks.py tab")
+    with tempfile.TemporaryDirectory(prefix="shoal-browser-") as scratch:
+        home = Path(scratch) / "home"
+        tabs, kills, epochs = (2, 1, 1) if given.quick else (3, 3, 3)
+        result = asyncio.run(measure(tabs=tabs, kills=kills, epochs=epochs, quick=given.quick, home=home))
+        result["download_mb"] = downloaded_mb(home)
+        result |= traces(1_000 if given.quick else 10_000, Path(scratch))
+    finish(result)
+
+
+if __name__ == "__main__":
+    main()
