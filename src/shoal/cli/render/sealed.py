@@ -11,8 +11,9 @@ from shoal.sealing.graph import COMPLETE_MAX, GROUP_MAX, GraphShape, shape_of
 from shoal.sealing.group import COMMIT_BYTES, MAC_BYTES, TAG_BYTES
 from shoal.sealing.shamir import SHARE_BYTES
 
-#: Milliseconds of one core for a value: to add a mask, and to round it, as ``benchmarks.trust`` measured them.
-_MASK_MS, _ROUND_MS = 1.5e-6, 6e-6
+#: Milliseconds of one core for a value, as measured: to add a mask of 32 bits, to round it (``benchmarks.trust``), and
+#: to hash the model that was trained on.
+_MASK_MS, _ROUND_MS, _HASH_MS = 1.5e-6, 4e-6, 1e-5
 
 #: The same to round a value so that the length of an update is kept and to draw its noise, as
 #: ``benchmarks.trust_shares`` measured it.
@@ -44,8 +45,9 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         " mask",
     )
     values, mask_ms = model_bytes / 4, _MASK_MS * Codec.parse(plan.codec).word_bits / 32
-    device_ms = values * ((_NOISE_MS if is_private else _ROUND_MS) + (1 + shape.neighbours) * mask_ms)
-    leader_ms = values * mask_ms * shape.devices
+    rounding_ms = _NOISE_MS if is_private else _ROUND_MS
+    device_ms = values * (_HASH_MS + rounding_ms + (1 + shape.neighbours) * mask_ms)
+    leader_ms = values * (_HASH_MS + mask_ms * shape.devices)
     yield (
         "costs",
         f"about {device_ms:.0f} ms of a core more a version on a device and {leader_ms:.0f} ms at the leader;"
