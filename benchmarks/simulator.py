@@ -1,4 +1,4 @@
-"""How many devices the simulator carries: a million that come within an hour, on the deployed manager and leader.
+"""How many devices the simulator carries: a million that come within half an hour, on the deployed manager and leader.
 
 Phones come at a steady rate. Each is there for less than a minute: it says hello, is given the job if there is a place
 (else it is told when to come again, and sleeps), fetches it, trains leases and returns them, and goes when its owner
@@ -34,7 +34,7 @@ from shoal.sim.jobs import SimulatedJob, system_job
 from shoal.sim.observe import Mark, Step
 from shoal.sim.profiles import Fleet, home_line
 from shoal.sim.rng import Rng
-from shoal.sim.world import HOME, Settings, World
+from shoal.sim.world import Settings, World
 from shoal.wire.messages import Hello, Update, UpdateRefused, Welcome, Work
 
 DEVICES = 100_000
@@ -52,12 +52,12 @@ GMACS_PER_EXAMPLE = 1e-2
 FETCH_BYTES = 200_000
 
 #: Devices come at this rate, and each is there for so long.
-COME_PER_S = 278.0
+COME_PER_S = 556.0
 STAY_S = 45
 
-#: Of those that are there, so many work at a time. The others are told when to come again.
-WORKING = 0.9
-CHECK_IN_S = 15.0
+#: Of those that are there, so many work at a time. Most of a large fleet comes in vain, and is told when to come again.
+WORKING = 0.1
+CHECK_IN_S = 6 * 3600.0
 
 UPDATES_A_VERSION = 500
 
@@ -172,10 +172,7 @@ def run(devices: int, *, seed: int, profile: str, is_cohort: bool) -> dict[str, 
     seconds, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
     record, cohort = world.disk.jobs["fleet"], world.cohort
     newest = world.disk.newest("fleet")
-    up_bytes, down_bytes = world.network.received_bytes(HOME), world.network.sent_bytes(HOME)
-    if cohort is not None:
-        up_bytes += cohort.home_link.received_bytes
-        down_bytes += cohort.home_link.sent_bytes
+    up_bytes, down_bytes = world.home_bytes
     return {
         "devices": devices,
         "profile": profile,

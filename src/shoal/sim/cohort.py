@@ -262,9 +262,12 @@ class Cohort:
 
     def _dial(self, row: int) -> None:
         world = self._world
-        home, name = world.home, _name(row)
-        if row in self._watched or home is None or not world.network.is_ordinary(world.home_node):
-            self._make_full(row, self._device(row), reason="it does not reach the manager", dials_in_s=0.0)
+        home, name, device = world.home, _name(row), self._device(row)
+        if home is None or not world.network.is_ordinary(world.home_node):
+            self._make_full(row, device, reason="it does not reach the manager", dials_in_s=0.0)
+            return
+        if not _is_plain(device):
+            self._make_full(row, device, reason="its link is shared, or loses pieces", dials_in_s=0.0)
             return
         self._state[row] = RowState.AWAKE
         processes = int(self._processes[row])
@@ -273,7 +276,7 @@ class Cohort:
             row,
             node=name,
             incarnation=f"{name}-{processes}",
-            device=self._device(row),
+            device=device,
             stream=world.rng.stream("visit", f"{name} {self.kernel.now_s}"),
             called=home.role_server,
         )
@@ -435,7 +438,8 @@ class Cohort:
         is_touched = machine.skew_s or machine.copies or machine.troubles or device.slow_factor != 1.0
         agent = world.agents[name]
         hosts = agent is not None and agent.role_server is not None
-        if row in self._watched or is_touched or hosts or not world.network.is_ordinary(name):
+        is_touched = is_touched or not _is_plain(device) or not world.network.is_ordinary(name)
+        if row in self._watched or is_touched or hosts:
             return False
         self.made_rows += 1
         for job in machine.cached:
@@ -445,6 +449,11 @@ class Cohort:
         del world.machines[name], world.agents[name]
         world.mark(name, "row")
         return True
+
+
+def _is_plain(device: Device) -> bool:
+    """Nobody else is on its link, and everything that it sends arrives."""
+    return not device.build.line.medium and not device.build.line.loss
 
 
 def _row(name: str) -> int:

@@ -199,12 +199,14 @@ class Invariants:
         *,
         budget_bytes: int = UPLOAD_BUDGET_BYTES,
         is_honest: bool = True,
+        comes_within_s: float = COMES_WITHIN_S,
     ) -> None:
         #: Job -> its spec and the bytes of its model.
         self._courses = {name: _Course(spec, size_bytes) for name, (spec, size_bytes) in jobs.items()}
         self._budget_bytes = budget_bytes
         #: No device sends anything that may be refused, so none may be left out.
         self._is_honest = is_honest
+        self._comes_within_s = comes_within_s
         self._accepted: set[str] = set()
         #: When the manager last began.
         self._began_s = 0.0
@@ -266,7 +268,7 @@ class Invariants:
             if not welcome.come_s:
                 continue
             self._hold(node not in assigned, step.at_s, f"{node} was given work and sent away")
-            self._hold(0 < welcome.come_s <= COMES_WITHIN_S, step.at_s, f"{node} was told to come again too late")
+            self._hold(0 < welcome.come_s <= self._comes_within_s, step.at_s, f"{node} was told to come again too late")
             self._sent_s[node] = step.at_s
         for node in sorted(assigned):
             self._hold(node not in self._dormant_s, step.at_s, f"{node} is dormant and was given work")

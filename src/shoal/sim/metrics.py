@@ -146,6 +146,9 @@ class Metrics:
         begin_s = simulated.submit_s
         end_s = max(begin_s, course.over_s if course.over_s is not None else world.kernel.now_s)
         kinds = {name: machine.device.build.kind for name, machine in world.machines.items() if machine.device}
+        devices = self._devices(world, job, course, end_s)
+        up_bytes, down_bytes = world.home_bytes if world.cohort is not None else (0, 0)
+        rows = world.devices - len(devices)
         return Outcome(
             state=record.state if record else JobState.QUEUED,
             reason=(record.reason or "") if record else "the manager has not heard of it yet",
@@ -158,7 +161,7 @@ class Metrics:
             refused=course.refused,
             leases_expired=course.expired,
             crashes=sum(at_s <= end_s for at_s in self._crashes_s),
-            devices=self._devices(world, job, course, end_s),
+            devices=devices,
             lanes=tuple(
                 course.stints[node].lane(node, kinds.get(node, ""), begin_s, end_s) for node in self._idle.stints
             ),
@@ -169,6 +172,9 @@ class Metrics:
             ),
             rates=course.rates(begin_s),
             events=world.kernel.handled,
+            rows=rows,
+            rows_bytes_up=up_bytes - sum(device.bytes_up for device in devices) if rows else 0,
+            rows_bytes_down=down_bytes - sum(device.bytes_down for device in devices) if rows else 0,
         )
 
     def _devices(self, world: World, job: str, course: _Course, end_s: float) -> tuple[DeviceOutcome, ...]:

@@ -143,6 +143,10 @@ class Outcome:
     rates: tuple[tuple[float, int], ...]
     #: How many things happened in the simulation.
     events: int
+    #: Devices that are rows of a cohort at the end: they are not among ``devices``, and neither are these bytes.
+    rows: int = 0
+    rows_bytes_up: int = 0
+    rows_bytes_down: int = 0
 
     @property
     def accuracy(self) -> float | None:
@@ -160,11 +164,11 @@ class Outcome:
 
     @property
     def bytes_up(self) -> int:
-        return sum(device.bytes_up for device in self.devices)
+        return sum(device.bytes_up for device in self.devices) + self.rows_bytes_up
 
     @property
     def bytes_down(self) -> int:
-        return sum(device.bytes_down for device in self.devices)
+        return sum(device.bytes_down for device in self.devices) + self.rows_bytes_down
 
     @property
     def energy_wh(self) -> float:

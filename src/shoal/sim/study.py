@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal.roles.node.failure_detector import Patience
+from shoal.sim.cohort import why_not
 from shoal.sim.faults import Fault
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Invariants
 from shoal.sim.jobs import SimulatedJob
-from shoal.sim.metrics import Metrics
+from shoal.sim.metrics import Metrics, drawn
 from shoal.sim.observe import Observer
 from shoal.sim.outcome import Outcome
-from shoal.sim.profiles import builds, home_line
+from shoal.sim.profiles import Fleet, home_line
 from shoal.sim.rng import Rng
 from shoal.sim.world import Settings, World
+from shoal.wire.limits import COME_MOST_S
 from shoal.wire.messages import Progress
 
 #: A job that is not over by then is looked at as it stands.
@@ -30,6 +32,11 @@ ARRIVE_S_PER_DEVICE = 0.01
 FLEET = 2000
 FLEET_PATIENCE = Patience(heartbeat_s=10.0, suspect_after_s=30.0, lost_after_s=60.0, reconnect_s=15.0)
 
+#: From so many devices on, those that meet no decision are rows of a cohort, if the plan allows it. In a fleet that
+#: large, devices without work do not stay: they come again after this time.
+COHORT_FROM = 20_000
+CHECK_IN_S = 6 * 3600.0
+
 _EVENTS_BETWEEN_LOOKS = 2000
 
 
@@ -41,6 +48,11 @@ class Study:
     seed: int = 0
     faults: tuple[Fault, ...] = ()
     limit_s: float = LIMIT_S
+    cohort_from: int = COHORT_FROM
+
+    @property
+    def is_cohort(self) -> bool:
+        return self.devices >= self.cohort_from and why_not(self.job) is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,18 +78,21 @@ def simulate(
     rng = Rng(study.seed)
     settings = Settings(
         seed=study.seed,
-        builds=builds(study.profile, study.devices, rng),
+        builds=Fleet(study.profile, study.devices, rng),
         home_line=home_line(study.profile),
         jobs=[job],
         patience=Patience() if study.devices < FLEET else FLEET_PATIENCE,
         arrive_within_s=ARRIVE_S + ARRIVE_S_PER_DEVICE * study.devices,
+        check_in_s=CHECK_IN_S if study.is_cohort else 0.0,
+        is_cohort=study.is_cohort,
+        watched=drawn(study.devices) if study.is_cohort else (),
     )
     name = job.spec.job
     metrics = Metrics(study.devices)
     world = World(settings)
     inflicter = Inflicter(world, study.faults)
     # What a task's code makes of a model is not the protocol's fault: a device may be refused for it.
-    invariants = Invariants({name: (job.spec, job.model.nbytes)}, is_honest=False)
+    invariants = Invariants({name: (job.spec, job.model.nbytes)}, is_honest=False, comes_within_s=COME_MOST_S)
     world.observers += [*observers, metrics, inflicter, invariants]
     inflicter.begin()
     world.begin()

@@ -124,6 +124,15 @@ class World:
         """How many there are, in whatever form."""
         return len(self.settings.builds)
 
+    @property
+    def home_bytes(self) -> tuple[int, int]:
+        """What the manager's node received and sent."""
+        received, sent = self.network.received_bytes(HOME), self.network.sent_bytes(HOME)
+        if self.cohort is None:
+            return received, sent
+        link = self.cohort.home_link
+        return received + link.received_bytes, sent + link.sent_bytes
+
     def touch(self, name: str, reason: str) -> None:
         """Something befalls this node: from here on it is a full device, if it was none."""
         if self.cohort is not None:

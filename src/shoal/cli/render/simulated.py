@@ -12,6 +12,7 @@ from rich.text import Text
 
 from shoal.cli.render.format import bytes_text, clean, count_text, number_text, plural, rate_text, share_text, span_text
 from shoal.sim.outcome import DeviceActivity, DeviceTimeline, Outcome
+from shoal.sim.study import CHECK_IN_S, COHORT_FROM
 
 if TYPE_CHECKING:
     from shoal.cli.simulation import Question, SimulationAnswer
@@ -39,9 +40,18 @@ def summary(
     what = f"{plural(question.devices, 'device')} of {question.profile}, seed {question.seed}"
     took = f"{count_text(events)} events in {span_text(seconds)}"
     yield Text.assemble(("\nSimulated ", "bold"), (clean(question.task), "bold"), f": {what}", (f"  ({took})", "dim"))
+    rows = max(answer.outcome.rows for answer in answers)
+    if rows:
+        yield Text(f"  {_rows_text(rows)}", style="dim")
     yield _facts(answers)
     for answer in answers:
         yield from _devices(answer.title if len(answers) > 1 else "", answer.outcome, width)
+
+
+def _rows_text(rows: int) -> str:
+    told = f"{count_text(rows)} of them were rows of a cohort at the end, as from {count_text(COHORT_FROM)} devices on:"
+    left_out = f"without work they check in every {span_text(CHECK_IN_S)}; idle time and energy are of the others"
+    return f"{told} {left_out} (docs/simulator.md)"
 
 
 def _facts(answers: Sequence[SimulationAnswer]) -> Table:

@@ -21,6 +21,7 @@ from shoal.errors import ShoalError
 from shoal.roles.actions import Evaluate, Train
 from shoal.roles.events import EvaluationDone, Trained
 from shoal.roles.node.device_router import GOODBYE_TIMEOUT_S
+from shoal.roles.node.dial_state import WELCOME_TIMEOUT_S
 from shoal.roles.node.failure_detector import longer_after_s
 from shoal.sim.devices import Device
 from shoal.sim.driver.agent import Past
@@ -56,7 +57,7 @@ from shoal.wire.messages import (
     Work,
 )
 
-#: The first heartbeat is due so long after a session opened, whatever the welcome says later.
+#: The first heartbeat is due so long after a session opened, and each as long as it is not welcome.
 FIRST_BEAT_S = 1.0
 
 #: What the other side takes to notice that a session was cut.
@@ -166,6 +167,7 @@ class Visit:
     __slots__ = (
         "_answered_s",
         "_is_open",
+        "_is_over",
         "_last_s",
         "_owner",
         "_unanswered_s",
@@ -214,7 +216,7 @@ class Visit:
         self.called = called
         #: The session of the full device that it became.
         self.successor: Connection | None = None
-        self._is_open = False
+        self._is_open = self._is_over = False
         #: Nothing arrives before these: the latest arrivals foreseen, by lane, up and down.
         self._last_s = [0.0, 0.0, 0.0, 0.0]
         self.opened_s = 0.0
@@ -241,6 +243,8 @@ class Visit:
     def open(self) -> None:
         """The handshake is over."""
         owner, called = self._owner, self.called
+        if self._is_over:
+            return
         if not called.process.alive:
             owner.becomes_full(self, reason="nobody listens there")
             return
@@ -337,7 +341,7 @@ class Visit:
 
     def end(self) -> None:
         """Nothing of it happens any more; whoever goes on speaks over another session, or over none."""
-        self._is_open = False
+        self._is_open, self._is_over = False, True
 
     def _closed(self, reason: str) -> None:
         if self.successor is not None:
@@ -360,8 +364,10 @@ class Visit:
             return
         now_s = self._owner.kernel.now_s
         if self.welcome is None:
-            # It is not welcome yet: the full device knows for how long that may be.
-            self._owner.becomes_full(self, reason="it is not welcome")
+            if now_s - self.opened_s < WELCOME_TIMEOUT_S:
+                self._beat_at(now_s + FIRST_BEAT_S)
+            else:
+                self._owner.becomes_full(self, reason="it is not welcome")
             return
         self._unanswered_s += self.every_s
         lost_after_s = longer_after_s(
@@ -410,6 +416,8 @@ class Visit:
             self._on_welcome(message)
         elif isinstance(message, Assign) and job is None and self._is_ordinary(message):
             self._on_assign(message)
+        elif isinstance(message, Assign) and job is not None and _is_repeated(job, message):
+            pass
         elif isinstance(message, Go) and job is not None and _is_awaited(job, message):
             offered, job.offered = job.offered, None
             assert offered is not None
@@ -489,8 +497,8 @@ class Visit:
         before = self.device.copy()
         seconds = self.device.seconds_for(compute_job(job.simulated, action), begin_s)
         end_s = begin_s + seconds
-        if end_s > now_s + work.deadline_s or self.device.is_empty(end_s):
-            # It will not be done in time, or ever: what follows from that, the full device decides.
+        if self.device.is_empty(end_s):
+            # Its battery does not last: what follows from that, the full device decides.
             self.device = before
             self._is_beyond(work, 0)
             return
@@ -506,6 +514,12 @@ class Visit:
         job.work, job.work_s, job.holds, job.free_s = work, now_s, (work.term, work.version), end_s
         job.is_trained = False
         self._owner.kernel.at(end_s, self._trained, job, work)
+        if end_s > now_s + work.deadline_s:
+            self._owner.kernel.at(now_s + work.deadline_s, self._overdue, job, work)
+
+    def _overdue(self, job: Job, work: Work) -> None:
+        if self.successor is None and self.job is job and job.work is work and self._is_open:
+            self._owner.becomes_full(self, reason="its lease is overdue")
 
     def _trained(self, job: Job, work: Work) -> None:
         answer = job.answer
@@ -558,7 +572,9 @@ class Visit:
         """Say goodbye; it is gone once that was heard, or a moment later."""
         self.is_leaving = True
         if not self._is_open:
-            self._owner.gone(self)
+            # One whose session was cut this moment is gone when it notices that.
+            if not self.opened_s:
+                self._owner.gone(self)
             return
         self.say(Leave(reason=reason))
         self._owner.kernel.after(GOODBYE_TIMEOUT_S, self._gone_unheard)
@@ -566,6 +582,14 @@ class Visit:
     def _gone_unheard(self) -> None:
         if self._is_open and self.successor is None:
             self.cut("the process on the other side ended")
+
+
+def _is_repeated(job: Job, assign: Assign) -> bool:
+    """A device that is back is told its job twice. One that prepares for it has nothing to say to that."""
+    same = (assign.job, assign.role, assign.term, assign.leader, assign.leader_endpoint)
+    known = job.assign
+    is_same = same == (known.job, known.role, known.term, known.leader, known.leader_endpoint)
+    return is_same and not job.is_prepared
 
 
 def _is_awaited(job: Job, go: Go) -> bool:
