@@ -19,6 +19,7 @@ import resource
 import sys
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from benchmarks.common import finish, say
@@ -48,15 +49,16 @@ COHORT_FROM = 20_000
 LAYOUT = Layout.of([("weight", (10, 784), "parameter"), ("bias", (10,), "parameter")])
 BATCH_SIZE = 1024
 #: A median phone trains such a batch within about 20 s.
-GMACS_PER_EXAMPLE = 1e-2
+GMACS_PER_EXAMPLE = 5e-3
 FETCH_BYTES = 200_000
 
-#: Devices come at this rate, and each is there for so long.
+#: Devices come at this rate, and each is there for so long. Few of them come within a minute all the same.
 COME_PER_S = 556.0
+COME_WITHIN_S = 60.0
 STAY_S = 45
 
 #: Of those that are there, so many work at a time. Most of a large fleet comes in vain, and is told when to come again.
-WORKING = 0.1
+WORKING = 0.2
 CHECK_IN_S = 6 * 3600.0
 
 UPDATES_A_VERSION = 500
@@ -104,17 +106,21 @@ class Count:
         pass
 
 
+def come_per_s(devices: int) -> float:
+    return min(COME_PER_S, devices / COME_WITHIN_S)
+
+
 def span_s(devices: int) -> float:
-    return devices / COME_PER_S
+    return devices / come_per_s(devices)
 
 
-def _there(number: int) -> Presence:
+def _there(per_s: float, number: int) -> Presence:
     """Each comes after those before it, and never again."""
-    return Presence(spans=((False, 1 + int(number / COME_PER_S)), (True, STAY_S), (False, 365 * 86400)))
+    return Presence(spans=((False, 1 + int(number / per_s)), (True, STAY_S), (False, 365 * 86400)))
 
 
 def job(devices: int) -> SimulatedJob:
-    there = min(devices, COME_PER_S * STAY_S)
+    there = come_per_s(devices) * STAY_S
     plan = Plan(
         batch_size=BATCH_SIZE,
         pace="buffered",
@@ -132,7 +138,8 @@ def job(devices: int) -> SimulatedJob:
 def faults(devices: int) -> str:
     """One device of a hundred, of those that are there when it strikes; never more than a hundred of each."""
     each = min(100, max(1, devices // 400))
-    first = min(devices // 2, 1000)
+    # They are there: the faults strike from the 12th second on.
+    first = int(2 * come_per_s(devices))
     edges = [first + place * each + offset for place in range(4) for offset in (0, each - 1)]
     return FAULTS.format(**dict(zip("abcdefgh", edges, strict=True)))
 
@@ -146,7 +153,7 @@ def run(devices: int, *, seed: int, profile: str, is_cohort: bool) -> dict[str, 
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     settings = Settings(
         seed=seed,
-        builds=Fleet(profile, devices, Rng(seed), presence=_there),
+        builds=Fleet(profile, devices, Rng(seed), presence=partial(_there, come_per_s(devices))),
         home_line=home_line("even"),
         jobs=[job(devices)],
         patience=PATIENCE,

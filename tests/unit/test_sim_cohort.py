@@ -249,7 +249,7 @@ def test_equal_seeds_give_equal_traces() -> None:
                 written.append(line)
 
         made, _ = world(phones(12), job(plan(), batches=80), faults=FAULTS["cut"], seed=seed)
-        made.observers.append(TraceWriter(File(), {"seed": seed}))  # type: ignore[arg-type]
+        made.observers.append(TraceWriter(File(), {"seed": seed}))
         made.run(limit_s=1000.0)
         return written
 
