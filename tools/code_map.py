@@ -41,6 +41,7 @@ ROOMS = {
     "src/shoal/flock": "a feature: devices without a manager",
     "src/shoal/flock/pairing": "which two merge next",
     "src/shoal/exporter": "a feature: metrics for Prometheus",
+    "src/shoal/browser": "a feature: tabs of browsers that train",
     "src/shoal/offload": "a feature: products on devices that need not be trusted",
     "src/shoal/offload/roles": "its roles",
     "src/shoal/offload/runtime": "its driver",
