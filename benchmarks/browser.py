@@ -165,9 +165,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="shoal-browser-") as scratch:
         home = Path(scratch) / "home"
         tabs, kills, epochs = (2, 1, 1) if given.quick else (3, 3, 3)
-        result = asyncio.run(measure(tabs=tabs, kills=kills, epochs=epochs, quick=given.quick, home=home))
+        result: dict[str, Any] = traces(1_000 if given.quick else 10_000, Path(scratch))
+        say(f"{result['traces']} lives, {result['trace_differences']} differences")
+        result |= asyncio.run(measure(tabs=tabs, kills=kills, epochs=epochs, quick=given.quick, home=home))
         result["download_mb"] = downloaded_mb(home)
-        result |= traces(1_000 if given.quick else 10_000, Path(scratch))
     finish(result)
 
 

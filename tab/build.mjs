@@ -6,9 +6,10 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const target = resolve(process.argv[2] ?? "../src/shoal/browser/static");
-process.chdir(dirname(fileURLToPath(import.meta.url)));
+const absWorkingDir = dirname(fileURLToPath(import.meta.url));
 
 await build({
+  absWorkingDir,
   entryPoints: ["src/page.ts", "src/tab.ts"],
   outdir: target,
   bundle: true,
@@ -20,4 +21,4 @@ await build({
   banner: { js: "// Built from tab/src by `python tools/tasks.py tab`; do not edit." },
 });
 // The same for Node, where the role is held to Python's.
-await build({ entryPoints: ["src/worker_role.ts", "src/frames.ts", "src/batches.ts", "src/protobuf.ts", "src/rest.ts"], outdir: "built", bundle: true, format: "esm", target: "es2022", outExtension: { ".js": ".mjs" } });
+await build({ absWorkingDir, entryPoints: ["src/worker_role.ts", "src/frames.ts", "src/batches.ts", "src/protobuf.ts", "src/rest.ts"], outdir: "built", bundle: true, format: "esm", target: "es2022", outExtension: { ".js": ".mjs" } });
