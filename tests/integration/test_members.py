@@ -151,7 +151,7 @@ def test_a_revoked_operator_is_out_too(tmp_path: Path) -> None:
                 with pytest.raises(Refused, match="shut out: revoked by the operator on"):
                     await link.operate(message)
             await link.close()
-            with pytest.raises(Refused, match="create the cluster anew"):
+            with pytest.raises(Refused, match="create a new cluster"):
                 await site.operator.revoke_node("manager")
 
     run(story())

@@ -57,6 +57,7 @@ from shoal.roles.manager.failover import Failover
 from shoal.roles.manager.manager import Manager
 from shoal.roles.manager.reconciliation import Reconciliation
 from shoal.roles.manager.reunion import HistoryVerdict, Side, together
+from shoal.roles.manager.standby import SeatWatch
 from shoal.roles.node.device_router import DeviceRouter
 from shoal.roles.node.failure_detector import FailureDetector
 from shoal.roles.node.host_router import Delivery, HostRouter, _Led
@@ -65,7 +66,8 @@ from shoal.scheduling.admission import Admission
 from shoal.scheduling.check_in import CheckIns
 from shoal.scheduling.deadlines import LeaseClock
 from shoal.scheduling.ledger import APPLIED, FREE, LEASED, Applied, Lease, Ledger
-from shoal.sim.disk import Disk, _Write
+from shoal.sim.disk import Disk, Write
+from shoal.sim.shared_store import SharedDisk, SimSeats, SimTenure
 from shoal.states import JobState, LeaderPhase
 from shoal.wire.coded import decode
 from shoal.wire.messages import (
@@ -800,7 +802,7 @@ def history_counted_twice() -> Patched:
 
     new_in = Disk._new_in
 
-    def all_of(self: Disk, write: _Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
+    def all_of(self: Disk, write: Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
         save, _, _ = new_in(self, write)
         return replace(save, applied=write.save.applied), (), ()
 
@@ -1527,7 +1529,7 @@ def history_of_both_sides_kept() -> Patched:
     """The history of the side that was given up stays beside the one that was adopted."""
     new_in = Disk._new_in
 
-    def beside(self: Disk, write: _Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
+    def beside(self: Disk, write: Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
         save, again, _ = new_in(self, write)
         return save, again, ()
 
@@ -1733,6 +1735,83 @@ OF_CHECK_INS: dict[str, Mutant] = _named(
     told_to_come_never,
     check_in_not_answered,
     dormant_given_work,
+)
+
+# Managers that share a store ---------------------------------------------------------------------------
+
+
+def deposed_manager_writes() -> Patched:
+    """The seat is counted on by whoever writes."""
+
+    def counts(self: SimSeats, tenure: SimTenure) -> bool:
+        seat = self.look()
+        if seat is not None:
+            self._seat = seat._replace(beats=seat.beats + 1)
+        return True
+
+    return patch.object(SimSeats, "prove", counts)
+
+
+def version_kept_without_the_seat() -> Patched:
+    """A version becomes durable without a proof of the seat; records need one."""
+    return patch.object(SharedDisk, "_finish", Disk._finish)
+
+
+def record_kept_without_the_seat() -> Patched:
+    """A job's record is written without a proof; versions need one."""
+
+    def keeps(self: SharedDisk, record: JobRecord, done: Callable[[], object]) -> None:
+        if self.is_away:
+            self.kernel.after(0.5, keeps, self, record, done)
+            return
+        self._kept(record)
+        self.kernel.after(self.sync_s / 2, done)
+
+    return patch.object(SharedDisk, "_try_to_keep", keeps)
+
+
+def seat_taken_before_it_ended() -> Patched:
+    """A standby waits for nobody to fall silent."""
+    return patch.object(SeatWatch, "may_take", lambda self, seat, now_s: True)
+
+
+def seat_taken_as_it_is() -> Patched:
+    """A standby takes the seat that there is, not the one that it watched."""
+    take = SimSeats.take
+    return patch.object(SimSeats, "take", lambda self, holder, seen: take(self, holder, self.look()))
+
+
+def record_taken_for_kept() -> Patched:
+    """The store is away, and the manager goes on as if it had written."""
+    try_to_keep = SharedDisk._try_to_keep
+
+    def goes_on(self: SharedDisk, record: JobRecord, done: Callable[[], object]) -> None:
+        if self.is_away:
+            done()
+        else:
+            try_to_keep(self, record, done)
+
+    return patch.object(SharedDisk, "_try_to_keep", goes_on)
+
+
+def version_taken_for_kept() -> Patched:
+    """A save that the store did not take is called done."""
+    finish = SharedDisk._finish
+
+    def lies(self: SharedDisk, write: Write, done: Callable[[bool], object]) -> None:
+        finish(self, write, lambda is_durable: done(True))
+
+    return patch.object(SharedDisk, "_finish", lies)
+
+
+OF_STORES: dict[str, Mutant] = _named(
+    deposed_manager_writes,
+    version_kept_without_the_seat,
+    record_kept_without_the_seat,
+    seat_taken_before_it_ended,
+    seat_taken_as_it_is,
+    record_taken_for_kept,
+    version_taken_for_kept,
 )
 
 #: Those that no check sees within 500 seeds, or one or two seeds by luck, and why.

@@ -180,7 +180,7 @@ def test_the_runtime_does_what_the_simulator_did(seed: int) -> None:
 class StillProcess:
     """A process whose time stands still between the events it is given: timers that are set do not fire."""
 
-    node = "replayed"
+    node = label = "replayed"
 
     def __init__(self) -> None:
         self.kernel = Kernel()

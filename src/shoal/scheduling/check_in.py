@@ -26,13 +26,14 @@ class CheckIns:
         self._every_s = every_s
         self._most_s = most_s
         self._places = per_s
-        self._slot = -1
+        #: A clock may begin anywhere.
+        self._slot: int | None = None
         self._taken = 0
 
     def appoint(self, *, now_s: float, draw: float) -> float:
         """In how many seconds a device shall come again. ``draw``: a number in [0, 1) from the caller's chance."""
         soonest = math.floor((now_s + self._every_s) / SLOT_S)
-        if soonest > self._slot:
+        if self._slot is None or soonest > self._slot:
             self._slot, self._taken = soonest, 0
         elif self._taken >= self._places:
             self._slot, self._taken = self._slot + 1, 0

@@ -38,7 +38,7 @@ class DiskCheckpoint:
 
 
 @dataclass(eq=False, slots=True)
-class _Write:
+class Write:
     """A checkpoint under way."""
 
     job: str
@@ -50,16 +50,16 @@ class _Write:
 
 class Disk:
     def __init__(self, kernel: Kernel, flaws: Stream | None = None, *, sync_s: float = SYNC_S) -> None:
-        self._kernel = kernel
+        self.kernel = kernel
         self._sync_s = sync_s
         #: Chance for saves that fail by themselves; None: none does.
-        self._flaws = flaws
+        self.flaws = flaws
         self.jobs: dict[str, JobRecord] = {}
         #: Records under way: written, not yet durable.
         self._keeps: dict[str, JobRecord] = {}
         self.history: dict[str, list[Applied]] = {}
         self._checkpoints: dict[str, list[DiskCheckpoint]] = {}
-        self._writes: list[_Write] = []
+        self._writes: list[Write] = []
         self.is_full = False
         self._evaluated: dict[str, set[int]] = {}
         #: Told of each checkpoint that became durable, of the rows of history that came with it once more, and of those
@@ -68,10 +68,41 @@ class Disk:
         #: Told of each record of a job that did.
         self.on_kept: Callable[[JobRecord], object] = lambda record: None
 
+    @property
+    def sync_s(self) -> float:
+        """What making a small write durable takes."""
+        return self._sync_s
+
+    @property
+    def has_room(self) -> bool:
+        return not self.is_full
+
+    @property
+    def is_away(self) -> bool:
+        """It cannot be reached now."""
+        return False
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is under way."""
+        return bool(self._keeps or self._writes)
+
+    def share_with(self, other: Disk) -> None:
+        """What is durable is the same from now on, and so is who is told of it."""
+        self.jobs, self.history = other.jobs, other.history
+        self._checkpoints, self._evaluated = other._checkpoints, other._evaluated
+        self.on_durable, self.on_kept = other.on_durable, other.on_kept
+
     # Jobs ----------------------------------------------------------------------------------------------
 
-    def keep(self, keep: Keep) -> float:
-        """Write a job's record; returns how long that takes. A crash within that time finds it done, or not."""
+    def keep(self, keep: Keep, done: Callable[[], object] | None = None) -> float:
+        """Write a job's record; returns how long that takes, infinity if ``done`` hears when it is over. A crash within
+        that time finds it done, or not."""
+        self.kernel.after(self.sync_s / 2, self._kept, self.recorded(keep))
+        return self.sync_s
+
+    def recorded(self, keep: Keep) -> JobRecord:
+        """A job's record, which is under way from now on."""
         known = self._keeps.get(keep.job) or self.jobs.get(keep.job)
         spec = keep.spec or (known.spec if known else None)
         assert spec is not None, f"a record of {keep.job}, which was never submitted"
@@ -84,12 +115,14 @@ class Disk:
         reason, leader = keep.reason or None, keep.leader or None
         record = JobRecord(spec=spec, state=keep.state, reason=reason, term=keep.term, leader=leader, terms=terms)
         self._keeps[keep.job] = record
-        self._kernel.after(self._sync_s / 2, self._kept, record)
-        return self._sync_s
+        return record
+
+    def is_under_way(self, record: JobRecord) -> bool:
+        return self._keeps.get(record.spec.job) is record
 
     def _kept(self, record: JobRecord) -> None:
         job = record.spec.job
-        if self._keeps.get(job) is record:
+        if self.is_under_way(record):
             self.jobs[job] = self._keeps.pop(job)
             self.on_kept(record)
 
@@ -111,23 +144,27 @@ class Disk:
 
     def write(self, job: str, save: Save, done: Callable[[bool], object], *, may_repeat: bool = False) -> None:
         """Make a checkpoint durable; ``done`` hears whether it is. History may come again with ``may_repeat``."""
-        if self.is_full or (self._flaws is not None and self._flaws.happens(0.05)):
-            self._kernel.after(self._sync_s, done, False)
+        if not self.has_room or (self.flaws is not None and self.flaws.happens(0.05)):
+            self.kernel.after(self.sync_s, done, False)
             return
-        write = _Write(job, save, may_repeat)
+        write = Write(job, save, may_repeat)
         self._writes.append(write)
         size_bytes = sum(array.nbytes for array in save.tensors.values())
-        self._kernel.after(self._sync_s + size_bytes / BYTES_PER_S, self._finish, write, done)
+        self.kernel.after(self.sync_s + size_bytes / BYTES_PER_S, self._finish, write, done)
 
-    def _finish(self, write: _Write, done: Callable[[bool], object]) -> None:
+    def _finish(self, write: Write, done: Callable[[bool], object]) -> None:
         if write.is_void:
             return
-        self._writes.remove(write)
+        self.give_up(write)
         self._commit(write)
         # Told a moment later: a crash in between finds it durable and nobody informed.
-        self._kernel.after(self._sync_s / 10, done, True)
+        self.kernel.after(self.sync_s / 10, done, True)
 
-    def _commit(self, write: _Write) -> None:
+    def give_up(self, write: Write) -> None:
+        """It is under way no longer."""
+        self._writes.remove(write)
+
+    def _commit(self, write: Write) -> None:
         save, again, gone = self._new_in(write)
         self._add(
             write.job, DiskCheckpoint(version=save.version, tensors=_copied(save.tensors), state=_plain(save.state))
@@ -138,7 +175,7 @@ class Disk:
         self._evaluated.setdefault(write.job, set()).update(view.version for view in save.evaluations)
         self.on_durable(write.job, save, again, gone)
 
-    def _new_in(self, write: _Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
+    def _new_in(self, write: Write) -> tuple[Save, tuple[Applied, ...], tuple[Applied, ...]]:
         """What of a save is not in the history yet, what is, and what of the history is not this leader's."""
         save = write.save
         history = self.history.get(write.job, [])
@@ -162,7 +199,7 @@ class Disk:
         """The power fails. What was under way reached the disk (safe), did not (lost), or did in part (torn)."""
         keeps, self._keeps = self._keeps, {}
         if fate == "safe":
-            self.jobs |= keeps
+            self.jobs.update(keeps)
             for record in keeps.values():
                 self.on_kept(record)
         writes, self._writes = self._writes, []

@@ -86,8 +86,11 @@ WORDS_AFTER = 45_000
 #: Only seeds above this number, up to the next one, draw whether devices check in, and do not stay.
 CHECK_IN_AFTER = 50_000
 
+#: Only seeds above this number, up to the next one, have a manager that stands by, and a store that may be away.
+STORES_AFTER = 60_000
+
 #: Only seeds above this number draw sealed sums whose devices add the noise of a private job.
-SHARES_AFTER = 60_000
+SHARES_AFTER = 70_000
 
 #: After how long devices without work come again, where they do.
 _CHECK_INS_S = (0.0, 2.0, 6.0, 20.0)
@@ -95,6 +98,21 @@ _CHECK_INS_S = (0.0, 2.0, 6.0, 20.0)
 #: What the manager's disk may take to make a small write durable: an SSD, or a bad SD card that others use too. The
 #: longest is longer than it takes to miss a leader.
 _SYNCS_S = (0.01, 0.2, 1.0, 2.5)
+
+#: The same of a database.
+_SHARED_SYNCS_S = (0.005, 0.02, 0.1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outage:
+    """The store that managers share is away for a while, or slow."""
+
+    at_s: float
+    for_s: float
+    #: 0: it is away.
+    slow_factor: float = 0.0
+    #: Away for the manager that has the seat alone: the way between them is cut.
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +139,9 @@ class FuzzCase:
     targeted: tuple[TargetedFault, ...] = ()
     #: After how long devices without work come again; 0: they stay connected.
     check_in_s: float = 0.0
+    #: A second manager stands by, and both share a store.
+    has_standby: bool = False
+    outages: tuple[Outage, ...] = ()
 
     @property
     def topology(self) -> str:
@@ -178,6 +199,12 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
     is_tight = is_shaped and shapes.happens(0.6)
     if strike_at == "handed-over":
         faults += (TransferFault(who=LEADER, at=AtRound(1 + stream.below(6))),)
+    has_standby = STORES_AFTER < seed <= SHARES_AFTER
+    stores = Rng(seed).stream("stores")
+    if has_standby:
+        faults += _of_managers(stores)
+    # Slow where the time of a write is what is waited for.
+    syncs_s = _SYNCS_S[2:] if strike_at == "store" else _SYNCS_S
     return FuzzCase(
         seed=seed,
         jobs=tuple(_job(spec, stream) for spec in specs),
@@ -191,10 +218,36 @@ def fuzz_case(seed: int, *, has_cuts: bool = True) -> FuzzCase:
         strike_at=strike_at,
         struck=struck,
         prefers_devices=prefers_devices,
-        # Slow where the time of a write is what is waited for.
-        disk_sync_s=stream.pick(_SYNCS_S[2:] if strike_at == "store" else _SYNCS_S),
+        disk_sync_s=stream.pick(_SHARED_SYNCS_S if has_standby else syncs_s),
         targeted=targeted,
         check_in_s=Rng(seed).stream("check-in").pick(_CHECK_INS_S) if CHECK_IN_AFTER < seed <= SHARES_AFTER else 0.0,
+        has_standby=has_standby,
+        outages=_outages(stores) if has_standby else (),
+    )
+
+
+def _of_managers(stream: Stream) -> tuple[Fault, ...]:
+    """The manager that has the seat dies or freezes, for about as long as it takes to lose the seat, or longer."""
+    faults: list[Fault] = []
+    for _ in range(stream.below(4)):
+        at, for_s = AtSecond(stream.between(1.0, FAULTS_UNTIL_S)), stream.between(1.0, stream.pick((5.0, 15.0)))
+        if stream.happens(0.5):
+            faults.append(Stop(who=MANAGER, at=at, for_s=for_s))
+        else:
+            fate = stream.pick((SaveFate.SAFE, SaveFate.LOST))
+            faults.append(Crash(who=MANAGER, at=at, restart_s=for_s, disk=fate))
+    return tuple(faults)
+
+
+def _outages(stream: Stream) -> tuple[Outage, ...]:
+    return tuple(
+        Outage(
+            at_s=stream.between(0.0, FAULTS_UNTIL_S),
+            for_s=stream.between(0.2, stream.pick((2.0, 15.0))),
+            slow_factor=stream.pick((0.0, 0.0, 5.0, 20.0)),
+            is_cut=stream.happens(0.5),
+        )
+        for _ in range(stream.below(4))
     )
 
 

@@ -16,9 +16,10 @@ from shoal.sim.faults import (
     Stop,
     resolve,
 )
-from shoal.sim.fuzz_case import FuzzCase
+from shoal.sim.fuzz_case import FuzzCase, Outage
 from shoal.sim.inflict import Inflicter
 from shoal.sim.invariants import Violation
+from shoal.sim.managers import LABELS
 from shoal.sim.network import AccessLink
 from shoal.sim.observe import Mark, Observer, Step
 from shoal.sim.rates import Steady
@@ -61,6 +62,7 @@ class _Strike:
             within_s = self._stream.pick((0.01, 0.05, 1.0))
             # A version that is stored came from the leader.
             leader = step.event.sender if isinstance(step.event, Received) and step.role == "manager" else step.node
+            leader = HOME if leader in LABELS else leader
             self._world.kernel.after(self._stream.between(0.0, within_s), self._strike, leader)
 
     def mark(self, mark: Mark) -> None:
@@ -110,6 +112,7 @@ class FuzzRun:
             prefers_devices=what.prefers_devices,
             disk_sync_s=what.disk_sync_s,
             check_in_s=what.check_in_s,
+            has_standby=what.has_standby,
         )
         self.world = World(settings, sizer=Encoded())
         self.inflicter = Inflicter(self.world, what.faults)
@@ -140,8 +143,25 @@ class FuzzRun:
         raise Violation(f"a worker was left behind in a job that is over: {self._occupied()}")
 
     def begin(self) -> None:
+        for outage in self.what.outages:
+            self.world.kernel.at(outage.at_s, self._inflict, outage)
         self.inflicter.begin()
         self.world.begin()
+
+    def _inflict(self, outage: Outage) -> None:
+        managers, kernel = self.world.managers, self.world.kernel
+        assert managers is not None, "a manager that is alone has a disk of its own"
+        if outage.slow_factor:
+            over = managers.store.slow(outage.slow_factor)
+        else:
+            over = managers.store.cut(managers.holding() if outage.is_cut else LABELS)
+
+        def end() -> None:
+            over()
+            managers.store.disturbed_s = kernel.now_s
+
+        self.inflicter.quiet_since_s = max(self.inflicter.quiet_since_s, kernel.now_s + outage.for_s)
+        kernel.after(outage.for_s, end)
 
     def on_end(self) -> None:
         """Every job is over."""

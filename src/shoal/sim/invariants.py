@@ -61,8 +61,8 @@ HEARD_AFTER_S = 3.0
 #: No device is told to come again later than this in the seeds: after the longest interval, and a crowd of ten.
 COMES_WITHIN_S = 30.0
 
-#: The manager's node.
-HOME = "home"
+#: The manager's node, and a second manager that stood by.
+LABELS = ("home", "home-2")
 
 #: What a leader tells of itself was so this long ago, at most.
 TOLD_WITHIN_S = 5.0
@@ -215,6 +215,8 @@ class Invariants:
         #: Node -> when it was last told that there is no work; and when it hung up, as the manager knows.
         self._sent_s: dict[str, float] = {}
         self._dormant_s: dict[str, float] = {}
+        #: The managers that took the seat of a shared store, one after the other: under terms 1, 2, 3.
+        self._seats: list[str] = []
 
     # What roles did ------------------------------------------------------------------------------------
 
@@ -225,6 +227,9 @@ class Invariants:
             self._manager(step)
 
     def _manager(self, step: Step) -> None:
+        if self._is_deposed(step.node):
+            # It has not noticed: what it decides waits for a write that cannot be, or is fenced by terms.
+            return
         kept: set[tuple[str, int]] = set()
         for action in step.actions:
             if isinstance(action, Keep):
@@ -247,6 +252,10 @@ class Invariants:
             elif isinstance(action, Send) and isinstance(action.message, StepDown):
                 self._given_up(step, action.to, action.message)
         self._checked_in(step)
+
+    def _is_deposed(self, node: str) -> bool:
+        """Another manager has the seat that this one had."""
+        return bool(self._seats) and node in LABELS and node != self._seats[-1]
 
     def _checked_in(self, step: Step) -> None:
         """A device that says hello is answered; one that is sent away is told when to come again, soon enough to be
@@ -378,7 +387,7 @@ class Invariants:
             if not lent.is_open:
                 continue
             self._hold(lent.node != lost, step.at_s, f"{lost} was lost and kept lease {number} of {step.job}")
-            if step.node == HOME:
+            if step.node in LABELS and not self._is_deposed(step.node):
                 rests_s = step.at_s - self._dormant_s.get(lent.node, math.inf)
                 what = f"{lent.node} is dormant and holds lease {number} of {step.job}"
                 self._hold(rests_s <= HEARD_AFTER_S, step.at_s, what)
@@ -625,6 +634,12 @@ class Invariants:
                 self._kept(mark.facts["job"], mark.facts["state"], int(mark.facts["term"]), mark.at_s)
             case "led":
                 self._led(mark)
+            case "seat":
+                self._seated(mark)
+            case "written":
+                is_held = (mark.node, mark.facts["term"]) == (self._seats[-1], len(self._seats))
+                told = f"{mark.node} wrote under term {mark.facts['term']} of the seat, which {self._seats[-1]} has"
+                self._hold(is_held, mark.at_s, told)
             case "started" if "jobs" in mark.facts:
                 self._began_s = mark.at_s
                 forgotten = self._accepted - set(mark.facts["jobs"])
@@ -636,6 +651,14 @@ class Invariants:
             case _:
                 pass
 
+    def _seated(self, mark: Mark) -> None:
+        """A seat is taken from a manager that is dead, frozen or cut off, and a term of it is given once."""
+        self._hold(
+            mark.facts["term"] == len(self._seats) + 1, mark.at_s, f"term {mark.facts['term']} of the seat again"
+        )
+        self._hold(not mark.facts["was_well"], mark.at_s, f"{mark.node} took the seat of a manager that was well")
+        self._seats.append(mark.node)
+
     def _kept(self, job: str, state: str, term: int, at_s: float) -> None:
         course = self._courses[job]
         self._hold(
@@ -645,7 +668,7 @@ class Invariants:
         course.state = state
         if term > course.kept_term:
             leads_on = course.vacant_s is None and course.led_term == course.kept_term
-            leads_on = leads_on and course.led[course.led_term] != HOME and course.led_term != course.deposed
+            leads_on = leads_on and course.led[course.led_term] not in LABELS and course.led_term != course.deposed
             self._hold(
                 not leads_on or at_s - self._began_s > HEARD_AFTER_S,
                 at_s,

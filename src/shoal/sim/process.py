@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,18 +33,37 @@ class SimMachine:
 
 
 class Process:
-    __slots__ = ("_backlog", "_stops", "alive", "incarnation", "kernel", "machine", "node", "observers")
+    __slots__ = (
+        "_backlog",
+        "_stops",
+        "alive",
+        "incarnation",
+        "kernel",
+        "label",
+        "machine",
+        "node",
+        "observers",
+        "resumed_s",
+    )
 
     def __init__(self, machine: SimMachine, kernel: Kernel, observers: Sequence[Observer]) -> None:
         self.machine = machine
         self.node = machine.name
+        #: How observers know it, where several processes act under one node's name.
+        self.label = machine.name
         #: As others know it from the processes before it; empty: nobody asks.
         self.incarnation = ""
         self.kernel = kernel
         self.observers = observers
         self.alive = True
+        #: When it last went on after it was stopped.
+        self.resumed_s = -math.inf
         self._stops = 0
         self._backlog: list[tuple[Do, tuple[Any, ...]]] = []
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stops > 0
 
     @property
     def clock_s(self) -> float:
@@ -70,9 +90,10 @@ class Process:
         self._stops -= 1
         if self._stops:
             return
+        self.resumed_s = self.kernel.now_s
         backlog, self._backlog = self._backlog, []
         for do, args in backlog:
             self.now(do, *args)
 
     def mark(self, kind: str, **facts: object) -> None:
-        announce(self.observers, Mark(self.kernel.now_s, self.node, kind, facts))
+        announce(self.observers, Mark(self.kernel.now_s, self.label, kind, facts))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.roles.actions import Action, Record, Send
+from shoal.sim.managers import LABELS
 from shoal.sim.observe import Mark, Step
 from shoal.sim.rng import Stream
 from shoal.sim.world import AGENT_START_S, HOME, World
@@ -95,7 +96,7 @@ class TargetedFaults:
         pass
 
     def _strike(self, who: str) -> None:
-        if who == HOME:
+        if who in LABELS:
             # What befalls home has others to bring it about: here one that it spoke with is struck.
             who = self._stream.pick(list(self._world.agents))
         world, kernel, stream = self._world, self._world.kernel, self._stream

@@ -24,6 +24,7 @@ from shoal.sim.driver.role_server import SimRoleServer
 from shoal.sim.driver.visit import HomeLink
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.kernel import Kernel
+from shoal.sim.managers import LABELS, SimManagers
 from shoal.sim.network import AccessLink, Network
 from shoal.sim.observe import Mark, Observer, announce
 from shoal.sim.process import Process, SimMachine
@@ -68,6 +69,8 @@ class Settings:
     #: Devices for which nothing is to be decided are rows of arrays (``sim.cohort``), but for those that are watched.
     is_cohort: bool = False
     watched: Sequence[str] = ()
+    #: A second manager stands by, and the disk is a store that both share.
+    has_standby: bool = False
 
 
 class World:
@@ -89,7 +92,8 @@ class World:
         self.disk.on_kept = self._kept
         #: Whether every job is over, as of the last record that was kept: it is asked after every event.
         self._is_over = False
-        self.home: SimManagerNode | None = None
+        #: The manager, where it is alone.
+        self._home: SimManagerNode | None = None
         self.home_slow_factor = 1.0
         self.machines = {HOME: SimMachine(HOME)}
         self.agents: dict[str, SimAgent | None] = {}
@@ -99,6 +103,17 @@ class World:
         self._copies = self.rng.stream("copies")
         #: Job -> the newest term that anyone led it under, the leader of that term, and its process.
         self._leaders: dict[str, tuple[int, Host, Process]] = {}
+        self.managers = (
+            SimManagers(
+                self.disk,
+                process=self._home_process,
+                manager=self._home_node,
+                mark=self.mark,
+                chance=self.rng.stream("standby"),
+            )
+            if settings.has_standby
+            else None
+        )
         self.network.attach(HOME, settings.home_line)
         self.home_node = HOME
         self.cohort = self._as_cohort() if settings.is_cohort else None
@@ -143,6 +158,11 @@ class World:
         self.machines[name] = SimMachine(name, device)
         self.agents[name] = None
         self.network.attach(name, build.line)
+
+    @property
+    def home(self) -> SimManagerNode | None:
+        """The manager's node; of two, that of the newest term."""
+        return self.managers.current() if self.managers is not None else self._home
 
     # Time ----------------------------------------------------------------------------------------------
 
@@ -214,7 +234,10 @@ class World:
 
     def leader_at(self, node: str, job: str) -> Role | None:
         """The leader of this job on this node, whatever its term."""
-        if node == HOME:
+        if self.managers is not None and node in LABELS:
+            home = self.managers.labelled(node)
+            role_server = home.role_server if home is not None else None
+        elif node == HOME:
             role_server = self.home.role_server if self.home is not None else None
         else:
             agent = self.agents.get(node)
@@ -245,8 +268,11 @@ class World:
         machine = self.machines[name]
         machine.is_on = True
         if name == HOME:
-            if self.home is None:
-                self._start_home(machine)
+            if self.managers is not None:
+                self.managers.start()
+            elif self._home is None:
+                self.mark(HOME, "started", jobs=tuple(self.disk.jobs))
+                self._home = self._home_node(self._home_process(), self.disk)
         elif name in self._leaving:
             # It was told to go and has not gone yet: it may be stopped. It comes back after that.
             self.kernel.after(1.0, self.start, name)
@@ -257,13 +283,15 @@ class World:
             process = Process(machine, self.kernel, self.observers)
             self.agents[name] = SimAgent(process, self, manager=HOME, incarnation=f"{name}-{number}", flaws=flaws)
 
-    def _start_home(self, machine: SimMachine) -> None:
-        self.mark(HOME, "started", jobs=tuple(self.disk.jobs))
+    def _home_process(self) -> Process:
+        return Process(self.machines[HOME], self.kernel, self.observers)
+
+    def _home_node(self, process: Process, disk: Disk) -> SimManagerNode:
         settings = self.settings
-        self.home = SimManagerNode(
-            Process(machine, self.kernel, self.observers),
+        return SimManagerNode(
+            process,
             self,
-            self.disk,
+            disk,
             patience=settings.patience,
             turn_hold_s=settings.turn_hold_s,
             upload_budget_bytes=settings.upload_budget_bytes,
@@ -274,6 +302,10 @@ class World:
 
     def power_off(self, name: str, *, disk: str = "safe") -> None:
         """Nobody is told: others notice by the silence."""
+        if name == HOME and self.managers is not None:
+            # Of two machines one; the address stays.
+            self.managers.end(fate=disk, kind="power off")
+            return
         self.machines[name].is_on = False
         self.mark(name, "power off")
         if name == HOME:
@@ -290,9 +322,12 @@ class World:
 
     def kill(self, name: str) -> None:
         """The process ends at once; the machine runs on and breaks its connections."""
+        if name == HOME and self.managers is not None:
+            self.managers.end(fate="lost", kind="killed")
+            return
         self.mark(name, "killed")
         if name == HOME:
-            home = self.home
+            home = self._home
             self._end_home("lost")
             connections = list(home.role_server.connections.values()) if home is not None else []
         else:
@@ -309,9 +344,9 @@ class World:
             self.cohort.ended(name)
 
     def _end_home(self, disk: str) -> None:
-        if self.home is not None:
-            self.home.process.alive = False
-            self.home = None
+        if self._home is not None:
+            self._home.process.alive = False
+            self._home = None
             self.disk.crash(disk)
 
     def _end_agent(self, name: str) -> SimAgent | None:
@@ -366,7 +401,8 @@ class World:
     def _listening(self, node: str, endpoint: str = "") -> SimRoleServer | None:
         """Who answers there, if anyone does. A device that never led listens to nobody."""
         if node == HOME:
-            return self.home.role_server if self.home is not None else None
+            home = self.managers.serving() if self.managers is not None else self._home
+            return home.role_server if home is not None else None
         agent = self.agents.get(node)
         if agent is None or (endpoint and endpoint != agent.endpoint):
             return None

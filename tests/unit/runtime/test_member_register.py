@@ -127,8 +127,8 @@ def test_a_short_start_of_an_id_names_nothing(roll: MemberRegister) -> None:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"role": "manager"}, "node, operator"),
-        ({"role": ""}, "node, operator"),
+        ({"role": "manager"}, "node, browser, operator"),
+        ({"role": ""}, "node, browser, operator"),
         ({"uses": 0}, "1 to 100,000"),
         ({"uses": TOKEN_USES_MAX + 1}, "1 to 100,000"),
         ({"valid_s": 0.0}, "hours"),
@@ -265,7 +265,7 @@ def test_a_name_that_returns_in_another_role_does_not_take_the_old_role_along(
 def test_nobody_saws_off_the_branch_they_sit_on(roll: MemberRegister, authority: Authority) -> None:
     for name, role in (("manager", "manager"), ("operator", "operator")):
         roll.reserve(name, role, now_s=1.0)
-        with pytest.raises(Refused, match="create the cluster anew"):
+        with pytest.raises(Refused, match="create a new cluster"):
             revoke(roll, name, by="ann")
     joined(roll, authority, "ann", role="operator")
     with pytest.raises(Refused, match="as another operator"):

@@ -51,3 +51,8 @@ def test_nobody_is_told_to_come_at_once_or_never_and_no_second_is_crowded(
 def test_never_is_refused(every_s: float) -> None:
     with pytest.raises(Misuse):
         CheckIns(every_s=every_s, most_s=WEEK_S)
+
+
+def test_a_clock_may_begin_below_zero() -> None:
+    check_ins = CheckIns(every_s=2.0, most_s=WEEK_S)
+    assert 1.0 <= check_ins.appoint(now_s=-80.5, draw=0.5) <= 3.0

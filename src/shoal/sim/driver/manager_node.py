@@ -21,6 +21,7 @@ from shoal.sim.driver.role_host import Host
 from shoal.sim.driver.role_server import LOAD_S, SimRoleServer
 from shoal.sim.jobs import SimulatedJob
 from shoal.sim.process import Process
+from shoal.sim.shared_store import AGAIN_S
 from shoal.wire.messages import Assign, Checkpoint, Message, StopJob, Submit, TransferJob
 
 
@@ -94,7 +95,7 @@ class SimManagerNode:
     def _perform_manager(self, host: Host, action: Action) -> float:
         match action:
             case Keep():
-                return self._disk.keep(action)
+                return self._disk.keep(action, functools.partial(self.process.now, host.resume))
             case Store():
                 self._store(action)
             case Load():
@@ -143,6 +144,9 @@ class SimManagerNode:
         self.process.now(self.to_manager, failed)
 
     def _load(self, load: Load) -> None:
+        if self._disk.is_away:
+            self.process.later(AGAIN_S, self._load, load)
+            return
         loaded = self._disk.newest(load.job)
         version = _travelling(loaded) if loaded is not None else None
         self.role_server.roles.post(load.to, packed(version, job=load.job, term=load.term))
@@ -153,6 +157,9 @@ class SimManagerNode:
         self.process.later(LOAD_S, self._begin, host, assign)
 
     def _begin(self, host: Host, assign: Assign) -> None:
+        if self._disk.is_away:
+            self.process.later(AGAIN_S, self._begin, host, assign)
+            return
         loaded = self._disk.newest(assign.job)
         version = StoredVersion(version=loaded.version, tensors=loaded.tensors, state=loaded.state) if loaded else None
         self.role_server.begin(host, assign, version)

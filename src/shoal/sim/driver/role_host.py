@@ -5,6 +5,7 @@ The twin of the runtime's host: there the clock, the inbox and the timers are as
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -19,7 +20,8 @@ from shoal.wire.messages import Message
 #: tell, and a role that waits for it would wait for ever, at one instant.
 TIMER_MIN_S = 1e-9
 
-#: Carries out the actions that a host does not know itself; returns how long the actions that follow must wait.
+#: Carries out the actions that a host does not know itself; returns how long the actions that follow must wait: for
+#: ever, if they wait for ``Host.resume``.
 Perform = Callable[["Host", Action], float]
 
 #: Sends a message of the role to a node.
@@ -30,6 +32,8 @@ class HostProcess(Protocol):
     """What a host runs in."""
 
     node: str
+    #: How observers know it: two processes may act under one node's name.
+    label: str
     kernel: Kernel
     observers: Sequence[Observer]
 
@@ -49,6 +53,7 @@ class Host:
     __slots__ = (
         "_cost_s",
         "_inbox",
+        "_paused",
         "_perform",
         "_process",
         "_running",
@@ -82,6 +87,8 @@ class Host:
         self._cost_s = cost_s
         self._inbox: deque[Event] = deque()
         self._running = True
+        #: What is left to do of what was decided, until it is resumed.
+        self._paused: Iterator[Action] = iter(())
         #: Name -> which setting of it counts. A timer that is set again makes the older setting void.
         self._timers: dict[str, int] = {}
 
@@ -97,6 +104,10 @@ class Host:
         if not self._running:
             self._run(iter(()))
 
+    def resume(self) -> None:
+        """What an action was to wait for is done."""
+        self._run(self._paused)
+
     def _run(self, actions: Iterator[Action]) -> None:
         """Carry out the decided actions, then take the next event; pause where an action must be waited for."""
         self._running = True
@@ -105,6 +116,9 @@ class Host:
         while not self.ended:
             for action in actions:
                 wait_s = self._act(action)
+                if math.isinf(wait_s):
+                    self._paused = actions
+                    return
                 if wait_s > 0.0:
                     process.later(wait_s, self._run, actions)
                     return
@@ -113,7 +127,7 @@ class Host:
             event = self._inbox.popleft()
             decided = role.handle(event, process.clock_s)
             if process.observers:
-                step = Step(process.kernel.now_s, process.node, self.kind, self.job, event, decided)
+                step = Step(process.kernel.now_s, process.label, self.kind, self.job, event, decided)
                 for observer in process.observers:
                     observer.step(step)
             actions = iter(decided)

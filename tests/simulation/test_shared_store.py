@@ -1,0 +1,125 @@
+"""Two managers and a store that may be away, in seeds: one of them writes, and what was acknowledged stays."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mutants import OF_STORES
+
+from dst.fuzz import CheckedRun, fuzz
+from shoal.roles.manager.standby import Seat
+from shoal.sim.fuzz_case import STORES_AFTER, fuzz_case
+from shoal.sim.invariants import Violation
+from shoal.sim.observe import Mark, Step
+from shoal.sim.shared_store import SimSeats, SimTenure
+from shoal.store.seat import Deposed, Seats, Tenure
+from shoal.store.sqlite import SqliteDatabase
+
+pytestmark = pytest.mark.timeout(600)
+
+BLOCKS, BLOCK = 4, 10
+
+#: Mutant -> a seed that shows it, and a part of what is said then.
+SHOWN_BY = {
+    "deposed_manager_writes": (STORES_AFTER + 2, "wrote under term 2 of the seat"),
+    "version_kept_without_the_seat": (STORES_AFTER + 10, "wrote under term 2 of the seat"),
+    "record_kept_without_the_seat": (STORES_AFTER + 47, "wrote under term 1 of the seat"),
+    "seat_taken_before_it_ended": (STORES_AFTER + 2, "took the seat of a manager that was well"),
+    "seat_taken_as_it_is": (STORES_AFTER + 2, "took the seat of a manager that was well"),
+    "record_taken_for_kept": (STORES_AFTER + 21, "was used before it was written down"),
+    "version_taken_for_kept": (STORES_AFTER + 7, "was called kept and is not"),
+}
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_invariant_breaks(block: int) -> None:
+    first = STORES_AFTER + 1 + block * BLOCK
+    for seed in range(first, first + BLOCK):
+        try:
+            fuzz(seed)
+        except BaseException as error:
+            error.add_note(f"python -m benchmarks.protocol_seeds --first {seed} --count 1 --trace {seed}.jsonl")
+            raise
+
+
+class Takeovers:
+    """Counts what seeds are to bring about."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def step(self, step: Step) -> None:
+        pass
+
+    def mark(self, mark: Mark) -> None:
+        if mark.kind == "seat" and mark.facts["term"] > 1:
+            self.seen["takeover"] += 1
+        self.seen[f"{mark.kind} {mark.node}"] += 1
+
+
+def test_seeds_bring_takeovers_about_and_those_below_have_one_manager() -> None:
+    takeovers = Takeovers()
+    cases = [fuzz_case(seed) for seed in range(STORES_AFTER + 1, STORES_AFTER + 13)]
+    for case in cases:
+        CheckedRun(case, observers=[takeovers]).run()
+    assert takeovers.seen["takeover"] >= 6
+    assert takeovers.seen["written home"] > 0
+    assert takeovers.seen["written home-2"] > 0
+    outages = [outage for case in cases for outage in case.outages]
+    assert {outage.is_cut for outage in outages if not outage.slow_factor} == {False, True}
+    assert any(outage.slow_factor for outage in outages)
+    assert not any(fuzz_case(seed).has_standby for seed in range(STORES_AFTER - 20, STORES_AFTER + 1))
+
+
+@pytest.mark.parametrize("name", sorted(OF_STORES))
+def test_a_mutant_of_stores_is_caught(name: str) -> None:
+    seed, said = SHOWN_BY[name]
+    with OF_STORES[name](), pytest.raises(Violation, match=said):
+        fuzz(seed)
+    # The seed fails for the mutant's sake alone.
+    fuzz(seed)
+
+
+def test_the_seat_of_the_simulator_is_that_of_the_database() -> None:
+    """The same story told to both: they answer alike."""
+    chance = np.random.default_rng(47)
+    with tempfile.TemporaryDirectory() as folder:
+        database = SqliteDatabase(Path(folder) / "seats.db")
+        deployed, simulated = Seats(database), SimSeats()
+        tenures: list[tuple[Tenure, SimTenure]] = []
+        seen: list[Seat | None] = [None]
+        outcomes: Counter[str] = Counter()
+        for _ in range(600):
+            match chance.integers(3):
+                case 0:
+                    seat = deployed.look()
+                    assert seat == simulated.look()
+                    seen.append(seat)
+                case 1:
+                    holder, watched = f"m{chance.integers(3)}", seen[chance.integers(max(0, len(seen) - 3), len(seen))]
+                    real, twin = deployed.take(holder, watched), simulated.take(holder, watched)
+                    assert (real is None) == (twin is None)
+                    outcomes["taken" if real is not None else "not taken"] += 1
+                    if real is not None and twin is not None:
+                        assert (real.holder, real.term) == (twin.holder, twin.term)
+                        tenures.append((real, twin))
+                case _ if tenures:
+                    real, twin = tenures[chance.integers(max(0, len(tenures) - 3), len(tenures))]
+                    assert _proves(deployed, real) == simulated.prove(twin)
+                    outcomes["proven" if real is tenures[-1][0] else "deposed"] += 1
+                case _:
+                    pass
+        database.close()
+    assert min(outcomes[name] for name in ("taken", "not taken", "proven", "deposed")) > 10
+
+
+def _proves(seats: Seats, tenure: Tenure) -> bool:
+    try:
+        seats.renew(tenure)
+    except Deposed:
+        return False
+    return True
