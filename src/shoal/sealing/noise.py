@@ -25,6 +25,9 @@ _NEAR = 64
 #: A table has its chances as so many bits, of which the first ``_FIRST_BITS`` decide all but a few draws.
 _BITS, _FIRST_BITS = 127, 63
 
+#: So many bits find a place in a table that is right, or right but for one, for all but the rarest numbers.
+_GUIDE_BITS = 16
+
 #: Tries to round an update so that it stays as short as it has to be. Then it is rounded towards zero.
 _TRIES_MAX = 4
 
@@ -110,17 +113,34 @@ def drawn(variance: int, size: int, key: bytes) -> np.ndarray:
     """So many Skellam numbers, by the stream of this key (32 bytes), which is used for nothing else."""
     from shoal.sealing.stream import stream
 
-    first, last = table_of(variance)
-    source = stream(key)
+    table, source = table_of(variance), stream(key)
     bits = np.frombuffer(source.update(bytes(8 * size)), dtype="<u8")
-    return picked(bits, first, last, more=lambda: int.from_bytes(source.update(bytes(8)), "little"))
+    return picked(bits, table, more=lambda: int.from_bytes(source.update(bytes(8)), "little"))
 
 
-def picked(bits: np.ndarray, first: np.ndarray, last: np.ndarray, *, more: Callable[[], int]) -> np.ndarray:
+class ChanceTable:
+    """The chance that a number is no further from zero than each number, from 0 on, as whole numbers of 127 bits."""
+
+    def __init__(self, first: np.ndarray, last: np.ndarray) -> None:
+        """``first`` 63 bits of each, and the ``last`` 64. The last number has all: 2^63."""
+        self.first, self.last = first, last
+        begins = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << np.uint64(_FIRST_BITS - _GUIDE_BITS)
+        self.guide = np.searchsorted(first, begins, side="right")
+
+    def find(self, wanted: np.ndarray) -> np.ndarray:
+        """How many entries are no more than each of these, by their first bits."""
+        numbers = self.guide[wanted >> np.uint64(_FIRST_BITS - _GUIDE_BITS)]
+        numbers += self.first[numbers] <= wanted
+        rare = np.flatnonzero(self.first[numbers] <= wanted)
+        numbers[rare] = np.searchsorted(self.first, wanted[rare], side="right")
+        return np.asarray(numbers)
+
+
+def picked(bits: np.ndarray, table: ChanceTable, *, more: Callable[[], int]) -> np.ndarray:
     """The number of each 64 bits: the lowest is its sign, the others say where in the table it is. Where these are no
     more than the beginning of an entry, ``more`` decides."""
-    wanted = bits >> np.uint64(1)
-    numbers = np.searchsorted(first, wanted, side="right")
+    wanted, first, last = bits >> np.uint64(1), table.first, table.last
+    numbers = table.find(wanted)
     for at in np.flatnonzero(first[np.maximum(numbers, 1) - 1] == wanted):
         low, rest = int(np.searchsorted(first, wanted[at], side="left")), more()
         numbers[at] = low + int(np.searchsorted(last[low : numbers[at]], np.uint64(rest), side="right"))
@@ -129,12 +149,9 @@ def picked(bits: np.ndarray, first: np.ndarray, last: np.ndarray, *, more: Calla
 
 
 @lru_cache(maxsize=4)
-def table_of(variance: int) -> tuple[np.ndarray, np.ndarray]:
-    """The chance that a Skellam number is no further from zero than each number, as the first and the last bits of it.
-
-    Its chances are as modified Bessel functions I_k of the variance v: I_{k-1} = I_{k+1} + (2k/v)·I_k, which is stable
-    downwards (Miller's algorithm), here in whole numbers.
-    """
+def table_of(variance: int) -> ChanceTable:
+    """Of Skellam numbers. Their chances are as modified Bessel functions I_k of the variance v, for which I_{k-1} =
+    I_{k+1} + (2k/v)·I_k: stable downwards (Miller's algorithm), here in whole numbers."""
     most = largest(variance)
     above, here = 0, 1 << 128
     chances = [0] * (most + 1)
@@ -148,5 +165,4 @@ def table_of(variance: int) -> tuple[np.ndarray, np.ndarray]:
         summed += chance if number == 0 else 2 * chance
         share = (summed << _BITS) // whole
         first[number], last[number] = share >> (_BITS - _FIRST_BITS), share & (1 << 64) - 1
-    first.flags.writeable = last.flags.writeable = False
-    return first, last
+    return ChanceTable(first, last)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import Misuse
-from shoal.sealing.noise import NoisePoint, drawn, largest, picked, table_of
+from shoal.sealing.noise import ChanceTable, NoisePoint, drawn, largest, picked, table_of
 
 KEY = bytes(range(32))
 
@@ -22,7 +22,7 @@ def key_of(number: int) -> bytes:
 
 @pytest.mark.parametrize("variance", [1, 7, 400])
 def test_the_table_has_the_chances_of_poisson_numbers_taken_from_each_other(variance: int) -> None:
-    half, first = variance / 2, table_of(variance)[0]
+    half, first = variance / 2, table_of(variance).first
     terms = int(half + 40 * math.sqrt(half) + 60)
     poisson = np.array([math.exp(-half + k * math.log(half) - math.lgamma(k + 1)) for k in range(terms)])
     summed = 0.0
@@ -34,7 +34,7 @@ def test_the_table_has_the_chances_of_poisson_numbers_taken_from_each_other(vari
 
 @pytest.mark.parametrize("variance", [3, 5000, 20_000_000])
 def test_the_table_ends_with_certainty_where_next_to_nothing_is_left(variance: int) -> None:
-    first, last = table_of(variance)
+    first, last = table_of(variance).first, table_of(variance).last
     assert int(first[-1]) == 2**63
     assert np.all(np.diff(first.astype(object)) >= 0)
     # Before the last number, less than 2^-99 is missing.
@@ -49,7 +49,7 @@ def test_bits_that_are_the_beginning_of_an_entry_are_looked_at_further() -> None
     last = np.array([0, 1 << 62, 0], dtype=np.uint64)
 
     def of(bits: int, more: int) -> int:
-        return int(picked(np.array([bits], dtype=np.uint64), first, last, more=lambda: more)[0])
+        return int(picked(np.array([bits], dtype=np.uint64), ChanceTable(first, last), more=lambda: more)[0])
 
     assert of(2 * (five - 2), 0) == 0
     assert of(2 * five, (1 << 62) - 1) == 1
@@ -57,6 +57,16 @@ def test_bits_that_are_the_beginning_of_an_entry_are_looked_at_further() -> None
     assert of(2 * five + 1, 1 << 62) == -2
     assert of(2 * (five + 1), 0) == 2
     assert of(2 * (five - 1), 0) == 1
+
+
+@pytest.mark.parametrize("variance", [1, 90, 40_000_000])
+def test_a_place_is_found_as_by_looking_everywhere(variance: int) -> None:
+    table = table_of(variance)
+    wanted = np.random.default_rng(1).integers(0, 1 << 63, 50_000, dtype=np.uint64)
+    # Chances of the rarest too, and the entries themselves.
+    wanted = np.concatenate([wanted, (1 << 63) - 1 - (wanted[:2000] >> np.uint64(30)), table.first[:-1]])
+    wanted = wanted[wanted < 1 << 63]
+    assert np.array_equal(table.find(wanted), np.searchsorted(table.first, wanted, side="right"))
 
 
 def test_draws_have_mean_variance_and_tails() -> None:
