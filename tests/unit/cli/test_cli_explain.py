@@ -14,6 +14,7 @@ from statuses import JOB, job, progress, worker
 from shoal.cli import main
 from shoal.cli.exits import Exit
 from shoal.cli.render.explained import advice, job_lines, job_plain, model_bytes, sketch_plain
+from shoal.cli.render.trusted import trust_facts
 from shoal.cli.sketch import DEVICES_MAX, Sketch
 from shoal.errors import Misuse
 from shoal.plan import Plan, epochs
@@ -292,3 +293,29 @@ def test_the_table_in_the_docs_is_what_the_planner_says() -> None:
 def test_a_sketch_is_checked() -> None:
     with pytest.raises(Misuse, match="the leader's link"):
         sketch(leader_bytes_per_s=0.0)
+
+
+def test_a_sealed_and_private_plan_says_both_and_what_shares_cost() -> None:
+    plan = Plan(
+        trust="sealed(8, 10%, 30%) + private(8, 1e-5)",
+        data="local",
+        cohort=50,
+        workers_min=500,
+        epoch_leases=500,
+        until=epochs(8),
+        clip_update=0.5,
+    )
+    told: dict[str, str] = {}
+    for label, text in trust_facts(plan, devices=500, model_bytes=4 * 720_967):
+        told[label] = f"{told.get(label, '')} {text}"
+    assert "nobody sees a sum without noise" in told["trust"]
+    assert "of 50 devices each masks with 22 neighbours" in told["trust"]
+    assert "epsilon 8, delta 1e-05 at the plan's end" in told["promise"]
+    assert "8 updates at most, those of sums that come to nothing among them" in told["promise"]
+    assert "the 30 devices whose noise is certain" in told["shares"]
+    assert "1.29 times the deviation it needs" in told["shares"]
+    assert "as far as updates that all agree could" in told["noise"]
+    assert "ms of a core more a version on a device" in told["costs"]
+    assert "10.0 kB more up a device" in told["costs"]
+    assert "sums of at least 35 devices, never one without noise" in told["learns"]
+    assert "sums of versions" not in told["stops not"]

@@ -62,7 +62,7 @@ def private_facts(privacy: Privacy, *, devices: int, values: float) -> Iterator[
 
 def _spaced(privacy: Privacy) -> str:
     if isinstance(privacy, SharedPrivacy):
-        return "with a sum that comes to nothing as one of them"
+        return "those of sums that come to nothing among them"
     return f"{plural(privacy.apart, 'version')} apart or more"
 
 

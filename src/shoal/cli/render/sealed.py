@@ -63,4 +63,5 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
             else f"{lying}; and who took part, with how many examples and what loss"
         ),
     )
-    yield "stops not", "a device that lies: nobody can see which one spoilt a sum. Nor what sums of versions tell"
+    tells = "" if is_private else ". Nor what sums of versions tell"
+    yield "stops not", f"a device that lies: nobody can see which one spoilt a sum{tells}"
