@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos_kit import lost_and_twice
+from benchmarks.chaos_kit import EVENTS_MANY, lost_and_twice
 from benchmarks.chromium import BrowserFailed, Chromium, Page, program
 from benchmarks.common import finish, say
 from shoal.browser import engine_files
@@ -131,8 +131,16 @@ def from_history(paths: Paths, job: str) -> dict[str, Any]:
         of_epoch = 1 + max(row.batch for row in rows)
         lost, twice = lost_and_twice(registry, job, batches=epochs * of_epoch)
         leases = {(row.node, row.version, row.lease) for row in rows if row.node.startswith("tab")}
+        events = registry.events_after(job, 0, limit=EVENTS_MANY)
+        reasons = sorted({event.text for event in events if event.kind == "refused"})
         shares = {name: sum(row.node == name for row in rows) for name in sorted({row.node for row in rows})}
-    return {"updates_from_tabs": len(leases), "batches_lost": lost, "batches_twice": twice, "batches_by": shares}
+    return {
+        "updates_from_tabs": len(leases),
+        "batches_lost": lost,
+        "batches_twice": twice,
+        "batches_by": shares,
+        "refusals": reasons,
+    }
 
 
 def downloaded_mb(home: Path) -> float:

@@ -247,9 +247,7 @@ def plain_action(action: Action) -> dict[str, Any]:
         case Prepare():
             return {"action": "Prepare"}
         case Train() | Evaluate():
-            leave_out: tuple[str, ...] = ("tensors", "changes", "staged", "deadline_s")
-            leave_out += ("examples",) if isinstance(action, Train) else ()
-            told = _fields(action, leave_out=leave_out)
+            told = _fields(action, leave_out=("tensors", "changes", "staged", "deadline_s", "examples"))
             return {"action": type(action).__name__, **told, "tensors": _tensors(action.tensors)}
         case Record():
             return {"action": "Record", "kind": action.kind, "reason": action.reason}

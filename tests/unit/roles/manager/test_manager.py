@@ -168,6 +168,43 @@ def test_a_node_with_onnxruntime_alone_is_given_jobs_that_have_graphs(office: Of
     assert office.assigned() == {"board": "portable"}
 
 
+def tab(office: Office, name: str) -> None:
+    facts = Facts(host="Chromium", onnx="1.30", browser="Chromium 156")
+    office.happens(Received(sender=name, message=Hello(node=name, incarnation="1", facts=facts)))
+
+
+def test_a_tab_is_given_jobs_that_a_tab_can_do_and_never_leads(office: Office, make_spec: Make) -> None:
+    office.submit(make_spec(job="plain"))
+    tab(office, "tab")
+    assert office.assigned() == {}
+    for number, choice in enumerate(({"codec": "bf16"}, {"topology": "tree"}, {"shuffle": "window"})):
+        spec = dataclasses.replace(make_spec(job=f"odd-{number}", **choice), graphs="1" * 64)
+        assert not spec.suits_tabs
+        office.submit(spec)
+        assert office.assigned() == {}
+    suited = dataclasses.replace(make_spec(job="portable"), graphs="1" * 64)
+    assert suited.suits_tabs
+    assert not dataclasses.replace(suited, base=("2" * 64,)).suits_tabs
+    office.submit(suited)
+    assert office.assigned() == {"tab": "portable"}
+
+
+def test_where_devices_are_to_lead_a_tab_does_not(make_spec: Make) -> None:
+    manager = Manager(node="home", patience=Patience(), prefers_devices=True)
+    office = Office()
+    office.manager = manager
+    office.happens(Started())
+    tab(office, "tab")
+    office.submit(dataclasses.replace(make_spec(job="portable"), graphs="1" * 64))
+    leads = [
+        action.to
+        for action in office.actions
+        if isinstance(action, Send) and isinstance(action.message, Assign) and action.message.role == "leader"
+    ]
+    assert "tab" not in leads
+    assert [view.leader for view in manager.job_views()] == ["home"]
+
+
 def test_a_node_is_not_called_back_for_a_job_that_it_has_no_engine_for(office: Office, make_spec: Make) -> None:
     for node in ("a", "b", "c"):
         office.hello(node, torch="", onnx="1.31")
