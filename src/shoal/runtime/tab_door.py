@@ -85,7 +85,10 @@ def tab_door(
     register: MemberRegister,
     on_enrolled: Callable[[Newcomer], None],
 ) -> TabDoor:
-    make: Callable[..., TabDoor] = features.provided("tab_door")
+    try:
+        make: Callable[..., TabDoor] = features.provided("tab_door")
+    except ImportError as error:
+        raise Misuse(f"the door for tabs needs more packages: pip install '.[browser]' ({error})") from None
     return make(
         options,
         home=home,

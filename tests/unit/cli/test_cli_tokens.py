@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 
 from shoal.cli.render.tables import tokens_table
@@ -34,3 +35,18 @@ def test_a_token_shows_what_is_left_of_it() -> None:
     assert "used up" in dead
     assert "expired" in dead
     assert "never" in lasting
+
+
+def test_the_qr_code_of_a_link_is_what_a_camera_reads() -> None:
+    segno = pytest.importorskip("segno")
+    from shoal.cli.commands.token import _qr_code
+
+    link = "https://shoal.example:7075/#join=" + "0f" * 16
+    dark = [[bool(each) for each in row] for row in segno.make(link, error="l").matrix_iter(border=2)]
+    halves = {"█": (False, False), "▀": (False, True), "▄": (True, False), " ": (True, True)}
+    read: list[list[bool]] = []
+    for line in _qr_code(link).splitlines():
+        above, below = zip(*(halves[each] for each in line), strict=True)
+        read += [list(above), list(below)]
+    assert read[: len(dark)] == dark
+    assert not any(any(row) for row in read[len(dark) :])

@@ -70,7 +70,7 @@ def _qr_code(link: str) -> str:
     try:
         import segno
     except ImportError:
-        return "(for a QR code of it: pip install segno)"
+        return "(for a QR code of it: pip install '.[browser]')"
     rows = [[bool(dark) for dark in row] for row in segno.make(link, error="l").matrix_iter(border=2)]
     if len(rows) % 2:
         rows.append([False] * len(rows[0]))
