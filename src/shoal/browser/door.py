@@ -27,7 +27,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from shoal.browser.page_files import PageFile, page_files
 from shoal.browser.page_guard import PageGuard
-from shoal.browser.proof import ANSWER_MAX_BYTES, Answer, Joining, new_challenge, proven
+from shoal.browser.proof import ANSWER_MAX_BYTES, Joining, TabProof, new_challenge, proven
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
 from shoal.identity.enrolment import Newcomer
 from shoal.identity.identity import Authority, Identity
@@ -229,7 +229,7 @@ class TabDoor:
             raise WebSocketDisconnect(1000)
         if text is None or len(text) > ANSWER_MAX_BYTES:
             raise PeerViolation("something else than an answer to the challenge")
-        answer = Answer.read(text)
+        answer = TabProof.read(text)
         found = proven(answer, ca_pem=self._identity.ca_pem, origin=self._origin, challenge=challenge)
         peer, verb = replace(found, address=address), answer.verb
         conduct = self._commons.conduct

@@ -39,7 +39,7 @@ def signed_text(*, origin: str, verb: str, incarnation: str, challenge: str) -> 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class TabProof:
     """What a tab says to a challenge."""
 
     certificate_pem: str
@@ -48,7 +48,7 @@ class Answer:
     incarnation: str
 
     @classmethod
-    def read(cls, text: str) -> Answer:
+    def read(cls, text: str) -> TabProof:
         try:
             plain = json.loads(text)
         except (ValueError, RecursionError):
@@ -75,7 +75,9 @@ class Answer:
         return cls(certificate_pem=pem, signature=signed, verb=verb, incarnation=incarnation)
 
 
-def proven(answer: Answer, *, ca_pem: bytes, origin: str, challenge: str, now_s: float | None = None) -> RemoteIdentity:
+def proven(
+    answer: TabProof, *, ca_pem: bytes, origin: str, challenge: str, now_s: float | None = None
+) -> RemoteIdentity:
     """The member that gave this answer to this challenge, here. Raises PeerViolation with the reason."""
     from shoal.identity import certificates
 

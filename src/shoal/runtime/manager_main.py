@@ -37,7 +37,7 @@ from shoal.runtime.paths import Paths
 from shoal.runtime.reachable import EVERYWHERE, own_address, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.seat_holder import hold_seat, mind_doors
-from shoal.runtime.tab_door import TabDoor, TabDoorOptions, tab_door
+from shoal.runtime.tab_door import DoorForTabs, TabDoorOptions, tab_door
 from shoal.store.opening import open_stores
 from shoal.store.registry import Registry
 from shoal.store.seat import Deposed, FencedDatabase, Seats
@@ -220,7 +220,7 @@ async def run_home(
         )
         await enrolment.start()
         announcement: Announcement | None = None
-        door: TabDoor | None = None
+        door: DoorForTabs | None = None
         staying_fresh = asyncio.create_task(_stay_fresh(authority, identity, places, (server, enrolment)))
 
         async def shut() -> None:

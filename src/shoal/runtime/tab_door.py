@@ -67,7 +67,7 @@ class TabDoorOptions:
         return "0.0.0.0" if self.is_tls else self.host.strip("[]")
 
 
-class TabDoor(Protocol):
+class DoorForTabs(Protocol):
     async def start(self) -> str:
         """Listen; returns the origin, with the port in use."""
         ...
@@ -84,9 +84,9 @@ def tab_door(
     service: Service,
     register: MemberRegister,
     on_enrolled: Callable[[Newcomer], None],
-) -> TabDoor:
+) -> DoorForTabs:
     try:
-        make: Callable[..., TabDoor] = features.provided("tab_door")
+        make: Callable[..., DoorForTabs] = features.provided("tab_door")
     except ImportError as error:
         raise Misuse(f"the door for tabs needs more packages: pip install '.[browser]' ({error})") from None
     return make(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.browser.proof import Answer, Joining, new_challenge, proven, signed_text
+from shoal.browser.proof import Joining, TabProof, new_challenge, proven, signed_text
 from shoal.errors import PeerViolation
 from shoal.identity import certificates
 from shoal.identity.identity import Authority, Identity
@@ -22,10 +22,10 @@ def authority(tmp_path: Path) -> Authority:
     return Authority.create(tmp_path, "pond")
 
 
-def answered(tab: Identity, fresh: str, /, **changed: str) -> Answer:
+def answered(tab: Identity, fresh: str, /, **changed: str) -> TabProof:
     said = {"origin": ORIGIN, "verb": "Work", "incarnation": "a1", "challenge": fresh} | changed
     signature = certificates.signature(signed_text(**said), tab.key_pem)
-    return Answer(certificate_pem=tab.certificate_pem.decode(), signature=signature, verb="Work", incarnation="a1")
+    return TabProof(certificate_pem=tab.certificate_pem.decode(), signature=signature, verb="Work", incarnation="a1")
 
 
 def test_a_signed_challenge_names_the_member(authority: Authority) -> None:
@@ -100,11 +100,11 @@ WHOLE = {"certificate_pem": "x", "signature": base64.b64encode(b"s").decode(), "
 )
 def test_answers_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises(PeerViolation):
-        Answer.read(text)
+        TabProof.read(text)
 
 
 def test_a_whole_answer_is_read() -> None:
-    assert Answer.read(json.dumps(WHOLE)).signature == b"s"
+    assert TabProof.read(json.dumps(WHOLE)).signature == b"s"
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"\xff", b'{"secret": "a", "wanted": "b", "csr_pem": "c", "d": 1}'])

@@ -140,7 +140,7 @@ class Heir:
 
 
 @dataclass(slots=True)
-class Job:
+class VisitJob:
     """The job that a visit works for."""
 
     assign: Assign
@@ -223,7 +223,7 @@ class Visit:
         self.welcome: Welcome | None = None
         self.come_s = 0.0
         self.is_leaving = False
-        self.job: Job | None = None
+        self.job: VisitJob | None = None
         # Heartbeats, as ``roles.node.dial_state`` counts them.
         self.seq = self.answered = 0
         self.every_s = FIRST_BEAT_S
@@ -452,7 +452,7 @@ class Visit:
     # Its job ---------------------------------------------------------------------------------------------
 
     def _on_assign(self, assign: Assign) -> None:
-        job = self.job = Job(assign, self._owner.job(assign.job))
+        job = self.job = VisitJob(assign, self._owner.job(assign.job))
         fetch_bytes = 0 if self._owner.has_fetched(self.row, assign.job) else job.simulated.fetch_bytes
         if fetch_bytes:
             through_s, _ = self._brought(fetch_bytes)
@@ -460,13 +460,13 @@ class Visit:
         else:
             self._fetched(job, 0)
 
-    def _fetched(self, job: Job, size_bytes: int) -> None:
+    def _fetched(self, job: VisitJob, size_bytes: int) -> None:
         self.bytes_down += size_bytes
         self._owner.home_link.sent_bytes += size_bytes
         self._owner.fetched(self, job.assign.job)
         self._owner.kernel.after(job.simulated.start_s, self._prepared, job)
 
-    def _prepared(self, job: Job) -> None:
+    def _prepared(self, job: VisitJob) -> None:
         job.is_prepared = True
         job.free_s = self._owner.kernel.now_s
         if job.heir is not None:
@@ -517,11 +517,11 @@ class Visit:
         if end_s > now_s + work.deadline_s:
             self._owner.kernel.at(now_s + work.deadline_s, self._overdue, job, work)
 
-    def _overdue(self, job: Job, work: Work) -> None:
+    def _overdue(self, job: VisitJob, work: Work) -> None:
         if self.successor is None and self.job is job and job.work is work and self._is_open:
             self._owner.becomes_full(self, reason="its lease is overdue")
 
-    def _trained(self, job: Job, work: Work) -> None:
+    def _trained(self, job: VisitJob, work: Work) -> None:
         answer = job.answer
         assert answer is not None
         if job.heir is not None:
@@ -584,7 +584,7 @@ class Visit:
             self.cut("the process on the other side ended")
 
 
-def _is_repeated(job: Job, assign: Assign) -> bool:
+def _is_repeated(job: VisitJob, assign: Assign) -> bool:
     """A device that is back is told its job twice. One that prepares for it has nothing to say to that."""
     same = (assign.job, assign.role, assign.term, assign.leader, assign.leader_endpoint)
     known = job.assign
@@ -592,7 +592,7 @@ def _is_repeated(job: Job, assign: Assign) -> bool:
     return is_same and not job.is_prepared
 
 
-def _is_awaited(job: Job, go: Go) -> bool:
+def _is_awaited(job: VisitJob, go: Go) -> bool:
     offered = job.offered
     return offered is not None and (offered.term, offered.lease) == (go.term, go.lease) and not go.formation
 
