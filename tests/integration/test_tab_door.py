@@ -233,6 +233,23 @@ def test_tokens_are_good_at_their_own_door_alone(tmp_path: Path) -> None:
     run(story())
 
 
+def test_a_request_to_join_that_drips_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.browser.door.HANDSHAKE_MAX_S", 0.5)
+
+    async def story() -> None:
+        async with site_in(tmp_path) as site:
+            place = site.origin.partition("://")[2]
+            host, port = place.split(":")
+            reading, writing = await asyncio.open_connection(host, int(port))
+            head = f"POST /enrol HTTP/1.1\r\nHost: {place}\r\nOrigin: {site.origin}\r\nContent-Length: 400\r\n\r\n"
+            writing.write(f"{head}{{".encode())
+            said = await asyncio.wait_for(reading.readline(), 30)
+            assert b" 408 " in said
+            writing.close()
+
+    run(story())
+
+
 def test_a_challenge_answered_before_is_of_no_use(tmp_path: Path) -> None:
     async def story() -> None:
         async with site_in(tmp_path) as site:

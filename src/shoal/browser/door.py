@@ -168,10 +168,15 @@ class TabDoor:
 
     async def _join(self, request: Request) -> Response:
         body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > ENROL_MESSAGE_MAX_BYTES:
-                return _told({"refused": "a request to join that is too large"}, 413)
+        try:
+            # Of the whole, not of each part: a stranger that drips bytes holds a connection no longer than others.
+            async with asyncio.timeout(HANDSHAKE_MAX_S):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > ENROL_MESSAGE_MAX_BYTES:
+                        return _told({"refused": "a request to join that is too large"}, 413)
+        except TimeoutError:
+            return _told({"refused": "a request to join that takes too long"}, 408)
         address = request.client.host if request.client is not None else ""
         try:
             return _told(self._joined(Joining.read(bytes(body)), address), 200)
