@@ -29,9 +29,10 @@ class PlainRoster(ClusterState):
     def look(self, node: NodeRecord) -> None:
         pass
 
-    def take(self, spec: JobSpec) -> NodeRecord | None:
+    def take(self, spec: JobSpec, *, is_led_here: bool) -> NodeRecord | None:
         nodes = (self.nodes[name] for name in sorted(self.nodes))
-        return next((node for node in nodes if node.can_train and not node.job and node.suits(spec)), None)
+        able = (node for node in nodes if node.can_train and not node.job and node.suits(spec))
+        return next((node for node in able if is_led_here or not node.facts.browser), None)
 
     def workers(self, job: str) -> list[str]:
         return [name for name in sorted(self.nodes) if self.nodes[name].job == job]
