@@ -1727,7 +1727,7 @@ def dormant_given_work() -> Patched:
         is_here = self.state in (Liveness.ALIVE, Liveness.DORMANT)
         return is_here and self.held is None and not self.is_resting
 
-    return patch.object(NodeRecord, "can_lead", property(is_known))
+    return patch.object(NodeRecord, "is_available", property(is_known))
 
 
 OF_CHECK_INS: dict[str, Mutant] = _named(
@@ -1741,7 +1741,7 @@ OF_CHECK_INS: dict[str, Mutant] = _named(
 
 
 def deposed_manager_writes() -> Patched:
-    """The seat is counted on by whoever writes."""
+    """The seat is counted on by any writer."""
 
     def counts(self: SimSeats, tenure: SimTenure) -> bool:
         seat = self.look()

@@ -105,7 +105,7 @@ SAID = {
     "any_values_will_do": "on another model than version",
     "any_sum_will_do": "is not what its history says",
     "one_part_for_all": "on another model than version",
-    "lost_aggregator_lent_by": "is lost",
+    "lost_aggregator_lent_by": ", which lost ",
     "lent_while_summed_up": "on another model than version",
     "late_is_not_late_in_a_tree": "was counted for",
     "straight_into_a_shard": "on another model than version",
