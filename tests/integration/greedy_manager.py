@@ -10,5 +10,5 @@ from shoal.runtime import manager_main
 
 if __name__ == "__main__":
     Participants.why_not = lambda self, worker, *, version: None  # type: ignore[method-assign]
-    Participants.are_spent = lambda self, workers: False  # type: ignore[method-assign]
+    Participants.are_spent = lambda self, workers, *, least=1: False  # type: ignore[method-assign]
     sys.exit(manager_main.main())
