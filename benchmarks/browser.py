@@ -20,6 +20,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from benchmarks.chaos_kit import EVENTS_MANY, lost_and_twice
 from benchmarks.chromium import BrowserFailed, Chromium, Page, program
 from benchmarks.common import finish, say
 from shoal.browser import engine_files
+from shoal.errors import Misuse
 from shoal.runtime.local import LocalCluster
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
@@ -157,8 +159,11 @@ def traces(count: int, folder: Path) -> dict[str, int]:
         subprocess.run(
             [sys.executable, ROOT / "tools" / "tab_traces.py", "--count", str(count)], stdout=file, check=True
         )
-    subprocess.run(["node", ROOT / "tab" / "build.mjs", folder], check=True)
-    played = subprocess.run(["node", ROOT / "tab" / "test" / "traces.mjs", recorded], stdout=subprocess.PIPE)
+    node = shutil.which("node")
+    if node is None:
+        raise Misuse("there is no Node here to play the tab's worker: apt-get install nodejs npm")
+    subprocess.run([node, ROOT / "tab" / "build.mjs", folder], check=True)
+    played = subprocess.run([node, ROOT / "tab" / "test" / "traces.mjs", recorded], stdout=subprocess.PIPE)
     counts = json.loads(played.stdout)
     return {"traces": counts["traces"], "trace_differences": counts["differences"]}
 

@@ -168,7 +168,7 @@ def test_a_private_plan_works_out_how_often_a_device_comes() -> None:
         ({"participations": -1}, "numbers from 0"),
         ({"epoch_leases": 1_000_000}, "noise is known for 16384. Set fewer epochs"),
         ({"epoch_leases": 160_000, "until": epochs(1), "apart": 1}, "Set participations to less"),
-        ({"apart": 200}, "need 2000 workers. Set workers_min"),
+        ({"apart": 200}, "2000 workers are needed. Set workers_min"),
     ],
 )
 def test_what_private_cannot_do_says_what_to_change(said: dict[str, object], told: str) -> None:

@@ -92,7 +92,9 @@ var FIELDS = {
   ],
   Blob: [
     [1, "sha256", "string", false, false],
-    [2, "size_bytes", "int", false, false]
+    [2, "size_bytes", "int", false, false],
+    [3, "takes_url", "bool", false, false],
+    [4, "url", "string", false, false]
   ],
   Dataset: [
     [1, "manifest", "string", false, false],
@@ -335,7 +337,8 @@ var FIELDS = {
     [3, "reason", "string", false, false],
     [4, "time_s", "double", false, false],
     [5, "redial_s", "double", false, false],
-    [6, "come_s", "double", false, false]
+    [6, "come_s", "double", false, false],
+    [7, "managers", "string", true, false]
   ],
   Work: [
     [1, "job", "string", false, false],
