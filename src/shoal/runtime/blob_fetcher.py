@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from shoal.errors import PeerViolation
 from shoal.runtime.agent_usage import AgentUsage
@@ -101,6 +100,8 @@ class BlobFetcher:
     async def _download_from(self, answer: Blob) -> bool:
         """Download a blob from the URL that the manager gave. False: it did not come from there."""
         # Where it is needed: an idle agent is small.
+        from urllib.parse import urlsplit
+
         from shoal.runtime.direct_download import NotDownloaded, download
 
         stop = threading.Event()
