@@ -107,7 +107,7 @@ def sealed_cost(devices: int, values: int, *, lost: float = 0.0, bits: int = 32)
 
 
 def _plain_s(*updates: np.ndarray) -> float:
-    """What the leader takes to add up one plain update, of which none is the one that it just had."""
+    """Measure how long a leader adds up one plain update. Each is another than the one before, so no cache has it."""
     partial = Partial(updates[0].size)
     taken_s = []
     for _ in range(8):

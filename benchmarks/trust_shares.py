@@ -79,7 +79,7 @@ def cost(values: int, *, devices: int = 50) -> dict[str, float]:
 
 
 def trained(point: NoisePoint, images: np.ndarray, labels: np.ndarray, *, is_member: bool, seed: int) -> float:
-    """What an auditor makes of the models of one training. The last writer is the one who is asked about."""
+    """Score the models of one training as an auditor would. The audit asks whether the last writer took part."""
     model, seen, chance = first_model(np.random.default_rng(0)), 0.0, stream(seed.to_bytes(32, "big"))
     for _ in range(VERSIONS):
         updates = [clipped(update, clip=point.clip) for update in leases(model, images, labels)]

@@ -124,7 +124,7 @@ async def _dies_at(site: Site, orders: Path, word: str, time: int) -> str:
 
 
 async def _moves(site: Site, job: str) -> None:
-    """Two more versions, the first of which may have been under way."""
+    """Two more versions: the first may have been under way."""
     rows, _ = site.history(job)
     newest = max((row.version for row in rows), default=0)
 

@@ -42,7 +42,7 @@ def test_a_device_counts_before_it_is_in_a_sum_and_no_oftener_than_it_may(tmp_pa
             )
             started = await site.operator.submit(named, plan=plan)
             view = await site.ended(started)
-            # Twenty versions, of which devices may take part in nine.
+            # Twenty versions; a device may take part in nine.
             assert "the accounts of too many of the 4 devices here are spent" in view.reason, view.reason
             rows, _ = site.history(started)
             assert {row.version for row in rows} == set(range(1, OFTEN + 1))

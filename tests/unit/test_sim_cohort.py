@@ -39,7 +39,7 @@ class Count:
     def __init__(self) -> None:
         self.of: Counter[str] = Counter()
         self.full: Counter[str] = Counter()
-        #: (term, lease) -> whom it was lent to.
+        #: (term, lease) -> the device that has it.
         self.lent: dict[tuple[int, int], str] = {}
         self.merged: list[int] = []
 

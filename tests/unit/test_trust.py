@@ -245,7 +245,7 @@ def both(**said: object) -> Plan:
 def test_devices_that_seal_add_noise_for_the_smallest_sum() -> None:
     plan, privacy = both(), both().privacy
     assert isinstance(privacy, SharedPrivacy)
-    # 50 devices, of which 15 may be lost, and 5 may tell what they added.
+    # 50 devices: 15 may be lost, and 5 may collude.
     assert (plan.opened_least, privacy.certain, privacy.devices) == (35, 30, 50)
     assert both(trust="sealed(40) + private(8)").opened_least == 40
     # 4 epochs of 10 versions; 500 devices fill 10 of them. However far apart: noise is fresh for each.

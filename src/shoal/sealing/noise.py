@@ -22,7 +22,7 @@ _DEVIATIONS = 12.0
 _BEYOND = 1.2
 _NEAR = 64
 
-#: A table has its chances as so many bits, of which the first ``_FIRST_BITS`` decide all but a few draws.
+#: A table stores its chances in so many bits. Their first ``_FIRST_BITS`` decide all but a few draws.
 _BITS, _FIRST_BITS = 127, 63
 
 #: So many bits find a place in a table that is right, or right but for one, for all but the rarest numbers.
@@ -128,7 +128,7 @@ class ChanceTable:
         self.guide = np.searchsorted(first, begins, side="right")
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
-        """How many entries are no more than each of these, by their first bits."""
+        """Count the entries at or below each of these values, by their first bits."""
         numbers = self.guide[wanted >> np.uint64(_FIRST_BITS - _GUIDE_BITS)]
         numbers += self.first[numbers] <= wanted
         rare = np.flatnonzero(self.first[numbers] <= wanted)

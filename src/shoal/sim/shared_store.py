@@ -62,12 +62,12 @@ class SharedStore:
     """What managers reach of it, and how fast it is."""
 
     def __init__(self, truth: Disk) -> None:
-        #: What is durable, whoever wrote it.
+        #: The durable records of all managers.
         self.truth = truth
         self.seats = SimSeats()
         self._cuts: Counter[str] = Counter()
         self._slowness: list[float] = []
-        #: Told of every write: by whom, and under which term of the seat.
+        #: Hears every write: the manager that wrote, and its term of the seat.
         self.on_write: Callable[[str, int], object] = lambda label, term: None
         #: When it was last away for someone, or slow.
         self.disturbed_s = -math.inf

@@ -35,7 +35,7 @@ def sealed_facts(plan: Plan, *, devices: int, model_bytes: float) -> Iterator[tu
         yield "trust", f"{plan.trust}: waits for {least} devices, since fewer do not hide each other"
         devices = least
     if is_private:
-        # A version has no more of them.
+        # A version has at most a cohort.
         devices = min(devices, plan.cohort)
     shape = shape_of(min(devices, GROUP_MAX), sealed.colluding, sealed.lost)
     each = "every other" if shape.is_complete else f"{shape.neighbours} neighbours"

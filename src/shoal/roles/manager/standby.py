@@ -13,7 +13,7 @@ SILENT_S = 3.0
 RENEW_EVERY_S = 1.0
 LOOK_EVERY_S = 0.4
 
-#: Two looks prove no more silence than this, however far apart they are: a standby that was stopped, perhaps with the
+#: Two looks prove at most this much silence, however far apart they are: a standby that was stopped, perhaps with the
 #: holder on the same machine, looks on for a while before it takes anything. One that is merely slow gets there.
 GAP_MAX_S = 1.5
 

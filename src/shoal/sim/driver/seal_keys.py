@@ -29,7 +29,7 @@ class SimSealKeys:
         return hashlib.shake_256(f"{self._seed} {self._count}".encode()).digest(size)
 
     def next_rounding(self) -> bytes:
-        """What the next update that is sealed will be rounded with, and draw its noise from, for those who watch."""
+        """The chance that the next sealed update takes for its rounding and its noise. Oracles read it."""
         count = self._count
         entropy, self._count = self._drawn(ENTROPY_BYTES), count
         return rounding_of(entropy)

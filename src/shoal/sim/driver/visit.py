@@ -340,7 +340,7 @@ class Visit:
         """A device that loses its power is a full one: nothing of this session is left to silence."""
 
     def end(self) -> None:
-        """Nothing of it happens any more; whoever goes on speaks over another session, or over none."""
+        """End this visit. The device goes on as a row or a full device, over another session or over none."""
         self._is_open, self._is_over = False, True
 
     def _closed(self, reason: str) -> None:
