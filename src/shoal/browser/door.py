@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import socket
-import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from shoal.browser.page_files import PageFile, page_files
 from shoal.browser.page_guard import PageGuard
 from shoal.browser.proof import ANSWER_MAX_BYTES, Joining, TabProof, new_challenge, proven
-from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
+from shoal.errors import PeerViolation, Refused, ShoalError
 from shoal.identity.enrolment import Newcomer
 from shoal.identity.identity import Authority, Identity
 from shoal.identity.names import RemoteIdentity, is_name
@@ -39,6 +38,7 @@ from shoal.net.session import FrameSession
 from shoal.net.shared_budget import SharedBudget
 from shoal.runtime.member_register import MemberRegister
 from shoal.runtime.tab_door import TabDoorOptions
+from shoal.web_server import listen, web_config
 from shoal.wire.frames import chunk_frame, envelope_frame, read_opening
 from shoal.wire.limits import (
     CHUNK_BYTES,
@@ -56,7 +56,6 @@ log = logging.getLogger("shoal")
 CONNECTIONS_MAX = 768
 #: Of one address, that have not said who they are.
 STRANGERS_PER_ADDRESS = 16
-_REQUEST_HEAD_BYTES = 16 << 10
 _PING_S = 20.0
 
 #: Why a socket was closed, to the page: it was refused, or broke the contract.
@@ -102,7 +101,7 @@ class TabDoor:
 
     async def start(self) -> str:
         options = self._options
-        self._listening = _listen(options.listens_on, options.port)
+        self._listening = listen(options.listens_on, options.port, option="--browser")
         port = self._listening.getsockname()[1]
         scheme, usual = ("https", 443) if options.is_tls else ("http", 80)
         self._origin = f"{scheme}://{options.host}" + ("" if port == usual else f":{port}")
@@ -124,37 +123,22 @@ class TabDoor:
             WebSocketRoute("/door", self._open),
             Route("/{path:path}", self._file, methods=["GET"]),
         ]
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        config = uvicorn.Config(
+        return web_config(
             PageGuard(Starlette(routes=routes), hosts=hosts, origin=self._origin),
-            http="h11",
-            ws="websockets-sansio",
-            # Before it is read: a frame of gRPC's door has the same limit.
-            ws_max_size=MESSAGE_MAX_BYTES,
-            # A compressed frame would be unpacked before its size is known.
-            ws_per_message_deflate=False,
-            ws_ping_interval=_PING_S,
-            ws_ping_timeout=_PING_S,
-            loop="asyncio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=CONNECTIONS_MAX,
-            timeout_keep_alive=15,
-            timeout_graceful_shutdown=1,
-            h11_max_incomplete_event_size=_REQUEST_HEAD_BYTES,
-            ssl_certfile=self._options.certificate,
-            ssl_keyfile=self._options.key,
+            connections_max=CONNECTIONS_MAX,
+            certificate=self._options.certificate,
+            key=self._options.key,
+            options="--browser-certificate and --browser-key",
+            ws={
+                "ws": "websockets-sansio",
+                # Before it is read: a frame of gRPC's door has the same limit.
+                "ws_max_size": MESSAGE_MAX_BYTES,
+                # A compressed frame would be unpacked before its size is known.
+                "ws_per_message_deflate": False,
+                "ws_ping_interval": _PING_S,
+                "ws_ping_timeout": _PING_S,
+            },
         )
-        try:
-            config.load()
-        except (OSError, ssl.SSLError) as error:
-            raise Misuse(f"--browser-certificate and --browser-key cannot be used: {error}") from None
-        if config.ssl is not None:
-            config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
-        return config
 
     # The page -------------------------------------------------------------------------------------------------
 
@@ -334,11 +318,3 @@ def _sent(request: Request, found: PageFile) -> Response:
 
 def _told(plain: dict[str, str], status: int) -> Response:
     return Response(json.dumps(plain).encode(), status, media_type="application/json")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise Misuse(f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --browser") from None

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,11 +22,11 @@ from shoal.console.feed import Feed
 from shoal.console.simulations import Simulations
 from shoal.errors import Misuse
 from shoal.runtime.reachable import listens_on_loopback
+from shoal.web_server import listen, web_config
 
 LOOPBACK = "127.0.0.1"
 #: Connections at one time, streams included.
 CONNECTIONS_MAX = 256
-_REQUEST_HEAD_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +71,7 @@ class ConsoleReady:
 
 async def serve(options: Options, on_ready: Callable[[ConsoleReady], None]) -> None:
     """Until a signal ends it."""
-    with contextlib.closing(_listen(options.host, options.port)) as listening:
+    with contextlib.closing(listen(options.host, options.port, option="--port")) as listening:
         await _serve_on(listening, options, on_ready)
 
 
@@ -136,41 +134,13 @@ def _ready(access: ConsoleAccess, options: Options, port: int, origin: str) -> C
 
 
 def server_config(console: Console, *, certificate: Path | None = None, key: Path | None = None) -> uvicorn.Config:
-    """How uvicorn runs the app: few connections, small requests, no word of itself."""
-    # A stream that is cut off ends in the middle of an answer: that is no defect to tell of.
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    config = uvicorn.Config(
+    return web_config(
         make_app(console),
-        http="h11",
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=1,
-        h11_max_incomplete_event_size=_REQUEST_HEAD_BYTES,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
+        connections_max=CONNECTIONS_MAX,
+        certificate=certificate,
+        key=key,
+        options="--certificate and --key",
     )
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        raise Misuse(f"--certificate and --key cannot be used: {error}") from None
-    if config.ssl is not None:
-        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
-    return config
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise Misuse(f"cannot listen on {host}:{port} ({error.strerror or error}): choose another --port") from None
 
 
 def _is_any(host: str) -> bool:
