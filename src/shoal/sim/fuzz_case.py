@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shoal.learning.outer_rule import ADAPTIVE
 from shoal.plan import STALENESS, Plan, Until
@@ -570,6 +571,20 @@ def _in_words(plan: Plan, stream: Stream) -> Plan:
     return replace(plan, codec="int16") if is_short else plan
 
 
+def _sealable(plan: Plan) -> dict[str, Any]:
+    """The fields that a plan must have for its sums to be sealed."""
+    return {
+        "worker_momentum": None,
+        "topology": "star",
+        "pace": "sync",
+        "data": "local",
+        "codec": "dense",
+        "work": "leased" if plan.work == "fixed" else plan.work,
+        "staleness": "root" if plan.staleness == "similar" else plan.staleness,
+        "share_labels": False,
+    }
+
+
 def _sealed(plan: Plan, stream: Stream) -> Plan:
     """Whether the leader sees sums alone, drawn from a stream of its own. Most of these cases do: it is what they are
     for. So few devices that some may be lost, with shares that such a group can bear."""
@@ -580,14 +595,7 @@ def _sealed(plan: Plan, stream: Stream) -> Plan:
     return replace(
         plan,
         trust=f"sealed({least}, {borne})",
-        worker_momentum=None,
-        topology="star",
-        pace="sync",
-        data="local",
-        codec="dense",
-        work="leased" if plan.work == "fixed" else plan.work,
-        staleness="root" if plan.staleness == "similar" else plan.staleness,
-        share_labels=False,
+        **_sealable(plan),
         epoch_leases=max(plan.epoch_leases, least + leases) if plan.data == "local" else least + leases,
         cohort=0 if not plan.cohort else max(plan.cohort, least),
         workers_min=least,
@@ -607,14 +615,7 @@ def _noisy(plan: Plan, stream: Stream) -> Plan:
     return replace(
         plan,
         trust=f"sealed({least}, {borne}) + {stream.pick(('private(100)', 'private(60, 1e-4)'))}",
-        worker_momentum=None,
-        topology="star",
-        pace="sync",
-        data="local",
-        codec="dense",
-        work="leased" if plan.work == "fixed" else plan.work,
-        staleness="root" if plan.staleness == "similar" else plan.staleness,
-        share_labels=False,
+        **_sealable(plan),
         # As with ``_private``: noise runs away with much momentum, and an adaptive step makes much of next to nothing.
         momentum=plan.momentum / 3,
         epoch_leases=together + leases,
