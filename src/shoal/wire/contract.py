@@ -6,7 +6,7 @@ user's environment: generated code refuses any runtime older than the compiler t
 
 from __future__ import annotations
 
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -16,7 +16,8 @@ SERVICE = f"{PACKAGE}.Shoal"
 
 
 def _load() -> descriptor_pool.DescriptorPool:
-    raw = resources.files(__package__).joinpath("contract.binpb").read_bytes()
+    # By its path: importlib.resources would bring zipfile and more into every idle agent.
+    raw = Path(__file__).with_name("contract.binpb").read_bytes()
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(raw).file:
         pool.AddSerializedFile(file.SerializeToString())
