@@ -121,7 +121,8 @@ class LinkRates:
         """These workers and their leader with all that is known of their links, in the order of their names."""
         times = [median(worker.trainings_s) for worker in workers if worker.trainings_s]
         typical_s = median(times) if times else 0.0
-        nodes = _evened([self._node(worker, typical_s) for worker in sorted(workers, key=lambda worker: worker.node)])
+        told = [self._node(worker, typical_s) for worker in sorted(workers, key=lambda worker: worker.node)]
+        nodes = _evened(told, is_played=self._leader_bytes_per_s is not None)
         usual = median(node.down_bytes_per_s for node in nodes)
         rate = self._leader_bytes_per_s or max(usual, LINK_ASSUMED_BYTES_PER_S)
         return Cluster(leader=ClusterNode(name=LEADER, up_bytes_per_s=rate, down_bytes_per_s=rate), workers=nodes)
@@ -140,15 +141,25 @@ class LinkRates:
         )
 
 
-def _evened(nodes: Sequence[ClusterNode]) -> tuple[ClusterNode, ...]:
-    """Make rates equal that are nearly equal: measurements beside other traffic differ more than links do."""
+def _evened(nodes: Sequence[ClusterNode], *, is_played: bool) -> tuple[ClusterNode, ...]:
+    """Make rates equal that are nearly equal: measurements beside other traffic differ more than links do.
+
+    Before a round of a star was played, downloads of a job's files are all that is known of the links. Workers fetch
+    them at one moment, over the one link of the manager: a worker that came late had the link to itself and looks many
+    times as fast as the others. It would lead most of a shard, and every round would wait for it. So no worker counts
+    as faster than the usual one then.
+    """
     up = median_high(node.up_bytes_per_s for node in nodes)
     down = median_high(node.down_bytes_per_s for node in nodes)
+
+    def even(rate: float, usual: float) -> float:
+        return usual if usual / ALIKE <= rate and (rate <= usual * ALIKE or not is_played) else rate
+
     return tuple(
         replace(
             node,
-            up_bytes_per_s=up if up / ALIKE <= node.up_bytes_per_s <= up * ALIKE else node.up_bytes_per_s,
-            down_bytes_per_s=down if down / ALIKE <= node.down_bytes_per_s <= down * ALIKE else node.down_bytes_per_s,
+            up_bytes_per_s=even(node.up_bytes_per_s, up),
+            down_bytes_per_s=even(node.down_bytes_per_s, down),
         )
         for node in nodes
     )

@@ -113,3 +113,39 @@ def test_without_leases_links_are_assumed() -> None:
     links.observe([WorkerRecord(node="w0")])
     found = links.cluster([WorkerRecord(node="w0")])
     assert found.workers[0].up_bytes_per_s == found.leader.up_bytes_per_s
+
+
+def test_before_a_round_a_download_that_nobody_shared_makes_no_fast_link() -> None:
+    # Fifteen fetched the job at one moment over one link; the last one came later and had it to itself.
+    together, alone = RATE / 15, RATE
+    members = [
+        WorkerRecord(node=f"w{place:02}", down_bytes_per_s=alone if place == 15 else together) for place in range(16)
+    ]
+    found = LinkRates(model_bytes=MODEL_BYTES).cluster(members)
+    assert {worker.up_bytes_per_s for worker in found.workers} == {together}
+    assert {worker.down_bytes_per_s for worker in found.workers} == {together}
+
+
+def test_before_a_round_a_slow_download_stays_a_slow_link() -> None:
+    members = [
+        WorkerRecord(node=f"w{place:02}", down_bytes_per_s=RATE / 10 if place == 3 else RATE) for place in range(4)
+    ]
+    found = LinkRates(model_bytes=MODEL_BYTES).cluster(members)
+    assert [worker.down_bytes_per_s for worker in found.workers] == [RATE, RATE, RATE, RATE / 10]
+
+
+def test_after_a_round_a_better_link_counts_as_better() -> None:
+    cluster = star(4)
+    ways_s = star_ways_s(cluster, model_bytes=MODEL_BYTES)
+    members = [
+        WorkerRecord(
+            node=worker.name,
+            down_bytes_per_s=8 * RATE if worker.name == "w03" else 0.0,
+            durations_s=deque([worker.compute_s + way_s] * 5),
+            trainings_s=deque([worker.compute_s] * 5),
+        )
+        for worker, way_s in zip(cluster.workers, ways_s, strict=True)
+    ]
+    links = LinkRates(model_bytes=MODEL_BYTES)
+    links.observe(members)
+    assert links.cluster(members).workers[3].down_bytes_per_s == 8 * RATE

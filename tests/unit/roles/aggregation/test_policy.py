@@ -94,12 +94,11 @@ def test_a_shard_of_parts_without_a_gap() -> None:
     assert max(stop - start for start, stop in zip(starts, stops, strict=True)) < SIZE / 7 + 2
 
 
-def test_better_links_lead_more() -> None:
-    workers = [*crew(3, down_bytes_per_s=5e6), WorkerRecord(node="wide", down_bytes_per_s=12e6)]
+def test_before_a_round_a_link_that_looks_better_leads_no_more() -> None:
+    workers = [*crew(3, down_bytes_per_s=5e6), WorkerRecord(node="alone", down_bytes_per_s=75e6)]
     told = wanted(shaping_of(topology="shard"), workers, 100.0)
-    assert leads(told) == ["w00", "w01", "w02", "wide"]
-    # x_i = (b_i t / S - 1) / (n - 2) with t = 2 (n - 1) S / Σ b = 6/27 S: 1/18 each, and 15/18.
-    assert sizes(told) == pytest.approx([SIZE / 18, SIZE / 18, SIZE / 18, SIZE * 15 / 18], abs=2)
+    assert leads(told) == ["alone", "w00", "w01", "w02"]
+    assert sizes(told) == pytest.approx([SIZE / 4] * 4, abs=2)
 
 
 def test_links_that_are_about_alike_lead_as_much() -> None:
