@@ -174,6 +174,11 @@ def test_nobody_is_suspected_falsely_and_a_device_with_work_is_found_out_in_time
     told(delay_s, steps, fleet=fleet)
 
 
+def test_a_device_that_is_given_work_as_it_sends_a_heartbeat_keeps_its_manager() -> None:
+    # Its heartbeat stood for 41 s; the manager wants the next one at once, and one each 9 s from then on.
+    told(0.01, [(20.0, "gives", "a")], fleet=4000)
+
+
 def test_devices_that_wait_send_a_fifth_of_the_heartbeats() -> None:
     story = Story(0.01)
     story.runs(20.0)

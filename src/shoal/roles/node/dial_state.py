@@ -138,6 +138,10 @@ class DialState:
             self._unanswered.popleft()
         self._is_paced = self._is_paced or next_s > 0
         before_s, self.heartbeat_s = self.heartbeat_s, next_s or self._welcome_s
+        if self.heartbeat_s < before_s:
+            # A heartbeat that left a moment ago stands for a long time to come, which is not to be waited for any more.
+            shorter = ((sent, min(every_s, self.heartbeat_s)) for sent, every_s in self._unanswered)
+            self._unanswered = deque(shorter, self._unanswered.maxlen)
         return self.heartbeat_s < before_s
 
     def on_heard(self) -> None:

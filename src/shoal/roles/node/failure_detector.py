@@ -46,7 +46,7 @@ class _Peer:
     state: Liveness
     #: How often it was told to send heartbeats.
     every_s: float
-    #: Silence before this is not counted: it was told then to send more heartbeats.
+    #: Silence before this is not counted: it was told then to send more heartbeats, or nobody here listened.
     hurried_s: float = -math.inf
     #: When its session broke, while it has none.
     closed_s: float | None = None
@@ -149,6 +149,19 @@ class FailureDetector:
         """How often this peer was told to send heartbeats."""
         peer = self._peers.get(node)
         return peer.every_s if peer else self._patience.heartbeat_s
+
+    def pass_over(self, unheard_s: float, now_s: float) -> None:
+        """This process itself stood still for so long, until now: that was no silence of its peers.
+
+        They may have spoken all the while, and could not have come back.
+        """
+        for peer in self._peers.values():
+            if peer.state is Liveness.DORMANT:
+                peer.back_s += unheard_s
+            elif peer.state is not Liveness.LOST:
+                peer.hurried_s = min(max(peer.heard_s, peer.hurried_s) + unheard_s, now_s)
+                if peer.closed_s is not None:
+                    peer.closed_s = min(peer.closed_s + unheard_s, now_s)
 
     def check(self, now_s: float) -> list[PeerChanged]:
         """Find peers that have been silent for too long. To be called every heartbeat or so."""

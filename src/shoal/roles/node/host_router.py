@@ -58,6 +58,10 @@ from shoal.wire.messages import (
 
 _NO_BUSINESS = "no job that it works for is led here"
 
+#: Two looks at peers prove at most so many heartbeats of silence, however far apart they are: this process may have
+#: been stopped, or starved, in between. As a standby judges a silent manager (``standby.GAP_MAX_S``).
+LATE_HEARTBEATS = 1.5
+
 #: How often an aggregator hears from the members of its formation. In a shard all members have sessions to all.
 SELDOM = Patience(heartbeat_s=5.0, suspect_after_s=15.0, lost_after_s=25.0)
 
@@ -206,8 +210,9 @@ class HostRouter(Decider[Delivery]):
         self.membership = FailureDetector(patience)
         #: Lets in one of two processes of one node.
         self.doorway = Doorway(self.membership)
-        #: How often the driver is to call ``check``.
+        #: How often the driver is to call ``check``, and when it last did.
         self.check_every_s = patience.heartbeat_s / 2
+        self._checked_s: float | None = None
         #: The jobs led here, in the order they were given.
         self._led: dict[str, _Led] = {}
         #: Job -> the last term it was led under here. A term is never led twice.
@@ -371,6 +376,11 @@ class HostRouter(Decider[Delivery]):
     def check(self, now_s: float) -> None:
         """Find nodes that have been silent for too long."""
         self.now_s = now_s
+        if self._checked_s is not None:
+            held_up_s = now_s - self._checked_s - LATE_HEARTBEATS * self._patience.heartbeat_s
+            if held_up_s > 0:
+                self.membership.pass_over(held_up_s, now_s)
+        self._checked_s = now_s
         changes = self.membership.check(now_s)
         self._tell_heard()
         self._report(changes)

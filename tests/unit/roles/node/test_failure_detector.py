@@ -160,3 +160,35 @@ def test_one_that_checks_in_is_alive_and_judged_as_any_other(members: FailureDet
     assert members.present == 1
     assert one(members.check(113.0))[1] is SUSPECT
     assert one(members.check(118.0))[1] is LOST
+
+
+def test_a_pause_of_our_own_is_nobodys_silence(members: FailureDetector) -> None:
+    """It was stopped from 1.0 to 13.0, and looks before it reads what came meanwhile."""
+    members.check(1.0)
+    members.pass_over(10.5, 13.0)
+    assert members.check(13.0) == []
+    assert one(members.check(13.5)) == ("a", SUSPECT, "silent for 13.5 s")
+    assert members.check(18.4) == []
+    assert one(members.check(18.5))[1] is LOST
+
+
+def test_a_break_before_a_pause_has_its_moment_after_it(members: FailureDetector) -> None:
+    members.on_closed("a", 1.0, reason="reset")
+    members.pass_over(10.5, 12.5)
+    assert members.check(12.5) == []
+    assert one(members.check(13.0))[1] is LOST
+
+
+def test_a_peer_that_was_heard_since_is_judged_from_then_on(members: FailureDetector) -> None:
+    members.on_heard("a", 13.0)
+    members.pass_over(10.5, 13.0)
+    assert members.check(15.9) == []
+    assert one(members.check(16.0))[1] is SUSPECT
+
+
+def test_a_dormant_peer_could_not_come_while_nobody_was_there(members: FailureDetector) -> None:
+    members.on_rests("a", 0.0, come_s=10.0)
+    members.pass_over(5000.0, 5001.0)
+    assert members.check(5001.0) == []
+    assert members.check(5009.0 + OVERSLEPT_S) == []
+    assert one(members.check(5010.0 + OVERSLEPT_S))[1] is LOST
