@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -20,9 +21,12 @@ from benchmarks import haproxy_server, object_servers, postgres_server
 from benchmarks.common import echo_job
 from benchmarks.object_servers import BUCKET, ObjectServer
 from benchmarks.postgres_server import PostgresServer
+from shoal.cli import main
 from shoal.errors import Misuse, Refused, Unreachable
+from shoal.identity.chain import split_pem
 from shoal.identity.enrolment import Enrolled
-from shoal.identity.identity import Authority
+from shoal.identity.identity import Authority, Identity
+from shoal.net.grpc import GrpcLink
 from shoal.runtime.backup import back_up
 from shoal.runtime.operator import Operator
 from shoal.runtime.paths import Paths
@@ -176,6 +180,10 @@ async def standby(site: Site, home: Path, port: int, *options: str) -> asyncio.s
     """A second manager, in a home of its own to which the cluster's authority was copied."""
     (home / "cluster").mkdir(parents=True)
     shutil.copytree(site.cluster.home / "cluster" / "authority", home / "cluster" / "authority")
+    return await started(home, port, *options)
+
+
+async def started(home: Path, port: int, *options: str) -> asyncio.subprocess.Process:
     command = ("-m", "shoal.runtime.manager_main", "--home", str(home), "--port", str(port), *options)
     with (home / "manager.log").open("wb") as log:
         return await asyncio.create_subprocess_exec(
@@ -334,5 +342,84 @@ def test_a_manager_that_was_stopped_finds_itself_deposed_and_ends(
             finally:
                 await end(second)
                 site.cluster.manager = None
+
+    run(story())
+
+
+# An authority of a manager's own -----------------------------------------------------------------------------
+
+
+def test_a_manager_with_its_own_authority_shares_members_until_it_is_revoked(
+    tmp_path: Path, server: PostgresServer, objects: ObjectServer
+) -> None:
+    """A device that one manager enrolled works at the other; and not any more once that one's authority is void."""
+    url, bucket = server.new(), f"s3://{BUCKET}/cluster"
+
+    async def story() -> None:
+        options = ("--store", url, "--blobs", bucket)
+        async with cluster_in(tmp_path, workers=1, manager_options=options) as plain:
+            site = StoredSite(plain.cluster, plain.operator, tmp_path)
+            site.url = url
+            await site.connected("device-1")
+            home, port = tmp_path / "second", int(site.cluster.endpoint.rsplit(":", 1)[1])
+            issue = ["authority", "issue", "west", "--to", str(home / "cluster" / "authority")]
+            assert await asyncio.to_thread(main.run, [*issue, "--home", str(site.cluster.home)]) == 0
+            root = Authority.load(Paths(site.cluster.home).authority)
+            assert root._key_pem.decode() not in (Paths(home).authority / "authority.json").read_text()
+
+            second = await started(home, port, *options)
+            try:
+                await site.kill_manager()
+                assert second.stdout is not None
+                ready = json.loads(await asyncio.wait_for(second.stdout.readline(), 120))
+                site.cluster.join_line = ready["join_line"]
+                async with Operator.open(home) as operator:
+                    site.operator = operator
+                    await site.connected("device-1")
+                    # Who joins here knows the cluster's authority alone, and is handed a chain to it.
+                    await site.cluster.start_agent("device-2")
+                    await site.connected("device-2")
+                    member = Identity.load(Paths(site.cluster.agent_home("device-2")).node)
+                    assert member.ca_pem == root.certificate_pem
+                    assert len(split_pem(member.certificate_pem.decode())) == 2
+                    with pytest.raises(Refused, match="revoke it at another manager"):
+                        await operator.revoke_node("west")
+            finally:
+                await end(second)
+
+            await site.cluster.start_manager()
+            async with Operator.open(site.cluster.home) as operator:
+                site.operator = operator
+                await site.connected("device-1")
+                await site.connected("device-2")
+                job = await site.submit_tally(batches=20, workers_min=2)
+                await site.ended(job)
+                rows, _ = await asyncio.to_thread(site.history, job)
+                assert {row.node for row in rows} == {"device-1", "device-2"}, "both were accepted, and worked"
+
+                told = await operator.revoke_node("west", "its machine was stolen")
+                assert "the authority of the manager west is void" in told
+                # Its agent is told why, and gives up.
+                assert await asyncio.wait_for(site.cluster.agents["device-2"].wait(), 60) == 4
+                assert "west" in (site.cluster.home / "device-2.log").read_text().splitlines()[-1]
+                nodes = {node.node: node for node in (await operator.status()).nodes}
+                assert nodes["device-2"].standing == "revoked"
+                assert (nodes["device-1"].standing, nodes["device-1"].state) == ("", "alive")
+
+                # A certificate that the thief makes now, under a name that is in good standing, is of no use.
+                west = Authority.load(Paths(home).authority)
+                forged = west.identity(node="device-1", role="node")
+                for identity in (member, forged):
+                    link = GrpcLink(identity, server_node="manager", endpoint=site.cluster.endpoint)
+                    with pytest.raises(Refused, match="west, whose authority was revoked"):
+                        async for _ in link.fetch("0" * 64):
+                            pass
+                    await link.close()
+
+                # Nor does its manager start again.
+                third = await started(home, port, *options)
+                assert await asyncio.wait_for(third.wait(), 60) != 0
+                assert "west, was revoked" in (home / "manager.log").read_text()
+                await site.connected("device-1")
 
     run(story())

@@ -10,19 +10,19 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-import ssl
 import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.errors import PeerViolation
+from shoal.identity import chain
 from shoal.identity.identity import certificate_sha256
 from shoal.identity.names import RemoteIdentity
 
 #: What is signed begins so: the key signs certificate requests too, and neither may pass for the other.
 FORM = "shoal tab 1"
 CHALLENGE_BYTES = 32
-#: A certificate has about 1,100 bytes of PEM.
+#: A certificate has about 1,100 bytes of PEM, and comes with that of a manager's own authority.
 ANSWER_MAX_BYTES = 8 << 10
 #: Streams that a tab opens. To operate or to store is not among them.
 VERBS = ("Control", "Work", "Fetch")
@@ -96,7 +96,7 @@ def proven(
 
 def _der(pem: str) -> bytes:
     try:
-        return ssl.PEM_cert_to_DER_cert(pem)
+        return chain.der_of(pem)
     except ValueError:
         raise PeerViolation("the certificate cannot be read") from None
 

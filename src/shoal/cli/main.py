@@ -13,6 +13,7 @@ import typer
 from shoal import features
 from shoal.cli.commands import (
     attach,
+    authority,
     backup,
     check,
     console,
@@ -65,6 +66,7 @@ app.command(rich_help_panel=_START)(demo.demo)
 app.command(rich_help_panel=_START)(up.up)
 app.command(rich_help_panel=_START)(join.join)
 app.add_typer(token.app, name="token", rich_help_panel=_START)
+app.add_typer(authority.app, name="authority", rich_help_panel=_START)
 app.add_typer(service.app, name="service", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(doctor.doctor)
 app.command(rich_help_panel=_WORK)(check.check)

@@ -247,6 +247,7 @@ def manager_validity(host: str, port: int, *, ca_pem: str, timeout_s: float = CO
 
 def authority_of(host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) -> bytes:
     """The authority's certificate (DER) that an enrolment server presents first. Believe it only if a line pins it."""
+    from shoal.identity.enrolment import greeted
     from shoal.wire.limits import ENROL_AUTHORITY_MAX_BYTES
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -260,7 +261,7 @@ def authority_of(host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) 
         size = int.from_bytes(stream.read(4), "big")
         if not 0 < size <= ENROL_AUTHORITY_MAX_BYTES:
             raise ValueError("this is not a Shoal manager's join port")
-        return stream.read(size)
+        return greeted(stream.read(size))[0]
 
 
 # Room ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import hashlib
 import ipaddress
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.identity import chain
 from shoal.identity.names import RemoteIdentity, remote_from_uris, server_name
 from shoal.wire.limits import ENROL_MESSAGE_MAX_BYTES
 
@@ -50,30 +52,54 @@ class KeyPair(NamedTuple):
     pem: bytes
 
 
-def new_authority(cluster: str, *, valid_days: int, now_s: float, secret: bytes = b"") -> KeyPair:
-    """A self-signed authority that may sign members, and no further authorities (path length 0).
+def new_authority(
+    cluster: str, *, valid_days: int, now_s: float, secret: bytes = b"", delegates: bool = False
+) -> KeyPair:
+    """A self-signed authority that may sign members; if it ``delegates``, also managers' authorities, which sign none.
 
     With a secret, its key is made of that: all who know it have the same authority, though not the same certificate of
     it, and believe the members that any of them signs.
     """
     key = _key_of(secret) if secret else ec.generate_private_key(ec.SECP256R1())
     name = _name(common=f"{cluster} authority", role="authority", cluster=cluster)
-    now = _moment(now_s)
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = (
+    until = _moment(now_s) + timedelta(days=valid_days)
+    unsigned = _unsigned_authority(name, name, key, until=until, path_length=1 if delegates else 0)
+    return KeyPair(_private_pem(key), unsigned.sign(key, SHA256()).public_bytes(Encoding.PEM))
+
+
+def manager_authority(root: KeyPair, *, cluster: str, name: str, valid_days: float, now_s: float) -> KeyPair:
+    """An authority of one manager, certified by the cluster's: it may sign members, and no further authorities."""
+    if not valid_days > 0:
+        raise Misuse(f"an authority is valid for some time, not for {valid_days} days")
+    root_key, above = _authority(root)
+    if not _constraints(above).path_length:
+        raise Misuse(
+            "the authority of this cluster signs members alone, as an earlier release made it: managers of a new"
+            " cluster can have authorities of their own, those of this one share its authority"
+        )
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(common=f"{name} authority", role="authority", cluster=cluster)
+    until = min(_moment(now_s) + timedelta(days=valid_days), above.not_valid_after_utc)
+    unsigned = _unsigned_authority(subject, above.subject, key, until=until, path_length=0)
+    made = unsigned.add_extension(_authority_identifier(above), critical=False).sign(root_key, SHA256())
+    return KeyPair(_private_pem(key), made.public_bytes(Encoding.PEM))
+
+
+def _unsigned_authority(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, until: datetime, path_length: int
+) -> x509.CertificateBuilder:
+    return (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(ALWAYS)
-        .not_valid_after(now + timedelta(days=valid_days))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .not_valid_after(until)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
         .add_extension(_key_usage(authority=True), critical=True)
-        .add_extension(identifier, critical=False)
-        .sign(key, SHA256())
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    return KeyPair(_private_pem(key), certificate.public_bytes(Encoding.PEM))
 
 
 def _key_of(secret: bytes) -> ec.EllipticCurvePrivateKey:
@@ -126,7 +152,10 @@ def issue(
     authority_key, root = _authority(authority)
     now = _moment(now_s)
     if root.not_valid_after_utc <= now:
-        raise Misuse("the cluster's authority has expired: check this machine's clock, or create a new cluster")
+        raise Misuse(
+            "the authority has expired: check this machine's clock. A manager's own is issued again with `shoal"
+            " authority issue`; if it is the cluster's, create a new cluster"
+        )
 
     usages = [ExtendedKeyUsageOID.SERVER_AUTH] if serves else []
     usages.append(ExtendedKeyUsageOID.CLIENT_AUTH)
@@ -168,24 +197,44 @@ def remote_of(certificate_pem: bytes) -> RemoteIdentity:
 
 
 def authenticate(certificate_der: bytes, *, root_der: bytes, now_s: float | None) -> RemoteIdentity:
-    """Who a certificate names, after checking that `root_der` itself signed it and that both are valid now.
+    """Who a certificate names, after checking that `root_der` signed it and that both are valid now.
 
-    With `now_s` None, for what outlives a certificate (see `identity.signing`), both may have run out.
+    It may come with that of a manager's own authority (`identity.chain`): then `root_der` signed that one, and that
+    one signed the certificate. With `now_s` None, for what outlives a certificate (see `identity.signing`), all may
+    have run out.
     """
-    certificate, root = _parse_der(certificate_der), _parse_der(root_der)
+    certificate, *between = _parse_chain(certificate_der)
+    root = _parse_der(root_der)
     if not _constraints(root).ca or _constraints(certificate).ca:
         raise PeerViolation("the certificate does not come directly from the cluster's authority")
+    issuer = root
+    for authority in between:
+        if not _constraints(root).path_length or _constraints(authority) != _SIGNS_MEMBERS:
+            raise PeerViolation("the certificate comes from an authority that is no manager's")
+        _check_issued(authority, root)
+        issuer = authority
+    _check_issued(certificate, issuer)
+    if now_s is not None:
+        _check_times(certificate, between, root, _moment(now_s))
+    shown = tuple(hashlib.sha256(authority.public_bytes(Encoding.DER)).hexdigest() for authority in between)
+    return replace(_peer(certificate), authorities=shown)
+
+
+_SIGNS_MEMBERS = x509.BasicConstraints(ca=True, path_length=0)
+
+
+def _check_issued(certificate: x509.Certificate, issuer: x509.Certificate) -> None:
     try:
-        certificate.verify_directly_issued_by(root)
+        certificate.verify_directly_issued_by(issuer)
     except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError) as error:
         raise PeerViolation("the certificate was not issued by the cluster's authority") from error
-    if now_s is not None:
-        _check_times(certificate, root, _moment(now_s))
-    return _peer(certificate)
 
 
-def _check_times(certificate: x509.Certificate, root: x509.Certificate, now: datetime) -> None:
-    for name, checked in (("cluster's authority", root), ("certificate", certificate)):
+def _check_times(
+    certificate: x509.Certificate, between: Sequence[x509.Certificate], root: x509.Certificate, now: datetime
+) -> None:
+    authorities = [("cluster's authority", root), *(("manager's authority", each) for each in between)]
+    for name, checked in (*authorities, ("certificate", certificate)):
         if not checked.not_valid_before_utc <= now <= checked.not_valid_after_utc:
             raise PeerViolation(
                 f"the {name} is valid from {checked.not_valid_before_utc:%Y-%m-%d} to"
@@ -204,7 +253,7 @@ def signature(content: bytes, key_pem: bytes) -> bytes:
 
 def is_signed(content: bytes, signed: bytes, certificate_der: bytes) -> bool:
     """Whether the owner of a certificate signed this. Does not check who issued it: `authenticate` does."""
-    certificate = _parse_der(certificate_der)
+    certificate = _parse_chain(certificate_der)[0]
     try:
         key = certificate.public_key()
     except (UnsupportedAlgorithm, ValueError) as error:
@@ -226,6 +275,18 @@ class IssuedCertificate(NamedTuple):
     expires_s: float
 
 
+class OwnAuthority(NamedTuple):
+    """What a registry keeps of a manager's authority."""
+
+    key_sha256: str
+    expires_s: float
+
+
+def own_authority(certificate_pem: bytes) -> OwnAuthority:
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
+    return OwnAuthority(_key_sha256(certificate.public_key()), certificate.not_valid_after_utc.timestamp())
+
+
 @functools.lru_cache(maxsize=4)
 def issued(certificate_pem: bytes) -> IssuedCertificate:
     """Read a certificate of our own making: when it is recorded, and when it is handed out."""
@@ -244,7 +305,7 @@ def belongs_to(certificate_der: bytes, key_pem: bytes) -> bool:
     own = load_pem_private_key(key_pem, password=None)
     if not isinstance(own, ec.EllipticCurvePrivateKey):
         return False
-    return _key_sha256(_parse_der(certificate_der).public_key()) == _key_sha256(own.public_key())
+    return _key_sha256(_parse_chain(certificate_der)[0].public_key()) == _key_sha256(own.public_key())
 
 
 def encrypted(key_pem: bytes, password: str) -> bytes:
@@ -292,6 +353,13 @@ def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     except _BAD_EXTENSION as error:
         raise PeerViolation("the certificate does not say whether it is an authority") from error
+
+
+def _parse_chain(der: bytes) -> list[x509.Certificate]:
+    try:
+        return [_parse_der(part) for part in chain.split_der(der)]
+    except ValueError as error:
+        raise PeerViolation("the certificate cannot be read") from error
 
 
 def _parse_der(der: bytes) -> x509.Certificate:

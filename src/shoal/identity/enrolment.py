@@ -1,6 +1,6 @@
 """How a device becomes a member: one TLS connection, in which the cluster proves itself before the device says a word.
 
-    manager → device    the authority's certificate (DER)
+    manager → device    the certificate of the cluster's authority (DER), then that of the manager's own, if it has one
               device    checks it against the join line, and this connection's own certificate against it
     device  → manager   {secret, csr_pem, wanted, facts}
     manager → device    {certificate_pem, node, role, cluster, manager, port}   or   {refused}
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shoal.errors import Misuse, PeerViolation, Refused, Unreachable
+from shoal.identity import chain
 from shoal.identity.identity import Authority, Identity, certificate_sha256, load_private_json, save_private_json
 from shoal.identity.join_code import JoinCode, endpoint
 from shoal.identity.names import RemoteIdentity, check_name, is_name
@@ -131,7 +132,7 @@ class EnrolmentServer:
         self._reception = Reception(
             self._listener,
             _context(self._identity),
-            greeting=self._authority.certificate_der,
+            greeting=self._authority.greeting,
             answer=self._answer,
             deadline_s=self._deadline_s,
         )
@@ -417,15 +418,24 @@ async def _ask(code: JoinCode, message: bytes) -> tuple[RemoteIdentity, bytes, b
         code.host, code.port, ssl=context, ssl_shutdown_timeout=GOODBYE_S, limit=ENROL_MESSAGE_MAX_BYTES
     )
     try:
-        authority_der = await receive(reader, max_bytes=ENROL_AUTHORITY_MAX_BYTES)
-        certificate_der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        manager = _recognise(code, authority_der, certificate_der or b"")
+        authority_der, own_der = greeted(await receive(reader, max_bytes=ENROL_AUTHORITY_MAX_BYTES))
+        certificate_der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
+        manager = _recognise(code, authority_der, certificate_der + own_der)
         await send(writer, message)
         reply = await receive(reader, max_bytes=ENROL_MESSAGE_MAX_BYTES)
         await close(writer)
         return manager, authority_der, reply
     finally:
         drop(writer)
+
+
+def greeted(greeting: bytes) -> tuple[bytes, bytes]:
+    """The authority of the cluster in a greeting, and the manager's own, if it has one. Neither is believed yet."""
+    try:
+        authority_der, *own_der = chain.split_der(greeting)
+    except ValueError:
+        return greeting, b""  # no line pins it
+    return authority_der, b"".join(own_der)
 
 
 def _recognise(code: JoinCode, authority_der: bytes, certificate_der: bytes) -> RemoteIdentity:
@@ -463,7 +473,7 @@ def _enrolled(
     if not isinstance(certificate_pem, str) or type(port) is not int or not 1 <= port <= 65535:
         raise PeerViolation("the reply lacks a certificate or a port", peer=code.endpoint)
     try:
-        certificate_der = ssl.PEM_cert_to_DER_cert(certificate_pem)
+        certificate_der = chain.der_of(certificate_pem)
     except ValueError as error:
         raise PeerViolation("the certificate in the reply cannot be read", peer=code.endpoint) from error
     member = certificates.authenticate(certificate_der, root_der=authority_der, now_s=time.time())

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from shoal.errors import Corrupt, Misuse, PeerViolation
+from shoal.identity import chain
 from shoal.identity.names import SERVING_ROLES, RemoteIdentity, check_name, remote_from_uris, server_name
 from shoal.store.files import write_atomically
 from shoal.wire.limits import IDENTITY_FILE_MAX_BYTES
@@ -35,6 +36,9 @@ MEMBER_VALID_DAYS = 30.0
 IDENTITY_FILE = "identity.json"
 AUTHORITY_FILE = "authority.json"
 
+#: Members that every cluster has: a manager's own authority is called something else.
+RESERVED_NAMES = ("manager", "operator")
+
 
 def remote_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> RemoteIdentity:
     """Who is calling, from gRPC's `context.auth_context()`, whose certificate gRPC has already verified."""
@@ -49,7 +53,14 @@ def remote_from_auth_context(auth: Mapping[str, Iterable[bytes]]) -> RemoteIdent
     if common_names != [peer.node]:
         raise PeerViolation("the certificate's common name and identity disagree", peer=peer.node)
     shown = list(auth.get("x509_pem_cert", ()))
-    return replace(peer, certificate=certificate_sha256(shown[0])) if len(shown) == 1 else peer
+    if len(shown) != 1:
+        return peer
+    own = certificate_sha256(shown[0])
+    try:
+        authorities = chain.beside(own, list(auth.get("x509_pem_cert_chain", ())))
+    except ValueError as error:
+        raise PeerViolation("the certificate cannot be read") from error
+    return replace(peer, certificate=own, authorities=authorities)
 
 
 def address_of(caller: str) -> str:
@@ -59,9 +70,9 @@ def address_of(caller: str) -> str:
 
 
 def certificate_sha256(pem: bytes) -> str:
-    """What a certificate is known by in a registry: the hash of all of it."""
+    """What a certificate is known by in a registry: the hash of all of it, without that of an authority behind it."""
     try:
-        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))).hexdigest()
+        return chain.sha256(pem)
     except ValueError as error:
         raise PeerViolation("the certificate cannot be read") from error
 
@@ -124,11 +135,24 @@ class Identity:
 
 
 class Authority:
-    """A cluster's certificate authority. Its key can make any member's certificate: it never leaves the manager."""
+    """What signs members: a cluster's certificate authority, or one of a manager's own that it certified.
 
-    def __init__(self, *, cluster: str, key_pem: bytes, certificate_pem: bytes) -> None:
+    Its key can make any member's certificate, so it never leaves the manager.
+    """
+
+    def __init__(
+        self, *, cluster: str, key_pem: bytes, certificate_pem: bytes, name: str = "", own_pem: bytes = b""
+    ) -> None:
+        """``certificate_pem`` is that of the cluster's authority, which all members trust. ``name``, ``own_pem``: of a
+        manager's own; empty, where this is the cluster's."""
         check_name("cluster", cluster)
+        if name:
+            check_name("manager", name)
+        if bool(name) != bool(own_pem):
+            raise Misuse("an authority of a manager has a name and a certificate")
         self.cluster = cluster
+        self.name = name
+        self.own_pem = own_pem
         #: How long the certificates are valid that it issues.
         self.member_days = MEMBER_VALID_DAYS
         self.certificate_pem = certificate_pem
@@ -143,20 +167,33 @@ class Authority:
         path = folder / AUTHORITY_FILE
         if path.exists():
             raise Misuse(f"{path} already holds a cluster: load it, or choose another folder")
-        made = certificates.new_authority(cluster_name, valid_days=AUTHORITY_VALID_DAYS, now_s=_now(now_s))
-        save_private_json(
-            path,
-            {"cluster": cluster_name, "key_pem": made.key_pem.decode(), "certificate_pem": made.pem.decode()},
+        made = certificates.new_authority(
+            cluster_name, valid_days=AUTHORITY_VALID_DAYS, now_s=_now(now_s), delegates=True
         )
-        return cls(cluster=cluster_name, key_pem=made.key_pem, certificate_pem=made.pem)
+        authority = cls(cluster=cluster_name, key_pem=made.key_pem, certificate_pem=made.pem)
+        authority.save(path)
+        return authority
+
+    def save(self, path: Path) -> None:
+        own = {"name": self.name, "own_pem": self.own_pem.decode("ascii")} if self.name else {}
+        pems = {"key_pem": self._key_pem.decode("ascii"), "certificate_pem": self.certificate_pem.decode("ascii")}
+        save_private_json(path, {"cluster": self.cluster, **pems, **own})
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         path = folder / AUTHORITY_FILE
-        cluster, key, certificate = load_private_json(path, ("cluster", "key_pem", "certificate_pem"))
+        cluster, key, certificate, name, own = load_private_json(
+            path, ("cluster", "key_pem", "certificate_pem"), optional=("name", "own_pem")
+        )
         try:
-            loaded = cls(cluster=cluster, key_pem=key.encode("ascii"), certificate_pem=certificate.encode("ascii"))
-            _ = loaded.certificate_der
+            loaded = cls(
+                cluster=cluster,
+                key_pem=key.encode("ascii"),
+                certificate_pem=certificate.encode("ascii"),
+                name=name,
+                own_pem=own.encode("ascii"),
+            )
+            _ = loaded.greeting
         except (Misuse, ValueError) as error:
             raise Corrupt(f"{path} is damaged ({error}): restore it from a backup") from error
         return loaded
@@ -167,8 +204,39 @@ class Authority:
 
     @property
     def fingerprint(self) -> bytes:
-        """sha256 of the authority's certificate: what a join line pins."""
+        """sha256 of the certificate of the cluster's authority: what a join line pins."""
         return hashlib.sha256(self.certificate_der).digest()
+
+    @property
+    def greeting(self) -> bytes:
+        """What a newcomer is shown first: the cluster's authority, and after it the manager's own, if it has one."""
+        return self.certificate_der + (chain.der_of(self.own_pem) if self.own_pem else b"")
+
+    @property
+    def own_sha256(self) -> str:
+        """What the manager's own is known by; empty: this is the cluster's."""
+        return chain.sha256(self.own_pem) if self.own_pem else ""
+
+    def for_manager(self, name: str, *, valid_days: float, now_s: float | None = None) -> Self:
+        """A new authority for a manager, which members of this cluster trust as they trust this one."""
+        from shoal.identity import certificates
+
+        check_name("manager", name)
+        if name in RESERVED_NAMES:
+            raise Misuse(f"{name!r} names something else in every cluster: choose another name")
+        if self.name:
+            raise Misuse(f"this is the authority of the manager {self.name}: only that of the cluster makes others")
+        pair = certificates.KeyPair(self._key_pem, self.certificate_pem)
+        made = certificates.manager_authority(
+            pair, cluster=self.cluster, name=name, valid_days=valid_days, now_s=_now(now_s)
+        )
+        return type(self)(
+            cluster=self.cluster,
+            key_pem=made.key_pem,
+            certificate_pem=self.certificate_pem,
+            name=name,
+            own_pem=made.pem,
+        )
 
     def issue(
         self,
@@ -180,11 +248,14 @@ class Authority:
         valid_days: float | None = None,
         now_s: float | None = None,
     ) -> bytes:
-        """A certificate (PEM) for the request's public key. The subject is ours to decide, not the request's."""
+        """A certificate (PEM) for the request's public key, and behind it the manager's own authority, if it has one.
+
+        The subject is ours to decide, not the request's.
+        """
         from shoal.identity import certificates
 
-        return certificates.issue(
-            certificates.KeyPair(self._key_pem, self.certificate_pem),
+        issued = certificates.issue(
+            certificates.KeyPair(self._key_pem, self.own_pem or self.certificate_pem),
             csr_pem,
             RemoteIdentity(node=node, role=role, cluster=self.cluster),
             serves=role in SERVING_ROLES,
@@ -192,6 +263,7 @@ class Authority:
             valid_days=self.member_days if valid_days is None else valid_days,
             now_s=_now(now_s),
         )
+        return issued + self.own_pem
 
     def identity(
         self,

@@ -50,6 +50,9 @@ class RemoteIdentity:
     cluster: str
     #: The certificate's hash; empty where the member showed none.
     certificate: str = field(default="", compare=False)
+    #: The hashes of what it showed beside its certificate: of the authority of the manager that issued it, if that has
+    #: one of its own.
+    authorities: tuple[str, ...] = field(default=(), compare=False)
     #: The address that it calls from; empty where that is not known.
     address: str = field(default="", compare=False)
     #: The process that calls, as the member says itself; empty where it does not.
@@ -75,6 +78,6 @@ def remote_from_uris(names: Iterable[str]) -> RemoteIdentity:
     if parts is None:
         raise PeerViolation(f"the certificate's identity is malformed: {found[0][:200]!r}")
     try:
-        return RemoteIdentity(**parts.groupdict())
+        return RemoteIdentity(node=parts["node"], role=parts["role"], cluster=parts["cluster"])
     except Misuse as error:
         raise PeerViolation(f"the certificate's identity is malformed: {error}") from error

@@ -12,6 +12,7 @@ import ssl
 from dataclasses import replace
 
 from shoal.errors import Misuse, PeerViolation
+from shoal.identity import chain
 from shoal.identity.identity import Identity
 from shoal.wire.encoding import changed_json, decode_envelope, encode_envelope
 from shoal.wire.messages import JobSpec, Submit
@@ -23,8 +24,8 @@ FORM = b"shoal job 2\n"
 #: ECDSA over P-256 makes at most 72 bytes.
 SIGNATURE_MAX_CHARS = 96
 
-#: Ours have up to 1,250, with the longest names there are.
-SIGNER_PEM_MAX_CHARS = 2048
+#: Ours have up to 1,250, with the longest names there are, and so has that of a manager's own authority.
+SIGNER_PEM_MAX_CHARS = 3072
 
 
 def sign(spec: JobSpec, identity: Identity) -> JobSpec:
@@ -59,9 +60,9 @@ def check(spec: JobSpec, *, ca_pem: bytes, cluster: str, now_s: float | None) ->
         raise PeerViolation("the job's signature or its signer's certificate is too long")
     try:
         signature = base64.b64decode(spec.signature, validate=True)
-        certificate_der = ssl.PEM_cert_to_DER_cert(spec.signer_pem)
-        if ssl.DER_cert_to_PEM_cert(certificate_der) != spec.signer_pem:
-            raise ValueError("one certificate and nothing beside it")
+        certificate_der = chain.der_of(spec.signer_pem)
+        if "".join(map(ssl.DER_cert_to_PEM_cert, chain.split_der(certificate_der))) != spec.signer_pem:
+            raise ValueError("certificates and nothing beside them")
     except ValueError as error:
         raise PeerViolation("the job's signature or its signer's certificate cannot be read") from error
     root_der = ssl.PEM_cert_to_DER_cert(ca_pem.decode("ascii"))

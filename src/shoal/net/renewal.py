@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.errors import PeerViolation, Refused, ShoalError, Unreachable
+from shoal.identity import chain
 from shoal.identity.enrolment import Enrolled, return_lapsed
 from shoal.identity.identity import Identity, changing
 from shoal.identity.names import RemoteIdentity
@@ -56,7 +57,7 @@ async def renewed(member: Enrolled) -> Enrolled:
     finally:
         await link.close()
     try:
-        certificate_der = ssl.PEM_cert_to_DER_cert(answer.certificate_pem)
+        certificate_der = chain.der_of(answer.certificate_pem)
     except ValueError as error:
         raise PeerViolation("the new certificate cannot be read", peer=member.manager_node) from error
     root_der = ssl.PEM_cert_to_DER_cert(old.ca_pem.decode("ascii"))

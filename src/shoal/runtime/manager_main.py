@@ -38,6 +38,7 @@ from shoal.runtime.reachable import EVERYWHERE, own_address, reachable
 from shoal.runtime.renewal import LOOK_LEAST_S, LOOK_MOST_S, LOOK_SHARE
 from shoal.runtime.seat_holder import hold_seat, mind_doors
 from shoal.runtime.tab_door import DoorForTabs, TabDoorOptions, tab_door
+from shoal.store.base import Database
 from shoal.store.opening import open_stores
 from shoal.store.registry import Registry
 from shoal.store.seat import Deposed, FencedDatabase, Seats
@@ -166,6 +167,7 @@ async def run_home(
         )
         held = None
         if stores.is_shared:
+            await asyncio.to_thread(_check_authority, stores.database, authority)
             await asyncio.to_thread(_warm_up)
             held = await hold_seat(Seats(stores.database))
             began_s = time.monotonic()
@@ -316,6 +318,13 @@ async def run_home(
         raise Deposed("another manager has taken over: this one ends; start it again to stand by")
 
 
+def _check_authority(database: Database, authority: Authority) -> None:
+    """A manager whose authority was revoked does not even stand by."""
+    known = Registry(database).certificate(authority.own_sha256) if authority.name else None
+    if known is not None and known.revoked_s is not None:
+        raise Misuse(f"the authority of this manager, {authority.name}, was revoked: issue another one to it")
+
+
 def _warm_up() -> None:
     """Import what a manager needs to start, while it stands by: devices wait for it later."""
     import shoal.identity.certificates  # noqa: F401
@@ -406,6 +415,8 @@ def main() -> int:
     parser.add_argument("--blobs", default="", help="s3://BUCKET/PREFIX; else a folder of the home")
     parser.add_argument("--downloads", default="manager", help="manager, bucket, or https://CDN/PREFIX")
     parser.add_argument("--browser", default="", help="the origin where tabs of browsers come in")
+    parser.add_argument("--browser-certificate", type=Path, help="of the origin, PEM")
+    parser.add_argument("--browser-key", type=Path, help="of the certificate")
     parser.add_argument("--leash", action="store_true", help="end when standard input closes")
     given = parser.parse_args()
     if given.leash:
@@ -428,7 +439,9 @@ def main() -> int:
             store=given.store,
             blobs=given.blobs,
             downloads=given.downloads,
-            tabs=TabDoorOptions(origin=given.browser) if given.browser else None,
+            tabs=TabDoorOptions(origin=given.browser, certificate=given.browser_certificate, key=given.browser_key)
+            if given.browser
+            else None,
             on_ready=on_ready,
         )
         asyncio.run(serving)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shoal.errors import Misuse, PeerViolation, Refused, ShoalError
+from shoal.identity.chain import beside
 from shoal.identity.identity import Identity, certificate_sha256
 from shoal.identity.names import DEVICE_ROLES, RemoteIdentity
 from shoal.identity.signing import check
@@ -629,12 +630,13 @@ class ManagerNode:
         node = self.register.refresh(command.node) if isinstance(command, RevokeNode) else None
         if node is None:
             return
-        reason = self.register.why_revoked(node)
-        self._journal.add("", "revoked", f"{node.node} was {reason}")
-        # Its leases return before its sessions end: nobody waits to see whether it comes back.
-        self._role_server.roles.carry(self._router.on_expelled(node.node, reason=reason))
-        self._role_server.hang_up(node.node, reason)
-        self._hold(MemberHeld(node=node.node, hold="revoked", reason=reason))
+        for gone in (node, *self.register.shut_out_with(node.node)):
+            reason = self.register.why_revoked(gone)
+            self._journal.add("", "revoked", f"{gone.node} was {reason}")
+            # Its leases return before its sessions end: nobody waits to see whether it comes back.
+            self._role_server.roles.carry(self._router.on_expelled(gone.node, reason=reason))
+            self._role_server.hang_up(gone.node, reason)
+            self._hold(MemberHeld(node=gone.node, hold="revoked", reason=reason))
 
     def heed(self, name: str) -> None:
         """A member's standing may have changed in the registry."""
@@ -658,7 +660,13 @@ class ManagerNode:
         try:
             signer = await asyncio.to_thread(check, spec, ca_pem=own.ca_pem, cluster=own.cluster, now_s=time.time())
             shown = certificate_sha256(spec.signer_pem.encode())
-            named = RemoteIdentity(node=signer, role="operator", cluster=own.cluster, certificate=shown)
+            named = RemoteIdentity(
+                node=signer,
+                role="operator",
+                cluster=own.cluster,
+                certificate=shown,
+                authorities=beside(shown, [spec.signer_pem.encode()]),
+            )
             if self.register.role_now(named) != "operator":
                 raise PeerViolation("the job's signer waits to be approved", peer=signer)
         except PeerViolation as error:

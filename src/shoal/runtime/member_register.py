@@ -97,6 +97,9 @@ class MemberRegister:
         self._used: set[str] = set()
         #: Members that have recorded certificates: an unrecorded certificate of such a member is an older one.
         self._recorded: set[str] = set()
+        #: Authorities of managers' own, by their hashes, whose they are, and those that were revoked.
+        self._authorities: dict[str, str] = {}
+        self._void_authorities: dict[str, str] = {}
         #: (member, address) -> when an alarm was last told, and how many were not told since.
         self._alarms: dict[tuple[str, str], tuple[float, int]] = {}
         for row in registry.certificates():
@@ -109,6 +112,9 @@ class MemberRegister:
     # Members ------------------------------------------------------------------------------------------
 
     def role_now(self, peer: RemoteIdentity) -> str:
+        for shown in peer.authorities:
+            if shown not in self._authorities:
+                raise ShutOut(self._why_void(shown), peer=peer.node)
         node = self._nodes.get(peer.node)
         if node is None:
             raise ShutOut("this cluster does not know it: join again with a new line", peer=peer.node)
@@ -119,6 +125,11 @@ class MemberRegister:
         if peer.role != node.role:
             raise ShutOut(f"it is {node.role} now and not {peer.role}: join again with a new line", peer=peer.node)
         return "pending" if node.state == "pending" else peer.role
+
+    def _why_void(self, authority: str) -> str:
+        if manager := self._void_authorities.get(authority):
+            return f"its certificate is of the manager {manager}, whose authority was revoked: {_JOIN_ANEW}"
+        return f"its certificate is of a manager that never ran this cluster: {_JOIN_ANEW}"
 
     @property
     def has_devices(self) -> bool:
@@ -148,6 +159,9 @@ class MemberRegister:
         return node
 
     def _heed(self, row: Certificate) -> None:
+        if row.role == "manager":
+            self._heed_authority(row)
+            return
         self._recorded.add(row.node)
         if row.revoked_s is None:
             self._good.add(row.sha256)
@@ -158,6 +172,13 @@ class MemberRegister:
             self._used.discard(row.sha256)
         elif row.used_s is not None:
             self._used.add(row.sha256)
+
+    def _heed_authority(self, row: Certificate) -> None:
+        if row.revoked_s is None:
+            self._authorities[row.sha256] = row.node
+        else:
+            self._authorities.pop(row.sha256, None)
+            self._void_authorities[row.sha256] = row.node
 
     def is_replaced(self, certificate_pem: bytes) -> bool:
         """Whether a newer certificate of the same member was used."""
@@ -248,14 +269,58 @@ class MemberRegister:
             key_sha256=issued.key_sha256,
             issued_s=now_s,
             expires_s=issued.expires_s,
+            issuer=self._authority.own_sha256 if self._authority is not None else "",
         )
         self._registry.add_certificate(row, replaces=replaces)
         self._heed(row)
         return row.expires_s
 
     def sign_with(self, authority: Authority) -> None:
-        """Certificates can be renewed: this authority issues them."""
+        """Certificates can be renewed: this authority issues them. A manager's own is on the books from now on.
+
+        Raises Misuse for one that was revoked, and for one under the name of another member.
+        """
+        if authority.name:
+            self._admit_authority(authority)
         self._authority = authority
+
+    def _admit_authority(self, authority: Authority) -> None:
+        from shoal.identity import certificates
+
+        known = self._nodes.get(authority.name)
+        if known is not None and known.role != "manager":
+            raise Misuse(
+                f"a member is called {authority.name} already: issue this manager's authority under another name"
+            )
+        if known is not None and known.state == "revoked":
+            raise Misuse(
+                f"the authority of the manager {authority.name} was revoked on {_minute(known.revoked_s or 0.0)}: issue"
+                " another one, under another name"
+            )
+        now_s, own = time.time(), certificates.own_authority(authority.own_pem)
+        self.reserve(authority.name, "manager", now_s=now_s)
+        if self._registry.certificate(authority.own_sha256) is None:
+            row = Certificate(
+                sha256=authority.own_sha256,
+                node=authority.name,
+                role="manager",
+                key_sha256=own.key_sha256,
+                issued_s=now_s,
+                expires_s=own.expires_s,
+            )
+            self._registry.add_certificate(row)
+            self._heed(row)
+        log.info("this manager signs with its own authority, %s, until %s", authority.name, _day(own.expires_s))
+
+    def shut_out_with(self, manager: str) -> list[NodeRow]:
+        """Members that were shut out with a manager's authority, by the registry, and that nobody here heard of."""
+        gone = []
+        for name in self._registry.issued_by(manager):
+            before = self._nodes.get(name)
+            node = self.refresh(name)
+            if node is not None and node.state == "revoked" and (before is None or before.state != "revoked"):
+                gone.append(node)
+        return gone
 
     def renew(self, peer: RemoteIdentity, asked: Renew) -> Renewed:
         """Another certificate for a member, under the name and role that it has."""
@@ -343,13 +408,22 @@ class MemberRegister:
 
     def _revoke_node(self, command: RevokeNode, by: str) -> Done:
         node = self._known(command.node)
-        if node.role not in DEVICE_ROLES and not node.token_sha256:
+        if self._authority is not None and node.node == self._authority.name:
+            raise Refused(f"this manager signs with the authority {node.node}: revoke it at another manager")
+        is_authority = node.role == "manager" and node.node in self._authorities.values()
+        if node.role not in DEVICE_ROLES and not node.token_sha256 and not is_authority:
             raise Refused(f"{node.node} lives beside the cluster's key: to be rid of it, create a new cluster")
         if node.node == by:
             raise Refused(f"{by} would shut itself out: revoke it as another operator")
         if node.state == "revoked":
             raise Refused(f"{node.node} was {self.why_revoked(node)}")
         self._registry.revoke_node(node.node, now_s=time.time(), reason=clip(command.reason, REASON_SHOWN_CHARS))
+        if is_authority:
+            shut_out = len(self._registry.issued_by(node.node))
+            return Done(
+                reason=f"the authority of the manager {node.node} is void, and so is what it issued to {shut_out}"
+                " members: a device without another certificate joins again with a new line and --anew"
+            )
         void = "; the line it joined with is void: `shoal token create` makes another" if node.token_sha256 else ""
         return Done(reason=f"{node.node} is shut out{void}")
 

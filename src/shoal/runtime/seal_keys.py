@@ -8,6 +8,7 @@ import ssl
 import numpy as np
 
 from shoal.errors import Misuse, PeerViolation
+from shoal.identity import chain
 from shoal.identity.identity import Identity
 from shoal.sealing.carry_out import DeviceKeys, statement
 from shoal.sealing.device import ENTROPY_BYTES, SealedUpdate
@@ -39,7 +40,7 @@ class SealKeys:
             public=keys.public,
             nonce=nonce,
             signature=certificates.signature(told, member.key_pem),
-            certificate=ssl.PEM_cert_to_DER_cert(member.certificate_pem.decode("ascii")),
+            certificate=chain.der_of(member.certificate_pem),
         )
 
     def _statement(self, term: int, node: str, public: bytes, nonce: bytes) -> bytes:

@@ -89,6 +89,16 @@ _AUDIT = (
     " MAX(version) AS last_version FROM applied WHERE job = :job AND epoch <= :last GROUP BY epoch"
 )
 
+#: An authority has a row among the certificates of the manager that it is of. The empty issuer is the cluster's.
+_ISSUED_BY = (
+    "SELECT DISTINCT node FROM certificates WHERE issuer != '' AND issuer IN"
+    " (SELECT sha256 FROM certificates WHERE node = ?) ORDER BY node"
+)
+_REVOKE_ISSUED = (
+    "UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL AND issuer != '' AND issuer IN"
+    " (SELECT sha256 FROM certificates WHERE node = ?)"
+)
+
 #: What refers to a job goes before it.
 _REMOVE_JOB = (
     "DELETE FROM applied WHERE job = ?",
@@ -254,7 +264,10 @@ class Registry:
             raise Misuse(f"there is no member {node[:80]!r} to hold back or let go on")
 
     def revoke_node(self, node: str, *, now_s: float, reason: str) -> bool:
-        """Shut a member out: every certificate it was issued, and the token it knows. Whether there was such a one."""
+        """Shut a member out: every certificate it was issued, and the token it knows. Whether there was such a one.
+
+        A manager's authority takes with it what it issued, and members that have nothing else.
+        """
         with self._database.transaction() as database:
             found = database.rows("SELECT token_sha256 FROM nodes WHERE node = ?", (node,))
             if not found:
@@ -265,7 +278,17 @@ class Registry:
             )
             database.change("UPDATE certificates SET revoked_s = ? WHERE node = ? AND revoked_s IS NULL", (now_s, node))
             database.change("DELETE FROM tokens WHERE secret_sha256 = ?", (found[0]["token_sha256"],))
+            shut_out = [name for name in self.issued_by(node) if _revoke_issued(database, name, node, now_s)]
+            for name in shut_out:
+                database.change(
+                    "DELETE FROM tokens WHERE secret_sha256 = (SELECT token_sha256 FROM nodes WHERE node = ?)", (name,)
+                )
             return True
+
+    def issued_by(self, manager: str) -> list[str]:
+        """The members that have certificates of this manager's own authority."""
+        found = self._database.rows(_ISSUED_BY, (manager,))
+        return [str(row["node"]) for row in found]
 
     def forget_node(self, node: str, *, now_s: float) -> bool:
         """Shut a member out that is gone, and list it no longer. Whether there was such a one.
@@ -290,12 +313,16 @@ class Registry:
         with self._database.transaction() as database:
             if self._is_revoked(certificate.node, replaces):
                 raise Misuse(f"{certificate.node} was revoked: it gets no other certificate")
+            issuer = self.certificate(certificate.issuer) if certificate.issuer else None
+            if certificate.issuer and (issuer is None or issuer.revoked_s is not None):
+                raise Misuse("the authority of this manager was revoked: nothing that it issues is good")
             shown = self.certificate(replaces) if replaces else None
             if shown is not None and shown.superseded_s is not None:
                 raise Misuse(f"this certificate of {certificate.node} was replaced: it gets no other")
             database.change(
-                "INSERT INTO certificates (sha256, node, role, key_sha256, issued_s, expires_s, revoked_s, number)"
-                " VALUES (:sha256, :node, :role, :key_sha256, :issued_s, :expires_s, :revoked_s,"
+                "INSERT INTO certificates"
+                " (sha256, node, role, key_sha256, issued_s, expires_s, revoked_s, issuer, number)"
+                " VALUES (:sha256, :node, :role, :key_sha256, :issued_s, :expires_s, :revoked_s, :issuer,"
                 " (SELECT COALESCE(MAX(number), 0) + 1 FROM certificates WHERE node = :node))",
                 dataclasses.asdict(certificate),
             )
@@ -704,6 +731,23 @@ def _name_problem(name: str) -> str | None:
     if len(name) > NODE_NAME_MAX_CHARS:
         return f"use at most {NODE_NAME_MAX_CHARS} characters"
     return None
+
+
+def _revoke_issued(database: Statements, node: str, manager: str, now_s: float) -> bool:
+    """Revoke what a manager's authority issued to a member. Whether that one is shut out: it has nothing else."""
+    database.change(_REVOKE_ISSUED, (now_s, node, manager))
+    good = "SELECT 1 FROM certificates WHERE node = ? AND revoked_s IS NULL AND superseded_s IS NULL"
+    if database.rows(good, (node,)):
+        return False
+    reason = f"the authority of the manager {manager}, which issued its certificate, was revoked"
+    return (
+        database.change(
+            "UPDATE nodes SET state = 'revoked', revoked_s = ?, reason = ?, restored_number = NULL"
+            " WHERE node = ? AND state != 'revoked'",
+            (now_s, reason, node),
+        )
+        > 0
+    )
 
 
 def _is_taken(database: Statements, token: Token, name: str) -> bool:

@@ -71,6 +71,8 @@ class Certificate:
     #: When it was first used, and when a newer one was: that one superseded it.
     used_s: float | None = None
     superseded_s: float | None = None
+    #: The manager's own authority that issued it, by its hash; empty: the cluster's did.
+    issuer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

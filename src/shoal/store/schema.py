@@ -203,4 +203,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # was deposed may have put others there.
         "ALTER TABLE jobs ADD COLUMN checkpoint TEXT NOT NULL DEFAULT ''",
     ),
+    (
+        # The hash of the manager's own authority that issued it; empty: the cluster's did.
+        "ALTER TABLE certificates ADD COLUMN issuer TEXT NOT NULL DEFAULT ''",
+        "CREATE INDEX certificates_by_issuer ON certificates (issuer) WHERE issuer != ''",
+    ),
 )

@@ -226,9 +226,10 @@ RIGHTS_HELD_MAX_BYTES = 256 << 20
 #: What an executor keeps of right sides; it may have less memory than that.
 RIGHTS_KEPT_MAX_BYTES = 256 << 20
 
-#: Devices of one sealed sum: a roster of them is one message. Their certificates and signatures.
+#: Devices of one sealed sum: a roster of them is one message. Their certificates, each with that of its manager's own
+#: authority, and signatures.
 SEAL_GROUP_MAX = 256
-SEAL_CERTIFICATE_MAX_BYTES = 800
+SEAL_CERTIFICATE_MAX_BYTES = 1600
 SEAL_SIGNATURE_MAX_BYTES = 80
 
 #: What a device of a sealed sum says to each neighbour, of all of them: an envelope with a share takes 33 bytes. And

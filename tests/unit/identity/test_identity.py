@@ -133,10 +133,10 @@ def test_loading_an_identity_needs_no_cryptography(authority: Authority, tmp_pat
 # What is issued
 
 
-def test_the_authority_signs_members_and_no_authorities(authority: Authority) -> None:
+def test_the_authority_signs_members_and_authorities_that_sign_no_others(authority: Authority) -> None:
     root = x509.load_der_x509_certificate(authority.certificate_der)
     constraints = root.extensions.get_extension_for_class(x509.BasicConstraints)
-    assert (constraints.critical, constraints.value.ca, constraints.value.path_length) == (True, True, 0)
+    assert (constraints.critical, constraints.value.ca, constraints.value.path_length) == (True, True, 1)
     assert authority.fingerprint == hashlib.sha256(authority.certificate_der).digest()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.errors import Misuse, Refused
 from shoal.identity import certificates
-from shoal.identity.identity import Authority, certificate_sha256
+from shoal.identity.identity import Authority, Identity, certificate_sha256
 from shoal.identity.names import RemoteIdentity
 from shoal.identity.tokens import Denial, Grant, Lapsed
 from shoal.net.access import ShutOut
@@ -572,3 +572,103 @@ def test_only_devices_are_forgotten_unless_they_were_revoked(roll: MemberRegiste
         roll.check_forget("ann")
     registry.revoke_node("ann", now_s=2.0, reason="left")
     roll.check_forget("ann")
+
+
+# Authorities of managers' own --------------------------------------------------------------------------------
+
+
+def peer_of(identity: Identity, authority: Authority) -> RemoteIdentity:
+    """As TLS tells the manager who calls."""
+    return RemoteIdentity(
+        node=identity.node,
+        role=identity.role,
+        cluster=identity.cluster,
+        certificate=certificate_sha256(identity.certificate_pem),
+        authorities=(authority.own_sha256,) if authority.name else (),
+    )
+
+
+def joined_at(registry: Registry, authority: Authority, name: str) -> RemoteIdentity:
+    """A device that joined where this manager ran the cluster."""
+    manager = MemberRegister(registry)
+    manager.sign_with(authority)
+    manager.reserve(name, "node", now_s=time.time())
+    device = authority.identity(node=name, role="node")
+    manager.record(device.certificate_pem, now_s=time.time())
+    return peer_of(device, authority)
+
+
+def test_managers_accept_each_others_devices_until_an_authority_is_revoked(registry: Registry, tmp_path: Path) -> None:
+    root = Authority.create(tmp_path / "root", "pond")
+    east, west = (root.for_manager(name, valid_days=9) for name in ("east", "west"))
+    of_east, of_root = joined_at(registry, east, "a"), joined_at(registry, root, "b")
+    manager = MemberRegister(registry)
+    manager.sign_with(west)
+    for peer in (of_east, of_root):
+        assert manager.role_now(peer) == "node"
+        manager.check_key(peer, "Control")
+    told = manager.answer(RevokeNode(node="east", reason="stolen"), by="ann")
+    assert isinstance(told, Done)
+    assert "1 members" in told.reason
+    manager.refresh("east")
+    assert [gone.node for gone in manager.shut_out_with("east")] == ["a"]
+    assert manager.shut_out_with("east") == [], "it is told once"
+    with pytest.raises(ShutOut, match="whose authority was revoked"):
+        manager.role_now(of_east)
+    # One that is known by its certificate alone, as where it lapsed.
+    assert isinstance(manager.lapsed(of_east.certificate, now_s=time.time()), Denial)
+    assert manager.role_now(of_root) == "node"
+    again = MemberRegister(registry)
+    with pytest.raises(ShutOut, match="whose authority was revoked"):
+        again.role_now(of_east)
+    with pytest.raises(Misuse, match="was revoked"):
+        again.sign_with(east)
+
+
+def test_a_certificate_that_a_thief_makes_with_a_revoked_authority_is_refused(
+    registry: Registry, tmp_path: Path
+) -> None:
+    """It is in no registry: what TLS showed beside it gives it away, whatever name it has."""
+    root = Authority.create(tmp_path / "root", "pond")
+    east = root.for_manager("east", valid_days=9)
+    joined_at(registry, east, "a")
+    manager = MemberRegister(registry)
+    manager.sign_with(root)
+    manager.reserve("manager", "manager", now_s=time.time())
+    forged = replace(
+        peer_of(east.identity(node="manager", role="manager"), east), authorities=("junk", east.own_sha256)
+    )
+    with pytest.raises(ShutOut, match="never ran"):
+        manager.role_now(forged)
+    forged = replace(forged, authorities=(east.own_sha256,))
+    assert manager.role_now(forged) == "manager", "until it is revoked"
+    manager.answer(RevokeNode(node="east"), by="ann")
+    manager.refresh("east")
+    with pytest.raises(ShutOut, match="was revoked"):
+        manager.role_now(forged)
+
+
+def test_an_authority_that_never_ran_the_cluster_made_no_members(registry: Registry, tmp_path: Path) -> None:
+    root = Authority.create(tmp_path / "root", "pond")
+    unused = root.for_manager("unused", valid_days=9)
+    manager = MemberRegister(registry)
+    manager.sign_with(root)
+    manager.reserve("pi", "node", now_s=time.time())
+    with pytest.raises(ShutOut, match="never ran"):
+        manager.role_now(peer_of(unused.identity(node="pi", role="node"), unused))
+
+
+def test_a_manager_does_not_revoke_what_it_signs_with_nor_take_a_members_name(
+    registry: Registry, tmp_path: Path
+) -> None:
+    root = Authority.create(tmp_path / "root", "pond")
+    joined_at(registry, root, "pi")
+    manager = MemberRegister(registry)
+    with pytest.raises(Misuse, match="called pi already"):
+        manager.sign_with(root.for_manager("pi", valid_days=9))
+    manager.sign_with(root.for_manager("east", valid_days=9))
+    with pytest.raises(Refused, match="at another manager"):
+        manager.answer(RevokeNode(node="east"), by="ann")
+    manager.reserve("manager", "manager", now_s=time.time())
+    with pytest.raises(Refused, match="lives beside the cluster's key"):
+        manager.answer(RevokeNode(node="manager"), by="ann")

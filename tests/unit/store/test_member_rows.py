@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from pathlib import Path
 
@@ -73,3 +74,69 @@ def test_a_name_that_is_given_again_remembers_that_it_was_revoked(registry: Regi
     )
     assert registry.node("nobody") is None
     assert registry.certificate("nothing") is None
+
+
+# Authorities of managers' own --------------------------------------------------------------------------------
+
+
+def issued(sha256: str, node: str, issuer: str) -> Certificate:
+    return dataclasses.replace(certificate(sha256, node), issuer=issuer)
+
+
+@pytest.fixture
+def two_managers(registry: Registry) -> Registry:
+    """East issued certificates to a, b and c; the cluster's own authority one to b, later, and one to d."""
+    registry.add_token(secret="s", role="node", uses=9, now_s=1.0)
+    registry.upsert_node(node="east", role="manager", facts_json="{}", state="enrolled", now_s=1.0)
+    registry.add_certificate(dataclasses.replace(certificate("east-1", "east"), role="manager"))
+    for name in "abcd":
+        registry.redeem_token("s", name, 2.0)
+    for name in "abc":
+        registry.add_certificate(issued(f"{name}-east", name, "east-1"))
+    registry.add_certificate(certificate("b-root", "b"))
+    registry.add_certificate(certificate("d-root", "d"))
+    return registry
+
+
+def test_a_revoked_authority_takes_with_it_what_it_issued(two_managers: Registry) -> None:
+    registry = two_managers
+    assert registry.issued_by("east") == ["a", "b", "c"]
+    assert registry.revoke_node("east", now_s=9.0, reason="stolen")
+    states = {node.node: node.state for node in registry.nodes()}
+    assert states == {"a": "revoked", "b": "enrolled", "c": "revoked", "d": "enrolled", "east": "revoked"}
+    good = {row.sha256 for row in registry.certificates() if row.revoked_s is None}
+    assert good == {"b-root", "d-root"}
+    assert registry.tokens() == [], "east saw the secret that its devices joined with"
+
+
+def test_a_superseded_certificate_of_another_authority_saves_nobody(two_managers: Registry) -> None:
+    registry = two_managers
+    registry.use_certificate("d-root", now_s=3.0)
+    registry.add_certificate(issued("d-east", "d", "east-1"), replaces="d-root")
+    registry.use_certificate("d-east", now_s=4.0)
+    registry.revoke_node("east", now_s=9.0, reason="stolen")
+    node = registry.node("d")
+    assert node is not None
+    assert node.state == "revoked"
+    assert "east" in node.reason
+
+
+def test_a_revoked_or_unknown_authority_issues_nothing(two_managers: Registry) -> None:
+    registry = two_managers
+    registry.revoke_node("east", now_s=9.0, reason="stolen")
+    for issuer in ("east-1", "west-1"):
+        with pytest.raises(Misuse, match="authority of this manager was revoked"):
+            registry.add_certificate(issued("d-2", "d", issuer))
+    assert [row.sha256 for row in registry.certificates("d")] == ["d-root"]
+
+
+def test_the_clusters_own_authority_is_no_managers(registry: Registry) -> None:
+    """The empty issuer: to revoke a device must not reach what the cluster's authority issued."""
+    registry.upsert_node(node="pi", role="node", facts_json="{}", state="enrolled", now_s=1.0)
+    registry.add_certificate(certificate("", "odd"))
+    registry.add_certificate(certificate("p", "pi"))
+    registry.upsert_node(node="odd", role="node", facts_json="{}", state="enrolled", now_s=1.0)
+    registry.revoke_node("odd", now_s=9.0, reason="")
+    node = registry.node("pi")
+    assert node is not None
+    assert node.state == "enrolled"

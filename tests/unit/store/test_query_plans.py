@@ -102,6 +102,8 @@ def test_a_member_comes_and_goes_without_a_look_at_the_others(asked: Asked) -> N
     registry.upsert_node(node="pi", role="node", facts_json="{}", state="enrolled", now_s=3.0)
     registry.set_node_state("pi", "drained", reason="")
     registry.node("pi")
+    registry.add_certificate(replace(ISSUED, sha256="c" * 64, issuer=HASH))
+    registry.issued_by("pi")
     registry.revoke_node("pi", now_s=4.0, reason="")
     registry.forget_node("pi", now_s=5.0)
     assert len(asked.statements) > 50

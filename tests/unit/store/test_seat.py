@@ -106,3 +106,59 @@ def test_a_deposed_manager_writes_nothing_and_reads_on(two: tuple[Database, Data
     (job,) = holder.jobs()
     assert (job.term, job.state, job.checkpoint) == (0, "queued", "theirs")
     assert holder.tokens()[0].uses_left == 1
+
+
+# A seat a job: what the store promises; managers take one seat a cluster so far (decision 47) -----------------
+
+
+def test_a_seat_a_job_fences_that_job_and_no_other(two: tuple[Database, Database]) -> None:
+    """Two managers are awake, each with a job. One takes the other's job: that one goes on with what it has left."""
+    one, other = Seats(two[0]), Seats(two[1])
+    of_j, of_k = one.take("a", None, job="j"), one.take("a", None, job="k")
+    of_l = other.take("b", None, job="l")
+    assert of_j is not None
+    assert of_k is not None
+    assert of_l is not None
+    assert one.look() is None, "nobody took the cluster's"
+    j, k, theirs = (Registry(FencedDatabase(two[at], held)) for at, held in ((0, of_j), (0, of_k), (1, of_l)))
+    for registry, job in ((j, "j"), (k, "k"), (theirs, "l")):
+        registry.add_job(job=job, name=job, spec_json="{}", now_s=1.0)
+        registry.restore_applied(job, [batch(1)], after=0, checkpoint=f"{job} by its manager")
+    taken = other.take("b", other.look("j"), job="j")
+    assert taken is not None
+    assert taken.term == 2
+    with pytest.raises(Deposed):
+        j.restore_applied("j", [batch(2)], after=1, checkpoint="late")
+    with pytest.raises(Deposed):
+        j.next_term("j")
+    k.restore_applied("k", [batch(2)], after=1, checkpoint="k goes on")
+    assert Registry(FencedDatabase(two[1], taken)).next_term("j") == 1
+    names = {row.job: row.checkpoint for row in k.jobs()}
+    assert names == {"j": "j by its manager", "k": "k goes on", "l": "l by its manager"}
+    assert one.look("l") == Seat(holder="b", term=1, beats=2), "writes about other jobs count nothing on"
+
+
+def test_a_history_beyond_a_cut_is_adopted_once_by_the_holder(two: tuple[Database, Database]) -> None:
+    """Two managers decide at the same moment to adopt what a device made: one of them holds the job."""
+    seats = [Seats(database) for database in two]
+    first = seats[0].take("a", None, job="j")
+    assert first is not None
+    registries = [Registry(FencedDatabase(two[0], first))]
+    registries[0].add_job(job="j", name="j", spec_json="{}", now_s=1.0)
+    registries[0].restore_applied("j", [batch(1)], after=0, checkpoint="one")
+    second = seats[1].take("b", seats[1].look("j"), job="j")
+    assert second is not None
+    registries.append(Registry(FencedDatabase(two[1], second)))
+
+    def adopt(number: int) -> bool:
+        rows = [batch(2), batch(3)] if number == 0 else [batch(2)]
+        try:
+            registries[number].restore_applied("j", rows, after=1, checkpoint=f"of {number}")
+        except Deposed:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(adopt, (0, 1))) == [False, True]
+    assert registries[1].applied("j") == [batch(1), batch(2)]
+    assert [row.checkpoint for row in registries[1].jobs()] == ["of 1"]

@@ -164,16 +164,12 @@ def _address(member: Enrolled) -> tuple[str, int]:
 
 
 def _membership_problem(member: Enrolled) -> str:
-    import ssl
     import time
 
     from shoal.errors import PeerViolation
-    from shoal.identity import certificates
+    from shoal.identity import certificates, chain
 
-    own, root = (
-        ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
-        for pem in (member.identity.certificate_pem, member.identity.ca_pem)
-    )
+    own, root = map(chain.der_of, (member.identity.certificate_pem, member.identity.ca_pem))
     try:
         certificates.authenticate(own, root_der=root, now_s=time.time())
     except PeerViolation as error:

@@ -1,0 +1,70 @@
+"""A certificate and the authority between it and the cluster's, one after the other. Needs no `cryptography`.
+
+A manager may sign with an authority of its own, which the cluster's authority certified. A node that knows only the
+cluster's is shown both certificates: as PEM texts in a row, or as DER, which says itself where it ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+from collections.abc import Sequence
+
+#: A member's certificate, and that of its manager's own authority.
+CHAIN_MAX = 2
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\n]+-----END CERTIFICATE-----\n")
+
+
+def split_pem(chain_pem: str) -> list[str]:
+    """The certificates of a chain, and nothing beside them. Raises ValueError."""
+    found = _PEM.findall(chain_pem)
+    if not 1 <= len(found) <= CHAIN_MAX or "".join(found) != chain_pem:
+        raise ValueError(f"a chain is 1 to {CHAIN_MAX} certificates and nothing beside them")
+    return found
+
+
+def der_of(chain_pem: bytes | str) -> bytes:
+    """A chain as DER. Raises ValueError."""
+    text = chain_pem.decode("ascii") if isinstance(chain_pem, bytes) else chain_pem
+    return b"".join(ssl.PEM_cert_to_DER_cert(pem) for pem in split_pem(text))
+
+
+def split_der(chain_der: bytes) -> list[bytes]:
+    """The certificates of a chain. Raises ValueError."""
+    found: list[bytes] = []
+    rest = chain_der
+    while rest and len(found) < CHAIN_MAX:
+        size = _size(rest)
+        found.append(rest[:size])
+        rest = rest[size:]
+    if rest or not found:
+        raise ValueError(f"a chain is 1 to {CHAIN_MAX} certificates and nothing beside them")
+    return found
+
+
+def _size(der: bytes) -> int:
+    """How long the DER sequence is that begins here: every certificate takes two bytes to say so."""
+    if len(der) < 4 or der[:2] != b"\x30\x82":
+        raise ValueError("this is no certificate")
+    size = 4 + int.from_bytes(der[2:4])
+    if size > len(der):
+        raise ValueError("the certificate is cut off")
+    return size
+
+
+def sha256(chain_pem: bytes | str) -> str:
+    """What the first certificate of a chain is known by: the hash of all of it. Raises ValueError."""
+    return hashlib.sha256(split_der(der_of(chain_pem))[0]).hexdigest()
+
+
+def beside(own_sha256: str, shown: Sequence[bytes]) -> tuple[str, ...]:
+    """The hashes of what a TLS peer showed beside its own certificate, in whatever order. Raises ValueError.
+
+    gRPC lists a server's own certificate among these, and not a client's.
+    """
+    pems = b"".join(shown).decode("ascii", "replace").split("-----END CERTIFICATE-----")
+    texts = [f"{pem.strip()}\n-----END CERTIFICATE-----\n" for pem in pems if "BEGIN CERTIFICATE" in pem]
+    found = (hashlib.sha256(ssl.PEM_cert_to_DER_cert(text)).hexdigest() for text in texts)
+    return tuple(each for each in found if each != own_sha256)
