@@ -7,9 +7,12 @@ ReLU lies within float32's rounding of zero.
     worst_update_error    the largest distance of an update from PyTorch's, as a part of its length
     adamw_error           the same of AdamW's second step, where a gradient is not next to nothing
     speed_ratio           processor time of a step of 32 examples with one thread, onnxruntime's over PyTorch's
-    ..._trainer_rss_mb    resident memory of a process that has trained five batches of LeNet
+    ..._trainer_rss_mb    resident memory of an agent's confined trainer that has trained five batches of LeNet;
+                          ``..._peak_mb`` is the most that it ever held
     install_mb            files of Shoal, onnxruntime and all that they need, with the bytecode that pip compiles;
-                          ``install_bare_mb`` is without bytecode
+                          ``install_bare_mb`` is without bytecode; ``install_trimmed_mb`` is what is left, and what
+                          Python compiles of it, where a device removes what nothing of it opens (docs/portable.md)
+    cpu_s                 processor time of all of it
 
 ``--quick`` captures the step and leaves the evaluation out.
 
@@ -20,22 +23,27 @@ ReLU lies within float32's rounding of zero.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+import asyncio
 import json
 import math
 import os
-import re
+import queue
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import finish, say
+from benchmarks.portable_install import installed_mb, trimmed_mb
+from benchmarks.portable_memory import BATCH, resident
 
-_BATCH = 32
+#: Those that take longest come first, so that both workers end at about the same time.
+MODELS = ("lstm", "gru", "resnet", "transformer", "encoder", "mobile", "dropout", "mlp", "waves", "lenet", "unet")
 _ADAMW = ("mlp", "encoder", "gru")
 #: Beside the package itself: where its tasks are.
 _ROOT = Path(__file__).parents[1]
@@ -59,7 +67,7 @@ def measured(name: str, *, inner: str = "sgd", quick: bool) -> dict[str, Any]:
     task = TASKS[name]()
     model = build_model(task, 0)
     placed = place(task, model)
-    plan = Plan(batch_size=_BATCH, learning_rate=0.01, inner=inner, lease_batches=32)
+    plan = Plan(batch_size=BATCH, learning_rate=0.01, inner=inner, lease_batches=32)
     settings = settings_of(plan, task=task, layout=placed.layout)
     with tempfile.TemporaryDirectory() as folder:
         manifest = write_examples(task.examples("train"), Path(folder))
@@ -69,7 +77,7 @@ def measured(name: str, *, inner: str = "sgd", quick: bool) -> dict[str, Any]:
         found = {"error": graphs.error, "bytes": len(graphs.train), "capture_cpu_s": time.process_time() - began_s}
         if inner != "sgd":
             return found
-        rows = examples.slice(0, _BATCH)
+        rows = examples.slice(0, BATCH)
         import numpy as np
 
         from shoal.trainer.flat import read_into
@@ -83,7 +91,7 @@ def measured(name: str, *, inner: str = "sgd", quick: bool) -> dict[str, Any]:
         model.train()
 
         def run_onnx() -> None:
-            draws = draw_all(graphs.draws, _BATCH, 1)
+            draws = draw_all(graphs.draws, BATCH, 1)
             ours.step(vector, rows, rate=0.01, weight_decay=0.0, draws=draws)
 
         def run_torch() -> None:
@@ -115,8 +123,6 @@ def _least_s(run: Callable[[], None], turns: int) -> float:
 
 def prepare_lenet(folder: Path) -> dict[str, Any]:
     """LeNet's files, for two trainers."""
-    import hashlib
-
     from benchmarks.portable_tasks import LeNet
     from shoal.plan import Plan
     from shoal.trainer.arrays import write_examples
@@ -131,12 +137,11 @@ def prepare_lenet(folder: Path) -> dict[str, Any]:
     placed = place(task, model)
     first = write_first(placed, out=folder, key="lenet", start=None, report=lambda line: None)
     paths = [folder / shard.sha256 for shard in write_examples(task.examples("train"), folder).shards]
-    settings = settings_of(Plan(batch_size=_BATCH), task=task, layout=placed.layout)
+    settings = settings_of(Plan(batch_size=BATCH), task=task, layout=placed.layout)
     graphs = capture(task, model, placed, settings, train=Examples(paths), test=Examples(paths))
     file = folder / "graphs"
     with file.open("wb") as out:
         graphs.write(out)
-    assert hashlib.sha256(file.read_bytes()).digest()
     return {
         "bundle_dir": str(_ROOT / "benchmarks"),
         "entry": "portable_tasks:LeNet",
@@ -147,70 +152,11 @@ def prepare_lenet(folder: Path) -> dict[str, Any]:
     }
 
 
-def resident(engine: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Train five batches in this process; what it holds then."""
-    import numpy as np
-
-    from shoal.learning.layout import Layout
-    from shoal.trainer.prepared_job import first_model
-    from shoal.trainer.protocol import TrainerSettings
-    from shoal.trainer.shared import SharedVectors
-
-    layout = Layout.from_json(given["layout"])
-    plain = given | {"layout": layout, "train": tuple(given["train"])}
-    settings = TrainerSettings(**plain, seed=0, batch_size=_BATCH, learning_rate=0.01)
-    shared = SharedVectors.create(layout.size)
-    if engine == "onnx":
-        from shoal.trainer.portable.steps import OnnxTrainer as Trainer
-    else:
-        from shoal.trainer.steps import TorchTrainer as Trainer  # type: ignore[assignment]
-    trainer = Trainer(settings, shared)
-    _, first = first_model(Path(given["initial"]))
-    shared.model[:] = first
-    result = trainer.train(0, [0, 1, 2, 3, 4])
-    assert result.finite
-    assert np.any(shared.update)
-    assert ("torch" in sys.modules) == (engine == "torch")
-    status = Path("/proc/self/status").read_text()
-    kb = re.search(r"VmRSS:\s+(\d+)", status)
-    assert kb is not None
-    return {"rss_mb": int(kb.group(1)) / 1024}
-
-
-# What is installed -------------------------------------------------------------------------------------
-
-
-def installed_mb() -> tuple[float, float]:
-    """Megabytes of all packages that a device without PyTorch installs: with bytecode, and without."""
-    wanted, found = ["shoal", "onnxruntime"], set[str]()
-    whole = bare = 0
-    while wanted:
-        name = re.split(r"[ ;<>=!\[(~]", wanted.pop())[0].lower().replace("_", "-")
-        if name in found:
-            continue
-        found.add(name)
-        try:
-            package = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for file in package.files or ():
-            path = Path(str(file.locate()))
-            size = path.stat().st_size if path.is_file() else 0
-            whole += size
-            bare += 0 if path.suffix == ".pyc" else size
-        wanted += [need for need in package.requires or () if "extra ==" not in need]
-    # Shoal itself may be installed as a link to its source.
-    own = sum(path.stat().st_size for path in (_ROOT / "src" / "shoal").rglob("*.py"))
-    return (whole + 2 * own) / 1e6, (bare + own) / 1e6
-
-
 # Tasks of the repository -------------------------------------------------------------------------------
 
 
 def table() -> list[dict[str, Any]]:
     """Each task of examples/ and papers/, and what ``shoal train --portable`` would say of it."""
-    import asyncio
-
     from shoal.trainer.find import find_task
     from shoal.trainer.package import laid_over, make_ready, plan_from
     from shoal.trainer.portable.capturing import capture_ready
@@ -237,46 +183,104 @@ def table() -> list[dict[str, Any]]:
 # The whole ---------------------------------------------------------------------------------------------
 
 
-def _part(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.portable", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+class _Worker:
+    """A process with one thread that captures what it is told, one after the other: PyTorch is imported once."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.portable", "--worker"]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, cwd=_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, item: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(item) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        raise RuntimeError(f"a process ended with {item['model']}")
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
 
 
-def _said(process: subprocess.Popen[str], *, timeout_s: float = 1800.0) -> list[dict[str, Any]]:
-    out, _ = process.communicate(timeout=timeout_s)
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+def serve() -> None:
+    """A worker's side."""
+    from benchmarks.portable_tasks import TASKS
+    from shoal.trainer.portable.trace import Unportable
+
+    assert TASKS.keys() == set(MODELS)
+    for line in sys.stdin:
+        item = json.loads(line)
+        try:
+            if folder := item.pop("files", ""):
+                found = prepare_lenet(Path(folder))
+            else:
+                found = item | measured(item["model"], inner=item["inner"], quick=item["quick"])
+        except Unportable as error:
+            found = item | {"refused": str(error)}
+        print(json.dumps(found), flush=True)
+
+
+def answers(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What workers say to each item; two work at a time, and take what is left."""
+    workers: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    made = [_Worker(), _Worker()]
+
+    def ask(item: dict[str, Any]) -> dict[str, Any]:
+        worker = workers.get()
+        try:
+            return worker.ask(item)
+        finally:
+            workers.put(worker)
+
+    try:
+        for worker in made:
+            workers.put(worker)
+        with ThreadPoolExecutor(len(made)) as threads:
+            return list(threads.map(ask, items))
+    finally:
+        for worker in made:
+            worker.close()
+
+
+async def both_resident(given: dict[str, Any]) -> dict[str, dict[str, float]]:
+    onnx, torch = await asyncio.gather(resident("onnx", given), resident("torch", given))
+    return {"onnx": onnx, "torch": torch}
 
 
 def run(*, quick: bool) -> dict[str, Any]:
-    from benchmarks.portable_tasks import TASKS
-
-    names = list(TASKS)
-    flags = ("--quick",) if quick else ()
-    # Two at a time: each has one thread.
-    halves = [_part("--models", ",".join(names[start::2]), *flags) for start in range(2)]
-    rows = [row for half in halves for row in _said(half)]
+    items = [{"model": name, "inner": "sgd", "quick": quick} for name in MODELS]
+    items += [{"model": name, "inner": "adamw", "quick": True} for name in _ADAMW]
     with tempfile.TemporaryDirectory() as folder:
-        others = [_part("--models", ",".join(_ADAMW), "--inner", "adamw", "--quick")]
-        given = json.dumps(prepare_lenet(Path(folder)))
-        adamw = _said(others[0])
-        memory = {engine: _said(_part("--resident", engine, "--given", given))[0] for engine in ("onnx", "torch")}
+        *rows, given = answers([*items, {"model": "lenet", "files": folder}])
+        memory = asyncio.run(both_resident(given))
+        trimmed = trimmed_mb(given)
+    adamw = [row for row in rows if row["inner"] == "adamw"]
+    rows = [row for row in rows if row["inner"] != "adamw"]
     captured = [row for row in rows if "error" in row]
     for row in rows:
         say(f"{row['model']:12} " + (row.get("refused") or f"{row['error']:.1e} {row.get('ratio', 0):.2f}"))
     whole, bare = installed_mb()
     ratios = {row["model"]: round(row["ratio"], 3) for row in captured}
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {
-        "models": len(names),
+        "models": len(MODELS),
         "captured": len(captured),
         "worst_update_error": max(row["error"] for row in captured),
         "adamw_error": max(row["error"] for row in adamw),
         "onnx_trainer_rss_mb": memory["onnx"]["rss_mb"],
+        "onnx_trainer_peak_mb": memory["onnx"]["peak_mb"],
         "torch_trainer_rss_mb": memory["torch"]["rss_mb"],
         "install_mb": whole,
         "install_bare_mb": bare,
+        "install_trimmed_mb": trimmed,
         "speed_ratio": ratios,
         "speed_ratio_mean": math.exp(sum(map(math.log, ratios.values())) / len(ratios)),
+        "cpu_s": sum(each.ru_utime + each.ru_stime for each in used),
     }
 
 
@@ -287,21 +291,10 @@ def main() -> None:
     parser.add_argument(
         "--table", action="store_true", help="say of each task of the repository whether it is captured"
     )
-    parser.add_argument("--models", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--inner", default="sgd", help=argparse.SUPPRESS)
-    parser.add_argument("--resident", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--given", type=json.loads, default={}, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.resident:
-        finish(resident(given.resident, given.given))
-    elif given.models:
-        from shoal.trainer.portable.trace import Unportable
-
-        for name in given.models.split(","):
-            try:
-                finish({"model": name, **measured(name, inner=given.inner, quick=given.quick)})
-            except Unportable as error:
-                finish({"model": name, "refused": str(error)})
+    if given.worker:
+        serve()
     elif given.table:
         finish({"tasks": table()})
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
 from collections.abc import Iterable
@@ -94,6 +93,9 @@ class Layout:
     @functools.cached_property
     def sha256(self) -> str:
         """Two models fit each other if and only if these are equal."""
+        # Here: a trainer's process never asks, and OpenSSL would hold 3 MB of a small device's memory.
+        import hashlib
+
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:

@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from shoal.errors import Corrupt, Misuse
-from shoal.store.readable import write_by_hash
 from shoal.trainer.columns import (
     Array,
     Column,
@@ -192,6 +191,9 @@ def _rewritten(shards: list[Shard], directory: Path, ragged: set[str], fresh: se
 
 
 def _write_shard(rows: Rows, directory: Path, fresh: set[str]) -> Shard:
+    # Here: a trainer reads shards and writes none, and has no use for hashes.
+    from shoal.store.readable import write_by_hash
+
     arrays, notes = pack(rows)
     named = write_by_hash(directory, lambda file: tensors.write(file, arrays, notes))
     if named.is_new:

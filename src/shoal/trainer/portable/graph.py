@@ -1,5 +1,7 @@
 """What a captured graph may be, checked byte by byte before any library reads it. No torch, no onnx, no onnxruntime.
 
+A browser's tab has the same rules, written from these (``tab/src/graph_rules.ts``).
+
 A graph is data from a peer. It is small, it has operations of one list, and it holds no other graph, no function, no
 file name and no domain but ONNX's own.
 """
@@ -97,13 +99,16 @@ OPERATIONS = frozenset(
     ]
 )
 
-# Fields of onnx.proto that a graph of ours has; all others are refused, subgraphs and external data among them.
-_MODEL = {"ir_version": 1, "producer_name": 2, "graph": 7, "opset": 8}
-_OPSET = {"domain": 1, "version": 2}
-_GRAPH = {"node": 1, "name": 2, "initializer": 5, "input": 11, "output": 12}
-_NODE = {"input": 1, "output": 2, "name": 3, "kind": 4, "attribute": 5}
-_ATTRIBUTE = {"name": 1, "f": 2, "i": 3, "s": 4, "floats": 7, "ints": 8, "type": 20}
-_TENSOR = {"dims": 1, "type": 2, "floats": 4, "int32s": 5, "int64s": 7, "name": 8, "raw": 9, "doubles": 10}
+#: Fields of onnx.proto that a graph of ours has; all others are refused, subgraphs and external data among them.
+FIELDS = {
+    "model": {"ir_version": 1, "producer_name": 2, "graph": 7, "opset": 8},
+    "opset": {"domain": 1, "version": 2},
+    "graph": {"node": 1, "name": 2, "initializer": 5, "input": 11, "output": 12},
+    "node": {"input": 1, "output": 2, "name": 3, "kind": 4, "attribute": 5},
+    "attribute": {"name": 1, "f": 2, "i": 3, "s": 4, "floats": 7, "ints": 8, "type": 20},
+    "constant": {"dims": 1, "type": 2, "floats": 4, "int32s": 5, "int64s": 7, "name": 8, "raw": 9, "doubles": 10},
+}
+_MODEL, _GRAPH, _NODE = FIELDS["model"], FIELDS["graph"], FIELDS["node"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -113,13 +118,13 @@ def check_graph(graph: bytes) -> int:
     if len(graph) > GRAPH_MAX_BYTES:
         raise Corrupt(f"a graph has {len(graph):,} bytes, at most {GRAPH_MAX_BYTES:,}")
     bodies, opsets = [], []
-    for field, value in _fields(memoryview(graph), _MODEL, "model"):
+    for field, value in _fields(memoryview(graph), "model"):
         if field == _MODEL["ir_version"] and value != IR_VERSION:
             raise Corrupt(f"a graph of format {value!r}, not {IR_VERSION}")
         if field == _MODEL["graph"]:
             bodies.append(_message(value))
         elif field == _MODEL["opset"]:
-            opsets.append(dict(_fields(_message(value), _OPSET, "opset")))
+            opsets.append(dict(_fields(_message(value), "opset")))
     if len(bodies) != 1 or len(opsets) != 1:
         raise Corrupt("a graph file holds one graph and one set of operations")
     if bytes(_message(opsets[0].get(1, memoryview(b"")))) or opsets[0].get(2) != OPSET:
@@ -129,27 +134,27 @@ def check_graph(graph: bytes) -> int:
 
 def _check_body(body: memoryview) -> int:
     nodes = 0
-    for field, value in _fields(body, _GRAPH, "graph"):
+    for field, value in _fields(body, "graph"):
         if field == _GRAPH["node"]:
             nodes += 1
             if nodes > NODES_MAX:
                 raise Corrupt(f"a graph has more than {NODES_MAX:,} nodes")
             _check_node(_message(value))
         elif field == _GRAPH["initializer"]:
-            for _ in _fields(_message(value), _TENSOR, "constant"):
+            for _ in _fields(_message(value), "constant"):
                 pass
     return nodes
 
 
 def _check_node(node: memoryview) -> None:
     kind, names = "", 0
-    for field, value in _fields(node, _NODE, "node"):
+    for field, value in _fields(node, "node"):
         if field == _NODE["kind"]:
             kind = bytes(_message(value)[:40]).decode(errors="replace")
         elif field in (_NODE["input"], _NODE["output"]):
             names += 1
         elif field == _NODE["attribute"]:
-            for _ in _fields(_message(value), _ATTRIBUTE, "attribute"):
+            for _ in _fields(_message(value), "attribute"):
                 pass
     if kind not in OPERATIONS:
         raise Corrupt(f"a graph has the operation {kind!r}, which is not among those that devices run")
@@ -163,9 +168,9 @@ def _message(value: int | memoryview) -> memoryview:
     return value
 
 
-def _fields(data: memoryview, known: dict[str, int], what: str) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of one protobuf message, in order. Those that are not ``known`` are refused."""
-    place, allowed = 0, frozenset(known.values())
+def _fields(data: memoryview, what: str) -> Iterator[tuple[int, int | memoryview]]:
+    """The fields of one protobuf message, in order. Those that are not known are refused."""
+    place, allowed = 0, frozenset(FIELDS[what].values())
     while place < len(data):
         key, place = _varint(data, place)
         field, kind = key >> 3, key & 7

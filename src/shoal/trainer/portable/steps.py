@@ -27,7 +27,6 @@ from shoal.trainer.portable.run import GraphRun, StepRun, columns_of, sums_of
 from shoal.trainer.protocol import EvalResult, TaskLoaded, TrainerSettings, TrainResult
 from shoal.trainer.shards import Examples
 from shoal.trainer.shared import SharedVectors
-from shoal.trainer.whole_file import TYPES_NOTE
 from shoal.wire import tensors
 
 #: As in ``trainer.steps``: evaluation draws numbers of its own.
@@ -48,7 +47,7 @@ class OnnxTrainer:
         self._settings = settings
         self._shared = shared
         self._graphs = Graphs.read(Path(settings.graphs))
-        self._base = _base(settings.base)
+        self._base = _base(settings.base) if settings.base else {}
         self._parameters = settings.layout.parameters_size
         graph = GraphRun(self._graphs.train, threads=settings.torch_threads, fixed=self._base)
         self._step = StepRun(graph, self._graphs.states)
@@ -154,6 +153,9 @@ def _count(rows: Any) -> int:
 
 def _base(paths: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
     """The frozen base, by the names that graphs have for it. Mapped: what no graph reads costs no memory."""
+    # Here: few jobs have a base, and this brings what writes files along.
+    from shoal.trainer.whole_file import TYPES_NOTE
+
     found: dict[str, np.ndarray[Any, Any]] = {}
     for path in paths:
         with opened(Path(path)) as file:

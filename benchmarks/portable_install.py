@@ -1,0 +1,81 @@
+"""What a device without PyTorch has on its disk: as pip installs it, and with what nothing opens removed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any
+
+from packaging.requirements import Requirement
+
+_ROOT = Path(__file__).parents[1]
+_TRAIN_S = 600.0
+
+
+def installed_mb() -> tuple[float, float]:
+    """Megabytes of all packages that a device without PyTorch installs: with bytecode, and without."""
+    whole = bare = 0
+    for path, place in _files():
+        size = path.stat().st_size
+        whole += size
+        bare += 0 if place.suffix == ".pyc" else size
+    # Shoal itself may be installed as a link to its source, and is compiled to about its own size.
+    own = sum(path.stat().st_size for path, _ in _own_files())
+    return (whole + 2 * own) / 1e6, (bare + own) / 1e6
+
+
+def trimmed_mb(given: dict[str, Any]) -> float:
+    """Megabytes on a device that removed what nothing opens, after its agent was imported and its trainer trained."""
+    with tempfile.TemporaryDirectory(prefix="shoal-device-") as folder:
+        # A trainer may run as another user, and has to reach its packages.
+        os.chmod(folder, 0o755)  # noqa: S103
+        home = Path(folder) / "device"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+        (packages,) = home.glob("lib/python*/site-packages")
+        for path, place in [*_files(), *_own_files()]:
+            if place.suffix != ".pyc" and not is_unused(place):
+                (packages / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, packages / place)
+        trains = ("-m", "benchmarks.portable_memory", "onnx", json.dumps(given))
+        for words in (("-c", "import shoal.cli.main, shoal.runtime.agent"), trains):
+            command = [home / "bin" / "python", *words]
+            bare = {"PATH": os.environ["PATH"]}
+            subprocess.run(command, cwd=_ROOT, env=bare, stdout=subprocess.DEVNULL, check=True, timeout=_TRAIN_S)
+        return sum(path.stat().st_size for path in packages.rglob("*") if path.is_file()) / 1e6
+
+
+def is_unused(place: PurePath) -> bool:
+    """Tests of packages, and onnxruntime's library for programs in C: its module for Python has all of it once more."""
+    return "tests" in place.parts[:-1] or place.name.startswith("libonnxruntime.so")
+
+
+def _files() -> Iterator[tuple[Path, PurePath]]:
+    """Files of the packages that `pip install 'shoal[onnx]'` brings: where they are, and where below site-packages."""
+    wanted, found = ["shoal", "onnxruntime"], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name in found:
+            continue
+        found.add(name)
+        package = importlib.metadata.distribution(name)
+        for file in package.files or ():
+            path = Path(str(file.locate()))
+            if path.is_file() and ".." not in file.parts:
+                yield path, PurePath(*file.parts)
+        for text in package.requires or ():
+            need = Requirement(text)
+            if need.marker is None or need.marker.evaluate({"extra": ""}):
+                wanted.append(need.name.lower().replace("_", "-"))
+
+
+def _own_files() -> Iterator[tuple[Path, PurePath]]:
+    for path in sorted((_ROOT / "src" / "shoal").rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path, PurePath(path.relative_to(_ROOT / "src"))
