@@ -8,18 +8,23 @@ with Chromium.start() as browser:
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import psutil
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -42,6 +47,8 @@ os.execv(sys.argv[3], sys.argv[3:])
 #: Patience with a busy machine.
 ANSWER_S = 120.0
 POLL_S = 0.05
+#: A slowed page runs for a part of each such moment, and stands still for the rest.
+MOMENT_S = 0.2
 
 Fields = dict[str, Any]
 
@@ -67,7 +74,8 @@ class Chromium:
         threading.Thread(target=self._listen, daemon=True).start()
 
     @classmethod
-    def start(cls) -> Chromium:
+    def start(cls, *flags: str) -> Chromium:
+        """``flags``: more of the browser's own."""
         found = program()
         if found is None:
             raise FileNotFoundError(f"no browser: install one of {', '.join(PROGRAMS)}")
@@ -76,7 +84,7 @@ class Chromium:
         back, write_there = os.pipe()
         root = ("--no-sandbox",) if os.geteuid() == 0 else ()
         process = subprocess.Popen(
-            [sys.executable, "-c", ENTRY, str(read_there), str(write_there), found, *FLAGS, *root,
+            [sys.executable, "-c", ENTRY, str(read_there), str(write_there), found, *FLAGS, *flags, *root,
              f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(read_there, write_there), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -107,6 +115,35 @@ class Chromium:
         self._process.wait()
         os.close(self._to)
         shutil.rmtree(self._profile, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def slowed(self, times: float) -> Iterator[None]:
+        """Meanwhile pages and their workers have one part in so many of the processor: their processes are stopped for
+        the rest of every moment. DevTools slows the thread of a page alone, and refuses workers."""
+        over = threading.Event()
+
+        def pace() -> None:
+            while not over.wait(MOMENT_S / times):
+                self._signal(signal.SIGSTOP)
+                over.wait(MOMENT_S * (1 - 1 / times))
+                self._signal(signal.SIGCONT)
+
+        thread = threading.Thread(target=pace, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the processes of this browser that run pages."""
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(self._process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if "--type=renderer" in process.cmdline():
+                        process.send_signal(number)
 
     def send(self, method: str, session: str = "", **fields: Any) -> Fields:
         """Ask, and wait for the answer."""

@@ -21,4 +21,4 @@ await build({
   banner: { js: "// Built from tab/src by `python tools/tasks.py tab`; do not edit." },
 });
 // The same for Node, where the role is held to Python's.
-await build({ absWorkingDir, entryPoints: ["src/worker_role.ts", "src/frames.ts", "src/batches.ts", "src/protobuf.ts", "src/rest.ts"], outdir: "built", bundle: true, format: "esm", target: "es2022", outExtension: { ".js": ".mjs" } });
+await build({ absWorkingDir, entryPoints: ["src/worker_role.ts", "src/frames.ts", "src/batches.ts", "src/protobuf.ts", "src/rest.ts", "src/graph.ts", "src/words.ts"], outdir: "built", bundle: true, format: "esm", target: "es2022", outExtension: { ".js": ".mjs" } });

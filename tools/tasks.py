@@ -26,6 +26,7 @@ import reference as reference_page
 import second_look
 import site_pages
 import tab_contract
+import tab_graph_rules
 import vendored as vendored_files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +39,8 @@ PREVIOUS_FILE = PROTO_DIR / "previous.binpb"
 VENDOR_DIR = ROOT / "src" / "shoal" / "console" / "static" / "vendor"
 #: The browser's tab: its sources, and where what is built of them lies.
 TAB_DIR = ROOT / "tab"
-TAB_CONTRACT = TAB_DIR / "src" / "contract.ts"
+#: Its sources that are written from ours.
+TAB_WRITTEN = {module.TARGET: module.text for module in (tab_contract, tab_graph_rules)}
 TAB_BUILT = ROOT / "src" / "shoal" / "browser" / "static"
 #: The walk through the code that counts the hand-offs of an update.
 FIRST_HOUR = ROOT / "docs" / "contributing" / "first-hour.md"
@@ -181,18 +183,20 @@ def vendored(extra: Sequence[str]) -> int:
 
 def tab(extra: Sequence[str]) -> int:
     """Build the page of the browser's tab out of tab/src."""
-    TAB_CONTRACT.write_text(tab_contract.text(), encoding="utf-8")
+    for path, text in TAB_WRITTEN.items():
+        path.write_text(text(), encoding="utf-8")
     return build_tab(TAB_BUILT)
 
 
 def tab_check(extra: Sequence[str]) -> int:
-    """Fail if the tab's page in the package is not what tab/src gives, or knows another contract."""
+    """Fail if the tab's page in the package is not what tab/src gives, or knows another contract or other graphs."""
     if shutil.which("npm") is None:
         note("NOT CHECKED: the tab's page, for there is no npm")
         return 0
-    if TAB_CONTRACT.read_text(encoding="utf-8") != tab_contract.text():
-        print("tab/src/contract.ts is not of this contract: python tools/tasks.py tab", flush=True)
-        return 1
+    for path, text in TAB_WRITTEN.items():
+        if path.read_text(encoding="utf-8") != text():
+            print(f"tab/src/{path.name} is not what it is written from: python tools/tasks.py tab", flush=True)
+            return 1
     with tempfile.TemporaryDirectory(prefix="shoal-tab-") as scratch:
         code = build_tab(Path(scratch))
         built = sorted(Path(scratch).glob("*.js"))

@@ -40,12 +40,14 @@ function draw(now: Shown): void {
   at("refusal").textContent = now.state === "refused" ? now.reason : "";
   at("state").textContent = WORDS[now.state];
   at("reason").textContent = now.reason;
+  // Read aloud where something is the matter, not with every lease.
+  at("reason").ariaLive = now.state === "working" ? "off" : "polite";
   at("job").textContent = now.job || "none";
   at("node").textContent = now.node;
   at("leases").textContent = String(now.leases);
   at("examples").textContent = now.examples.toLocaleString("en");
   at("loss").textContent = now.loss === null ? "…" : now.loss.toFixed(3);
-  at("traffic").textContent = `${megabytes(now.down_bytes)} down, ${megabytes(now.up_bytes)} up`;
+  at("traffic").textContent = `${megabytes(now.down_bytes)} down\n${megabytes(now.up_bytes)} up`;
   at<HTMLProgressElement>("progress").max = Math.max(1, now.of);
   at<HTMLProgressElement>("progress").value = now.done;
   at("stop").hidden = now.state === "stopped";

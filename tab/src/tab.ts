@@ -6,6 +6,7 @@ import type { Message } from "./frames.ts";
 import type { Plain } from "./protobuf.ts";
 import { Blobs, Lane } from "./session.ts";
 import { ENGINE_VERSION, threads, Trainer } from "./trainer.ts";
+import { inWords } from "./words.ts";
 import { type Action, clip, type Event, Worker } from "./worker_role.ts";
 
 /** What the page shows. */
@@ -264,7 +265,7 @@ class Tab {
   private post(job: Employed, event: Event): void {
     if (job.isOver) return;
     for (const action of job.worker.handle(event)) this.carryOut(job, action);
-    if (!job.isOver) this.tell({ state: "working", reason: job.worker.reason });
+    if (!job.isOver) this.tell({ state: "working", reason: inWords(job.worker.phase, job.worker.reason, job.worker.work) });
   }
 
   private carryOut(job: Employed, action: Action): void {

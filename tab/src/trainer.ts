@@ -2,6 +2,8 @@
 // step whose result is known before it is ready, as `trainer/portable/steps.py` does.
 
 import { type Array_, drawAll, type Drawn, epochOrder, mix } from "./batches.ts";
+import { checkGraph } from "./graph.ts";
+import { FILE_MAX_BYTES } from "./graph_rules.ts";
 import type { Plain } from "./protobuf.ts";
 import { asFloats, readTensors, type Stored } from "./safetensors.ts";
 import type { Blobs } from "./session.ts";
@@ -9,7 +11,6 @@ import type { MetricSum } from "./worker_role.ts";
 
 export const ENGINE_VERSION = "1.30.0";
 const ENGINE = `/engine/${ENGINE_VERSION}/`;
-const GRAPH_MAX_BYTES = 4 << 20;
 const PROOF_ERROR = 1e-2;
 const EVALUATION = 0x6576616c;
 const EVALUATION_CHUNK = 1000;
@@ -107,11 +108,13 @@ export class Trainer {
     tell("loading the engine");
     const ort = await loadEngine();
     tell("fetching the graphs and the model");
-    const { tensors, notes } = readTensors(await blobs.fetch(spec.graphs));
+    const file = await blobs.fetch(spec.graphs);
+    if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
+    const { tensors, notes } = readTensors(file);
     const graphs = JSON.parse(notes.portable);
     if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this page does not know: load it again`);
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name)!.bytes.slice());
-    if (Math.max(train.length, evaluate.length) > GRAPH_MAX_BYTES) throw new Error("a graph that is too large");
+    for (const graph of [train, evaluate]) checkGraph(graph);
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
     tell("fetching the examples");
     const [trainSet, testSet] = [await examples(spec.train, blobs), await examples(spec.test, blobs)];

@@ -60,6 +60,11 @@ export class Worker {
 
   constructor(private readonly job: string, private leader: string, private term: number) {}
 
+  /** The lease that it holds; null: none. */
+  get work(): Plain | null {
+    return this.held?.work ?? null;
+  }
+
   handle(event: Event): Action[] {
     this.on(event);
     const actions = this.actions;

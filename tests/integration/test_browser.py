@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import datetime
+import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import NameOID
 from kit import HERE, Site, cluster_in, run
 
+from benchmarks import axe
 from benchmarks.chromium import Chromium, Page, program
 
 pytest.importorskip("onnx")
@@ -15,6 +27,9 @@ pytest.importorskip("starlette")
 pytest.importorskip("websockets")
 
 from shoal.browser import engine_files
+from shoal.plan import Plan
+from shoal.trainer.package import ReadyTask
+from shoal.trainer.portable.capturing import Captured, capture_ready
 
 PACKAGE = HERE.parents[1] / "tab" / "node_modules" / "onnxruntime-web"
 
@@ -102,6 +117,187 @@ def test_a_stopped_tab_goes_on_and_a_hidden_one_rests(tmp_path: Path) -> None:
                 await asyncio.to_thread(page.evaluate, "document.getElementById('allow-hidden').click()")
                 await shows(page, "Connected")
                 assert not page.errors
+
+    run(story())
+
+
+def test_a_tab_refuses_a_graph_with_an_operation_that_is_not_on_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def doctored(ready: ReadyTask, plan: Plan, **rest: Any) -> Captured:
+        """The graphs of an operator that means harm: sound, but for the name of one operation."""
+        captured = await capture_ready(ready, plan, **rest)
+        assert captured.path is not None
+        raw = captured.path.read_bytes()
+        assert b"Tanh" in raw
+        raw = raw.replace(b"Tanh", b"Loop")
+        captured.path.write_bytes(raw)
+        return replace(captured, sha256=hashlib.sha256(raw).hexdigest())
+
+    async def story() -> None:
+        engine_files.install(tmp_path / "home", PACKAGE)
+        monkeypatch.setattr("shoal.runtime.operator.capture_ready", doctored)
+        async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
+            with await asyncio.to_thread(Chromium.start) as browser:
+                page = await agreed(site, browser)
+                await shows(page, "Connected")
+                job = await site.operator.prepare_and_submit(
+                    str(HERE / "clouds_task.py"), plan={"batch_size": 16, "until": {"epochs": 1}}, portable=True
+                )
+                await site.event(job, "failed", 'tab: a graph has the operation "Loop"')
+                assert not site.history(job)[0]
+                await site.operator.stop(job)
+
+    run(story())
+
+
+LEASE_S = 3.0
+
+
+def test_a_tab_that_slows_down_loses_its_lease_and_no_batch(tmp_path: Path) -> None:
+    async def story() -> None:
+        engine_files.install(tmp_path / "home", PACKAGE)
+        async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
+            await site.cluster.start_agent("onnx-0", "--engine", "onnx")
+            with await asyncio.to_thread(Chromium.start) as browser:
+                page = await agreed(site, browser)
+                await shows(page, "Connected")
+                plan = {"batch_size": 16, "learning_rate": 0.1, "lease_batches": 100, "lease_s": LEASE_S}
+                job = await site.operator.prepare_and_submit(
+                    str(HERE / "clouds_task.py"),
+                    kwargs={"count": 16_000},
+                    plan=plan | {"until": {"epochs": 400}},
+                    portable=True,
+                )
+                await shows(page, "Training", leases=2)
+                began = len(site.events(job))
+
+                async def is_late() -> bool:
+                    """The tab ends the lease itself, or the leader takes it back."""
+                    told = [event.text for event in site.events(job)[began:] if event.kind in ("failed", "expired")]
+                    given_up = f"tab: no result within the lease's {LEASE_S} s"
+                    return any(given_up in text or "of tab after" in text for text in told)
+
+                # The same tab on a device that is so hot that it does next to nothing.
+                with browser.slowed(100):
+                    await site.until("the tab's lease is over", is_late)
+                    after = len(site.history(job)[0])
+                    # Its batches are others': the job goes on without it.
+                    await site.until("others go on", lambda: _applied(site, job, after + 1000))
+                # Cool again, it takes part again.
+                merged = _by(site, job, "tab")
+                await site.until("the tab goes on", lambda: _applied(site, job, merged + 1, "tab"))
+                await site.operator.stop(job)
+                await site.ended(job, "stopped")
+            rows, audits = site.history(job)
+            assert len(rows) == len({(row.epoch, row.batch) for row in rows})
+            whole = [audit for audit in audits if audit.epoch < max(row.epoch for row in rows)]
+            assert whole
+            assert all((audit.batches, audit.distinct) == (1000, 1000) for audit in whole)
+
+    run(story())
+
+
+def _by(site: Site, job: str, node: str) -> int:
+    return sum(row.node == node for row in site.history(job)[0])
+
+
+async def _applied(site: Site, job: str, least: int, node: str = "") -> bool:
+    rows = site.history(job)[0]
+    return (_by(site, job, node) if node else len(rows)) >= least
+
+
+def test_a_tab_trains_over_tls_with_the_certificate_of_the_operator(tmp_path: Path) -> None:
+    async def story() -> None:
+        engine_files.install(tmp_path / "home", PACKAGE)
+        certificate, key, pin = certified("shoal.test", tmp_path)
+        options = ("--browser", "https://shoal.test:0", "--browser-certificate", certificate, "--browser-key", key)
+        # The name is this machine's for this browser, and of all authorities it believes ours in this one key alone.
+        flags = ("--host-resolver-rules=MAP shoal.test 127.0.0.1", f"--ignore-certificate-errors-spki-list={pin}")
+        async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=options) as site:
+            with await asyncio.to_thread(Chromium.start, *flags) as browser:
+                page = await agreed(site, browser)
+                await shows(page, "Connected")
+                where = "JSON.stringify([location.protocol, location.hostname, isSecureContext, crossOriginIsolated])"
+                told = json.loads(await asyncio.to_thread(page.evaluate, where))
+                assert told == ["https:", "shoal.test", True, True]
+                job = await site.operator.prepare_and_submit(
+                    str(HERE / "clouds_task.py"),
+                    plan={"batch_size": 16, "learning_rate": 0.1, "until": {"epochs": 6}},
+                    portable=True,
+                )
+                await site.ended(job)
+                site.exactly_once(job, batches=15, epochs=6)
+                assert {row.node for row in site.history(job)[0]} == {"tab"}
+                assert not page.errors
+                address = await asyncio.to_thread(page.evaluate, "location.origin")
+            # A browser that does not know the authority shows no page of ours, and runs nothing.
+            with await asyncio.to_thread(Chromium.start, flags[0]) as stranger:
+                page = await asyncio.to_thread(stranger.page, address)
+                await asyncio.to_thread(page.wait_for, "document.readyState === 'complete'")
+                assert not await asyncio.to_thread(page.evaluate, "Boolean(document.getElementById('agree'))")
+
+    run(story())
+
+
+def certified(host: str, folder: Path) -> tuple[str, str, str]:
+    """A certificate for this name from an authority made here, with its chain; its key; and the hash of its key."""
+    now = datetime.datetime.now(datetime.UTC)
+    ends = now + datetime.timedelta(days=2)
+
+    def made(name: str, issuer: str, public: Any, by: Any, is_ca: bool) -> x509.Certificate:
+        named = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, issuer)]
+        builder = x509.CertificateBuilder().subject_name(named[0]).issuer_name(named[1]).public_key(public)
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now).not_valid_after(ends)
+        builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        names = x509.SubjectAlternativeName([x509.DNSName(name)])
+        return (builder if is_ca else builder.add_extension(names, critical=False)).sign(by, hashes.SHA256())
+
+    root_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    root = made("Somebody's authority", "Somebody's authority", root_key.public_key(), root_key, True)
+    leaf = made(host, "Somebody's authority", key.public_key(), root_key, False)
+    form = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "chain.pem").write_bytes(leaf.public_bytes(Encoding.PEM) + root.public_bytes(Encoding.PEM))
+    (folder / "key.pem").write_bytes(key.private_bytes(*form))
+    spki = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    pin = base64.b64encode(hashlib.sha256(spki).digest()).decode()
+    return str(folder / "chain.pem"), str(folder / "key.pem"), pin
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_on_the_page(tmp_path: Path, dark: bool) -> None:
+    source = axe.script()
+    if source is None:
+        pytest.skip("axe-core is not here, and npm does not reach it")
+    text = source.read_text()
+
+    async def story() -> None:
+        engine_files.install(tmp_path / "home", PACKAGE)
+        async with cluster_in(tmp_path, workers=0, options=("--threads", "1"), manager_options=TABS) as site:
+            with await asyncio.to_thread(Chromium.start) as browser:
+                link = (await site.operator.make_token(role="browser", uses=1, valid_s=600, label="")).join_line
+                page = await asyncio.to_thread(
+                    browser.page, link.partition("#")[0], width=390, height=844, phone=True, dark=dark
+                )
+                await asyncio.to_thread(page.wait_for, "document.body?.dataset.state === 'new'")
+                # Without a link, asked, at work, stopped.
+                assert await asyncio.to_thread(axe.violations, page, text) == []
+                page = await asyncio.to_thread(browser.page, link, width=390, height=844, phone=True, dark=dark)
+                await asyncio.to_thread(page.wait_for, "document.getElementById('agree')?.hidden === false")
+                assert await asyncio.to_thread(axe.violations, page, text) == []
+                await asyncio.to_thread(page.evaluate, "document.getElementById('agree').click()")
+                await shows(page, "Connected")
+                await asyncio.to_thread(page.evaluate, "document.querySelector('details').open = true")
+                assert await asyncio.to_thread(axe.violations, page, text) == []
+                small = """[...document.querySelectorAll('button, summary, label')]
+                    .filter((each) => each.checkVisibility() && each.getBoundingClientRect().height < 44)
+                    .map((each) => each.outerHTML.slice(0, 80))"""
+                assert await asyncio.to_thread(page.evaluate, small) == []
+                wide = "document.documentElement.scrollWidth > innerWidth"
+                assert not await asyncio.to_thread(page.evaluate, wide)
+                await asyncio.to_thread(page.evaluate, "document.getElementById('stop').click()")
+                await shows(page, "Stopped")
+                assert await asyncio.to_thread(axe.violations, page, text) == []
 
     run(story())
 

@@ -134,3 +134,23 @@ console.log(JSON.stringify([
 ]));
 """
     assert in_node(script) == [False, True, False, True, False, False, True, False]
+
+
+def test_a_page_says_what_a_tab_does_as_a_person_would() -> None:
+    script = """
+import { inWords } from "./built/words.mjs";
+const work = { batches: [3, 4], epoch: 0, version: 12 };
+console.log(JSON.stringify([
+  inWords("training", "version 12, 2 batch(es) of epoch 0", work), inWords("training", "", { ...work, batches: [3] }),
+  inWords("evaluating", "", work), inWords("waiting", "every batch is lent", null), inWords("preparing", "x", null),
+  inWords("waiting", "the update was sent; waiting for the next version", null),
+]));
+"""
+    assert in_node(script) == [
+        "2 batches of epoch 1",
+        "1 batch of epoch 1",
+        "trying version 12 on examples held out",
+        "every batch is lent",
+        "x",
+        "sent; waiting for the next version",
+    ]

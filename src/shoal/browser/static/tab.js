@@ -45,14 +45,14 @@ ${text}
 `;
 }
 function der(tag, ...parts2) {
-  const size = parts2.reduce((sum, part) => sum + part.length, 0);
+  const size = parts2.reduce((sum, part2) => sum + part2.length, 0);
   const head = size < 128 ? [tag, size] : size < 256 ? [tag, 129, size] : [tag, 130, size >> 8, size & 255];
   const whole = new Uint8Array(head.length + size);
   whole.set(head);
   let at = head.length;
-  for (const part of parts2) {
-    whole.set(part, at);
-    at += part.length;
+  for (const part2 of parts2) {
+    whole.set(part2, at);
+    at += part2.length;
   }
   return whole;
 }
@@ -394,9 +394,9 @@ var Writer = class {
   done() {
     const whole = new Uint8Array(this.size);
     let at = 0;
-    for (const part of this.parts) {
-      whole.set(part, at);
-      at += part.length;
+    for (const part2 of this.parts) {
+      whole.set(part2, at);
+      at += part2.length;
     }
     return whole;
   }
@@ -479,13 +479,13 @@ var Reader = class {
   }
 };
 function decode(name, bytes) {
-  const fields = new Map(FIELDS[name].map((field) => [field[0], field]));
+  const fields2 = new Map(FIELDS[name].map((field) => [field[0], field]));
   const message = {};
   for (const [, key, kind, isRepeated, tellsAbsent] of FIELDS[name]) message[key] = empty(kind, isRepeated, tellsAbsent);
   const reader = new Reader(bytes);
   while (reader.at < reader.end) {
     const tag = Number(reader.varint());
-    const field = fields.get(tag >>> 3);
+    const field = fields2.get(tag >>> 3);
     if (field) read(reader, tag & 7, field, message);
     else skip(reader, tag & 7);
   }
@@ -833,6 +833,180 @@ function uniform(count, seed) {
   return Float64Array.from(bits(count, seed), (z) => Number(z >> 40n) / (1 << 24));
 }
 
+// src/graph_rules.ts
+var OPSET = 18;
+var IR_VERSION = 9;
+var GRAPH_MAX_BYTES = 4194304;
+var FILE_MAX_BYTES = 67108864;
+var NODES_MAX = 2e4;
+var NODE_NAMES_MAX = 1e4;
+var OPERATIONS = /* @__PURE__ */ new Set([
+  "Abs",
+  "Add",
+  "And",
+  "ArgMax",
+  "ArgMin",
+  "Atan",
+  "AveragePool",
+  "Cast",
+  "Ceil",
+  "Concat",
+  "Conv",
+  "ConvTranspose",
+  "Cos",
+  "Cosh",
+  "CumSum",
+  "Div",
+  "Equal",
+  "Erf",
+  "Exp",
+  "Expand",
+  "Floor",
+  "Gather",
+  "GatherElements",
+  "GatherND",
+  "Gemm",
+  "Greater",
+  "GreaterOrEqual",
+  "Identity",
+  "IsInf",
+  "IsNaN",
+  "Less",
+  "LessOrEqual",
+  "Log",
+  "MatMul",
+  "Max",
+  "MaxPool",
+  "Min",
+  "Mod",
+  "Mul",
+  "Neg",
+  "Not",
+  "Or",
+  "Pad",
+  "Pow",
+  "Range",
+  "Reciprocal",
+  "ReduceMax",
+  "ReduceMean",
+  "ReduceMin",
+  "ReduceProd",
+  "ReduceSum",
+  "Relu",
+  "Reshape",
+  "Round",
+  "ScatterElements",
+  "ScatterND",
+  "Shape",
+  "Sigmoid",
+  "Sign",
+  "Sin",
+  "Sinh",
+  "Slice",
+  "Split",
+  "Sqrt",
+  "Squeeze",
+  "Sub",
+  "Tan",
+  "Tanh",
+  "Tile",
+  "TopK",
+  "Transpose",
+  "Unsqueeze",
+  "Where",
+  "Xor"
+]);
+var GRAPH_FIELDS = {
+  model: { "ir_version": 1, "producer_name": 2, "graph": 7, "opset": 8 },
+  opset: { "domain": 1, "version": 2 },
+  graph: { "node": 1, "name": 2, "initializer": 5, "input": 11, "output": 12 },
+  node: { "input": 1, "output": 2, "name": 3, "kind": 4, "attribute": 5 },
+  attribute: { "name": 1, "f": 2, "i": 3, "s": 4, "floats": 7, "ints": 8, "type": 20 },
+  constant: { "dims": 1, "type": 2, "floats": 4, "int32s": 5, "int64s": 7, "name": 8, "raw": 9, "doubles": 10 }
+};
+
+// src/graph.ts
+var VARINT2 = 0;
+var FIXED642 = 1;
+var BYTES2 = 2;
+var FIXED322 = 5;
+var KIND_CHARS = 40;
+var KIND = new TextDecoder("utf-8", { ignoreBOM: true });
+var { model: MODEL, opset: SET, graph: GRAPH, node: NODE } = GRAPH_FIELDS;
+function checkGraph(graph) {
+  if (graph.length > GRAPH_MAX_BYTES) throw new Error(`a graph has ${graph.length} bytes, at most ${GRAPH_MAX_BYTES}`);
+  const bodies = [];
+  const sets = [];
+  for (const [field, value] of fields(graph, "model")) {
+    if (field === MODEL.ir_version && value !== BigInt(IR_VERSION)) throw new Error(`a graph of another format than ${IR_VERSION}`);
+    if (field === MODEL.graph) bodies.push(part(value));
+    else if (field === MODEL.opset) {
+      const set = { domain: new Uint8Array(), version: 0n };
+      for (const [key, each] of fields(part(value), "opset")) set[key === SET.domain ? "domain" : "version"] = each;
+      sets.push(set);
+    }
+  }
+  if (bodies.length !== 1 || sets.length !== 1) throw new Error("a graph file holds one graph and one set of operations");
+  if (part(sets[0].domain).length || sets[0].version !== BigInt(OPSET)) throw new Error(`a graph has operations of ONNX's own set ${OPSET} alone`);
+  return checkBody(bodies[0]);
+}
+function checkBody(body) {
+  let nodes = 0;
+  for (const [field, value] of fields(body, "graph")) {
+    if (field === GRAPH.node) {
+      nodes += 1;
+      if (nodes > NODES_MAX) throw new Error(`a graph has more than ${NODES_MAX} nodes`);
+      checkNode(part(value));
+    } else if (field === GRAPH.initializer) readAll(part(value), "constant");
+  }
+  return nodes;
+}
+function checkNode(node) {
+  let kind = "", names = 0;
+  for (const [field, value] of fields(node, "node")) {
+    if (field === NODE.kind) kind = KIND.decode(part(value).subarray(0, KIND_CHARS));
+    else if (field === NODE.input || field === NODE.output) names += 1;
+    else if (field === NODE.attribute) readAll(part(value), "attribute");
+  }
+  if (!OPERATIONS.has(kind)) throw new Error(`a graph has the operation ${JSON.stringify(kind)}, which is not among those that devices run`);
+  if (names > NODE_NAMES_MAX) throw new Error(`a node of a graph reads and gives more than ${NODE_NAMES_MAX} values`);
+}
+function readAll(bytes, what) {
+  for (const _ of fields(bytes, what)) ;
+}
+function part(value) {
+  if (typeof value === "bigint") throw new Error("a graph has a number where a part of it is due");
+  return value;
+}
+function* fields(data, what) {
+  const known2 = new Set(Object.values(GRAPH_FIELDS[what]));
+  let at = 0;
+  const varint = () => {
+    let value = 0n;
+    for (let shift = 0n; shift < 70n; shift += 7n) {
+      if (at >= data.length) throw new Error("a graph ends early");
+      const byte = data[at++];
+      value |= BigInt(byte & 127) << shift;
+      if (byte < 128) return value;
+    }
+    throw new Error("a graph has a number that does not end");
+  };
+  while (at < data.length) {
+    const key = varint();
+    const field = Number(key >> 3n), kind = Number(key & 7n);
+    if (!known2.has(field)) throw new Error(`the ${what} of a graph has field ${field}, which is none of ours`);
+    if (kind === VARINT2) {
+      yield [field, varint()];
+      continue;
+    }
+    if (kind !== BYTES2 && kind !== FIXED322 && kind !== FIXED642) throw new Error("a graph is not what protobuf writes");
+    const length = kind === BYTES2 ? varint() : kind === FIXED322 ? 4n : 8n;
+    if (length > BigInt(data.length - at)) throw new Error("a graph ends early");
+    yield [field, data.subarray(at, at + Number(length))];
+    at += Number(length);
+  }
+}
+
 // src/safetensors.ts
 var HEADER_MAX_BYTES = 4 << 20;
 var ITEM_BYTES = {
@@ -889,7 +1063,6 @@ function asFloats(stored) {
 // src/trainer.ts
 var ENGINE_VERSION = "1.30.0";
 var ENGINE = `/engine/${ENGINE_VERSION}/`;
-var GRAPH_MAX_BYTES = 4 << 20;
 var PROOF_ERROR = 0.01;
 var EVALUATION = 1702257004;
 var EVALUATION_CHUNK = 1e3;
@@ -994,11 +1167,13 @@ var Trainer = class _Trainer {
     tell("loading the engine");
     const ort = await loadEngine();
     tell("fetching the graphs and the model");
-    const { tensors, notes } = readTensors(await blobs.fetch(spec.graphs));
+    const file = await blobs.fetch(spec.graphs);
+    if (file.length > FILE_MAX_BYTES) throw new Error(`the graphs of a job have ${file.length} bytes`);
+    const { tensors, notes } = readTensors(file);
     const graphs = JSON.parse(notes.portable);
     if (graphs.format !== 1) throw new Error(`graphs of format ${graphs.format}, which this page does not know: load it again`);
     const [train, evaluate] = ["train", "evaluate"].map((name) => tensors.get(name).bytes.slice());
-    if (Math.max(train.length, evaluate.length) > GRAPH_MAX_BYTES) throw new Error("a graph that is too large");
+    for (const graph of [train, evaluate]) checkGraph(graph);
     const { first, parameters } = firstModel(await blobs.fetch(spec.initial));
     tell("fetching the examples");
     const [trainSet, testSet] = [await examples(spec.train, blobs), await examples(spec.test, blobs)];
@@ -1158,6 +1333,17 @@ function firstModel(file) {
   return { first, parameters };
 }
 
+// src/words.ts
+function inWords(phase, reason, work) {
+  if (phase === "training" && work) return `${counted(work.batches.length, "batch", "batches")} of epoch ${work.epoch + 1}`;
+  if (phase === "evaluating" && work) return `trying version ${work.version} on examples held out`;
+  if (phase === "waiting" && reason.startsWith("the update was sent")) return "sent; waiting for the next version";
+  return reason;
+}
+function counted(count, one, many) {
+  return `${count} ${count === 1 ? one : many}`;
+}
+
 // src/worker_role.ts
 var RETRY_S = [0, 1, 2, 5, 10, 30];
 var REASON_MAX_CHARS = 4096;
@@ -1186,6 +1372,10 @@ var Worker = class {
   failures = 0;
   retryWaits = false;
   actions = [];
+  /** The lease that it holds; null: none. */
+  get work() {
+    return this.held?.work ?? null;
+  }
   handle(event) {
     this.on(event);
     const actions = this.actions;
@@ -1651,7 +1841,7 @@ var Tab = class {
   post(job, event) {
     if (job.isOver) return;
     for (const action of job.worker.handle(event)) this.carryOut(job, action);
-    if (!job.isOver) this.tell({ state: "working", reason: job.worker.reason });
+    if (!job.isOver) this.tell({ state: "working", reason: inWords(job.worker.phase, job.worker.reason, job.worker.work) });
   }
   carryOut(job, action) {
     switch (action.action) {
